@@ -74,8 +74,7 @@ class AllocateStrategy:
 def averagely(
     group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
 ) -> list[MessageQueue]:
-    """Divide into contiguous ranges; the first members get one of the remaining queues each
-    (`AllocateMessageQueueAveragely`)."""
+    """Divide into contiguous ranges; a remainder goes to the first members (`AllocateMessageQueueAveragely`)."""
     if not _is_member(client_id, queues, client_ids):
         return []
     index, members = client_ids.index(client_id), len(client_ids)
@@ -178,8 +177,7 @@ class ByConfig:
 
 @dataclass(frozen=True, slots=True)
 class ByMachineRoom:
-    """The queues of brokers in the configured rooms, divided among all members
-    (`AllocateMessageQueueByMachineRoom`)."""
+    """Divides the queues of brokers in some rooms among all members (`AllocateMessageQueueByMachineRoom`)."""
 
     rooms: frozenset[str]
 

@@ -150,16 +150,14 @@ class Circuit:
         return Fate.EXCUSED
 
     def undecided(self, batch: object) -> None:
-        """Called when a call ended without evidence about the handler. If it was the probe, another call becomes the
-        probe."""
+        """Called when a call ended without evidence about the handler. A probe is then repeated with another call."""
         self._abandoned.discard(batch)
         if batch is self._probe:
             self._probe = None
             self.on_change()
 
     def abandoned(self, batch: object) -> None:
-        """Called when a call did not end at its deadline. A probe has then failed. `failed` is called when the call
-        ends."""
+        """Called when a call did not end at its deadline: a probe has failed. `failed` is called when it ends."""
         if batch is self._probe:
             self._abandoned.add(batch)
             self._error = "the handler exceeded consume_timeout and is still running"

@@ -61,11 +61,11 @@ class GroupContext:
     refused: dict[Message, tuple[int, str]] = field(default_factory=dict)  # `SendBack.refused`
     hooks: GroupHooks | None = None  # None if no hook is installed
     trace: MessageTrace | None = None  # None if message trace is disabled
-    announced: dict[str, SubscriptionData] = field(default_factory=dict)  # topic to data not pulled yet
+    announced: dict[str, SubscriptionData] = field(default_factory=dict)  # topic -> filter not pulled yet
     revision: int = 0  # increased when options, subscriptions or the rate limit change while the group runs
     problems: GroupProblems = field(default_factory=GroupProblems)
-    floors: dict[MessageQueue, Floor] = field(default_factory=dict)  # queue to last commit
-    start_failures: dict[str, dict[MessageQueue, RmqdError]] = field(default_factory=dict)  # unlogged, by broker
+    floors: dict[MessageQueue, Floor] = field(default_factory=dict)  # queue -> last commit
+    start_failures: dict[str, dict[MessageQueue, RmqdError]] = field(default_factory=dict)  # broker -> not logged yet
     pauses: Pauses = field(default_factory=Pauses)
     move: Callable[[MessageQueue, int], bool] = lambda _queue, _offset: False  # operator's reset; True if held here
     ends: Mapping[MessageQueue, int] = field(default_factory=dict)  # end of pulling; no entry: no end
@@ -96,8 +96,7 @@ class GroupContext:
 
     @property
     def is_held_up(self) -> bool:
-        """Whether handler calls are held back for a reason other than the messages, which must then not lose an
-        attempt."""
+        """Whether handler calls are held back. This is not the messages' fault and must not cost them an attempt."""
         is_called = self.circuit is None or self.circuit.state == "closed"
         return not is_called or self.service.problem is not None
 

@@ -44,5 +44,4 @@ class Consumer(Protocol):
         """Whether the whole group is paused."""
 
     def snapshot(self) -> GroupSnapshot:
-        """Return the group's current state and figures. Cheap, never raises, and can be called before and after
-        `run`."""
+        """Return the group's state and figures. Cheap, never raises, and may be called before and after `run`."""

@@ -68,15 +68,13 @@ class GroupHooks:
         self.left_out: Counter[str] = Counter({name: 0 for name, _ in self._wants})
 
     def around(self, handler: LoadedHandler) -> LoadedHandler:
-        """Return the handler with hook calls before and after each call, or the handler itself if there are no
-        hooks."""
+        """Return the handler with hook calls around each call, or the handler itself if there are no hooks."""
         if not self._before and not self._after:
             return handler
         return replace(handler, handle=self._async_call(handler) if handler.is_async else self._sync_call(handler))
 
     def unwanted(self, messages: Sequence[Message], message_queue: MessageQueue) -> list[Message]:
-        """Return the messages of a pull that a hook does not want. If a hook raises for a message, the message is
-        kept."""
+        """Return the messages of a pull that a hook does not want. A message is wanted if the hook raises."""
         context = HookContext(self._group, message_queue, self._client_id)
         return [message for message in messages if not message.finished and not self._is_wanted(message, context)]
 

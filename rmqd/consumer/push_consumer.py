@@ -238,8 +238,7 @@ class PushConsumer:
         await self._rebalance.run()
 
     async def _join(self) -> None:
-        """Look up the routes and register with the brokers, so that this member is in the list of the first
-        rebalance."""
+        """Look up the routes and register with the brokers before the first rebalance reads the member list."""
         topics = list(self._context.options.subscriptions)
         await asyncio.gather(*(self._learn_route(topic) for topic in topics))
         await check_filters(self._client, self.group, self._context.subscriptions.values())

@@ -85,8 +85,7 @@ class WaysBack(Protocol):
     """Why a message is dead-lettered after its last attempt."""
 
     def is_last_attempt(self, message: Message, not_counted: int = 0) -> bool:
-        """Return whether the message is dead-lettered if this attempt fails. `not_counted` earlier attempts do not
-        count."""
+        """Return whether the message is dead-lettered if this attempt fails. Ignores `not_counted` attempts."""
 
     def delay_level(self, message: Message, asked: int) -> int:
         """Return the delay level of a retry. `asked` is the level that handler or group requested; 0 for none."""

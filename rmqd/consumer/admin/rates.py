@@ -55,7 +55,7 @@ class Rates:
         self._begin()
 
     def sample(self) -> None:
-        """Read the topics' counters every 10 s; for the hour, keep one sample a minute."""
+        """Read the topics' counters. Called every 10 s; the rates of the hour use one sample a minute."""
         self._begin()
         self._rounds += 1
         for topic in self._stats:

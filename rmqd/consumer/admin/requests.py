@@ -91,8 +91,7 @@ class OperatorRequests:
         )
 
     def _offsets(self, topic: str) -> bytes:
-        """Return the group's offset of each queue of a topic: the first unfinished one, which may not be committed
-        yet."""
+        """Return the first unfinished offset of each queue of a topic, which may not be committed yet."""
         assigned = self._rebalance.assigned.items()
         offsets = {queue: one.commit_offset() for queue, one in assigned if queue.topic == topic}
         return GetConsumerStatusBody({queue: at for queue, at in offsets.items() if at is not None}).to_json()

@@ -64,8 +64,7 @@ def running_info(
 
 
 def properties(context: GroupContext, started_at: float) -> dict[str, str]:
-    """Return the options with Java's names and units, and the entries that tools read. No secrets, no handler
-    options."""
+    """Return the options with Java's names and units, and entries for tools. No secrets, no handler options."""
     options = context.options
     return {
         **_client_properties(context.client.options),

@@ -153,7 +153,7 @@ class ProcessQueue:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a batch is in flight. In a released queue also whether messages must still be handed out."""
+        """Whether a batch is in flight or, during a release, messages must still be handed out."""
         return self.in_flight > 0
 
     async def wait_idle(self) -> None:
@@ -167,8 +167,7 @@ class ProcessQueue:
         self.retrying += len(messages)
 
     def return_postponed(self, messages: list[Message]) -> bool:
-        """Hand out postponed messages again. Return False if this ownership is ending, so that nothing is handed
-        out."""
+        """Hand out postponed messages again. Return False, and hand out none, if this ownership is ending."""
         self.retrying -= len(messages)
         if self.dropped or self.leaving:
             return False
@@ -209,7 +208,7 @@ class ProcessQueue:
         self._wake()
 
     def gather(self) -> bool:
-        """Let the waiting messages wait until they fill a batch. Return whether there are any."""
+        """Hold the waiting messages until they fill a batch. Return whether there are any."""
         self.gathering = bool(self.pending)
         return self.gathering
 
@@ -298,8 +297,7 @@ class ProcessQueue:
         return len(unwanted)
 
     def leave(self) -> None:
-        """Start the release: hand out nothing more. Waiting messages stay unfinished, so the commit offset does not
-        pass them."""
+        """Start the release: hand out nothing more. The commit offset does not pass the unfinished messages."""
         self.leaving = True
         self.resume()
         self.handed_out_to = self.pending[0].queue_offset if self.pending else self.next_offset

@@ -20,8 +20,7 @@ class RateLimit:
         self._changed = asyncio.Event()
 
     def change(self, per_second: float) -> None:
-        """Apply another limit at once. Messages not yet charged are charged at the new rate, also for a current
-        `wait`."""
+        """Apply another limit at once. The remaining pause, also of a current `wait`, is converted to the new rate."""
         if per_second == self.per_second:
             return
         now = self._clock.monotonic()

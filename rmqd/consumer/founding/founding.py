@@ -79,8 +79,7 @@ class Founding(ABC):
                 self._is_known = True
 
     def is_owed(self, queue: MessageQueue) -> bool:
-        """Return whether the queue was in a first route, but its start offset could not be stored. It was not added
-        later."""
+        """Return whether the queue was in a first route, but its start offset could not be stored then."""
         return queue in self._owed
 
     @abstractmethod

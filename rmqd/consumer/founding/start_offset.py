@@ -50,10 +50,11 @@ class StartPolicy:
     async def of_new_group(self, queue: MessageQueue) -> Start:
         """Return a new group's start offset (`RebalancePushImpl.computePullFromWhere`). Raises RmqdError.
 
-        | consume_from_where | topic | the group's retry topic |
-        |--------------------|--------------------------------|-------------------------| | last_offset | the queue's
-        end | its first kept message | | first_offset | its first kept message | its first kept message | | timestamp |
-        first message stored then | the queue's end |
+        | consume_from_where | topic                          | the group's retry topic |
+        |--------------------|--------------------------------|-------------------------|
+        | last_offset        | the queue's end                | its first kept message  |
+        | first_offset       | its first kept message         | its first kept message  |
+        | timestamp          | first message stored then      | the queue's end         |
 
         Java uses 0 for "first" and lets the broker correct it, but with `on_offset_illegal: stop` there is no
         correction. If a queue's first message was stored after this member had started, the queue was empty then, and
@@ -69,8 +70,7 @@ class StartPolicy:
         return Start(await self.search(queue, self.timestamp_ms), where)
 
     async def of_later_queue(self, queue: MessageQueue) -> Start:
-        """Return an existing group's start offset in a queue added later: the first message, so that none is
-        skipped."""
+        """Return an existing group's start offset in a queue added later: its first message, to skip none."""
         return Start(await self._first(queue), "first_offset" if self.where == "first_offset" else "later_queue")
 
     async def of_lost_queue(self, queue: MessageQueue, committed: int, stored_ms: int) -> Start:

@@ -135,7 +135,7 @@ class RemoteBrokerOffsetStore:
             until, highest = self._clock.monotonic() + WATCH_SECONDS, offset or 0
             floor = highest if in_peace else 0
             self._watches[queue] = OffsetWatch(watcher, until, self._connection(queue), floor, highest)
-        # 4.9 brokers also return 0 if nothing is stored, and refuse a topic's reset until all its queues are.
+        # A 4.9 broker returns 0 for no offset too, and resets a topic only if all queues have one: commit 0 again soon.
         at = float("-inf") if offset == 0 else self._clock.monotonic()
         self._written[queue] = _Written(at, self._connection(queue))
 

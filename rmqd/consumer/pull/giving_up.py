@@ -2,10 +2,10 @@
 
 The order of these steps avoids duplicates at a hand-over between two rmqd members:
 
-1. *Hand out nothing more.* Waiting messages stay unfinished, so the commit offset does not pass them. 2. *Drain*: wait
-until no batch of the queue is in flight, at most for the given time. 3. *Commit for the last time*, and wait for the
-response. Otherwise the next owner could read an older offset. 4. *Unlock.* Only now does the next owner, which waits
-for the lock, read the stored offset and start there.
+1. *Hand out nothing more.* Waiting messages stay unfinished, so the commit offset does not pass them.
+2. *Drain*: wait until no batch of the queue is in flight, at most for the given time.
+3. *Commit for the last time*, and wait for the response. Otherwise the next owner could read an older offset.
+4. *Unlock.* Only now does the next owner, which waits for the lock, read the stored offset and start there.
 
 The next owner waits only for a limited time. If the drain takes all of it, another member may own the queue, and no
 commit is allowed any more: messages that finish later are handled twice. Therefore the messages that are finished when

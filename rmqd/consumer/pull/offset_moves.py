@@ -6,21 +6,23 @@ A broker's PULL_OFFSET_MOVED shows only where its queue begins or ends. Messages
 and no other member can pull them again. So they are handled, retried and dead-lettered as usual, and the commit offset
 stays at the first unfinished message. Only the next pull starts elsewhere:
 
-| the broker offers | the queue |
-|--------------------------------|----------------------------------------------------------------------------------| |
-a higher offset | continues there: the messages in between no longer exist at the broker | | the same offset | pulls
-again after a pause, as after an error | | a lower one, not below the | continues there once the cached messages are
-finished: the broker will reuse the | | committed offset | offsets, and the cache holds one message for each offset | |
-one below the committed offset | the same, after `OffsetDoubt`; the committed offset is lowered at once |
+| the broker offers              | the queue                                                                        |
+|--------------------------------|----------------------------------------------------------------------------------|
+| a higher offset                | continues there: the messages in between no longer exist at the broker           |
+| the same offset                | pulls again after a pause, as after an error                                     |
+| a lower one, not below the     | continues there once the cached messages are finished: the broker will reuse the |
+| committed offset               | offsets, and the cache holds one message for each offset                         |
+| one below the committed offset | the same, after `OffsetDoubt`; the committed offset is lowered at once           |
 
 A broker that offers a lower offset has lost the end of its queue, or the topic was recreated. Since then it may have
 given some of the offsets to other messages. The offered end is above those messages, and if the queue has grown past
 the requested offset, the broker offers nothing. These messages are recognized by a store time after that of every
-pulled message. So a queue that must go down continues at the first such message. The same search runs when a queue is
-pulled on another connection, exists again, or a check has ended. A member without a pulled message of the queue uses
-the time at which the broker first accepted its offset, or at which its offset file was written (broadcasting). A member
-that has just started has no such time if brokers keep the offsets. If its first pull is refused, it continues at the
-end and reports how many messages precede it: an operator knows whether the topic was recreated.
+pulled message. So a queue that must go down continues at the first such message. The same search runs after a new
+connection, after the queue's topic exists again, and after `OffsetDoubt` ends. A member without a pulled message of the
+queue uses the time at which the broker first accepted its offset, or at which its offset file was written
+(broadcasting). A member that has just started has no such time if brokers keep the offsets. If its first pull is
+refused, it continues at the end and reports how many messages precede it: an operator knows whether the topic was
+recreated.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class PullRequest:
             self._look_up()
         address = self._replicas.get(self.broker_id)
         connection = None if address is None else client.remoting.ready(address)
-        if address is None or connection is None:  # This replica is down or not connected; another one may respond.
+        if address is None or connection is None:  # this replica is down or not connected; another one may respond
             address = self._address()
             if address is None:
                 raise BrokerAwayError(self._queue.topic, self._queue.broker_name)

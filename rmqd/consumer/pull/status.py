@@ -41,7 +41,7 @@ class QueueStatus(AssignmentStatus):
         return None if loop is None or loop.waits_for_rate else max(loop.asked_at, loop.answered_at, loop.looked_at)
 
     def progress(self) -> object:
-        """Return a value that changes with every progress: a finished message, or a pull into an empty cache.
+        """Return a value that changes with every progress: a message finishes, or an empty cache's offset advances.
 
         While messages are cached, further pulls are not progress: otherwise a hanging handler would be noticed only
         when a threshold stops the pulls.

@@ -43,7 +43,7 @@ class EveryQueue:
         """Do nothing: there are no locks."""
 
     async def acquire(self, queue: MessageQueue, lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
-        """Return True at once: the queue may be consumed, without an end."""
+        """Return True at once: the queue may be consumed, and this ownership never ends."""
         return True
 
     async def release(self, queue: MessageQueue) -> None:
