@@ -1,6 +1,6 @@
 """A group that begins anew where a lone broker has forgotten that it began there, and passes over what came meanwhile.
 
-docs/high-availability.md, "Not covered".
+docs/high-availability.md, "What is promised".
 """
 
 from __future__ import annotations
