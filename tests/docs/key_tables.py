@@ -1,4 +1,4 @@
-"""The tables of docs/configuration.md, from the schema: `python -m tests.docs.key_tables` writes them."""
+"""Generate the tables of docs/configuration.md from the schema. Run `python -m tests.docs.key_tables`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ SECTIONS = {
     "groups.NAME.": "`groups.NAME`: one consumer group",
     "groups.NAME.handler.": "`groups.NAME.handler`",
     "groups.NAME.offset_store.": "`groups.NAME.offset_store`",
-    "groups.NAME.retry.": "`groups.NAME.retry`: calls again in place",
+    "groups.NAME.retry.": "`groups.NAME.retry`: retries in place",
     "groups.NAME.dead_letter.": "`groups.NAME.dead_letter`",
-    "groups.NAME.circuit_breaker.": "`groups.NAME.circuit_breaker`: the handler is left alone while its calls fail",
+    "groups.NAME.circuit_breaker.": "`groups.NAME.circuit_breaker`: stop calling a failing handler",
     "groups.NAME.deduplicate.": "`groups.NAME.deduplicate`",
     "groups.NAME.spark.": "`groups.NAME.spark`",
     "groups.NAME.pipeline.": "`groups.NAME.pipeline`",
