@@ -2,15 +2,15 @@
 
 The results are in docs/proof/conformance.md.
 
-The same tests run against the embedded broker, which so shows that it can stand in for the real one. Those outside
-`tests/nightly` do so every day, and without Java: beside what a test compares with Java, it says what it expects. Those
-of `tests/smoke` have a real broker every day, with Java.
+The same tests run against the embedded broker, to show that it can replace the real one. The tests outside
+`tests/nightly` do so every day, without Java: next to a comparison with Java, a test also states its expectation. The
+tests of `tests/smoke` use a real broker every day, with Java.
 
-A test says what it proves in a declaration beside it, wherever it lies:
+A test in any directory declares the behaviour that it proves:
 
     @behaviour(
         "retries",
-        "A message that failed comes again later and later",
+        "A failed message is redelivered with increasing delays",
         java="sent back with level 3 + reconsume times: 10 s, 30 s, 1 m, …",
         rmqd="the same",
         checked="a Java consumer and rmqd run one script; their attempts are compared",
@@ -19,17 +19,17 @@ A test says what it proves in a declaration beside it, wherever it lies:
 
 - The area is one of `AREAS`; the behaviour is one sentence, used once. Several tests of one behaviour share the value:
   `LEVELS = behaviour(...)` at the top of the module, `@LEVELS` on each. Several declarations on one test are fine.
-- `java` and `rmqd` say what each does, in a clause; `checked` names the counterpart: a Java consumer, mqadmin, or what
-  the broker alone knows. Where there is no counterpart in Java, say so in `java`.
-- `differs="…"` says what is different on 4.9.7; the test asks `rocketmq.spec.version` where it expects another thing.
-- `embedded="…"` says what is different on rmqd's embedded broker, and why.
-- `since="5.0"` where an older broker has nothing of the kind: the test is skipped there, and the page says so.
-- `long=True` for a test above 20 seconds, in `tests/nightly`: `make conformance` alone runs it.
+- `java` and `rmqd` describe the behaviour of each in a clause. `checked` names the counterpart: a Java consumer,
+  mqadmin, or the broker's state. If Java has no counterpart, `java` says so.
+- `differs="…"` describes the difference on 4.9.7. The test reads `rocketmq.spec.version` if its expectation differs.
+- `embedded="…"` describes the difference on rmqd's embedded broker, with the reason.
+- `since="5.0"`: older brokers do not have this behaviour. The test is skipped there, and the page says so.
+- `long=True`: a test of more than 20 seconds, in `tests/nightly`. Only `make conformance` runs it.
 
 The cluster comes from the fixture `rocketmq` (or another of `tests/rocketmq/fixtures.py`), whose version
 `RMQD_TEST_ROCKETMQ` names. `make conformance` runs every declared test and writes the page; `make conformance
-VERSION=4.9.7` fills the column of what differs, `make conformance VERSION=embedded` that of `rmqd broker`. After a
-change of declarations alone: `.venv/bin/python -m tests.nightly.conformance.page`.
+VERSION=4.9.7` fills the column of differences, `make conformance VERSION=embedded` the column of `rmqd broker`. If only
+declarations changed: `.venv/bin/python -m tests.nightly.conformance.page`.
 """
 
 from tests.conformance.declaration import AREAS, Behaviour, behaviour

@@ -1,4 +1,4 @@
-"""What a test says that it proves."""
+"""Declarations of the behaviour that a test proves."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import pytest
 
 MARKER = "behaviour"
 AREAS = {
-    "starting offsets": "Where a group starts",
-    "rebalance": "Who owns which queue",
+    "starting offsets": "Start offsets",
+    "rebalance": "Queue ownership",
     "strategies": "Allocate strategies",
     "retries": "Concurrent consumption, retries and dead letters",
     "pop": "POP",
     "lite": "Lite topics",
-    "messages": "What a handler sees",
+    "messages": "Messages in a handler",
     "offsets": "Offsets",
     "flow control": "Flow control",
     "orderly": "Orderly consumption",
     "broadcasting": "Broadcasting",
     "filters": "Filters",
-    "proxy": "Through RocketMQ's proxy, by its remoting port",
-    "operators": "Answers to operators",
-    "queues": "Course of a queue",
+    "proxy": "RocketMQ's proxy, remoting port",
+    "operators": "Operator commands",
+    "queues": "Topic and queue changes",
     "hooks": "Hooks",
-    "sending": "What `rmqd send` stores",
+    "sending": "Messages of `rmqd send`",
 }
-"""The areas by their short names, with the headings of the page, in its order."""
+"""The headings of the page by the areas' short names, in the order of the page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """A row of docs/proof/conformance.md; the fields as `tests/conformance/__init__.py` says."""
+    """A row of docs/proof/conformance.md. `tests/conformance/__init__.py` describes the fields."""
 
     area: str
     title: str
@@ -45,10 +45,10 @@ class Behaviour:
 
     def __post_init__(self) -> None:
         if self.area not in AREAS:
-            raise ValueError(f"no area {self.area!r}; accepted: {', '.join(AREAS)}")
+            raise ValueError(f"unknown area {self.area!r}; expected one of {', '.join(AREAS)}")
         for cell in (self.title, self.java, self.rmqd, self.checked):
             if not cell or "|" in cell or "\n" in cell:
-                raise ValueError(f"a cell of a table is one line without |, and not empty: {cell!r}")
+                raise ValueError(f"{cell!r} is not a valid table cell; expected one line without |, not empty")
 
 
 def behaviour(
@@ -63,10 +63,10 @@ def behaviour(
     embedded: str = "",
     long: bool = False,
 ) -> pytest.MarkDecorator:
-    """A decorator that makes a test the proof of a row."""
+    """Return a decorator that makes a test the proof of a row."""
     return pytest.mark.behaviour(Behaviour(area, title, java, rmqd, checked, differs, since, embedded, long))
 
 
 def declared_by(marks: list[pytest.Mark]) -> list[Behaviour]:
-    """The declarations among a test's marks, in the order in which they stand above it."""
+    """Return the declarations among a test's marks, in their order above the test."""
     return [mark.args[0] for mark in reversed(marks) if mark.name == MARKER]

@@ -1,4 +1,4 @@
-"""Options of the conformance tests: which of them run, and whether their results go to docs/proof/conformance.md."""
+"""Options that select conformance tests and write their results to docs/proof/conformance.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RECORDER = "tests.nightly.conformance.recorder"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--conformance", action="store_true", help="write docs/proof/conformance.md; includes --long")
-    parser.addoption("--long", action="store_true", help="run the tests of minutes too")
+    parser.addoption("--long", action="store_true", help="also run tests that take minutes")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -22,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the long tests to nightly runs and `make conformance`."""
+    """Deselect the long tests, except in nightly runs and `make conformance`."""
     if config.getoption("--conformance") or config.getoption("--long"):
         return
     left_out = [item for item in items if any(one.long for one in declared_by([*item.iter_markers(MARKER)]))]

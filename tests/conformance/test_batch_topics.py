@@ -38,9 +38,9 @@ def fields(attempts: Attempts) -> dict[str | None, dict[str, object]]:
 @behaviour(
     "messages",
     "Each member of a batch that is stored as one record (queue.type=BatchCQ) is a message",
-    java="unwraps it; a member has no offset id, and neither size nor checksum",
+    java="unwraps it; a member has no offset id, size or checksum",
     rmqd="the same; a member has the record's offset id and size, and a checksum of its own body",
-    checked="a Java consumer beside it: every other field of two batches, offsets among them",
+    checked="compared with a Java consumer: every other field of two batches, offsets included",
     since="5.0",
 )
 async def test_members_of_a_stored_batch_are_messages(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
@@ -54,10 +54,10 @@ async def test_members_of_a_stored_batch_are_messages(rocketmq: RealCluster, gro
 
 @behaviour(
     "offsets",
-    "A group whose offset is in the middle of a batch (queue.type=BatchCQ) goes on there",
-    java="is handed the whole batch again",
-    rmqd="is handed the rest of the batch",
-    checked="a Java consumer beside it, with the same committed offset",
+    "A group whose offset is in the middle of a batch (queue.type=BatchCQ) continues there",
+    java="receives the whole batch again",
+    rmqd="receives the rest of the batch",
+    checked="compared with a Java consumer at the same committed offset",
     since="5.0",
 )
 async def test_a_group_goes_on_in_the_middle_of_a_batch(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
@@ -78,10 +78,10 @@ async def test_a_group_goes_on_in_the_middle_of_a_batch(rocketmq: RealCluster, g
 
 @behaviour(
     "retries",
-    "Of a batch that is stored as one record (queue.type=BatchCQ) only the member that failed comes again",
-    java="sent to the retry topic as a message of its own, as it cannot be sent back",
+    ("If one member of a batch stored as one record (queue.type=BatchCQ) fails, only that member is redelivered"),
+    java="sent to the retry topic as a separate message, because send-back is not possible",
     rmqd="the same",
-    checked="a Java consumer beside it: every attempt, with reconsume times and levels",
+    checked="compared with a Java consumer: every attempt, with reconsume times and levels",
     since="5.0",
 )
 async def test_a_member_that_failed_comes_again_alone(
@@ -100,10 +100,10 @@ async def test_a_member_that_failed_comes_again_alone(
 
 @behaviour(
     "filters",
-    "A tag filter chooses among the members of a batch (queue.type=BatchCQ)",
-    java="the broker by the batch's own tag, then the client by the members'",
+    "A tag filter selects single members of a batch (queue.type=BatchCQ)",
+    java="the broker filters by the batch's tag, then the client by the members' tags",
     rmqd="the same",
-    checked="a Java consumer beside it, with batches whose members have two tags in turn",
+    checked="compared with a Java consumer, with batches of members with alternating tags",
     since="5.0",
 )
 async def test_tags_choose_among_members(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:

@@ -45,10 +45,10 @@ FILTERS = {
 
 @behaviour(
     "filters",
-    "Tag expressions and SQL92 conditions choose the same messages",
-    java="SQL92 is the broker's work; so are tags, by hash, with the client's look at the name behind it",
+    "Tag expressions and SQL92 conditions select the same messages",
+    java="the broker evaluates SQL92, and tags by hash; the client then compares the tag's name",
     rmqd="the same",
-    checked="a Java consumer beside it, with six tag expressions and ten conditions over the same messages",
+    checked="compared with a Java consumer: six tag expressions and ten conditions over the same messages",
 )
 async def test_filters_choose_what_they_choose_for_java(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
     """Each filter has a topic of its own, with the same messages in it."""

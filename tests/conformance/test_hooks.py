@@ -41,10 +41,10 @@ def of(key: str, lines: Sequence[str]) -> list[str]:
 
 @behaviour(
     "hooks",
-    "A hook sees each batch before and after, with its outcome, and another leaves messages out",
+    "One hook sees each batch before and after, with its outcome; another filters messages out",
     java="ConsumeMessageHook, FilterMessageHook; an outcome is success or not",
     rmqd="before_batch, after_batch and wants of an entry point of rmqd.hooks; four outcomes",
-    checked="a Java consumer with such hooks beside it: the calls for each message, and both groups' offsets",
+    checked=("compared with a Java consumer with such hooks: the calls for each message, and both groups' offsets"),
 )
 async def test_hooks_are_called_as_java_calls_its_own(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
     """Around handlers that succeed and raise; what was left out is no lag."""

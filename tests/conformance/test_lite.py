@@ -50,10 +50,13 @@ def lite(parent: str, *names: str) -> dict[str, Subscription]:
 
 @behaviour(
     "lite",
-    "A new group starts in each lite topic where consume_from_where says; in an empty one, at its first message",
-    java="LitePushConsumer.subscribeLite with an OffsetOption; without, at the first message that the broker has",
-    rmqd="the start is stored before the first pop, and logged",
-    checked="messages before and after the first start, and while no member is there",
+    (
+        "A new group starts in each lite topic at the offset that consume_from_where selects; in an "
+        "empty topic, at its first message"
+    ),
+    java=("LitePushConsumer.subscribeLite with an OffsetOption; without it, at the first message that the broker has"),
+    rmqd="the start offset is stored before the first pop, and logged",
+    checked="messages before and after the first start, and while no member runs",
     since="5.5",
 )
 async def test_where_lite_topics_start(rocketmq_of_kinds: RealCluster, group: str) -> None:
@@ -75,10 +78,13 @@ async def test_where_lite_topics_start(rocketmq_of_kinds: RealCluster, group: st
 
 @behaviour(
     "lite",
-    "Members of a group that name the same lite topics share their messages; one that leaves gives its own back",
-    java="the broker tells one of the subscribed members of each message",
-    rmqd="the same; a member takes its subscription back before it leaves",
-    checked="two members and a hundred messages of ten lite topics, half of them after one has left",
+    (
+        "Members of a group that name the same lite topics share their messages; a leaving member gives "
+        "up its subscription"
+    ),
+    java="the broker notifies one of the subscribed members of each message",
+    rmqd="the same; a member withdraws its subscription before it leaves",
+    checked="two members and a hundred messages of ten lite topics, half of them after one member has left",
     since="5.5",
 )
 async def test_members_share_lite_topics(rocketmq_of_kinds: RealCluster, group: str) -> None:
@@ -119,10 +125,10 @@ async def test_members_share_lite_topics(rocketmq_of_kinds: RealCluster, group: 
 
 @behaviour(
     "lite",
-    "A topic without lite topics, and a group that is not bound to the topic, are refused by name",
-    java="the broker refuses each pop (code 29), which a consumer repeats",
-    rmqd="the group fails, and says which attribute is missing and the command that sets it",
-    checked="a topic of type NORMAL, a group that is bound to nothing, one for all lite topics, an exclusive one",
+    "A topic without lite topics, or a group that is not bound to the topic, gives a clear error",
+    java="the broker rejects each pop (code 29), and the consumer repeats it",
+    rmqd="the group fails; its error names the missing attribute and the command that sets it",
+    checked=("a topic of type NORMAL, a group without a bound topic, a group for all lite topics, an exclusive group"),
     since="5.5",
 )
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from tests.rocketmq.producer import Producer
 
 @behaviour(
     "messages",
-    "Batches are cut to consume_message_batch_max_size, in the queue's order, from one queue each",
-    java="each pull is cut for itself, so that its last batch may be smaller",
-    rmqd="a batch is full whenever so many messages are cached",
-    checked="a Java consumer beside it: the batches of ten messages that wait in a queue",
+    ("Batches have up to consume_message_batch_max_size messages, in the queue's order, from one queue each"),
+    java="each pull is divided separately, so its last batch may be smaller",
+    rmqd="a batch is full whenever enough messages are cached",
+    checked="compared with a Java consumer: the batches of ten messages that wait in a queue",
 )
 async def test_batches_are_cut_as_java_cuts_them(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
     """Ten messages in batches of four."""

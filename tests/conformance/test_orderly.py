@@ -39,10 +39,10 @@ def order(attempts: Attempts) -> list[tuple[str | None, int]]:
 
 @behaviour(
     "orderly",
-    "What fails is repeated in place, and nothing behind it comes before it succeeds",
+    ("A failed message is retried in place, and no later message of its queue is handled before it succeeds"),
     java="SUSPEND_CURRENT_QUEUE_A_MOMENT, null and an exception are the same; reconsume times grow in memory",
     rmqd="Suspend, Retry and an exception are the same",
-    checked="a Java consumer beside it: every attempt of a queue, in order, with its reconsume times",
+    checked="compared with a Java consumer: every attempt of a queue, in order, with its reconsume times",
 )
 async def test_failures_hold_their_queue(rocketmq: RealCluster, queue: str, group: str, tmp_path: Path) -> None:
     """With the group's suspension and with chosen ones."""
@@ -75,10 +75,10 @@ async def test_failures_hold_their_queue(rocketmq: RealCluster, queue: str, grou
 
 @behaviour(
     "orderly",
-    "A batch is repeated whole, and is of one queue in its order",
-    java="the batch is put back; the messages taken next may be more than before",
-    rmqd="the same batch is handed over again",
-    checked="a Java consumer beside it: the messages handed over, batch after batch",
+    "A failed batch is retried as a whole; its messages are from one queue and in order",
+    java="the batch goes back into the cache; the next batch may have more messages",
+    rmqd="the handler receives the same batch again",
+    checked="compared with a Java consumer: the messages of batch after batch",
 )
 async def test_batches_are_repeated(rocketmq: RealCluster, queue: str, group: str, tmp_path: Path) -> None:
     """Of seven messages, in batches of three."""
@@ -96,11 +96,11 @@ async def test_batches_are_repeated(rocketmq: RealCluster, queue: str, group: st
 
 @behaviour(
     "orderly",
-    "After max_reconsume_times a message is a dead letter, and its queue goes on",
+    "After max_reconsume_times a message is dead-lettered, and its queue continues",
     java="sent to the retry topic, which the broker turns into a dead letter because the group holds locks",
     rmqd="sent to the dead letters, with the reason",
-    checked="a Java consumer beside it: every attempt, and both dead letters",
-    differs="Java's dead letter is kept back first, with the delay level of its last attempt",
+    checked="compared with a Java consumer: every attempt, and both dead letters",
+    differs="Java's dead letter is delayed first, by the delay level of its last attempt",
 )
 async def test_the_limit_makes_a_dead_letter(rocketmq_short_delays: RealCluster, group: str, tmp_path: Path) -> None:
     """Three attempts with a limit of two."""
@@ -123,10 +123,10 @@ async def test_the_limit_makes_a_dead_letter(rocketmq_short_delays: RealCluster,
 
 @behaviour(
     "orderly",
-    "With auto_commit off, what is handled stays uncommitted until COMMIT, and ROLLBACK brings all of it again",
+    ("With auto_commit off, handled messages stay uncommitted until COMMIT, and ROLLBACK redelivers all of them"),
     java="ConsumeOrderlyContext.setAutoCommit(false), COMMIT, ROLLBACK",
     rmqd="auto_commit: false, batch.commit(), batch.rollback()",
-    checked="a Java consumer beside it: every attempt in order, and both groups' offsets",
+    checked="compared with a Java consumer: every attempt in order, and both groups' offsets",
 )
 async def test_manual_commits(rocketmq: RealCluster, queue: str, group: str, tmp_path: Path) -> None:
     """Two are committed together, two are rolled back once, and the last one stays open."""

@@ -27,10 +27,10 @@ async def client_of(cluster: RealCluster) -> AsyncIterator[ClientInstance]:
 
 @behaviour(
     "sending",
-    "A recall that comes too late, or names another topic, is refused",
+    "A recall that is too late, or names another topic, is rejected",
     java="MQBrokerException with code 604 and the broker's reason",
     rmqd="IllegalOperationError, the same code and reason",
-    checked="the broker's answer; a message that is not timed has no handle",
+    checked="the broker's response; a message without a delivery time has no handle",
     since="5.5",
 )
 async def test_a_recall_that_the_broker_refuses(rocketmq: RealCluster, topic: str, group: str) -> None:

@@ -68,15 +68,15 @@ def letter(dead: Handled, group: str) -> tuple[bytes, int, dict[str, str]]:
     "retries",
     "A dead letter has the message's body and properties, RETRY_TOPIC and ORIGIN_MESSAGE_ID",
     java="copied by the broker, which counts the last attempt as a reconsume time too",
-    rmqd="sent, with RMQD_REASON, RMQD_EXCEPTION and RMQD_GROUP; reconsume times as the last attempt had them",
-    checked="a Java consumer beside it, the dead letters compared",
+    rmqd="sent, with RMQD_REASON, RMQD_EXCEPTION and RMQD_GROUP; reconsume times of the last attempt",
+    checked="compared with a Java consumer: the dead letters",
 )
 @behaviour(
     "retries",
-    "What fails comes again with levels 3, 4, …, and is a dead letter after max_reconsume_times",
+    "Failed messages are redelivered with levels 3, 4, …, and dead-lettered after max_reconsume_times",
     java="sent back; RECONSUME_LATER, null and an exception are the same",
     rmqd="sent back; an exception and Retry are the same",
-    checked="a Java consumer beside it: reconsume times, levels and every field of each attempt",
+    checked="compared with a Java consumer: reconsume times, levels and every field of each attempt",
 )
 async def test_failing_messages_go_java_s_way(
     rocketmq_short_delays: RealCluster, topic: str, group: str, tmp_path: Path
@@ -123,10 +123,10 @@ async def test_failing_messages_go_java_s_way(
 
 @behaviour(
     "retries",
-    "ackIndex acknowledges a batch up to a message, and the rest comes again",
+    "ackIndex acknowledges a batch up to a message, and the rest is redelivered",
     java="context.setAckIndex, with CONSUME_SUCCESS",
-    rmqd="batch.ack_index, or batch.ack and batch.retry by message",
-    checked="a Java consumer beside it: which messages of a batch come again, and with which level",
+    rmqd="batch.ack_index, or batch.ack and batch.retry for single messages",
+    checked="compared with a Java consumer: the redelivered messages of a batch, and their levels",
 )
 async def test_ack_index_divides_a_batch(
     rocketmq_short_delays: RealCluster, topic: str, group: str, tmp_path: Path

@@ -28,11 +28,11 @@ def kinds(attempts: Attempts) -> set[str]:
 
 @behaviour(
     "starting offsets",
-    "A new group starts where consume_from_where says",
-    java="on a topic whose first message is still in memory, `last_offset` and a timestamp begin at 0 all the same",
-    rmqd="as it says, also on such a topic",
-    checked="a Java consumer beside it, in a topic with messages from before and after the timestamp",
-    differs="a broker of 4.9 cannot say that a group is new: on such a topic rmqd begins at 0 too, as Java",
+    "A new group starts at the offset that consume_from_where selects",
+    java="on a topic whose first message is still in memory, `last_offset` and a timestamp begin at 0 anyway",
+    rmqd="as configured, also on such a topic",
+    checked="compared with a Java consumer, in a topic with messages from before and after the timestamp",
+    differs="a broker of 4.9 cannot report that a group is new: on such a topic rmqd begins at 0 too, like Java",
 )
 @pytest.mark.parametrize(
     ("where", "wanted"),
@@ -74,10 +74,10 @@ async def test_a_new_group_starts_where_it_says(
 
 @behaviour(
     "starting offsets",
-    "A group that was here before goes on where it committed, wherever a new one would start",
+    "A known group continues at its committed offset, whatever consume_from_where says",
     java="the broker's offset",
     rmqd="the same",
-    checked="Java goes on where rmqd ended, and rmqd where Java ended",
+    checked="Java continues where rmqd ended, and rmqd where Java ended",
 )
 async def test_a_known_group_goes_on_where_the_other_client_ended(
     rocketmq: RealCluster, group: str, tmp_path: Path

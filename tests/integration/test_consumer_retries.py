@@ -117,10 +117,10 @@ class NoSendBack(RemotingClient):
 
 @behaviour(
     "retries",
-    "Where send-back fails, a copy is sent to the retry topic, with the same level",
-    java="the same; dead-lettered at once by the broker while anybody holds a queue lock of the group",
-    rmqd="the same; its own locks are under another name, so that it dead-letters nobody's retries",
-    checked="brokers that refuse send-back, with two members that hold queues",
+    "If send-back fails, a copy is sent to the retry topic, with the same level",
+    java="the same; the broker dead-letters it at once while any member holds a queue lock of the group",
+    rmqd="the same; rmqd's own locks have another name, so they do not dead-letter retries",
+    checked="brokers that reject send-back, with two members that hold queues",
 )
 async def test_where_send_back_fails_nothing_reaches_the_dead_letters_early(
     cluster: RealCluster, topic: str, group: str

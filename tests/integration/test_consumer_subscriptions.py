@@ -18,26 +18,26 @@ PERSIST_SECONDS = 0.2
 
 COMMITTED = behaviour(
     "offsets",
-    "What was handled is committed within persist_consumer_offset_interval",
-    java="with each pull; every 5 s, sent without waiting for an answer",
-    rmqd="with pulls; every 5 s, and only where it changed",
+    "Handled messages are committed within persist_consumer_offset_interval",
+    java="with each pull; every 5 s, sent without waiting for a response",
+    rmqd="with pulls; every 5 s, and only if it changed",
     checked="the broker's offsets, queue by queue",
 )
 HELD = behaviour(
     "offsets",
-    "The committed offset is that of the first message that is not finished",
+    "The committed offset is that of the first unfinished message",
     java="smallest cached offset, never lowered",
     rmqd="the same",
-    checked="the broker's offsets under a handler that is stuck",
+    checked="the broker's offsets while a handler is stuck",
 )
 
 
 @behaviour(
     "filters",
-    "A tag filter gives what carries one of its tags, also where another tag has the same hash",
+    "A tag filter selects messages by their tag, even if another tag has the same hash",
     java="broker by hash, then the client by name",
-    rmqd="the same; what the broker passed and nobody wanted is no lag",
-    checked="tags that Java's hashCode can't tell apart, at a real broker",
+    rmqd="the same; messages that the broker passed and the client filtered out do not count as lag",
+    checked="tags with the same hashCode in Java, at a real broker",
 )
 async def test_only_messages_with_the_wanted_tags_come(rocketmq: RealCluster, topic: str, group: str) -> None:
     """`Aa` and `BB` have one hash in Java: the broker gives both, the handler gets one. All offsets are committed."""
@@ -62,10 +62,10 @@ async def test_only_messages_with_the_wanted_tags_come(rocketmq: RealCluster, to
 
 @behaviour(
     "filters",
-    "SQL92 conditions over properties, beside a subscription by tags in one group",
+    "SQL92 conditions over properties, next to a subscription by tags in one group",
     java="evaluated by the broker",
     rmqd="the same",
-    checked="the broker's choice, with what was left out counted as consumed",
+    checked="the messages that the broker selected; the others count as consumed",
 )
 async def test_sql_conditions_are_evaluated_by_the_broker(rocketmq: RealCluster, topic: str, group: str) -> None:
     """Over properties, beside a subscription by tags in the same group."""

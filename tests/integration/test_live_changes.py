@@ -69,9 +69,9 @@ async def change(m: Member, group: str, topic: str, filter_now: str | Subscripti
 
 @behaviour(
     "filters",
-    "A changed filter loses nothing that the old and the new one match, and repeats nothing",
-    java="unsubscribe and subscribe: cached messages go by either filter",
-    rmqd="brokers know the new filter before the first pull by it; pulls under way are asked anew",
+    "A changed filter loses and repeats no message that both the old and the new filter match",
+    java="unsubscribe and subscribe: cached messages pass by either filter",
+    rmqd="brokers know the new filter before the first pull with it; pulls in flight are sent again",
     checked="40 changes while a producer sends",
 )
 @pytest.mark.parametrize(

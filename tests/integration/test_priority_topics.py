@@ -34,10 +34,10 @@ def priority_topic(rocketmq: RealCluster, request: pytest.FixtureRequest) -> str
 
 @behaviour(
     "sending",
-    "A priority has the broker choose the queue",
+    "With a priority the broker chooses the queue",
     java="Message.setPriority",
-    rmqd="--property _SYS_MSG_PRIORITY_=N; what is printed is the queue that the broker chose",
-    checked="where the broker stored messages of six priorities",
+    rmqd="--property _SYS_MSG_PRIORITY_=N; the output names the queue that the broker chose",
+    checked="the queues in which the broker stored messages of six priorities",
     since="5.5",
 )
 async def test_a_priority_chooses_the_queue(rocketmq: RealCluster, priority_topic: str, group: str) -> None:

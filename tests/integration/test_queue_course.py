@@ -36,9 +36,11 @@ async def all_handled(seen: Seen, keys: set[str]) -> None:
 
 @behaviour(
     "queues",
-    "Queues that are added are consumed, and those removed are given up",
+    "Added queues are consumed, and removed queues are released",
     java="with the next refresh of the route, every 30 s",
-    rmqd="the same, from their first message; nothing is handled twice, and what was removed is committed",
+    rmqd=(
+        "the same, from their first message; no message is handled twice, and messages of removed queues are committed"
+    ),
     checked="updateTopic on a running group",
 )
 async def test_queues_that_are_added_are_consumed_and_those_removed_are_given_up(
@@ -70,10 +72,10 @@ async def test_queues_that_are_added_are_consumed_and_those_removed_are_given_up
 
 @behaviour(
     "queues",
-    "A queue that moves while its messages are handled",
-    java="the result is thrown away, and the next owner handles them again",
+    "A queue moves while its messages are handled",
+    java="the result is discarded, and the next owner handles the messages again",
     rmqd="they are finished and committed before the next rmqd member begins",
-    checked="two members, one of which joins under load",
+    checked="two members; the second joins under load",
 )
 async def test_a_queue_that_is_taken_away_while_its_messages_are_handled(
     rocketmq: RealCluster, topic: str, group: str

@@ -64,10 +64,12 @@ def send(cluster: RealCluster, topic: str, numbers: Iterable[int]) -> set[str]:
 
 @behaviour(
     "broadcasting",
-    "What a handler fails at is dropped",
+    "A failed message is dropped",
     java="a log line; no retry topic, no dead letters",
     rmqd="the same, and counted as dead_lettered",
-    checked="a Java member and rmqd, whose handlers fail at the same messages; their ledgers, and the retry topic",
+    checked=(
+        "a Java member and rmqd, with handlers that fail at the same messages; their ledgers, and the retry topic"
+    ),
 )
 def test_failures_are_dropped(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
     member = Member(rocketmq, topic, group, tmp_path / "rmqd", handler_options={"fail_every": 3})

@@ -38,10 +38,12 @@ class Recording(Seen):
 
 @behaviour(
     "lite",
-    "A group gets the messages of the lite topics that it names, and no others",
+    "A group gets the messages of the lite topics in its configuration, and no others",
     java="the gRPC LitePushConsumer; a proxy subscribes and pops for it (200071, 200070)",
-    rmqd="lite_topics: subscribes and pops at the brokers by the same requests",
-    checked="the official client's code for these requests beside it: all fields of each message; the broker's offsets",
+    rmqd="lite_topics: subscribes and pops at the brokers with the same requests",
+    checked=(
+        "compared with the official client's code for these requests: all fields of each message; the broker's offsets"
+    ),
     since="5.5",
 )
 async def test_lite_topics_that_are_named(rocketmq_of_kinds: RealCluster, group: str, tmp_path: Path) -> None:

@@ -61,10 +61,10 @@ def test_mqadmin_shows_the_group_its_client_and_no_lag(
 
 @behaviour(
     "offsets",
-    "An orderly end commits what was finished and leaves the group",
-    java="waits for handlers only as long as awaitTerminationMillisWhenShutdown says (0); its last commits are one-way",
+    "A graceful stop commits all finished messages and leaves the group",
+    java="waits for handlers only for awaitTerminationMillisWhenShutdown (0); its last commits are one-way",
     rmqd="waits for handlers up to shutdown_timeout; its last commits are answered",
-    checked="a ledger and the broker's offsets: nothing is handled twice",
+    checked="a ledger and the broker's offsets: no message is handled twice",
 )
 def test_sigterm_under_load_commits_all_that_was_finished(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
@@ -103,8 +103,8 @@ def test_sigterm_under_load_commits_all_that_was_finished(
 
 @behaviour(
     "offsets",
-    "kill -9 loses nothing",
-    java="what was not committed is handled again",
+    "kill -9 loses no message",
+    java="uncommitted messages are handled again",
     rmqd="the same",
     checked="a ledger over three kills",
 )

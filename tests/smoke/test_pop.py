@@ -22,18 +22,24 @@ PLACE = ("queue_id", "queue_offset", "commit_log_offset", "offset_msg_id", "stor
 
 @behaviour(
     "pop",
-    "The broker says whether a group pops a topic (400); what is popped is hidden from others until it is acknowledged",
+    (
+        "The broker decides whether a group pops a topic (400); popped messages are invisible to others "
+        "until they are acknowledged"
+    ),
     java="with clientRebalance off; acknowledges message by message",
     rmqd="with consume_mode: pop; acknowledges in batches",
-    checked="a Java consumer beside it: every field of each attempt",
+    checked="compared with a Java consumer: every field of each attempt",
     since="5.0.0",
 )
 @behaviour(
     "pop",
-    "What fails is hidden for 10 s more, then 30 s, a minute and so on, and comes again with its own topic's name",
-    java="by CHANGE_MESSAGE_INVISIBLETIME; from the pop retry topic, with ORIGIN_GROUP and a reconsume time more",
+    (
+        "A failed message is invisible for 10 s more, then 30 s, a minute and so on, and is redelivered "
+        "with its own topic's name"
+    ),
+    java=("by CHANGE_MESSAGE_INVISIBLETIME; from the pop retry topic, with ORIGIN_GROUP and a higher reconsume time"),
     rmqd="the same",
-    checked="a Java consumer beside it: every field of each attempt, and no second one earlier than that",
+    checked=("compared with a Java consumer: every field of each attempt, and no second attempt earlier than that"),
     since="5.0.0",
 )
 async def test_popped_messages_go_java_s_way(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:

@@ -63,10 +63,10 @@ def moved(rmqd: RmqdProcess, way: Way) -> set[str]:
 
 @behaviour(
     "operators",
-    "`resetOffsetByTime` moves a group back that pulls, and has batches under way",
+    "`resetOffsetByTime` moves a group back that pulls and has batches in flight",
     java="with the next pull of each queue; pushed: after 10 s",
-    rmqd="with the next pull of each queue; pushed: at once; what handlers have then counts no more",
-    checked="mqadmin, by the broker and pushed, under load, within 2 s",
+    rmqd="with the next pull of each queue; pushed: at once; the results of batches in flight are ignored",
+    checked="mqadmin, through the broker and pushed, under load, within 2 s",
     differs="always pushed",
 )
 def test_pulling_group_goes_back(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, way: Way) -> None:

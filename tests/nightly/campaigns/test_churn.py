@@ -16,10 +16,10 @@ SEED = 70
 
 @behaviour(
     "rebalance",
-    "Members of both kinds in one group share its queues, whoever comes, goes or dies",
-    java="two owners for a moment at each change, so that messages are handled twice",
-    rmqd="the same where a Java member takes a queue; rmqd waits for the old owner, of either kind",
-    checked="a Java consumer and two daemons under load, by a ledger",
+    "Java and rmqd members in one group share its queues, through joins, leaves and kills",
+    java="two owners for a moment at each change, so messages are handled twice",
+    rmqd="the same if a Java member acquires a queue; rmqd waits for the previous owner, Java or rmqd",
+    checked="a Java consumer and two daemons under load, with a ledger",
 )
 @pytest.mark.slow
 def test_short_churn_loses_nothing(rocketmq: RealCluster, tmp_path: Path) -> None:

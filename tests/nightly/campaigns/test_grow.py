@@ -13,10 +13,10 @@ from tests.rocketmq import RealCluster
 
 @behaviour(
     "starting offsets",
-    "Of queues that come to a known group nothing is passed over, with the default consume_from_where",
+    "If a known group gets new queues, it skips no messages, with the default consume_from_where",
     java="as long as the queue's first message is in the broker's memory",
-    rmqd="always; a group that is away meanwhile begins at the queue's first message, too",
-    checked="a topic of 1, 4 and 8 queues under load, with a Java consumer and two daemons in one group, by a ledger",
+    rmqd="always; a group that is stopped meanwhile also begins at the queue's first message",
+    checked=("a topic of 1, 4 and 8 queues under load, with a Java consumer and two daemons in one group and a ledger"),
 )
 @pytest.mark.slow
 def test_a_topic_that_grows_loses_nothing(rocketmq: RealCluster, tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ SEED = 70
 
 @behaviour(
     "orderly",
-    "Each sharding key keeps its order while members of both kinds join and leave, and no queue has two at once",
-    java="a queue that is given up waits 500 ms for its handler, then its lock is kept until the next try",
-    rmqd="the lock is given back when the handler has ended and its offset is committed",
-    checked="rmqd daemons and a Java consumer under load, by a ledger",
+    ("Each sharding key keeps its order while Java and rmqd members join and leave, and a queue never has two owners"),
+    java=("a queue to release waits 500 ms for its handler; after that its lock is kept until the next attempt"),
+    rmqd="the lock is released when the handler has ended and its offset is committed",
+    checked="rmqd daemons and a Java consumer under load, with a ledger",
 )
 @pytest.mark.slow
 def test_short_orderly_campaign_keeps_the_order(rocketmq: RealCluster, tmp_path: Path) -> None:

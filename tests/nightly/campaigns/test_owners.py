@@ -23,10 +23,13 @@ CHANGES = 9
 
 @behaviour(
     "strategies",
-    "Members of different languages agree on every queue's owner, by each strategy, through joins, leaves and kills",
-    java="each member divides for itself, by the list of client ids that a broker gives",
+    (
+        "Members of different languages agree on every queue's owner, with each strategy, through joins,"
+        " leaves and kills"
+    ),
+    java="each member computes the assignment itself, from the broker's list of client ids",
     rmqd="the same",
-    checked="rmqd daemons, Java clients and a Go one in seven groups; each is asked which queues are its own",
+    checked="rmqd daemons, Java clients and a Go client in seven groups; each reports its queues",
 )
 @pytest.mark.slow
 @pytest.mark.rocketmq

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.process
 
 DELAYS = behaviour(
     "sending",
-    "A time has the broker's timer keep the message",
+    "With a time the broker's timer keeps the message",
     java="Message.setDeliverTimeMs, setDelayTimeMs",
     rmqd="--deliver-at, --delay",
     checked="the stored message, its arrival, and a delay that is too long",
@@ -86,7 +86,7 @@ def test_people_get_a_line_for_each_message(rocketmq: RealCluster, topic: str) -
 
 @behaviour(
     "sending",
-    "A delay level has the broker keep the message",
+    "With a delay level the broker keeps the message",
     java="Message.setDelayTimeLevel",
     rmqd="--delay-level",
     checked="the stored message",
@@ -149,8 +149,8 @@ def test_a_delayed_message_arrives_in_its_topic(rocketmq: RealCluster, topic: st
     "sending",
     "Messages of one sharding key go to one queue, in order",
     java="MessageQueueSelector, such as SelectMessageQueueByHash",
-    rmqd="--sharding-key, with the queue of Java's hash; or --queue",
-    checked="where the broker stored twenty of them",
+    rmqd="--sharding-key, with the queue that Java's hash gives; or --queue",
+    checked="the queues in which the broker stored twenty of them",
 )
 def test_messages_of_one_sharding_key_go_to_one_queue_in_order(rocketmq: RealCluster, topic: str) -> None:
     arguments = ("send", topic, "x", "--count", "20", "-n", rocketmq.nameserver, "-o", "json")

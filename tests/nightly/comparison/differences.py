@@ -1,4 +1,4 @@
-"""What a run of the script found different, and what of it is accepted."""
+"""The differences that a run of the script found, and the accepted differences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MISSING = "(nothing)"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One value that is not the same, by its step and its path in the answer."""
+    """One value that differs, with its step and its path in the response."""
 
     what: str
     path: str
@@ -28,9 +28,9 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Differences that stay, and why: by patterns of their steps and paths, where `*` stands for anything.
+    """Accepted differences, with the reason. `what` and `path` are patterns of steps and paths with the wildcard `*`.
 
-    With `real`, a regular expression, those alone whose real value it matches; `where` tells that in words.
+    The regular expression `real` must match the real value. `where` describes this condition in words.
     """
 
     what: str
@@ -40,7 +40,7 @@ class Accepted:
     real: str = ".*"
 
     def covers(self, difference: Difference) -> bool:
-        """Whether the difference is one of these."""
+        """Return whether the difference is one of these."""
         return (
             fnmatchcase(difference.what, self.what)
             and fnmatchcase(difference.path, self.path)
@@ -52,31 +52,31 @@ ACCEPTED: tuple[Accepted, ...] = (
     Accepted(
         "*",
         "remark",
-        "a request that cannot be read, or that the real broker stumbles over: the code is the same, the words are "
-        "each one's own, as no client reads them",
-        where="the real one's begins with the name of a Java exception",
+        "a request that is unreadable, or that raises an exception in the real broker: the code is the same; the text "
+        "differs, because no client reads it",
+        where="the real broker's remark begins with the name of a Java exception",
         real=r"[a-z0-9.]+\.\w+Exception: .*",
     ),
     Accepted(
         "not here: *",
         "*",
-        "transactions, access control and other brokers' registrations are not "
-        "there yet: refused as a code that the real broker does not know",
+        "transactions, access control and registrations of other brokers are missing: rejected like a code that the "
+        "real broker does not know",
     ),
     Accepted(
         "send the half of a transaction",
         "*",
-        "without transactions, their halves are refused as by a real broker with rejectTransactionMessage",
+        "without transactions, their halves are rejected as by a real broker with rejectTransactionMessage",
     ),
     Accepted(
         "offset that was cloned with all",
         "*",
-        "request 314 without a topic copies the offsets of all topics, as it is meant to; the real broker copies none",
+        "request 314 without a topic copies the offsets of all topics, as intended; the real broker copies none",
     ),
     Accepted(
         "all offsets",
         "body.*_clone*",
-        "the copies of 314; and 308 leaves alone the offsets of the groups in filterGroups, which the real one deletes",
+        "the copies of 314; and 308 keeps the offsets of the groups in filterGroups, which the real broker deletes",
     ),
 )
 
@@ -84,7 +84,7 @@ ACCEPTED: tuple[Accepted, ...] = (
 def compared(
     real: Mapping[str, Any], embedded: Mapping[str, Any], addresses: tuple[Mapping[str, str], Mapping[str, str]]
 ) -> list[Difference]:
-    """Everything that differs between two runs of one script; `addresses` are those of either side by their names."""
+    """Return all differences between two runs of one script. `addresses` are each side's addresses, by name."""
     found = []
     for what in [*real, *(what for what in embedded if what not in real)]:
         ours = flattened(generalised(embedded.get(what), addresses[1]))
@@ -98,12 +98,12 @@ def compared(
 
 
 def open_ones(found: Iterable[Difference], accepted: Iterable[Accepted] = ACCEPTED) -> list[Difference]:
-    """What is not accepted."""
+    """Return the differences that are not accepted."""
     accepted = list(accepted)
     return [difference for difference in found if not any(one.covers(difference) for one in accepted)]
 
 
 def gone(found: Iterable[Difference], accepted: Iterable[Accepted] = ACCEPTED) -> list[Accepted]:
-    """What is accepted, and no longer there."""
+    """Return the accepted differences that no longer exist."""
     found = list(found)
     return [one for one in accepted if not any(one.covers(difference) for difference in found)]

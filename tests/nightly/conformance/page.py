@@ -1,6 +1,6 @@
-"""docs/proof/conformance.md, written from the tests' declarations and from what they gave on each version of RocketMQ.
+"""docs/proof/conformance.md, written from the tests' declarations and their results on each version of RocketMQ.
 
-`python -m tests.nightly.conformance.page` writes it anew without running a test.
+`python -m tests.nightly.conformance.page` writes the page again without running a test.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ OLDER = "4.9.7"
 HEAD = f"""\
 # Conformance
 
-What the official Java push consumer does, what rmqd does, and how it was checked: against a real RocketMQ
-{release.DEFAULT}, with the Java consumer or mqadmin as the counterpart wherever there is one. Written by
-`make conformance`. The column after it is what the same tests, unchanged, found on the embedded broker (`make
-conformance VERSION={release.EMBEDDED}`), with what is different there; the last one is what `make conformance
-VERSION={OLDER}` found different on a real RocketMQ {OLDER}. Not to be edited: a row is declared beside its test.
+The behaviour of the official Java push consumer and of rmqd, and the test that checks it. `make conformance` writes
+this page; each row is declared at its test, so do not edit it here. The last three columns are results:
+
+- **{release.DEFAULT}**: a real RocketMQ {release.DEFAULT}, if possible next to the Java consumer or mqadmin.
+- **Embedded**: the same tests on the embedded broker, with its differences (`make conformance
+  VERSION={release.EMBEDDED}`).
+- **Differs on {OLDER}**: differences on a real RocketMQ {OLDER} (`make conformance VERSION={OLDER}`).
 """
 LAST_COLUMNS = (release.DEFAULT, "Embedded", f"Differs on {OLDER}")
 COLUMNS = ("Behaviour", "Java", "rmqd", "How it was checked", *LAST_COLUMNS)
@@ -34,10 +36,10 @@ COLUMNS = ("Behaviour", "Java", "rmqd", "How it was checked", *LAST_COLUMNS)
 DIFFERENCES = """
 ## Where the embedded broker answers otherwise
 
-One script of requests goes to a real broker and to the embedded one, and what comes back is compared field by field:
-codes, remarks, header fields, bodies, and the records in them (times, ids and addresses aside, and what others have
-their part in: `tests/nightly/comparison/rules.py`). This is all that may differ; one that is gone fails the run as much
-as a new one.
+One script of requests goes to a real broker and to the embedded broker. The responses are compared field by field:
+codes, remarks, header fields, bodies, and the records in them. `tests/nightly/comparison/rules.py` lists the fields
+that are not compared, such as times, ids and addresses. Only these differences are allowed. The run fails if there is a
+new difference, or if one of these is missing.
 
 """
 
@@ -48,7 +50,7 @@ Declared = dict[Behaviour, list[str]]
 
 
 def declared() -> Declared:
-    """Every declaration, in an order that a move to tests/nightly does not change.
+    """Return every declaration, in an order that does not change when a test moves to tests/nightly.
 
     Raises ValueError if two behaviours have one sentence.
     """
@@ -64,19 +66,21 @@ def declared() -> Declared:
     titles: set[str] = set()
     for one in found:
         if one.title in titles:
-            raise ValueError(f"two behaviours are called {one.title!r}: share one declaration, or tell them apart")
+            raise ValueError(
+                f"two behaviours are called {one.title!r}: share one declaration, or give each its own sentence"
+            )
         titles.add(one.title)
     return found
 
 
 def load() -> Results:
-    """The results of earlier runs."""
+    """Read the results of earlier runs."""
     results: Results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     return results
 
 
 def record(version: str, outcomes: Mapping[str, str]) -> None:
-    """Keep what a run gave, forget what is not declared any more, and write the page."""
+    """Store the results of a run, delete results without a declaration, and write the page."""
     found, results = declared(), load()
     titles = {one.title for one in found}
     known = {**results.get(version, {}), **outcomes}
@@ -86,7 +90,7 @@ def record(version: str, outcomes: Mapping[str, str]) -> None:
 
 
 def render(found: Declared, results: Results) -> str:
-    """The page."""
+    """Return the text of the page."""
     return HEAD + "".join(_section(area, found, results) for area in AREAS) + DIFFERENCES + _accepted()
 
 
@@ -99,8 +103,8 @@ def _section(area: str, found: Declared, results: Results) -> str:
 
 
 def _accepted() -> str:
-    rows = ([one.what, f"`{one.path}`" + (f", where {one.where}" if one.where else ""), one.why] for one in ACCEPTED)
-    return "\n".join(map(_line, [["Request", "Part of the answer", "Why"], ["---"] * 3, *rows])) + "\n"
+    rows = ([one.what, f"`{one.path}`" + (f", if {one.where}" if one.where else ""), one.why] for one in ACCEPTED)
+    return "\n".join(map(_line, [["Request", "Part of the response", "Why"], ["---"] * 3, *rows])) + "\n"
 
 
 def _row(one: Behaviour, tests: list[str], results: Results) -> Iterator[str]:

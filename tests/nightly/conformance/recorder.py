@@ -15,7 +15,7 @@ OUTCOMES: dict[Behaviour, list[str]] = {}
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Remember the result of each behaviour's tests."""
+    """Record the result of each behaviour's tests."""
     report = yield
     if report.failed:
         result = page.FAILED
@@ -37,5 +37,5 @@ def pytest_sessionfinish() -> None:
 
 
 def _together(results: list[str]) -> str:
-    """One failure fails a behaviour. A test that a version cannot run does not."""
+    """Combine the results of one behaviour: a failure fails it, a skipped test does not."""
     return next((result for result in (page.FAILED, page.HOLDS) if result in results), results[0])

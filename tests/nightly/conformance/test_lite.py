@@ -17,10 +17,13 @@ from tests.waiting import eventually
 
 @behaviour(
     "lite",
-    "A lite topic keeps its order: what fails comes again before what was sent after it",
-    java="the broker hands out nothing more of a lite topic while messages of it are not acknowledged",
-    rmqd="one batch of a lite topic at a time; what follows one that failed waits for its delay, and counts no attempt",
-    checked="what the broker shows again: the order, and the reconsume times of each attempt",
+    "A lite topic keeps its order: a failed message is redelivered before later messages",
+    java="the broker delivers no further messages of a lite topic that has unacknowledged messages",
+    rmqd=(
+        "one batch of a lite topic at a time; messages behind a failed message wait for its delay, and "
+        "their attempts do not count"
+    ),
+    checked="the redelivered messages: their order, and the reconsume times of each attempt",
     since="5.5",
     long=True,
 )

@@ -22,10 +22,14 @@ from tests.rocketmq.producer import Producer
     "messages",
     "A message has the same fields, properties and body",
     java="adds MIN_OFFSET, MAX_OFFSET and CONSUME_START_TIME to the properties, and clears sysFlag's compressed bit",
-    rmqd="the same fields by the same names; min_offset, max_offset and consume_start_timestamp of the message; "
-    "properties and sys_flag as stored",
-    checked="a Java consumer beside it: every field of messages by a Java producer (compressed too) and in a batch, "
-    "the ends of the queue, and the start of consumption",
+    rmqd=(
+        "the same fields by the same names; min_offset, max_offset and consume_start_timestamp are "
+        "fields of the message; properties and sys_flag as stored"
+    ),
+    checked=(
+        "compared with a Java consumer: every field of messages by a Java producer (also compressed) and"
+        " in a batch, the ends of the queue, and the start of consumption"
+    ),
 )
 async def test_a_message_has_the_fields_that_java_shows(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
@@ -56,10 +60,10 @@ async def test_a_message_has_the_fields_that_java_shows(
 
 @behaviour(
     "messages",
-    "A message of a transaction is handed over once it is committed, with its transaction_id",
-    java="the message's unique key; null where it was not sent in a transaction, and where it was popped",
-    rmqd="the same, and None for null; also where it was popped",
-    checked="a Java TransactionMQProducer commits and rolls back, a Java consumer beside it: every field",
+    "A message of a transaction is delivered once it is committed, with its transaction_id",
+    java="the message's unique key; null if the message was not sent in a transaction, or was popped",
+    rmqd="the same, with None for null; popped messages have it too",
+    checked="a Java TransactionMQProducer commits and rolls back; compared with a Java consumer: every field",
     embedded="left out: it refuses transactions",
 )
 async def test_a_committed_message_has_its_transaction_id(

@@ -18,9 +18,9 @@ from tests.waiting import wait_until
 @behaviour(
     "queues",
     "If no name server is configured, NAMESRV_ADDR names them",
-    java="several are separated by ;",
+    java="separated by ;",
     rmqd="the same, in the daemon and in commands",
-    checked="a daemon and `rmqd lag` whose environment alone names the cluster",
+    checked="a daemon and `rmqd lag` with the cluster named only in the environment",
 )
 def test_the_environment_names_the_cluster(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

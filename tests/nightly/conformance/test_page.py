@@ -64,7 +64,7 @@ def test_what_differs_on_the_embedded_broker_is_told(result: str, differs: str, 
 @pytest.mark.parametrize(("area", "java"), [("nonsense", "yes"), ("orderly", ""), ("orderly", "a | b")])
 def test_a_declaration_that_makes_no_row_is_refused(area: str, java: str) -> None:
     """When the test's module is imported."""
-    with pytest.raises(ValueError, match=r"no area 'nonsense'; accepted: starting|one line without"):
+    with pytest.raises(ValueError, match=r"unknown area 'nonsense'; expected one of starting|one line without"):
         Behaviour(area, "title", java=java, rmqd="the same", checked="somehow")
 
 

@@ -58,19 +58,19 @@ def leaf(error: BaseException) -> BaseException:
 
 @behaviour(
     "proxy",
-    "A member sends back what it failed to handle: it stores nothing itself",
-    java="CONSUMER_SEND_MSG_BACK with the field bname, which a proxy refuses to go without",
+    "A member sends failed messages back and does not store them itself",
+    java="CONSUMER_SEND_MSG_BACK with the field bname, which the proxy requires",
     rmqd="the same",
-    checked="the properties of each attempt, beside a Java consumer's; no send-back is refused",
+    checked="compared with a Java consumer: the properties of each attempt; no send-back is rejected",
     since="5.0",
     embedded=NO_PROXY,
 )
 @behaviour(
     "proxy",
-    "A concurrent group pulls, commits, and has what fails delivered again",
-    java="sends back with the broker's name, by which the proxy passes it on",
+    "A concurrent group pulls and commits, and failed messages are redelivered",
+    java="sends back with the broker's name, so that the proxy can relay the request",
     rmqd="the same",
-    checked="a Java consumer beside it through the same port: the attempts of one script; offsets at the broker",
+    checked="compared with a Java consumer on the same port: the attempts of one script; offsets at the broker",
     since="5.0",
     embedded=NO_PROXY,
 )
@@ -94,10 +94,10 @@ async def test_concurrent_group_through_a_proxy(rocketmq_proxied: RealCluster, g
 
 @behaviour(
     "proxy",
-    "An orderly group locks its queues, and repeats what fails in place",
-    java="locks by the proxy, which passes them on to the broker",
+    "An orderly group locks its queues, and retries failed messages in place",
+    java="locks through the proxy, which relays the request to the broker",
     rmqd="the same",
-    checked="a Java consumer beside it through the same port: the attempts of one script, in order",
+    checked="compared with a Java consumer on the same port: the attempts of one script, in order",
     since="5.0",
     embedded=NO_PROXY,
 )
@@ -123,9 +123,12 @@ async def test_orderly_group_through_a_proxy(rocketmq_proxied: RealCluster, grou
 @behaviour(
     "proxy",
     "Members that connect to the proxy divide a group's queues",
-    java="sees those who connect to the proxy, and none that connect to the brokers: all members go one way",
+    java=(
+        "sees the members that connect to the proxy, and no member that connects to a broker: all "
+        "members must use one path"
+    ),
     rmqd="the same",
-    checked="a Java member and one of rmqd in one group, both through the proxy: each queue has one owner",
+    checked="a Java member and an rmqd member in one group, both through the proxy: each queue has one owner",
     since="5.0",
     embedded=NO_PROXY,
 )
@@ -163,10 +166,10 @@ async def test_members_share_a_group_through_a_proxy(rocketmq_proxied: RealClust
 
 @behaviour(
     "proxy",
-    "POP by remoting is not passed on by the proxy: it refuses request 400, and answers no acknowledgement",
-    java="pulls in place of it, and says so in its log alone",
-    rmqd="the group fails: it names the proxy as a possible reason, and what can be done",
-    checked="a real proxy's answer",
+    ("The proxy does not relay POP by remoting: it rejects request 400, and does not answer acknowledgements"),
+    java="pulls instead; only its log says so",
+    rmqd="the group fails; its error names the proxy as a possible reason, and a remedy",
+    checked="the response of a real proxy",
     since="5.0",
     embedded=NO_PROXY,
 )

@@ -25,10 +25,13 @@ async def by_java(cluster: RealCluster, topic: str, directory: Path, **options: 
 
 @behaviour(
     "sending",
-    "A message that waits for its time is taken back by the handle that came with its send",
+    "A message that waits for its time can be recalled with the handle that its send returned",
     java="SendResult.getRecallHandle, DefaultMQProducer.recallMessage",
     rmqd="SendResult.recall_handle and Producer.recall; `rmqd send -o json` shows the handle",
-    checked="Java recalls what rmqd sent, and the other way round; consumers of both see what was not recalled alone",
+    checked=(
+        "Java recalls messages that rmqd sent, and the reverse; consumers of both receive only the "
+        "messages that were not recalled"
+    ),
     since="5.5",
     long=True,
 )

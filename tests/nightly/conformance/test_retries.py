@@ -23,10 +23,10 @@ def topic(rocketmq_short_delays: RealCluster, group: str) -> str:
 
 @behaviour(
     "retries",
-    "Without max_reconsume_times a message is tried 17 times, and then is a dead letter",
+    "Without max_reconsume_times a message has 17 attempts, and is then dead-lettered",
     java="-1 means 16 in a concurrent group; levels 3 to 18",
     rmqd="the same",
-    checked="a Java consumer beside it, all 17 attempts",
+    checked="compared with a Java consumer: all 17 attempts",
     long=True,
 )
 async def test_the_default_is_seventeen_attempts(

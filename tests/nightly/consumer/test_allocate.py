@@ -13,10 +13,10 @@ pytestmark = pytest.mark.rocketmq
 
 @behaviour(
     "strategies",
-    "All six allocate strategies give each member the queues that Java's give it",
+    "All six allocate strategies give each member the same queues as Java's",
     java="AllocateMessageQueueAveragely, ...ByCircle, ConsistentHash, ByConfig, ByMachineRoom, MachineRoomNearby",
     rmqd="the same",
-    checked="Java's classes are asked, 400 generated cases each",
+    checked="compared with the results of Java's classes, in 400 generated cases each",
 )
 def test_as_java_in_hundreds_of_cases() -> None:
     """The classes themselves, all in one JVM."""

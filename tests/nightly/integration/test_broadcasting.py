@@ -30,9 +30,9 @@ def java_file(directory: Path, client_id: str, group: str) -> OffsetsFile:
 
 @behaviour(
     "broadcasting",
-    "Each member gets every message; one that was killed goes on from its file",
+    "Each member gets every message; a killed member continues from its file",
     java="offsets in offsets.json, written in place every 5 s",
-    rmqd="the same file, replaced as a whole and on the disk before its name; a queue's start is stored at once",
+    rmqd=("the same file, replaced as a whole and synced before the rename; a queue's start offset is stored at once"),
     checked="three rmqd members, one of them killed with -9, and a Java member in one group; their ledgers",
 )
 def test_each_member_gets_everything_through_kills_and_stops(
@@ -87,9 +87,9 @@ def test_each_member_gets_everything_through_kills_and_stops(
 @behaviour(
     "broadcasting",
     "offsets.json moves between the Java client and rmqd",
-    java="reads what it wrote",
-    rmqd="reads Java's file, and writes one that Java reads",
-    checked="a group that moves from Java to rmqd and back, the file copied each time",
+    java="reads its own file",
+    rmqd="reads Java's file, and writes a file that Java reads",
+    checked="a group that moves from Java to rmqd and back, with the file copied each time",
 )
 def test_a_file_moves_from_java_to_rmqd_and_back(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
     first = send(rocketmq, topic, range(100))
@@ -117,10 +117,10 @@ def test_a_file_moves_from_java_to_rmqd_and_back(rocketmq: RealCluster, topic: s
 
 @behaviour(
     "broadcasting",
-    "An orderly member has all queues without a lock, and repeats in place what fails",
-    java="no lock requests; repeated after suspendCurrentQueueTimeMillis",
+    "An orderly member has all queues without a lock, and retries failed messages in place",
+    java="no lock requests; retried after suspendCurrentQueueTimeMillis",
     rmqd="the same",
-    checked="an orderly Java member and an orderly rmqd member side by side; their ledgers",
+    checked="an orderly Java member and an orderly rmqd member in parallel; their ledgers",
 )
 def test_orderly_members_do_not_wait_for_each_other(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
@@ -143,9 +143,14 @@ def test_orderly_members_do_not_wait_for_each_other(
 
 @behaviour(
     "broadcasting",
-    "A full disk, a read-only one and a torn file stop no message",
-    java="logged, and what was not written is forgotten with the process; a torn file is met by its backup",
-    rmqd="logged once and then each minute, and made up for when the disk takes it; a torn file is met by its backup",
+    "A full disk, a read-only disk and a torn file stop no messages",
+    java=(
+        "logged; offsets that were not written are lost when the process ends; a torn file is replaced by its backup"
+    ),
+    rmqd=(
+        "logged once and then each minute, and written once the disk is writable again; a torn file is "
+        "replaced by its backup"
+    ),
     checked="rmqd with its state_dir on a disk that is filled up, made read-only and repaired",
 )
 def test_bad_disks_and_torn_files_are_survived(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:

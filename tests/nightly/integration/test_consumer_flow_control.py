@@ -32,17 +32,17 @@ def peak_rss_kib(pid: int) -> int:
 
 @behaviour(
     "flow control",
-    "Count, size and span each stop pulling at most one pull above the threshold",
-    java="asks again every 50 ms; the size counts bodies in whole MiB",
-    rmqd="goes on when the cache has room; the size counts the frames that are kept, in bytes",
+    "Count, size and span each stop pulling, at most one pull above the threshold",
+    java="tries again every 50 ms; the size counts bodies in whole MiB",
+    rmqd="continues when the cache has room; the size counts the frames that are kept, in bytes",
     checked="cached messages, bytes and span of each queue, and the process's memory",
 )
 @behaviour(
     "flow control",
-    "The log tells that a threshold holds a queue back, with both ends, the count and the size of its cache",
-    java="at the first and every 1,000th try to pull; one every 50 ms",
-    rmqd="at the first and every 1,000th time; one lasts until the queue is pulled again",
-    checked="the lines about groups with one threshold each",
+    ("The log reports that a threshold holds a queue back, with both ends, the count and the size of its cache"),
+    java="at the first and every 1,000th attempt to pull, one every 50 ms",
+    rmqd="at the first and every 1,000th time; each lasts until the queue is pulled again",
+    checked="the log lines of groups with one threshold each",
 )
 def test_each_threshold_alone_stops_pulling_and_bounds_memory(rocketmq: RealCluster, tmp_path: Path) -> None:
     """At most one pull goes above it; three groups in one daemon, each with one threshold that can be reached."""

@@ -89,9 +89,12 @@ async def test_failing_messages_are_retried_with_growing_levels_and_end_in_the_d
 
 @behaviour(
     "retries",
-    "A handler past consume_timeout has its batch sent back at level 3",
-    java="looked for once per consumeTimeout, so after up to twice that; its thread goes on, and its result is ignored",
-    rmqd="at the deadline; an asynchronous handler is cancelled, a thread is left behind",
+    "If a handler exceeds consume_timeout, its batch is sent back at level 3",
+    java=(
+        "checked once per consumeTimeout, so after up to twice that time; its thread continues, and its "
+        "result is ignored"
+    ),
+    rmqd="at the deadline; an asynchronous handler is cancelled, a thread is abandoned",
     checked="the broker's copy, and the other queues' pace meanwhile",
 )
 async def test_a_handler_that_hangs_loses_its_batch_at_the_deadline_and_harms_no_other_queue(

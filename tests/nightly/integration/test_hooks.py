@@ -40,8 +40,8 @@ class Auditing:
     "hooks",
     "A hook is for one group, or for several",
     java="it is registered with each consumer",
-    rmqd="it is installed once; the key hooks of a group names those that it has, all by default",
-    checked="three groups of a daemon, one of them without hooks: what each handled, and the calls",
+    rmqd="it is installed once; the key `hooks` of a group names its hooks, all by default",
+    checked="three groups of a daemon, one of them without hooks: the messages that each handled, and the calls",
 )
 def test_hooks_hear_of_every_batch_in_every_worker_and_leave_out_what_they_do_not_want(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -55,13 +55,20 @@ def send(cluster: RealCluster, topic: str, dispatch: list[str], first: int = 0) 
 
 @behaviour(
     "queues",
-    "A light message queue, such as %LMQ%room-7, is read by its name, on every broker",
-    java="name servers have no route of it, so nothing comes and nothing is said, unless the application puts a route "
-    "into the client by hand; offsets are then those of the parent topic's queues",
-    rmqd="read in queue 0 of every broker, by the offsets that messages have in it; they say the topic and keys that "
-    "they were sent with",
-    checked="messages in two such queues over a topic of eight queues, failures and dead letters among them; a Java "
-    "consumer of the same one",
+    "A light message queue, such as %LMQ%room-7, is read by name, on every broker",
+    java=(
+        "name servers have no route for it, so it receives nothing and logs nothing, unless the "
+        "application puts a route into the client by hand; offsets are then those of the parent topic's "
+        "queues"
+    ),
+    rmqd=(
+        "read in queue 0 of every broker, by the messages' offsets in the light queue; messages keep the"
+        " topic and keys of their send"
+    ),
+    checked=(
+        "messages in two such queues over a topic of eight queues, with failures and dead letters; a "
+        "Java consumer of the same queue"
+    ),
     since="5.0",
 )
 @pytest.mark.parametrize("mode", ["concurrently", "orderly"])

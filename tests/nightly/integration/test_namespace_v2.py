@@ -23,9 +23,9 @@ MESSAGES = 80
 
 @behaviour(
     "rebalance",
-    "Members with namespaceV2 of both kinds share a group, and nothing is renamed",
+    "Java and rmqd members with namespaceV2 share a group, and no name is changed",
     java="nsd=true and ns=NAME in every request",
-    rmqd="the same, by client.namespace_v2",
+    rmqd="the same, with client.namespace_v2",
     checked="a Java consumer and rmqd in one group: the queues and messages of each, and the group's offsets",
     since="5.0",
 )

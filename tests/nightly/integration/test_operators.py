@@ -59,9 +59,9 @@ def running_info(rocketmq: RealCluster, group: str, client_id: str) -> ConsumerR
 
 @behaviour(
     "operators",
-    "`consumerStatus` shows a member's options, queues and rates, with `-s` what it does, and judges the group",
+    ("`consumerStatus` shows a member's options, queues and rates, with `-s` its activity, and judges the group"),
     java="its jstack with `-s`",
-    rmqd="the stacks of its tasks and threads in place of the jstack",
+    rmqd="the stacks of its tasks and threads instead of the jstack",
     checked="mqadmin's output, and its verdict: same subscription, rebalance OK",
 )
 def test_consumer_status_tells_all_of_a_member(
@@ -103,8 +103,8 @@ def test_consumer_status_tells_all_of_a_member(
     "operators",
     "Running info has the same fields, and the options the same names and units",
     java="all of the consumer's fields",
-    rmqd="the same, but for those that docs/migrating.md says it has not",
-    checked="a Java member of the same group is asked the same, and the values compared",
+    rmqd="the same, except for the options that docs/migrating.md lists as missing",
+    checked="compared with a Java member of the same group: all values",
 )
 def test_running_info_has_what_javas_has(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -161,9 +161,9 @@ class Handler(Seen):
 @behaviour(
     "operators",
     "One message is consumed directly, by its unique id and by its offset id",
-    java="in the thread that reads the request; for as long as it takes",
-    rmqd="beside the group's slots; it is cut off after 9 s, and the operator is told so",
-    checked="mqadmin, with a handler that succeeds and one that raises; offsets and retry topic stay as they are",
+    java="in the thread that reads the request; without a time limit",
+    rmqd="outside the group's slots; ends after 9 s, and the operator is notified",
+    checked="mqadmin, with a handler that succeeds and a handler that raises; offsets and retry topic do not change",
 )
 async def test_one_message_is_consumed_directly(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
     """By its unique id and by its offset id; the operator hears what the handler did, and nothing else changes."""
@@ -205,7 +205,7 @@ async def test_one_message_is_consumed_directly(rocketmq: RealCluster, topic: st
 
 @behaviour(
     "operators",
-    "`skipAccumulatedMessage` takes a busy group to the ends of its queues",
+    "`skipAccumulatedMessage` moves a busy group to the ends of its queues",
     java="with the next pull of each queue",
     rmqd="the same",
     checked="mqadmin and a ledger",
@@ -253,10 +253,12 @@ def test_connection_and_progress_name_the_member(rocketmq: RealCluster, topic: s
 
 @behaviour(
     "operators",
-    "A group that is deleted while it runs loses nothing, also with its offsets",
-    java="commits all offsets every 5 s, so they are soon back",
-    rmqd="writes offsets that did not change every 30 s, so they are back within 40 s",
-    checked="mqadmin deleteSubGroup on an idle group; messages sent while it is down are handled after the next start",
+    "If a running group is deleted, even with its offsets, no message is lost",
+    java="commits all offsets every 5 s, so they are soon stored again",
+    rmqd="commits unchanged offsets every 30 s, so they are stored again within 40 s",
+    checked=(
+        "mqadmin deleteSubGroup on an idle group; messages sent while it is stopped are handled after the next start"
+    ),
     long=True,
 )
 @pytest.mark.parametrize("clean", ["with its offsets", "without"])
@@ -290,7 +292,10 @@ def test_deleted_group_that_runs_loses_nothing(
 
 @behaviour(
     "operators",
-    "A deleted group that the broker does not make anew is told of, and goes on once it is there",
+    (
+        "If a group is deleted and the broker does not recreate it, this is reported; the group "
+        "continues once it exists again"
+    ),
     java="a warning for each pull",
     rmqd="a warning for each queue, and after 20 s queue.stalled with the cause consumption_disabled",
     checked="mqadmin deleteSubGroup with autoCreateSubscriptionGroup=false, then updateSubGroup",

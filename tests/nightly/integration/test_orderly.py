@@ -76,9 +76,9 @@ def owned(one: Member) -> int:
 
 @behaviour(
     "orderly",
-    "A queue that moves goes on where it was, and nothing is handled twice",
-    java="its last commits are one-way, and may come after its locks are given back",
-    rmqd="commits, with an answer, before it gives a lock back",
+    "A queue that moves continues at its offset, and no message is handled twice",
+    java="its last commits are one-way, and may arrive after its locks are released",
+    rmqd="commits, with a response, before it releases a lock",
     checked="queues that move from rmqd to a Java member and back under load",
 )
 async def test_queues_move_to_a_java_member_and_back(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ async def test_queues_move_to_a_java_member_and_back(rocketmq: RealCluster, grou
 
 @behaviour(
     "orderly",
-    "A broker that was restarted, and has forgotten its locks, gives them to who had them",
+    "A restarted broker that has forgotten its locks gives them to the same members",
     java="with the next renewal, every 20 s; a queue without its lock asks every 3 s",
     rmqd="with the next renewal; a queue that waits for its lock asks every 0.2 s",
     checked="a restarted broker under load: the order, and no gap",
@@ -157,10 +157,13 @@ class ByAccount:
 
 @behaviour(
     "orderly",
-    "Messages of one value are handled in order and one at a time, others of their queue side by side (`order_by`)",
-    java="no such thing: a group is concurrent, or has one batch of a queue at a time",
-    rmqd="as said, in concurrent and orderly groups",
-    checked="64 accounts in 4 queues that move between two members and back: each account's order, nothing twice",
+    (
+        "Messages of one value are handled in order and one at a time, other messages of their queue in "
+        "parallel (`order_by`)"
+    ),
+    java="not available: a group is concurrent, or handles one batch of a queue at a time",
+    rmqd="in concurrent and orderly groups",
+    checked=("64 accounts in 4 queues that move between two members and back: each account's order, no message twice"),
 )
 @pytest.mark.parametrize("mode", ["concurrently", "orderly"])
 async def test_accounts_keep_their_order_while_queues_move(rocketmq: RealCluster, group: str, mode: str) -> None:

@@ -40,10 +40,12 @@ def in_queues(keys: list[str]) -> list[int]:
 
 @behaviour(
     "pop",
-    "Of a priority topic (message.type=PRIORITY), the messages of the highest priority are popped first",
-    java="by the queue: the broker stores priority N in queue N, or in the last one, and pops the last one first",
+    "In a priority topic (message.type=PRIORITY), messages of the highest priority are popped first",
+    java=("by queue: the broker stores priority N in queue N, or in the last queue, and pops the last queue first"),
     rmqd="the same",
-    checked="a Java consumer that pops beside it: the order in which 24 messages of six priorities come to one thread",
+    checked=(
+        "compared with a Java consumer that pops: the order in which one thread receives 24 messages of six priorities"
+    ),
     since="5.5",
 )
 async def test_the_highest_priority_is_popped_first(
@@ -66,10 +68,10 @@ async def test_the_highest_priority_is_popped_first(
 
 @behaviour(
     "messages",
-    "Of a priority topic, a group that pulls gets all queues side by side, whatever their priority",
-    java="queues are pulled as those of any topic; Message.getPriority reads the property _SYS_MSG_PRIORITY_",
-    rmqd="the same; the property is among those that a handler sees",
-    checked="a Java consumer beside it: the messages, and the order in each queue",
+    "In a priority topic, a group that pulls gets all queues in parallel, whatever their priority",
+    java=("queues are pulled like those in any topic; Message.getPriority reads the property _SYS_MSG_PRIORITY_"),
+    rmqd="the same; the handler sees the property",
+    checked="compared with a Java consumer: the messages, and the order in each queue",
     since="5.5",
 )
 async def test_pulled_queues_know_no_priority(

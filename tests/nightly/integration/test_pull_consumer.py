@@ -39,9 +39,15 @@ class PullMember:
 
 @behaviour(
     "rebalance",
-    "Programs that poll share a group with push consumers, and lose nothing when members join, leave and are killed",
-    java="DefaultLitePullConsumer begins at once, and what the previous owner did not commit is delivered again",
-    rmqd="PullConsumer hands a queue over once the program has committed what it polled, or after 5 s",
+    (
+        "Programs that poll share a group with push consumers, and lose no message when members join, "
+        "leave and are killed"
+    ),
+    java=(
+        "DefaultLitePullConsumer begins at once, and messages that the previous owner did not commit are"
+        " delivered again"
+    ),
+    rmqd=("PullConsumer releases a queue once the program has committed the messages that it polled, or after 5 s"),
     checked="two programs and a Java push consumer keep ledgers",
 )
 def test_pull_consumers_and_a_java_member_lose_nothing(

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.rocketmq
     "queues",
     "A topic that is created after the start is consumed",
     java="at the next refresh of the route, within 30 s, and the next rebalance, within 20 s",
-    rmqd="within seconds, from its first message; until then the group is not ready, and says what it waits for",
-    checked="a group of two topics, one of which comes later",
+    rmqd=("within seconds, from its first message; until then the group is not ready, and names the missing topic"),
+    checked="a group of two topics, one of them created later",
 )
 async def test_a_topic_that_is_created_after_the_start_is_consumed_within_seconds(
     rocketmq: RealCluster, group: str
@@ -48,7 +48,7 @@ async def test_a_topic_that_is_created_after_the_start_is_consumed_within_second
 @behaviour(
     "queues",
     "A topic or a broker without write permission is consumed to its end",
-    java="queues are those that may be read",
+    java="consumes queues that are readable",
     rmqd="the same",
     checked="updateTopicPerm and wipeWritePerm on a running group",
 )
@@ -82,9 +82,9 @@ async def test_a_topic_that_is_only_read_is_consumed_to_its_end(rocketmq: RealCl
 
 @behaviour(
     "queues",
-    "A topic that may only be written waits, and is consumed when it may be read",
-    java="its pulls fail with NO_PERMISSION until its route has gone",
-    rmqd="the same, and the group says why nothing comes",
+    "A topic that is only writable waits, and is consumed once it is readable",
+    java="its pulls fail with NO_PERMISSION until its route is gone",
+    rmqd="the same, and the group reports why it receives no messages",
     checked="updateTopicPerm on a running group",
     long=True,
 )
@@ -118,9 +118,9 @@ async def test_a_topic_that_is_only_written_waits_and_is_consumed_when_it_may_be
 
 @behaviour(
     "queues",
-    "A topic that is deleted and made again is consumed from its new beginning",
-    java="it goes on at the queue's end, past what came before it asked; the fall is only in its log",
-    rmqd="it goes on at the first new message; told in the log and counted",
+    "A topic that is deleted and recreated is consumed from its new beginning",
+    java="continues at the queue's end, past earlier messages; only its log shows the lower offset",
+    rmqd="continues at the first new message; logged and counted",
     checked="deleteTopic and updateTopic on a running group",
     long=True,
 )

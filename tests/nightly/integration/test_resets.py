@@ -33,10 +33,10 @@ WATCHED_SECONDS = 10.0  # ... that a pull of a former connection was told of: tw
 
 @behaviour(
     "operators",
-    "`resetOffsetByTime` moves an idle group that runs back to a time, and not before it",
-    java="when the pull that the broker holds comes back; pushed: after 10 s, in which the whole group is paused",
-    rmqd="when the pull that the broker holds comes back, within 25 s; pushed: at once",
-    checked="mqadmin, by the broker and pushed, and a ledger",
+    "`resetOffsetByTime` moves a running idle group back to a time, and not further",
+    java=("when the pull that the broker holds returns; pushed: after 10 s, during which the whole group is paused"),
+    rmqd="when the pull that the broker holds returns, within 25 s; pushed: at once",
+    checked="mqadmin, through the broker and pushed, with a ledger",
     differs="always pushed; the broker may begin one message before the time",
     long=True,
 )
@@ -95,10 +95,10 @@ def test_group_that_was_restarted_goes_back(rocketmq: RealCluster, topic: str, g
 
 @behaviour(
     "operators",
-    "`resetOffsetByTime` moves a busy group forward, past what it has cached",
+    "`resetOffsetByTime` moves a busy group forward, past its cached messages",
     java="with the next pull of each queue; pushed: after 10 s",
     rmqd="with the next pull of each queue; pushed: at once",
-    checked="mqadmin, by the broker and pushed, and a ledger, within 2 s",
+    checked="mqadmin, through the broker and pushed, with a ledger, within 2 s",
     differs="always pushed",
 )
 def test_busy_group_goes_forward(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, way: Way) -> None:
@@ -133,9 +133,9 @@ def test_busy_group_goes_forward(rocketmq: RealCluster, topic: str, group: str, 
 @behaviour(
     "operators",
     "A reset reaches queues that are not pulled: full, paused, or stopped at an illegal offset",
-    java="full and paused ones ask for nothing, so not before they are pulled again; pushed: after 10 s",
-    rmqd="within 10 s: such queues ask now and then; pushed: at once",
-    checked="mqadmin, by the broker and pushed, on all queues of a group at once",
+    java="full and paused queues send no pulls, so only when they are pulled again; pushed: after 10 s",
+    rmqd="within 10 s: such queues send a request now and then; pushed: at once",
+    checked="mqadmin, through the broker and pushed, on all queues of a group at once",
     differs="always pushed",
 )
 @pytest.mark.parametrize("held_by", ["full", "paused", "blocked"])
@@ -193,10 +193,10 @@ def test_group_that_is_held_back_goes_forward(
 
 @behaviour(
     "operators",
-    "A group that ends right after a reset does not commit over it",
-    java="brokers ignore commits until the reset was pulled; pushed: the frozen offset is committed",
-    rmqd="the same; one that was set back on the broker is left alone in any case",
-    checked="the next start begins at the reset, by the broker and pushed",
+    "A group that stops right after a reset does not commit over it",
+    java="brokers ignore commits until the reset is pulled; pushed: the frozen offset is committed",
+    rmqd="the same; an offset that was set back on the broker is never overwritten",
+    checked="the next start begins at the reset, through the broker and pushed",
     differs="always pushed",
 )
 def test_last_commit_of_a_group_does_not_undo_a_reset(

@@ -44,11 +44,13 @@ def store(cluster: RealCluster, topic: str, low: int, high: int) -> None:
 
 @behaviour(
     "queues",
-    "Retention passes messages that a member has cached and not handled",
-    java="they are dropped, and committed as consumed",
-    rmqd="they are handled, and those that fail are sent to the retry topic with their bodies; only the next pull "
-    "begins at the first kept message",
-    checked="a member that is held back by flow control, and deleteExpiredCommitLog",
+    "Retention deletes messages that a member has cached and not handled",
+    java="they are discarded, and committed as consumed",
+    rmqd=(
+        "they are handled, and failed messages are sent to the retry topic with their bodies; only the "
+        "next pull begins at the first kept message"
+    ),
+    checked="a member held back by flow control, and deleteExpiredCommitLog",
     embedded="not run: it has no commit log to delete from",
     long=True,
 )

@@ -381,9 +381,9 @@ def causes(m: Member) -> set[str]:
 @behaviour(
     "filters",
     "Members of a group whose subscriptions differ",
-    java="the broker keeps the last one's word; nobody is told",
-    rmqd="each is told, with both expressions, at the start and each minute",
-    checked="two members, by the broker's view and by asking each other",
+    java="the broker keeps the last subscription; no member is notified",
+    rmqd="each member reports it, with both expressions, at the start and each minute",
+    checked="two members: the broker's view, and the members' reports",
 )
 @pytest.mark.usefixtures("looks")
 async def test_members_with_different_subscriptions_are_told_on_both_sides(rocketmq: RealCluster, group: str) -> None:
@@ -406,9 +406,9 @@ async def test_members_with_different_subscriptions_are_told_on_both_sides(rocke
 @behaviour(
     "rebalance",
     "Two members with one client id",
-    java="share one place in the group: queues are consumed twice, or by nobody",
-    rmqd="ids are unique; if they are made equal by configuration, both are told",
-    checked="two members whose ids are made the same",
+    java="share one assignment: queues are consumed twice, or have no owner",
+    rmqd="ids are unique; if the configuration makes them equal, both members report it",
+    checked="two members configured with the same id",
 )
 @pytest.mark.usefixtures("looks")
 async def test_two_members_with_one_client_id_are_told(
@@ -455,9 +455,9 @@ def stalled_daemon(rocketmq: RealCluster, tmp_path: Path) -> Iterator[tuple[Rmqd
 
 standing_still = behaviour(
     "queues",
-    "A queue that stands still is reported with its cause within a minute, and goes on by itself when that is gone",
-    java="nothing but its lag shows it, except a queue without a pull for 120 s, which is taken anew",
-    rmqd="in log, status and metrics; a pull that is lost is sent anew",
+    ("A stalled queue is reported with its cause within a minute, and resumes automatically when the cause ends"),
+    java="only its lag shows it; a queue without a pull for 120 s is acquired again",
+    rmqd="in log, status and metrics; a lost pull is sent again",
     checked="a pause, a slow handler, a closed topic, a disabled group, a missing topic, and a broker under SIGSTOP",
     long=True,
 )

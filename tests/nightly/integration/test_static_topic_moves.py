@@ -57,11 +57,14 @@ def repeated(m: Member) -> dict[str, int]:
 
 @behaviour(
     "queues",
-    "Queues of a static topic that are moved under load lose nothing, repeat nothing and keep their order",
-    java="the same queues go on at their new leaders, as soon as the route is read again",
-    rmqd="the same; a commit that a former leader refuses has the route read at once",
-    checked="three moves while 200 messages a second are sent: concurrent groups with failures, orderly ones, and one "
-    "that is away at a move, beside a concurrent and an orderly Java consumer",
+    "Queues of a static topic that move under load lose and repeat no message, and keep their order",
+    java="the same queues continue at their new leaders, as soon as the route is read again",
+    rmqd="the same; if a previous leader rejects a commit, the route is read at once",
+    checked=(
+        "three moves while 200 messages a second are sent: concurrent groups with failures, orderly "
+        "groups, and a group that is stopped during a move; compared with a concurrent and an orderly "
+        "Java consumer"
+    ),
     since="5.0",
     long=True,
 )
@@ -129,9 +132,12 @@ async def test_queues_are_moved_under_load(
 @behaviour(
     "operators",
     "`resetOffsetByTime` moves an idle group of a static topic back, in moved queues as far as the move",
-    java="with the next pull of each queue; brokers name no reset there, and the last leader knows its own part alone",
+    java=(
+        "with the next pull of each queue; brokers do not report the reset there, and the last leader "
+        "knows only its own part"
+    ),
     rmqd="the same",
-    checked="mqadmin on a Java consumer and on rmqd, to the beginning of a topic two of whose queues were moved",
+    checked="mqadmin on a Java consumer and on rmqd, to the beginning of a topic with two moved queues",
     since="5.0",
     long=True,
 )

@@ -39,18 +39,18 @@ def send_scripts(cluster: RealCluster, topic: str, *scripts: str) -> None:
 
 @behaviour(
     "queues",
-    "The queues of a static topic are logical ones, under the broker name __syslo__global__, with offsets of their own",
-    java="read from the brokers that lead them; a message says that broker name, too",
+    ("The queues of a static topic are logical queues, with the broker name __syslo__global__ and separate offsets"),
+    java="read from the brokers that lead them; messages have that broker name too",
     rmqd="the same",
-    checked="a Java consumer beside it: every field of messages in four logical queues",
+    checked="compared with a Java consumer: every field of messages in four logical queues",
     since="5.0",
 )
 @behaviour(
     "retries",
-    "A message of a static topic that failed is sent to the retry topic as a new message",
-    java="the same id, keys and properties; reconsume times and delay levels as by send-back",
+    "A failed message of a static topic is sent to the retry topic as a new message",
+    java="the same id, keys and properties; reconsume times and delay levels as with send-back",
     rmqd="the same",
-    checked="a Java consumer beside it: every attempt, with reconsume times and levels",
+    checked="compared with a Java consumer: every attempt, with reconsume times and levels",
     since="5.0",
 )
 async def test_messages_of_logical_queues_go_java_s_way(
@@ -96,8 +96,11 @@ async def test_all_logical_queues_are_read(
 
 @behaviour(
     "queues",
-    "A logical queue that remappingStaticTopic moves to another broker is read on there, and nothing comes twice",
-    java="the same queue, whose offsets go on",
+    (
+        "A logical queue that remappingStaticTopic moves to another broker is read further there, and no"
+        " message is repeated"
+    ),
+    java="the same queue, with continuous offsets",
     rmqd="the same",
     checked="a Java consumer in another group, a move between 400 messages and 400 more, and a new group after it",
     since="5.0",
@@ -138,8 +141,8 @@ async def test_queues_are_moved_while_they_are_read(
 
 @behaviour(
     "rebalance",
-    "Members of both kinds share the logical queues of a static topic",
-    java="divides them as it does queues of brokers",
+    "Java and rmqd members share the logical queues of a static topic",
+    java="divides them like the queues of brokers",
     rmqd="the same",
     checked="a Java consumer and rmqd in one group under load, with messages that fail once: their ledgers",
     since="5.0",
