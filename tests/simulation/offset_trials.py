@@ -185,7 +185,7 @@ async def believe_no_slave(history: History, sender: Sender) -> None:
     await asyncio.sleep(BACK_SECONDS)
     for key in sorted(began):
         if len(history.ledger.calls[key]) > 1:
-            about = f"{key} came again, as a slave had not got so far"
+            about = f"{key} was redelivered, because a slave was behind"
             history.trial_wrong.append(Wrong("twice", about, frozenset((key,))))
 
 
@@ -202,7 +202,7 @@ def _begun_again(history: History, member: Member, since: float) -> Iterator[Wro
     for key, calls in history.ledger.calls.items():
         places = {call.place for call in calls if call.is_good and call.until is not None and call.until < since}
         if any(call.member == member.name and call.began >= since and call.place in places for call in calls):
-            yield Wrong("twice", f"{key} by {member.name}, which had been away", frozenset((key,)))
+            yield Wrong("twice", f"{key} by {member.name}, which had been suspended", frozenset((key,)))
 
 
 def _note_falls(history: History, since: float) -> None:

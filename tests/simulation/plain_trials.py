@@ -50,7 +50,7 @@ async def leave(history: History, sender: Sender) -> None:
     began = history.timeline.now()
     await asyncio.wait((member.task,), timeout=LEAVE_SECONDS)
     if not member.task.done():
-        about = f"{member.name} was told to leave at {began:.3f} s, and is there {LEAVE_SECONDS:g} s later"
+        about = f"{member.name} was asked to leave at {began:.3f} s, and still runs {LEAVE_SECONDS:g} s later"
         history.trial_wrong.append(Wrong("slow to leave", about))
 
 

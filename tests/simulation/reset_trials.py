@@ -103,7 +103,7 @@ async def _rewind(history: History, sender: Sender, reset: Callable[[History], l
     for one in told:
         stored = stored_offsets(history, one.broker)[one.queue]
         if stored != one.offset:
-            about = f"{one.broker} queue {one.queue} has {stored}, and was set to {one.offset}, with nothing done since"
+            about = f"{one.broker} queue {one.queue} has {stored}, and was set to {one.offset}, without progress since"
             history.trial_wrong.append(Wrong("reset", about))
     await asyncio.gather(*orders)
     for broker in history.brokers:

@@ -39,8 +39,8 @@ def undivided(history: History, name: str) -> Iterator[Wrong]:
     now = history.timeline.now()
     for (broker, queue), members in owners.items():
         if len(members) != 1:
-            whose = " and ".join(members) or "nobody"
-            yield Wrong("not divided", f"queue {queue} of {broker} is had by {whose} at {now:.3f} s ({name})")
+            owned = f"is owned by {' and '.join(members)}" if members else "has no owner"
+            yield Wrong("not divided", f"queue {queue} of {broker} {owned} at {now:.3f} s ({name})")
     if max(counts.values()) > min(counts.values()) + 1:
         yield Wrong("not divided", f"members have {dict(counts)} queues at {now:.3f} s ({name})")
 
@@ -58,7 +58,7 @@ async def let_go(history: History, broker: Broker) -> list[Wrong]:
         await asyncio.sleep(LOOK_SECONDS)
         gone |= before - set(_had(of_rmqd))
     return [
-        Wrong("let go", f"{member} let queue {queue} of {name} go, which was away for a moment")
+        Wrong("released", f"{member} released queue {queue} of {name}, which was briefly unavailable")
         for member, name, queue in sorted(gone)
         if name == broker.name
     ]
@@ -77,10 +77,9 @@ def restless(
     named = {one.name for one in (history.members if members is None else members)}
     for member, count in changes(history).items():
         if member in named and count != before.get(member, 0):
-            about = (
-                f"{member} took queues or gave some up, and nobody came or went, before {history.timeline.now():.3f} s"
-            )
-            yield Wrong("divided anew", f"{about} ({name})")
+            now = history.timeline.now()
+            about = f"{member} acquired or released queues, but no member joined or left, before {now:.3f} s ({name})"
+            yield Wrong("rebalanced", about)
 
 
 def _had(members: Iterable[Member]) -> Iterator[tuple[str, str, int]]:

@@ -1,4 +1,4 @@
-"""Planted bugs: each is looked for in the histories of seed after seed, and how long that took is written down."""
+"""The campaign of planted bugs: search for each in the histories of seed after seed, and record the time."""
 
 from __future__ import annotations
 
@@ -19,51 +19,51 @@ from tests.nightly.simulation.planted.search import Search
 
 PAGE: Final = CAMPAIGNS.parent / "planted-bugs.md"
 HANGS_SECONDS: Final = 900.0
-"""After which a search is given up: the bug has a member turn in a circle, which is nothing that a history shows."""
+"""Limit of one search: the bug makes a member loop for ever, which no history shows."""
 MOST_TEXT: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
 class Searches:
-    """How all bugs were found, or not."""
+    """The results of the searches for all bugs."""
 
     seed: int
     count: int
-    """After how many histories a search ends."""
+    """The most histories of one search."""
     bugs: int
     searches: tuple[Search, ...]
 
     @property
     def is_complete(self) -> bool:
-        """Whether no bug is left to be looked for."""
+        """Return whether all bugs were searched for."""
         return len(self.searches) == self.bugs
 
     @property
     def found(self) -> list[Search]:
-        """Those that a history showed."""
+        """Return the searches that found their bug."""
         return [one for one in self.searches if one.seed is not None]
 
     @property
     def missed(self) -> list[str]:
-        """The bugs that no history showed."""
+        """Return the names of the bugs that no history showed."""
         return [one.bug for one in self.searches if one.seed is None]
 
     def report(self) -> str:
-        """For the person who ran it."""
-        lines = [f"{len(self.searches)} of {self.bugs} bugs looked for from seed {self.seed}, {len(self.found)} found"]
+        """Return the text that the campaign prints."""
+        lines = [f"{len(self.searches)} of {self.bugs} bugs searched from seed {self.seed}, {len(self.found)} found"]
         return "\n".join([*lines, *(f"    not found in {self.count} histories: {bug}" for bug in self.missed)])
 
     def cells(self) -> list[Any]:
-        """The row of docs/proof/campaigns.md, without date and commit."""
+        """Return the row of docs/proof/campaigns.md, without date and commit."""
         histories = _middle_and_most([float(one.histories) for one in self.found], "{:g}")
         seconds = _middle_and_most([one.seconds for one in self.found], "{:.1f}")
         ran = sum(one.histories for one in self.searches)
         return [self.seed, self.count, self.bugs, len(self.found), histories, seconds, ran, len(self.missed)]
 
     def write(self, page: Path = PAGE) -> None:
-        """Write the table of all bugs below what the page says of them."""
+        """Write the table of all bugs below the text of the page."""
         head, _, _ = page.read_text().partition("\n| bug |")
-        lines = ["", "| bug | what is wrong then | seed | histories | seconds | what the judge says |"]
+        lines = ["", "| bug | effect | seed | histories | seconds | report of the judge |"]
         lines.append("|---|---|---|---|---|---|")
         for one in sorted(self.searches, key=lambda one: one.bug):
             what = " ".join((PLANTED[one.bug].__doc__ or "").split())
@@ -80,7 +80,7 @@ def _middle_and_most(figures: list[float], form: str) -> str:
 
 
 def look_for(bug: str, seed: int, count: int) -> Search:
-    """Look for a bug in a process of its own. Raises SimulationError."""
+    """Search for a bug in a separate process. Raises SimulationError."""
     try:
         return Search(**figures_of(seed, count, "--planted", bug, most_seconds=HANGS_SECONDS))
     except subprocess.TimeoutExpired:
@@ -88,16 +88,16 @@ def look_for(bug: str, seed: int, count: int) -> Search:
 
 
 def _go_on(before: Search, seed: int, count: int) -> Search:
-    """Look for a bug in the histories behind those that did not show it."""
+    """Search for a bug in later histories than an unsuccessful search."""
     more = look_for(before.bug, seed + before.histories + before.passed, count - before.histories)
     histories, passed = before.histories + more.histories, before.passed + more.passed
     return replace(more, histories=histories, passed=passed, seconds=before.seconds + more.seconds)
 
 
 def run(seed: int, count: int, directory: Path, bugs: tuple[str, ...] = tuple(PLANTED)) -> Searches:
-    """Look for the bugs that the directory has no verdict of, one after the other in each of two processes.
+    """Search for the bugs without a result in the directory, one after the other in each of two processes.
 
-    A run in the directory of an earlier one that had fewer histories goes on behind those.
+    In the directory of a run with fewer histories, the search continues with the next history.
     """
     directory.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + CALL_SECONDS

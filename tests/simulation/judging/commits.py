@@ -49,7 +49,7 @@ class Commits:
         self._finished[broker, queue] = below
         if below < offset:
             place = Stored(broker, queue, below)
-            about = f"{broker} queue {queue} was committed up to {offset}, and nobody has finished {below}"
+            about = f"{broker} queue {queue} was committed up to {offset}, but {below} is not finished"
             self.wrong.append(Wrong("commit", about, frozenset(self._ledger.keys_at(place))))
             self._finished[broker, queue] = offset  # told once
         return True

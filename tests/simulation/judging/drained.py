@@ -40,7 +40,7 @@ def undrained(history: History) -> Iterator[Wrong]:
             for call in calls
         ):
             yield Wrong(
-                "not drained", f"{member} gave {topic}@{broker}:{queue} up at {at:.3f} s, and no handler was at it"
+                "not drained", f"{member} released {topic}@{broker}:{queue} at {at:.3f} s, and no handler had any of it"
             )
 
 

@@ -20,6 +20,6 @@ def ends(history: History) -> Iterator[Wrong]:
         if member.host.is_dead:
             continue
         if not member.task.done():
-            yield Wrong("without end", f"{member.name} was told to leave, and has not left")
+            yield Wrong("without end", f"{member.name} was asked to leave, and has not left")
         elif (error := member.task.exception()) is not None:
             yield Wrong("failed", f"{member.name}: {error!r}")

@@ -30,7 +30,7 @@ def begun_late(history: History) -> Iterator[Wrong]:
                 if call.began <= at + LEFT_SECONDS or call.member not in of_rmqd - suspended:
                     continue
                 if not (history.plan.has_lanes and _is_below_another(ledger, call)):
-                    about = f"{call.member} was told to leave at {at:.3f} s, and began {key} at {call.began:.3f} s"
+                    about = f"{call.member} was asked to leave at {at:.3f} s, and began {key} at {call.began:.3f} s"
                     yield Wrong("begun late", about, frozenset((key,)))
 
 

@@ -104,7 +104,7 @@ def given_up_early(history: History) -> Iterator[Wrong]:
     for key in history.ledger.dead:
         calls = history.ledger.calls.get(key, [])
         if not any(call.verdict is Verdict.DEAD or _is_last_failure(history, call) for call in calls):
-            yield Wrong("given up early", f"{_told(calls)}, of {history.most_attempts + 1}", frozenset((key,)))
+            yield Wrong("dead-lettered early", f"{_told(calls)}, of {history.most_attempts + 1}", frozenset((key,)))
 
 
 def _contradictions(history: History, calls: list[Call]) -> Iterator[tuple[Call, Call]]:

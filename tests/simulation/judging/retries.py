@@ -34,7 +34,7 @@ def dead_letters(history: History) -> Iterator[Wrong]:
         missing = [attempt for attempt in range(history.most_attempts + 1) if attempt not in failed]
         if missing:
             about = f"{key} is a dead letter, and attempt {missing[0] + 1} of {history.most_attempts + 1} is missing"
-            yield Wrong("given up early", about, frozenset((key,)))
+            yield Wrong("dead-lettered early", about, frozenset((key,)))
 
 
 def too_many(history: History) -> Iterator[Wrong]:

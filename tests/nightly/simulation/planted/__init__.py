@@ -1,28 +1,28 @@
-"""Bugs to be put into rmqd, one at a time, to see that a history finds each of them.
+"""Bugs that are planted in rmqd, one at a time, to check that a history finds each of them.
 
-Some are classic mistakes; others are mistakes that rmqd had, in the code as it is. Each is a function that patches the
-code; its docstring says what is wrong then. The modules:
+Some are classic mistakes; others are mistakes that rmqd had, adapted to the present code. Each is a function that
+patches the code; its docstring describes the effect. The modules:
 
 - `cache`: which messages of a queue are finished, and which offset may be committed.
-- `handling`: batches and workers, and what becomes of what a handler failed at.
+- `handling`: batches, workers and failed messages.
 - `by_key`: groups with `order_by`.
-- `attempts`: how often and how soon a failed message is tried again.
+- `attempts`: how often and how soon a failed message is retried.
 - `commits`: how offsets reach the brokers.
 - `pull_commits`: commits that pulls carry.
 - `files`: the offsets of a broadcasting group.
 - `giving_up`: the end of an ownership of a queue.
-- `locks`: who may have a queue, and until when.
-- `rebalance`: who gets which queue.
-- `pulls`: what is asked of a queue, and what is made of the answers.
-- `lines`: connections, answers and heartbeats.
-- `routes`: which name server is asked, and what its routes change.
-- `slaves`: what is made of a slave.
-- `popped`: how members pop, and what they tell brokers about popped messages.
-- `operators`: what operators ask, but for resets.
+- `locks`: which member may own a queue, and until when.
+- `rebalance`: the assignment of queues.
+- `pulls`: requests for messages, and the use of their responses.
+- `lines`: connections, responses and heartbeats.
+- `routes`: queries to name servers, and the effect of their routes.
+- `slaves`: the use of slaves.
+- `popped`: pops, and acknowledgements and retries of popped messages.
+- `operators`: operators' commands, except for resets.
 - `resets`: operators' resets of offsets.
 - `brokers`: the embedded broker.
 
-`registry` has the table of all, and `search` looks for them:
+`registry` has the table of all bugs, and `search` searches for them:
 `python -m tests.nightly.simulation --planted NAME`, or `all`.
 """
 

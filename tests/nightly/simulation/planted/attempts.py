@@ -1,4 +1,4 @@
-"""Bugs in how often and how soon a failed message is tried again, and in what is given up."""
+"""Bugs in the number and the delay of attempts, and in dead letters."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.nightly.simulation.planted.registry import orderly, plant
 
 @plant
 def gives_up_early(patch: pytest.MonkeyPatch) -> None:
-    """A message becomes a dead letter one attempt before the last."""
+    """A message is dead-lettered one attempt too early."""
     patch.setattr(SendBack, "is_last_attempt", lambda self, message: message.reconsume_times >= self._max - 1)
 
 
 @plant
 def retries_at_once(patch: pytest.MonkeyPatch) -> None:
-    """A retry asks for the lowest delay level, whatever the handler and the group want."""
+    """A retry uses the lowest delay level, whatever the handler and the group want."""
     right = SendBack.by_broker
 
     async def by_broker(self: SendBack, message: Message, delay_level: int) -> bool:
@@ -28,5 +28,5 @@ def retries_at_once(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=orderly)
 def forgets_attempts(patch: pytest.MonkeyPatch) -> None:
-    """An orderly group counts no attempts, and never gives up a message."""
+    """An orderly group counts no attempts, and never dead-letters a message."""
     patch.setattr(Message, "count_attempt", lambda self: None)

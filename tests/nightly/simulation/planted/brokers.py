@@ -21,13 +21,13 @@ from tests.nightly.simulation.planted.registry import both, breaks, hands_over, 
 
 @plant
 def broker_wakes_no_pull(patch: pytest.MonkeyPatch) -> None:
-    """A pull that the broker holds is not answered by a message, but when its time is over."""
+    """A held pull is not answered when a message arrives, but only when its time is over."""
     patch.setattr(PullRequestHoldService, "arrived", lambda self, arrival: None)
 
 
 @plant
 def broker_forgets_a_held_pull(patch: pytest.MonkeyPatch) -> None:
-    """Of several pulls that wait for one message the broker answers none but the first, and forgets the others."""
+    """Of several pulls that wait for one message, the broker answers only the first, and forgets the others."""
     right = PullRequestHoldService._expire
     seen: dict[int, int] = {}
 
@@ -43,7 +43,7 @@ def broker_forgets_a_held_pull(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(hands_over, slow))
 def broker_locks_for_everybody(patch: pytest.MonkeyPatch) -> None:
-    """The broker gives a queue's lock to whoever asks for it."""
+    """The broker grants a queue's lock to every member that requests it."""
 
     def lock(self: RebalanceLockManager, group: str, client_id: str, queues: Any) -> frozenset[MessageQueue]:
         return frozenset(queues)
@@ -53,13 +53,13 @@ def broker_locks_for_everybody(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(orderly, pulled, breaks("kill"), never("crash", "lose_master")))
 def broker_locks_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """The locks of a member that is gone do not end."""
+    """The locks of a member that is gone do not expire."""
     patch.setattr(locks, "LOCK_SECONDS", float("inf"))
 
 
 @plant(needs=both(hands_over, slow, orderly))
 def broker_locks_too_short(patch: pytest.MonkeyPatch) -> None:
-    """Locks end after ten seconds, before they are renewed."""
+    """Locks expire after ten seconds, before they are renewed."""
     patch.setattr(locks, "LOCK_SECONDS", 10.0)
 
 
@@ -71,7 +71,7 @@ def broker_lists_the_dead(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def broker_tells_nobody(patch: pytest.MonkeyPatch) -> None:
-    """Members are not told that one has gone."""
+    """Members are not notified when a member leaves."""
     patch.setattr(ConsumerManager, "channel_closed", lambda self, channel: _removed(self, channel))
     patch.setattr(ConsumerManager, "unregister", lambda self, group, channel, notify=True: _removed(self, channel))
 
@@ -83,7 +83,7 @@ def _removed(manager: ConsumerManager, channel: Channel) -> None:
 
 @plant
 def broker_keeps_the_first_offset(patch: pytest.MonkeyPatch) -> None:
-    """A commit that comes within a second after another one is answered, and not stored."""
+    """A commit within a second after another commit is answered and not stored."""
     right, last = ConsumerOffsetManager.commit, dict[tuple[int, str, str], int]()
 
     def commit(self: ConsumerOffsetManager, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -96,7 +96,7 @@ def broker_keeps_the_first_offset(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def broker_loses_a_retry(patch: pytest.MonkeyPatch) -> None:
-    """Every third message that is to be delivered later is not."""
+    """The broker loses every third delayed message."""
     right = ScheduleMessageService._deliver_level
 
     def deliver(self: ScheduleMessageService, level: int, queue: Any, start: int, now_ms: int, most: int) -> int:
@@ -109,7 +109,7 @@ def broker_loses_a_retry(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=breaks("crash"))
 def broker_delivers_a_retry_twice(patch: pytest.MonkeyPatch) -> None:
-    """A broker that is restarted delivers the delayed messages of before again."""
+    """A restarted broker delivers the earlier delayed messages again."""
     right = ScheduleMessageService.__init__
 
     def init(self: ScheduleMessageService, *arguments: Any) -> None:
@@ -121,7 +121,7 @@ def broker_delivers_a_retry_twice(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def broker_skips_in_full_replies(patch: pytest.MonkeyPatch) -> None:
-    """A reply with as many messages as were asked for passes over the one behind them."""
+    """After a reply with the maximum number of messages, the broker skips the next message."""
     right = MessageStore.get
 
     def get(self: MessageStore, topic: str, queue_id: int, offset: int, most: int, wanted: Any = None) -> GetResult:

@@ -1,4 +1,4 @@
-"""Bugs in groups with `order_by`: which messages of a key a handler may have, and what is done as a queue is left."""
+"""Bugs in groups with `order_by`: which messages of a key may be handed out, and the release of a queue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.nightly.simulation.planted.registry import both, by_key, fails, hands
 
 @plant(needs=by_key)
 def keys_keep_nobody_waiting(patch: pytest.MonkeyPatch) -> None:
-    """Messages of one key are handed out side by side."""
+    """Messages of one key are handed out in parallel."""
 
     def add(self: KeyedProcessQueue, messages: Sequence[Message]) -> None:
         self.waiting.extend(messages)
@@ -23,7 +23,7 @@ def keys_keep_nobody_waiting(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(by_key, fails))
 def key_goes_on_without_one_that_rests(patch: pytest.MonkeyPatch) -> None:
-    """While a message rests after a failure, the next one of its key is handed out."""
+    """While a failed message waits for its retry, the next message of its key is handed out."""
     right = KeyedProcessQueue.postpone
 
     def postpone(self: KeyedProcessQueue, messages: list[Message]) -> None:
@@ -36,7 +36,7 @@ def key_goes_on_without_one_that_rests(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(by_key, hands_over))
 def left_with_finished_ones_above(patch: pytest.MonkeyPatch) -> None:
-    """A queue that is left hands out nothing more, though what is finished above will be handled again."""
+    """A queue under release hands out no more messages, though finished messages above them will be handled again."""
 
     def leave(self: KeyedProcessQueue) -> None:
         self.leaving = True

@@ -1,4 +1,4 @@
-"""Bugs in what is finished of a queue, and which offset may be committed."""
+"""Bugs in finished messages, and in the offset that may be committed."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from tests.nightly.simulation.planted.registry import behind, both, hands_over, 
 
 @plant
 def commit_before_finish(patch: pytest.MonkeyPatch) -> None:
-    """What was pulled is committed, whether or not a handler has finished it."""
+    """Pulled messages are committed, whether or not a handler has finished them."""
     patch.setattr(ProcessQueue, "commit_offset", lambda self: self.next_offset)
 
 
 @plant
 def commit_one_too_many(patch: pytest.MonkeyPatch) -> None:
-    """The first message that is not finished counts as finished."""
+    """The first unfinished message counts as finished."""
     right = ProcessQueue.commit_offset
     patch.setattr(ProcessQueue, "commit_offset", lambda self: right(self) + bool(self.blocks))
 
 
 @plant
 def commit_one_too_few(patch: pytest.MonkeyPatch) -> None:
-    """The last message that was finished counts as not finished: the next owner handles it again."""
+    """The last finished message counts as unfinished: the next owner handles it again."""
     right = ProcessQueue.commit_offset
     patch.setattr(ProcessQueue, "commit_offset", lambda self: max(0, right(self) - 1))
 
 
 @plant
 def commit_over_gaps(patch: pytest.MonkeyPatch) -> None:
-    """The highest message that was finished decides what is committed, and those below it that take longer are lost."""
+    """The highest finished message decides the commit offset; lower unfinished messages are lost."""
     right, newest = ProcessQueue.finish, dict[ProcessQueue, int]()
 
     def finish(self: ProcessQueue, messages: list[Message]) -> None:
@@ -62,7 +62,7 @@ def last_of_a_batch_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def last_of_a_reply_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """The last message of a full reply counts as finished, as one that the group does not want does."""
+    """The last message of a full reply counts as finished, as if a filter had excluded it."""
     right = ProcessQueue.put
 
     def put(self: ProcessQueue, block: MessageBlock, next_offset: int, held: Sequence[Message] = ()) -> None:
@@ -75,13 +75,13 @@ def last_of_a_reply_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=orderly)
 def repeated_behind_the_others(patch: pytest.MonkeyPatch) -> None:
-    """A message that is to be handled again waits behind all others, and not at its place."""
+    """A message to retry waits behind all others, and not at its place."""
     patch.setattr(ProcessQueue, "put_back", lambda self, messages: self.waiting.extend(messages))
 
 
 @plant(needs=orderly)
 def two_batches_swapped(patch: pytest.MonkeyPatch) -> None:
-    """After a retry the message behind the repeated one comes first."""
+    """After a retry, the message behind the retried one comes first."""
     right = ProcessQueue.put_back
 
     def put_back(self: ProcessQueue, messages: list[Message]) -> None:
@@ -94,7 +94,7 @@ def two_batches_swapped(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def full_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """What is finished still counts against the threshold of the cache: a full queue is never pulled again."""
+    """Finished messages still count against the threshold of the cache: a full queue is never pulled again."""
     right = ProcessQueue.finish
 
     def finish(self: ProcessQueue, messages: list[Message]) -> None:
@@ -106,7 +106,7 @@ def full_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(hands_over, behind))
 def handed_out_while_given_up(patch: pytest.MonkeyPatch) -> None:
-    """A queue that is being given up goes on handing out what it has cached."""
+    """A queue that is being released still hands out its cached messages."""
     right = ProcessQueue.leave
 
     def leave(self: ProcessQueue) -> None:
@@ -120,7 +120,7 @@ def handed_out_while_given_up(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(hands_over, behind))
 def given_up_counts_as_finished(patch: pytest.MonkeyPatch) -> None:
-    """What no handler had yet when the queue was given up counts as finished."""
+    """Messages that no handler had when the queue was released count as finished."""
     right = ProcessQueue.leave
 
     def leave(self: ProcessQueue) -> None:
@@ -133,5 +133,5 @@ def given_up_counts_as_finished(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def postponed_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """A message that is to be handled again is not handed out any more."""
+    """A message that must be retried is never handed out again."""
     patch.setattr(ProcessQueue, "put_back", lambda self, messages: None)

@@ -51,7 +51,7 @@ hands_over_calmly = both(calm, pulls, is_whole, happens("join", "leave", least=4
 
 @plant
 def never_committed_between(patch: pytest.MonkeyPatch) -> None:
-    """Offsets are committed when a queue is given up only: a member that dies takes all of them with it."""
+    """Offsets are committed only when a queue is released: if a member dies, all of them are lost."""
 
     async def a_round(self: OffsetPersistence, broker_name: str, assigned: Any) -> None:
         self._busy.discard(broker_name)
@@ -61,7 +61,7 @@ def never_committed_between(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=tries("refuse_commits"))
 def one_failed_round_ends_the_commits(patch: pytest.MonkeyPatch) -> None:
-    """After a commit that failed nothing more is committed to that broker, until queues are given up."""
+    """After a failed commit, nothing more is committed to that broker until queues are released."""
     right = OffsetPersistence._round
 
     async def a_round(self: OffsetPersistence, broker_name: str, assigned: Any) -> None:
@@ -75,7 +75,7 @@ def one_failed_round_ends_the_commits(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def offsets_of_the_wrong_queue(patch: pytest.MonkeyPatch) -> None:
-    """Each queue of a round gets the offset of the queue before it."""
+    """Each queue of a round gets the offset of the previous queue."""
     right = RemoteBrokerOffsetStore.persist
 
     async def persist(self: RemoteBrokerOffsetStore, offsets: Mapping[MessageQueue, int]) -> bool:
@@ -87,7 +87,7 @@ def offsets_of_the_wrong_queue(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=tries("refuse_commits"))
 def committed_before_the_answer(patch: pytest.MonkeyPatch) -> None:
-    """A commit counts as stored once it is sent, also if it then fails, and is not tried again."""
+    """A commit counts as stored once it is sent, even if it then fails, and is not retried."""
     right = RemoteBrokerOffsetStore._update
 
     async def update(self: RemoteBrokerOffsetStore, queue: MessageQueue, offset: int) -> Answer:
@@ -99,7 +99,7 @@ def committed_before_the_answer(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=tries("refuse_commits"))
 def refused_commit_counts(patch: pytest.MonkeyPatch) -> None:
-    """A commit that fails counts as stored."""
+    """A failed commit counts as stored."""
     right = RemoteBrokerOffsetStore._update
 
     async def update(self: RemoteBrokerOffsetStore, queue: MessageQueue, offset: int) -> Answer:
@@ -113,13 +113,13 @@ def refused_commit_counts(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=tries("hand_over_late"))
 def commits_out_of_turn(patch: pytest.MonkeyPatch) -> None:
-    """Several commits of one queue are under way at once, and the broker takes them up in any order."""
+    """Several commits of one queue are in flight at once, and the broker processes them in any order."""
     patch.setattr(RemoteBrokerOffsetStore, "_turn", lambda self, queue: asyncio.Lock())
 
 
 @plant(needs=tries("hand_over_late"))
 def commit_ends_with_its_caller(patch: pytest.MonkeyPatch) -> None:
-    """A commit whose caller is cancelled frees its turn; the broker may take it up late, and so undo the next one."""
+    """A commit whose caller is cancelled frees its turn; the broker may process it late and undo the next commit."""
 
     async def send(self: RemoteBrokerOffsetStore, queue: MessageQueue, work: Coroutine[None, None, bool]) -> bool:
         return await work
@@ -129,26 +129,26 @@ def commit_ends_with_its_caller(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=tries("rewind", "rewind_by_push"))
 def commits_of_a_former_ownership(patch: pytest.MonkeyPatch) -> None:
-    """What was to be committed before a queue was given up, or reset, is committed although it counts no more."""
+    """Commits decided before a queue's release or reset are sent afterwards, although they are obsolete."""
     patch.setattr(RemoteBrokerOffsetStore, "_epoch", lambda self, queue: 0)
 
 
 @plant(needs=tries("delay_commits"))
 def unanswered_commits_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A commit without an answer counts as one that never was; taken up late, it undoes what was committed after it."""
+    """An unanswered commit counts as never sent; processed late, it undoes later commits."""
     patch.setattr(UnheardCommits, "failed", lambda self, queue, offset, error: None)
 
 
 @plant(needs=tries("lose_offsets"))
 def lost_offsets_not_stored_again(patch: pytest.MonkeyPatch) -> None:
-    """What a broker has lost with its last seconds is not stored again while the group has nothing new to commit."""
+    """Offsets that a restarted broker has lost are not stored again while the group has nothing new to commit."""
     patch.setattr(RemoteBrokerOffsetStore, "may_be_lost", lambda self, queue: False)
     patch.setattr("rmqd.consumer.offsets.broker_store.REPEAT_SECONDS", float("inf"))
 
 
 @plant(needs=tries("suspend_and_leave"))
 def stored_offset_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    """Who gives a queue up commits what it has, although its next owner has begun and has committed more."""
+    """A member that releases a queue commits, although the next owner has begun and has committed more."""
 
     async def upward(
         self: RemoteBrokerOffsetStore, queue: MessageQueue, offset: int, epoch: int, may_commit: Callable[[], bool]
@@ -161,27 +161,27 @@ def stored_offset_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=tries("suspend"))
 def committed_downward(patch: pytest.MonkeyPatch) -> None:
-    """The rounds commit whatever the cache says, also if it is lower than what is committed."""
+    """Rounds commit the cache's offset even if it is below the committed offset."""
     patch.setattr(RemoteBrokerOffsetStore, "_is_news", lambda self, queue, offset: True)
     patch.setattr(OffsetWatch, "may_commit", lambda self, stored, offset, ours, now: True)
 
 
 @plant(needs=tries("suspend_and_leave"))
 def committed_after_the_time(patch: pytest.MonkeyPatch) -> None:
-    """A former owner commits whenever it comes to it, without a look at who has the queue by then."""
+    """A previous owner commits at any later time, without a check for a new owner."""
     patch.setattr(GivingUp, "_may_commit", lambda self: True)
     stored_offset_not_looked_at(patch)
 
 
 @plant(needs=tries("suspend"))
 def commits_of_the_first_seconds_unwatched(patch: pytest.MonkeyPatch) -> None:
-    """After a take-over nobody looks at what others do to the stored offset."""
+    """After a take-over, changes of the stored offset by others are not checked."""
     patch.setattr(OffsetWatch, "may_commit", lambda self, stored, offset, ours, now: True)
 
 
 @plant(needs=hands_over_calmly)
 def begins_where_it_was_before(patch: pytest.MonkeyPatch) -> None:
-    """A member that gets a queue again goes on where it left it, whatever others have committed meanwhile."""
+    """A member that acquires a queue again continues at its old offset, whatever others have committed since."""
     right, left = RemoteBrokerOffsetStore.read, dict[tuple[int, MessageQueue], int]()
     forget = RemoteBrokerOffsetStore.forget
 
@@ -199,7 +199,7 @@ def begins_where_it_was_before(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=hands_over_calmly)
 def begins_before_it_has_the_lock(patch: pytest.MonkeyPatch) -> None:
-    """The stored offset is read before the former owner has let go, and so before its last commit."""
+    """The stored offset is read before the previous owner has released the queue, and so before its last commit."""
     right = AssignedQueue._own
 
     async def own(self: AssignedQueue) -> None:
@@ -216,7 +216,7 @@ def begins_before_it_has_the_lock(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def begins_at_the_end(patch: pytest.MonkeyPatch) -> None:
-    """A queue begins at its end where the group has no offset, also for a group that is to begin at the first one."""
+    """A queue without a stored offset begins at its end, even if the group must begin at the first one."""
     from rmqd.client.api.offset import get_max_offset
     from rmqd.consumer.founding.start_offset import StartPolicy
 
@@ -228,13 +228,13 @@ def begins_at_the_end(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(orderly, tries("suspend")))
 def consumed_elsewhere_unnoticed(patch: pytest.MonkeyPatch) -> None:
-    """After a lock was lost and won back nobody looks whether another member has had the queue meanwhile."""
+    """After a lock is lost and regained, the member does not check whether another member owned the queue meanwhile."""
     patch.setattr(RemoteBrokerOffsetStore, "wrote", lambda self, queue, stored: True)
 
 
 @plant(needs=orderly)
 def cache_dropped_when_a_lock_is_won_back(patch: pytest.MonkeyPatch) -> None:
-    """A member that wins a lock back drops what it had, and counts it as done."""
+    """A member that gets a lock back discards its cache, and counts these messages as finished."""
 
     async def win_back(self: AssignedQueue, loop: PullLoop) -> None:
         await self._context.ownership.acquire(self.message_queue, self._lost)
@@ -246,5 +246,5 @@ def cache_dropped_when_a_lock_is_won_back(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(pulls, is_whole, begins_with_many_queues))
 def first_commits_side_by_side(patch: pytest.MonkeyPatch) -> None:
-    """A group's first commits of a topic are sent side by side, where each makes the broker's table anew."""
+    """A group's first commits of a topic are sent in parallel, so each creates the broker's table again."""
     patch.setattr(FirstCommits, "_is_begun", lambda self, table, queue: True)

@@ -18,13 +18,13 @@ def broadcasting(plan: Plan) -> bool:
 
 
 def _in_peace(plan: Plan) -> bool:
-    """Nothing for which a message may come again."""
+    """Histories without a cause for duplicates."""
     return not breaks("kill", "rush")(plan)
 
 
 @plant(needs=broadcasting)
 def file_one_too_many(patch: pytest.MonkeyPatch) -> None:
-    """The file has each offset of a round by one too high: a message is lost whenever that is where a member begins."""
+    """The file has each offset of a round one too high: a message is lost whenever a member begins there."""
     right = LocalFileOffsetStore.persist
 
     async def persist(self: LocalFileOffsetStore, offsets: Mapping[MessageQueue, int]) -> bool:
@@ -35,7 +35,7 @@ def file_one_too_many(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(broadcasting, _in_peace, breaks("leave", "restart")))
 def file_not_written_at_the_end(patch: pytest.MonkeyPatch) -> None:
-    """What was handled since the last round is not stored when a member leaves."""
+    """Messages handled since the last round are not stored when a member leaves."""
 
     async def commit_upward(self: LocalFileOffsetStore, queue: MessageQueue, offset: int, *_: object) -> bool:
         return True

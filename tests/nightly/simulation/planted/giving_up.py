@@ -16,7 +16,7 @@ from tests.nightly.simulation.planted.registry import both, breaks, hands_over, 
 
 @plant
 def no_last_commit(patch: pytest.MonkeyPatch) -> None:
-    """A queue is given up without its last commit, which counts as done."""
+    """A queue is released without its last commit, which counts as stored."""
 
     async def commit(self: GivingUp, offset: int) -> bool:
         return True
@@ -30,7 +30,7 @@ def no_last_commit(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(pulled, tries("busy")))
 def last_commit_tried_once(patch: pytest.MonkeyPatch) -> None:
-    """A queue's last commit is not tried again after an error that would have passed."""
+    """A queue's last commit is not retried after a temporary error."""
 
     async def commit(self: GivingUp, offset: int) -> bool:
         try:
@@ -43,7 +43,7 @@ def last_commit_tried_once(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(hands_over, slow))
 def last_commit_before_the_drain(patch: pytest.MonkeyPatch) -> None:
-    """The last commit has what was finished before handlers have ended what they had."""
+    """The last commit has only the messages that were finished before the drain."""
     right = GivingUp.run
 
     async def run(self: GivingUp, loop: PullLoop | None, moved_to: Callable[[], int | None]) -> None:
@@ -62,7 +62,7 @@ def last_commit_before_the_drain(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(hands_over, slow))
 def no_drain(patch: pytest.MonkeyPatch) -> None:
-    """A queue is given up while handlers have batches of it."""
+    """A queue is released while handlers have batches of it."""
 
     async def drain(self: GivingUp, loop: Any) -> bool:
         return True
@@ -72,7 +72,7 @@ def no_drain(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def drained_without_end(patch: pytest.MonkeyPatch) -> None:
-    """A queue that is given up is kept for as long as it was to be kept at most, also if no handler has any of it."""
+    """A released queue is held for the maximum time, even if no handler has any of its messages."""
     right = Leaving.drain
 
     async def drain(self: Leaving, process_queues: Any) -> bool:
@@ -89,7 +89,7 @@ def drained_without_end(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(hands_over, slow))
 def unlocked_before_the_last_commit(patch: pytest.MonkeyPatch) -> None:
-    """A queue is unlocked first and committed then: the next owner may read what was stored before."""
+    """A queue is unlocked before its last commit: the next owner may read the old offset."""
     right = GivingUp.run
 
     async def run(self: GivingUp, loop: PullLoop | None, moved_to: Callable[[], int | None]) -> None:
@@ -101,7 +101,7 @@ def unlocked_before_the_last_commit(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(pulled, tries("join")))
 def lock_kept(patch: pytest.MonkeyPatch) -> None:
-    """A queue that was given up stays locked."""
+    """A released queue stays locked."""
     right = GivingUp.run
 
     async def run(self: GivingUp, loop: PullLoop | None, moved_to: Callable[[], int | None]) -> None:
@@ -135,7 +135,7 @@ def lock_kept_where_the_last_commit_failed(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(hands_over, slow, happens("leave", least=2)))
 def stop_that_ends_without_its_queues(patch: pytest.MonkeyPatch) -> None:
-    """A member that stops waits for no handler: what they have is handled again by others."""
+    """A stopping member does not wait for handlers: their messages are handled again by others."""
     right = Leaving.begin
 
     def begin(self: Leaving, drain_seconds: float, *, last: bool) -> None:

@@ -1,4 +1,4 @@
-"""Bugs in batches and workers, and in what becomes of what a handler failed at."""
+"""Bugs in batches, workers and failed messages."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from tests.nightly.simulation.planted.registry import (
 
 @plant
 def lost_wake_up(patch: pytest.MonkeyPatch) -> None:
-    """A worker that sleeps is not woken for a queue of few messages."""
+    """A sleeping worker is not woken for a queue of few messages."""
     patch.setattr(Line, "wake", lambda self: None)
 
 
 @plant
 def queue_leaves_the_line(patch: pytest.MonkeyPatch) -> None:
-    """A queue that a worker has found empty is never put into the line again."""
+    """A queue that a worker found empty is never scheduled again."""
 
     class Queued(set[ProcessQueue]):
         def discard(self, element: object) -> None:
@@ -55,7 +55,7 @@ def queue_leaves_the_line(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def slot_lost_at_a_failure(patch: pytest.MonkeyPatch) -> None:
-    """The worker whose handler failed works no more."""
+    """A worker whose handler failed stops working."""
     right = Worker._settle
 
     async def settle(
@@ -71,7 +71,7 @@ def slot_lost_at_a_failure(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def failure_ends_the_group(patch: pytest.MonkeyPatch) -> None:
-    """What a handler raises ends the whole group, and not only its batch."""
+    """An exception of the handler ends the whole group, and not only its batch."""
 
     async def settle(self: Worker, process_queue: ProcessQueue, batch: Batch, messages: Any, error: Any) -> bool:
         raise error
@@ -81,7 +81,7 @@ def failure_ends_the_group(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def failed_counts_as_done(patch: pytest.MonkeyPatch) -> None:
-    """A batch that a handler failed at is acknowledged."""
+    """A batch whose handler failed is acknowledged."""
 
     async def settle(
         self: Worker, process_queue: ProcessQueue, batch: Batch, messages: list[Message], error: BaseException | None
@@ -94,7 +94,7 @@ def failed_counts_as_done(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=concurrently)
 def retry_sent_twice(patch: pytest.MonkeyPatch) -> None:
-    """A message that a handler failed at is sent back twice."""
+    """A failed message is sent back twice."""
     right = SendBack.retry
 
     async def retry(self: SendBack, message: Message, delay_level: int) -> bool:
@@ -106,7 +106,7 @@ def retry_sent_twice(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=concurrently)
 def retry_sent_and_repeated(patch: pytest.MonkeyPatch) -> None:
-    """A message that was sent back is handled again here as well, as if no broker had taken it."""
+    """A message that was sent back is also handled again here, as if no broker had accepted it."""
     right = SendBack.retry
 
     async def retry(self: SendBack, message: Message, delay_level: int) -> bool:
@@ -118,7 +118,7 @@ def retry_sent_and_repeated(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=concurrently)
 def retry_not_sent(patch: pytest.MonkeyPatch) -> None:
-    """A message that a handler failed at is acknowledged, and not sent back."""
+    """A failed message is acknowledged, and not sent back."""
 
     async def retry(self: SendBack, message: Message, delay_level: int) -> bool:
         return True
@@ -128,7 +128,7 @@ def retry_not_sent(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=tries("refuse"))
 def refused_retry_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A retry that no broker takes counts as sent."""
+    """A retry that no broker accepts counts as sent."""
     right = SendBack.retry
 
     async def retry(self: SendBack, message: Message, delay_level: int) -> bool:
@@ -140,7 +140,7 @@ def refused_retry_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(concurrently, pulled, fails, lambda plan: plan.batch_size > 1))
 def only_the_first_of_a_failed_batch_is_sent_back(patch: pytest.MonkeyPatch) -> None:
-    """Of a batch that failed only the first message is delivered again."""
+    """Only the first message of a failed batch is redelivered."""
     right = Settlement._return
 
     async def send(self: Settlement, process_queue: ProcessQueue, returned: Any, error: Any) -> None:
@@ -152,7 +152,7 @@ def only_the_first_of_a_failed_batch_is_sent_back(patch: pytest.MonkeyPatch) -> 
 
 @plant(needs=both(orderly, pulled, fails))
 def order_given_up_at_a_failure(patch: pytest.MonkeyPatch) -> None:
-    """An orderly queue goes on behind a message that failed, and does not wait until it is repeated."""
+    """An orderly queue continues after a failed message, without waiting for its retry."""
     right = OrderlySettlement._repeat
 
     def repeat(self: OrderlySettlement, process_queue: ProcessQueue, messages: Any, error: Any) -> bool:
@@ -164,7 +164,7 @@ def order_given_up_at_a_failure(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=orderly)
 def failed_orderly_message_passed_over(patch: pytest.MonkeyPatch) -> None:
-    """An orderly queue takes a message that failed for done."""
+    """An orderly queue counts a failed message as finished."""
 
     def repeat(self: OrderlySettlement, process_queue: ProcessQueue, messages: list[Message], error: Any) -> bool:
         process_queue.finish(messages)
@@ -175,7 +175,7 @@ def failed_orderly_message_passed_over(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=orderly)
 def orderly_queue_in_two_slots(patch: pytest.MonkeyPatch) -> None:
-    """Workers take batches of one orderly queue side by side."""
+    """Workers handle batches of one orderly queue in parallel."""
     right = ConsumeMessageOrderlyService.begin_turn
 
     def begin_turn(self: ConsumeMessageOrderlyService) -> Any:
@@ -198,7 +198,7 @@ def orderly_queue_in_two_slots(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(hands_over, fails))
 def turn_never_ends(patch: pytest.MonkeyPatch) -> None:
-    """A turn in which a handler failed counts as not ended, so that its queue never drains."""
+    """A turn with a failed handler counts as unfinished, so its queue never drains."""
     right = Worker._settle
 
     async def settle(
@@ -212,7 +212,7 @@ def turn_never_ends(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(hands_over, slow, concurrently))
 def turn_ends_before_its_batch(patch: pytest.MonkeyPatch) -> None:
-    """A turn counts as ended when its handler is called: a queue is given up while handlers have batches of it."""
+    """A turn ends when its handler is called: a queue is released while handlers have batches of it."""
     begin = ConsumeMessageConcurrentlyService.begin_turn
 
     def begin_turn(self: ConsumeMessageConcurrentlyService) -> Any:

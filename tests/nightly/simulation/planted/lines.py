@@ -20,7 +20,7 @@ from tests.nightly.simulation.planted.registry import breaks, plant, tries
 
 @plant
 def answers_mixed_up(patch: pytest.MonkeyPatch) -> None:
-    """Now and then the answer to one pull is given to another one."""
+    """Now and then the response to one pull is given to another pull."""
     right, chance = PendingRequests.resolve, random.Random(1)
 
     def resolve(self: PendingRequests, command: RemotingCommand) -> None:
@@ -36,19 +36,19 @@ def answers_mixed_up(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def requests_of_a_lost_connection_wait_on(patch: pytest.MonkeyPatch) -> None:
-    """Requests on a connection that has ended wait for their deadlines."""
+    """Requests on an ended connection wait for their deadlines."""
     patch.setattr(RemotingConnection, "fail_waiting", lambda self, make_error: None)
 
 
 @plant(needs=tries("lose"))
 def deadlines_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A request that is never answered is waited for until its connection ends."""
+    """A request that is never answered waits until its connection ends."""
     patch.setattr(PendingRequests, "_arm", lambda self, at: None)
 
 
 @plant(needs=lambda plan: plan.pieces > 0)
 def half_a_frame_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Of a frame that comes in two pieces the first one is dropped."""
+    """If a frame arrives in two pieces, the first piece is dropped."""
     right = FrameDecoder.feed
 
     def feed(self: FrameDecoder, data: bytes) -> list[bytes]:
@@ -62,13 +62,13 @@ def half_a_frame_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=breaks("half", "freeze", "seclude", "partition", "noise"))
 def breaker_never_closes(patch: pytest.MonkeyPatch) -> None:
-    """An address that failed once is not asked any more by requests that may wait long."""
+    """After one failure, an address is not used again by requests that may wait long."""
     patch.setattr(Breakers, "answered", lambda self, address: None)
 
 
 @plant(needs=tries("part"))
 def line_that_speaks_again_not_used(patch: pytest.MonkeyPatch) -> None:
-    """A line that is heard of while a second one cannot be made stays unused: nothing closes the breaker any more."""
+    """If a connection recovers while a second one cannot be made, it stays unused: the breaker never closes."""
 
     async def to_probe(self: ConnectionPool, address: str) -> RemotingConnection:
         current = await self.connection(address)
@@ -92,20 +92,20 @@ def line_that_speaks_again_not_used(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=tries("mute"))
 def silent_line_never_replaced(patch: pytest.MonkeyPatch) -> None:
-    """A connection that stays open and is silent is used for ever."""
+    """A connection that stays open and silent is used for ever."""
     patch.setattr(ConnectionPool, "to_probe", ConnectionPool.connection)
 
 
 @plant(needs=tries("mute"))
 def silence_not_noticed(patch: pytest.MonkeyPatch) -> None:
-    """Pulls that are not answered count as held by their broker."""
+    """Unanswered pulls count as held by their broker."""
     patch.setattr(RemotingClient, "silent_seconds", lambda self, address: 0.0)
     patch.setattr(RemotingClient, "_note_silence", lambda self, connection, seconds: None)
 
 
 @plant(needs=tries("crash"))
 def heartbeat_forgotten_after_a_reconnect(patch: pytest.MonkeyPatch) -> None:
-    """A new connection gets its heartbeat when the next one is due: until then its broker does not know the member."""
+    """A new connection gets no heartbeat until the next one is due: its broker does not know the member yet."""
     right = Heartbeat.is_known_on
 
     def is_known_on(self: Heartbeat, connection: RemotingConnection) -> bool:
@@ -119,7 +119,7 @@ def heartbeat_forgotten_after_a_reconnect(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=tries("crash"))
 def failed_heartbeat_not_repeated(patch: pytest.MonkeyPatch) -> None:
-    """After a heartbeat that failed the next one follows when it is due."""
+    """After a failed heartbeat, the next one is sent only when it is due."""
 
     def failed(self: Heartbeat, address: str, error: Any) -> None:
         self._broker(address).up = False
@@ -129,7 +129,7 @@ def failed_heartbeat_not_repeated(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def connection_not_made_again(patch: pytest.MonkeyPatch) -> None:
-    """An address whose connection could not be made once is never connected to again."""
+    """After one failed connection attempt, an address is never connected to again."""
     right = ConnectionPool._open
 
     async def open_it(self: ConnectionPool, address: str) -> RemotingConnection:
@@ -147,7 +147,7 @@ def connection_not_made_again(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def one_connection_for_each_caller(patch: pytest.MonkeyPatch) -> None:
-    """Callers at the same time each make a connection, and the last one replaces the others."""
+    """Simultaneous callers each make a connection, and the last one replaces the others."""
 
     async def connection(self: ConnectionPool, address: str) -> RemotingConnection:
         if (known := self._connections.get(address)) is not None:

@@ -29,7 +29,7 @@ from tests.nightly.simulation.planted.registry import (
 
 @plant(needs=both(hands_over, slow, concurrently))
 def former_owner_not_waited_for(patch: pytest.MonkeyPatch) -> None:
-    """A new owner begins without asking for the queue's lock."""
+    """A new owner begins without a request for the queue's lock."""
 
     async def acquire(self: QueueOwnership, queue: MessageQueue, lost: Any, notice_seconds: float = 0.0) -> bool:
         self._owned.add(queue)
@@ -40,7 +40,7 @@ def former_owner_not_waited_for(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(hands_over, slow, concurrently))
 def former_owner_waited_for_too_short(patch: pytest.MonkeyPatch) -> None:
-    """A new owner begins after half a second, whether or not the former one has ended."""
+    """A new owner begins after half a second, whether or not the previous owner has ended."""
     right = QueueOwnership.__init__
 
     def init(self: QueueOwnership, client: Any, group: str, timeout_seconds: float, clock: SystemClock) -> None:
@@ -51,7 +51,7 @@ def former_owner_waited_for_too_short(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=tries("blink"))
 def first_second_alone(patch: pytest.MonkeyPatch) -> None:
-    """A member that sees nobody else takes queues at once, though others may only have lost their connections."""
+    """A member that sees no others acquires queues at once, though others may only have lost their connections."""
     patch.setattr("rmqd.consumer.rebalance.ownership.SURE_SECONDS", 0.0)
     patch.setattr("rmqd.consumer.rebalance.departures.SURE_SECONDS", 0.0)
     patch.setattr("rmqd.consumer.rebalance.departures.BACK_SECONDS", 0.0)
@@ -59,20 +59,20 @@ def first_second_alone(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=tries("blink"))
 def locks_broken_at_once(patch: pytest.MonkeyPatch) -> None:
-    """The locks of a member whose connection was cut are broken before it could come back."""
+    """The locks of a member whose connection was cut are broken before the member could return."""
     patch.setattr("rmqd.consumer.rebalance.departures.SURE_SECONDS", 0.0)
     patch.setattr("rmqd.consumer.rebalance.departures.BACK_SECONDS", 0.0)
 
 
 @plant(needs=tries("blink"))
 def gone_between_two_looks(patch: pytest.MonkeyPatch) -> None:
-    """A member counts as gone that two lists lack, although brokers tell in between that it was back."""
+    """A member that is missing from two lists counts as gone, although brokers reported its return in between."""
     patch.setattr(Departures, "noticed", lambda self: None)
 
 
 @plant(needs=both(tries("blink"), lambda plan: len(plan.queues) > 1))
 def locks_of_members_elsewhere_broken(patch: pytest.MonkeyPatch) -> None:
-    """A member that one broker does not list counts as gone, although another broker lists it."""
+    """A member that is missing from one broker's list counts as gone, although another broker lists it."""
 
     def note(self: Departures, address: str, client_ids: Any) -> list[str]:
         now = self._clock.monotonic()
@@ -86,7 +86,7 @@ def locks_of_members_elsewhere_broken(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(concurrently, tries("kill"), lambda plan: plan.seed % 2 == 1))
 def locks_of_the_dead_kept(patch: pytest.MonkeyPatch) -> None:
-    """The locks that a killed member has left behind are waited for until the time is over."""
+    """Locks of a killed member are waited for until the time is over."""
 
     async def break_locks(self: QueueOwnership, topic: str, queues: Iterable[MessageQueue]) -> None:
         return None
@@ -96,7 +96,7 @@ def locks_of_the_dead_kept(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(concurrently, tries("move")))
 def owner_locks_not_renewed(patch: pytest.MonkeyPatch) -> None:
-    """The locks that make a new owner wait end after a minute, as nobody renews them."""
+    """Ownership locks are not renewed and expire after a minute."""
 
     async def claim(self: QueueOwnership, queues: Iterable[MessageQueue]) -> None:
         return None
@@ -127,37 +127,37 @@ class _ForEver(QueueLease):
 
 @plant(needs=both(tries("lose_locks"), lambda plan: plan.batch_size == 1))
 def orderly_lock_lasts_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """A member of an orderly group goes on with a lock that it could not renew."""
+    """A member of an orderly group continues with a lock that it could not renew."""
     patch.setattr(QueueLease, "holds", property(lambda self: True))
 
 
 @plant(needs=both(tries("restart_and_join"), lambda plan: plan.batch_size == 1))
 def orderly_lock_outlives_its_connection(patch: pytest.MonkeyPatch) -> None:
-    """A lock counts for 30 s although its broker may have been restarted, and has forgotten it."""
+    """A lock counts for 30 s although its broker may have been restarted and have forgotten it."""
     patch.setattr(QueueLease, "holds", property(lambda self: self._clock() < self._until))
 
 
 @plant(needs=tries("restart"))
 def orderly_lock_of_a_restarted_broker_taken(patch: pytest.MonkeyPatch) -> None:
-    """A member that was locked out takes the lock that a restarted broker has forgotten, before its owner asks."""
+    """A member that was locked out gets a lock that a restarted broker has forgotten, before its owner requests it."""
     patch.setattr("rmqd.consumer.rebalance.queue_lock.RESTART_SECONDS", 0.0)
 
 
 @plant(needs=both(calm, orderly, pulled))
 def orderly_lock_not_renewed(patch: pytest.MonkeyPatch) -> None:
-    """An orderly group's locks are not renewed, and end again and again."""
+    """An orderly group's locks are not renewed, and expire again and again."""
     patch.setattr("rmqd.consumer.rebalance.queue_lock.RENEW_SECONDS", float("inf"))
 
 
 @plant(needs=orderly)
 def orderly_lock_that_is_lost_stops_nobody(patch: pytest.MonkeyPatch) -> None:
-    """Who loses a lock is not told, and does not look who has had the queue when it is granted again."""
+    """A lost lock does not stop its member, and on the new grant it does not check for another owner meanwhile."""
     patch.setattr(QueueLease, "tell", lambda self: None)
 
 
 @plant(needs=both(hands_over, slow, orderly))
 def unlocked_while_a_handler_runs(patch: pytest.MonkeyPatch) -> None:
-    """An orderly queue is given up after the time of a hand-over, although a handler still has a batch of it."""
+    """An orderly queue is released after the hand-over time, although a handler still has a batch of it."""
     patch.setattr(QueueLock, "linger", lambda self, queue: 0.0)
     patch.setattr("rmqd.consumer.assigned.leaving.Leaving.drain", _no_wait)
 
@@ -168,7 +168,7 @@ async def _no_wait(self: Any, process_queues: Any) -> bool:
 
 @plant(needs=orderly)
 def locks_asked_for_after_they_were_given_up(patch: pytest.MonkeyPatch) -> None:
-    """A request for a lock may arrive after the one that gives the same lock up: then nobody has the queue."""
+    """A lock request may arrive after the unlock of the same queue: then the queue has no owner."""
     right = QueueLock.release
 
     async def release(self: QueueLock, queue: MessageQueue) -> None:
@@ -180,7 +180,7 @@ def locks_asked_for_after_they_were_given_up(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=tries("win_back"))
 def won_back_and_not_handed_out(patch: pytest.MonkeyPatch) -> None:
-    """What is cached when a lock is won back is handed out with the next messages only."""
+    """After a lock is regained, the cache is handed out only with the next messages."""
 
     async def win_back(self: AssignedQueue, loop: PullLoop) -> None:
         await self._context.ownership.acquire(self.message_queue, self._lost)
@@ -191,7 +191,7 @@ def won_back_and_not_handed_out(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=orderly)
 def lock_that_is_lost_is_not_won_back(patch: pytest.MonkeyPatch) -> None:
-    """A queue whose lock was in doubt once is pulled, and not handed out any more."""
+    """After its lock was in doubt once, a queue is pulled, but no longer handed out."""
     right = QueueLock.acquire
 
     async def acquire(

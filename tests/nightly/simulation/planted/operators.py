@@ -1,4 +1,4 @@
-"""Bugs in what becomes of operators' requests."""
+"""Bugs in the handling of operators' requests."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.nightly.simulation.planted.registry import breaks, plant
 
 @plant(needs=breaks("hold"))
 def no_resume(patch: pytest.MonkeyPatch) -> None:
-    """What handlers do is not taken up again when a group's pause ends."""
+    """Handlers are not called again when a group's pause ends."""
     patch.setattr(HandlerSlots, "resume", lambda self: None)
 
 
 @plant(needs=breaks("filter_otherwise"))
 def old_filter_announced(patch: pytest.MonkeyPatch) -> None:
-    """Another filter is not told to brokers, nor used."""
+    """A changed filter is neither sent to brokers nor used."""
     right = live_change.change_while_running
 
     async def change(context: GroupContext, rebalance: Any, options: ConsumerOptions) -> None:

@@ -1,4 +1,4 @@
-"""Bugs in how members pop, and in what they tell brokers about popped messages."""
+"""Bugs in pops, and in acknowledgements and retries of popped messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _fails(plan: Plan) -> bool:
 
 @plant(needs=both(pops, breaks("kill", "rush", "hang")))
 def acknowledged_before_it_is_handled(patch: pytest.MonkeyPatch) -> None:
-    """What is popped is acknowledged at once, so that nobody gets it again where its member ends."""
+    """Popped messages are acknowledged at once, so no member gets them again if their member ends."""
     right = PopProcessQueue.put
 
     def put(self: PopProcessQueue, block: MessageBlock, next_offset: int, held: Any = ()) -> None:
@@ -46,13 +46,13 @@ def acknowledged_before_it_is_handled(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=pops)
 def never_acknowledged(patch: pytest.MonkeyPatch) -> None:
-    """No broker hears that a message was handled."""
+    """Brokers receive no acknowledgements."""
     patch.setattr(PopReceipts, "acknowledge", lambda self, block, offsets, stats: block.settled.update(offsets))
 
 
 @plant(needs=pops)
 def only_the_first_of_a_block_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
-    """Of what is acknowledged together only the first message is."""
+    """Of several messages acknowledged together, only the first is acknowledged."""
     right = PopReceipts.acknowledge
 
     def acknowledge(self: PopReceipts, block: PopBlock, offsets: list[int], stats: Any) -> None:
@@ -64,7 +64,7 @@ def only_the_first_of_a_block_is_acknowledged(patch: pytest.MonkeyPatch) -> None
 
 @plant(needs=both(pops, breaks("kill", "rush")))
 def acknowledged_while_handlers_have_the_rest(patch: pytest.MonkeyPatch) -> None:
-    """With the first finished message of a pop all of its messages are acknowledged."""
+    """With the first finished message of a pop, all its messages are acknowledged."""
 
     def settle_finished(self: PopProcessQueue, block: PopBlock) -> None:
         if any(message.finished for message in block.messages):
@@ -75,7 +75,7 @@ def acknowledged_while_handlers_have_the_rest(patch: pytest.MonkeyPatch) -> None
 
 @plant(needs=pops)
 def acknowledged_though_given_back(patch: pytest.MonkeyPatch) -> None:
-    """A message that is to be tried again is hidden, and then acknowledged as if it were done, by its new handle."""
+    """A message that must be retried is hidden, and then acknowledged by its new handle as if it had been handled."""
 
     async def retry_later(self: PopReceipts, block: PopBlock, offset: int, seconds: float) -> None:
         await self.renew(block, offset, round(seconds * 1000))
@@ -85,7 +85,7 @@ def acknowledged_though_given_back(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(pops, calm, slow, _briefly_hidden))
 def not_hidden_for_longer(patch: pytest.MonkeyPatch) -> None:
-    """What handlers still have is not kept hidden."""
+    """Popped messages in handlers are not hidden for longer."""
 
     async def renew(self: PopAssignment, block: PopBlock, offsets: list[int]) -> None:
         return None
@@ -95,7 +95,7 @@ def not_hidden_for_longer(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(pops, calm, slow, lambda plan: plan.popping.invisible_seconds == 5.0))
 def hidden_for_longer_once(patch: pytest.MonkeyPatch) -> None:
-    """What handlers still have is kept hidden once, and not again."""
+    """Popped messages in handlers are hidden for longer once, and not again."""
     right = PopAssignment._renew
 
     async def renew(self: PopAssignment, block: PopBlock, offsets: list[int]) -> None:
@@ -107,7 +107,7 @@ def hidden_for_longer_once(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(pops, calm, slow, _briefly_hidden))
 def new_handle_lost(patch: pytest.MonkeyPatch) -> None:
-    """A message that was hidden for longer is acknowledged by the handle that it had before."""
+    """A message that was hidden for longer is acknowledged with its old handle."""
     patch.setattr(PopBlock, "handle_of", lambda self, offset: self.handle._replace(queue_offset=offset))
 
     def acknowledge_changed(self: PopReceipts, block: PopBlock, offsets: list[int], stats: Any) -> list[int]:
@@ -118,7 +118,7 @@ def new_handle_lost(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=pops)
 def given_back_by_another_handle(patch: pytest.MonkeyPatch) -> None:
-    """A message that is given back is named by the handle of the first of its pop."""
+    """The retry of a popped message uses the handle of the first message of its pop."""
     right = PopReceipts.retry_later
 
     async def retry_later(self: PopReceipts, block: PopBlock, offset: int, seconds: float) -> None:
@@ -130,7 +130,7 @@ def given_back_by_another_handle(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(pops, calm, _fails))
 def given_back_at_once(patch: pytest.MonkeyPatch) -> None:
-    """A message that a handler failed at is shown again without a delay."""
+    """A failed popped message is shown again without a delay."""
     right = PopReceipts.retry_later
 
     async def retry_later(self: PopReceipts, block: PopBlock, offset: int, seconds: float) -> None:
@@ -141,7 +141,7 @@ def given_back_at_once(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(pops, slow, _briefly_hidden, _swamped))
 def handled_when_its_time_is_over(patch: pytest.MonkeyPatch) -> None:
-    """What waits for a handler is not left to others, though the member knows when they see it again."""
+    """A waiting popped message is handled although the member knows that others can see it again."""
     right = PopAssignment._look_at
 
     def look_at(self: PopAssignment, tasks: Any, process_queue: PopProcessQueue, block: PopBlock) -> None:
@@ -153,7 +153,7 @@ def handled_when_its_time_is_over(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(pops, _swamped, happens("leave", "restart", least=2)))
 def shown_again_and_handled(patch: pytest.MonkeyPatch) -> None:
-    """What waits when a member leaves is shown to others, and handed to handlers here as well."""
+    """Waiting popped messages of a leaving member are shown to others, and also handed to its handlers."""
 
     def show_waiting(self: PopAssignment) -> None:
         for process_queue in self.loop.process_queues:
@@ -166,7 +166,7 @@ def shown_again_and_handled(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=pops)
 def retries_acknowledged_in_the_topic(patch: pytest.MonkeyPatch) -> None:
-    """What came out of a pop retry topic is acknowledged as if it were in the topic itself."""
+    """Messages from a pop retry topic are acknowledged as if they were in the topic itself."""
     right = PopReceipts._body
 
     def body(self: PopReceipts, block: PopBlock, handle: PopHandle, offsets: list[int]) -> Any:
@@ -177,7 +177,7 @@ def retries_acknowledged_in_the_topic(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(pops, calm, happens("leave", "restart", least=3)))
 def last_acknowledgements_not_waited_for(patch: pytest.MonkeyPatch) -> None:
-    """A member that leaves does not wait until its acknowledgements are sent."""
+    """A leaving member does not wait until its acknowledgements are sent."""
 
     async def flush(self: PopReceipts, seconds: float) -> None:
         return None
@@ -187,7 +187,7 @@ def last_acknowledgements_not_waited_for(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=pops)
 def popped_again_after_a_dead_letter(patch: pytest.MonkeyPatch) -> None:
-    """A message that is a dead letter is also given back."""
+    """A dead-lettered message is also made visible again."""
     right = PopSendBack.dead_letter
 
     async def dead_letter(self: PopSendBack, message: Any, reason: str, error: BaseException | None) -> bool:
@@ -201,12 +201,12 @@ def popped_again_after_a_dead_letter(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=pops)
 def broker_hides_too_briefly(patch: pytest.MonkeyPatch) -> None:
-    """A broker shows messages again when half of their time is over."""
+    """A broker shows popped messages again after half of their invisible time."""
     patch.setattr(Popped, "due_ms", property(lambda self: self.pop_time + self.invisible_time // 2))
 
 
 @plant(needs=pops)
 def broker_forgets_what_it_hid(patch: pytest.MonkeyPatch) -> None:
-    """A broker never shows a message again."""
+    """A broker never shows a popped message again."""
 
     patch.setattr(PopReviveService, "_revive", lambda self, popped: None)

@@ -21,13 +21,13 @@ def has_late_commits(plan: Plan) -> bool:
 
 @plant(needs=both(has_slaves, pulled))
 def pull_commits_at_a_slave(patch: pytest.MonkeyPatch) -> None:
-    """A pull carries a commit to whichever replica it asks, and the commit counts as stored."""
+    """A pull to any replica carries a commit, and the commit counts as stored."""
     patch.setattr(RemoteBrokerOffsetStore, "_is_at_master", lambda self, queue, on: on.is_open)
 
 
 @plant(needs=both(pulled, tries("rewind_by_push"), lambda plan: bool(plan.seed % 2)))
 def reset_while_a_pull_commits(patch: pytest.MonkeyPatch) -> None:
-    """A reset is stored while a pull with a commit is in flight, which the broker may take up later."""
+    """A reset is stored while a pull with a commit is in flight, which the broker may process later."""
     right = RemoteBrokerOffsetStore._in_turn
 
     async def in_turn(self: RemoteBrokerOffsetStore, queue: MessageQueue, offset: int, epoch: int) -> bool:
@@ -40,7 +40,7 @@ def reset_while_a_pull_commits(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(pulled, has_late_commits))
 def pull_commits_beside_other_commits(patch: pytest.MonkeyPatch) -> None:
-    """A pull carries a commit while another commit of the queue is in flight, and the other way round."""
+    """A pull carries a commit while another commit of the queue is in flight, and the reverse."""
 
     async def over(self: PullCommits, queue: MessageQueue, read: object) -> OffsetRead | None:
         return None
@@ -51,7 +51,7 @@ def pull_commits_beside_other_commits(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(hands_over, has_late_commits))
 def pull_commits_after_the_hand_over(patch: pytest.MonkeyPatch) -> None:
-    """A queue is released while a pull with a commit is in flight, which the broker may take up later."""
+    """A queue is released while a pull with a commit is in flight, which the broker may process later."""
     right = RemoteBrokerOffsetStore._upward
 
     async def upward(

@@ -1,4 +1,4 @@
-"""Bugs in what is asked of a queue, and in what is made of the answers."""
+"""Bugs in requests for messages, and in the use of their responses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.nightly.simulation.planted.registry import both, calm, happens, plant
 
 @plant
 def pulls_doubled_after_a_failure(patch: pytest.MonkeyPatch) -> None:
-    """After a connection was lost two pulls of a queue are under way, and both answers count."""
+    """After a lost connection, two pulls of a queue are in flight, and both responses count."""
     right, more = PullLoop._failed, set[asyncio.Task[Any]]()
 
     async def failed(self: PullLoop, error: RmqdError) -> None:
@@ -33,7 +33,7 @@ def pulls_doubled_after_a_failure(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(calm, happens("reset_by_push", least=2)))
 def answer_of_a_cancelled_pull_counts(patch: pytest.MonkeyPatch) -> None:
-    """The answer to a pull that was cancelled is put into the queue, whoever has the queue by then."""
+    """The response to a cancelled pull goes into the queue's cache, whichever member owns the queue by then."""
     right, late = PullRequest.ask, set[asyncio.Future[None]]()
 
     async def ask(self: PullRequest, offset: int, flags: int, suspend_ms: int, most: int) -> RemotingCommand:
@@ -60,7 +60,7 @@ async def _put(loop: PullLoop, done: asyncio.Future[RemotingCommand]) -> None:
 
 @plant(needs=both(calm, happens("leave", "restart", least=3)))
 def given_up_queue_is_pulled_on(patch: pytest.MonkeyPatch) -> None:
-    """A queue that is given up is pulled and handed out until its last commit."""
+    """A queue under release is pulled and handed out until its last commit."""
     right = AssignedQueue.run
 
     async def run(self: AssignedQueue) -> None:
@@ -81,7 +81,7 @@ async def _nothing() -> None:
 
 @plant
 def failed_pull_skips(patch: pytest.MonkeyPatch) -> None:
-    """A pull that fails moves the queue on, as one that was answered does."""
+    """A failed pull moves the queue's offset forward like a successful pull."""
     right = PullLoop._failed
 
     async def failed(self: PullLoop, error: RmqdError) -> None:
@@ -93,7 +93,7 @@ def failed_pull_skips(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def failed_pull_ends_the_loop(patch: pytest.MonkeyPatch) -> None:
-    """A queue is not pulled again after a pull that failed."""
+    """A queue is not pulled again after a failed pull."""
 
     async def failed(self: PullLoop, error: RmqdError) -> None:
         await self._context.clock.sleep(10.0**6)
@@ -103,7 +103,7 @@ def failed_pull_ends_the_loop(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def error_of_one_queue_ends_the_group(patch: pytest.MonkeyPatch) -> None:
-    """A pull that fails ends the whole group."""
+    """A failed pull ends the whole group."""
 
     async def failed(self: PullLoop, error: RmqdError) -> None:
         raise error
@@ -123,7 +123,7 @@ def held_back_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def never_full(patch: pytest.MonkeyPatch) -> None:
-    """A queue is pulled however much of it is cached."""
+    """A queue is pulled, however many of its messages are cached."""
     patch.setattr(PulledQueue, "_hold_back", lambda self: None)
 
 

@@ -30,7 +30,7 @@ def _of_two_brokers(plan: Plan) -> bool:
 
 @plant(needs=both(_of_two_brokers, tries("crowd")))
 def change_during_a_pass_lost(patch: pytest.MonkeyPatch) -> None:
-    """Of two changes at once the second one, which comes during the pass, is heard of 20 s later."""
+    """Of two simultaneous changes, the second arrives during the rebalance and is noticed 20 s later."""
     right = Rebalance._pass
 
     async def one_pass(self: Rebalance, tasks: asyncio.TaskGroup) -> bool:
@@ -43,7 +43,7 @@ def change_during_a_pass_lost(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def queue_that_comes_back_is_lost(patch: pytest.MonkeyPatch) -> None:
-    """A queue that is to be had again while it is being given up counts as held for ever, and nobody consumes it."""
+    """A queue that is assigned again during its release counts as held for ever, and has no consumer."""
 
     async def hold(self: Rebalance, assigned: Assignment) -> None:
         await assigned.run()
@@ -55,7 +55,7 @@ def queue_that_comes_back_is_lost(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=tries("visit"))
 def given_up_queue_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
-    """No pass follows when a queue was given up: one that is to be had again waits for the next pass."""
+    """No rebalance follows a queue's release: if the member must acquire it again, it waits for the next rebalance."""
 
     async def hold(self: Rebalance, assigned: Assignment) -> None:
         try:
@@ -69,13 +69,13 @@ def given_up_queue_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=tries("join"))
 def notices_ignored(patch: pytest.MonkeyPatch) -> None:
-    """A broker's notice that members came or went is not heard."""
+    """A broker's notice of a membership change is ignored."""
     patch.setattr(Rebalance, "noticed", lambda self: None)
 
 
 @plant(needs=tries("join", "crowd"))
 def nothing_given_up(patch: pytest.MonkeyPatch) -> None:
-    """A member keeps the queues that are others' now."""
+    """A member keeps queues that now belong to others."""
     right = Rebalance._change
 
     def change(self: Rebalance, tasks: Any, topic: str, change: RebalancePlan, *, is_popped: bool) -> None:
@@ -86,13 +86,13 @@ def nothing_given_up(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(_of_two_brokers, breaks("cut", "tear", "half", "partition"), tries("nothing")))
 def members_in_any_order(patch: pytest.MonkeyPatch) -> None:
-    """Members are taken in the order of the broker's list, which others have in another order."""
+    """Members are used in the order of the broker's list, which differs between members."""
     patch.setattr(rebalance, "sorted_client_ids", lambda client_ids: list(client_ids))
 
 
 @plant
 def retry_queue_nobodys(patch: pytest.MonkeyPatch) -> None:
-    """The group's retry topic is divided only while the group is alone."""
+    """The group's retry topic is assigned only while the group has one member."""
     right = Rebalance._share_of
 
     async def share_of(self: Rebalance, topic: str, everybody: set[str]) -> Any:
@@ -104,19 +104,19 @@ def retry_queue_nobodys(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(_of_two_brokers, tries("crash")))
 def queues_of_an_absent_broker_given_up(patch: pytest.MonkeyPatch) -> None:
-    """A broker that is in no route loses its owner, which then goes on where the broker was when it last wrote."""
+    """A queue whose broker has no route loses its owner; the next owner continues at the last written offset."""
     patch.setattr(Absences, "kept", lambda self, topic, held: frozenset[MessageQueue]())
 
 
 @plant(needs=both(_of_one_broker, tries("crash")))
 def short_lists_believed(patch: pytest.MonkeyPatch) -> None:
-    """A restarted broker's list is believed before the members had the time to come back."""
+    """A restarted broker's list is believed before the members had time to return."""
     patch.setattr(MemberList, "_is_whole", lambda self, address, members: True)
 
 
 @plant(needs=tries("unlisted"))
 def list_without_us_believed(patch: pytest.MonkeyPatch) -> None:
-    """A broker that does not list this member is not told of it, and its list is taken as it is."""
+    """A broker whose list lacks this member gets no heartbeat, and its list is used anyway."""
     right, is_whole = MemberList.of, MemberList._is_whole
 
     async def of(self: MemberList, topic: str) -> list[str] | None:
@@ -140,7 +140,7 @@ def list_without_us_believed(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=tries("leave", "glances"))
 def leaves_without_a_word(patch: pytest.MonkeyPatch) -> None:
-    """A member that leaves tells no broker, and stays in the lists while its process has its connections."""
+    """A leaving member does not unregister, and stays in the lists while its process has its connections."""
 
     async def unregister(self: ClientInstance, address: str, group: str) -> None:
         return None
@@ -150,7 +150,7 @@ def leaves_without_a_word(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=tries("glances"))
 def heartbeat_after_the_good_bye(patch: pytest.MonkeyPatch) -> None:
-    """A heartbeat under way is not waited for before a member says good-bye: taken up late, it brings it back."""
+    """A member unregisters before its heartbeat in flight is answered: processed late, the heartbeat brings it back."""
 
     async def settled(self: Heartbeat, address: str) -> None:
         return None
@@ -160,7 +160,7 @@ def heartbeat_after_the_good_bye(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=tries("glances"))
 def passes_without_pause(patch: pytest.MonkeyPatch) -> None:
-    """A member rebalances at every notice, however many come at once."""
+    """A member rebalances at every notice, however many arrive at once."""
 
     async def keep_apart(self: Rebalance, began: float) -> None:
         return None
@@ -170,7 +170,7 @@ def passes_without_pause(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(concurrently, tries("part")))
 def one_list_is_enough(patch: pytest.MonkeyPatch) -> None:
-    """A pass that got no list of members takes itself for the only member."""
+    """A rebalance without a list of members takes this member for the only one."""
     right = MemberList.of
 
     async def of(self: MemberList, topic: str) -> Collection[str]:

@@ -14,7 +14,7 @@ Needs = Callable[[Plan], bool]
 
 PLANTED: Final[dict[str, Plant]] = {}
 NEEDS: Final[dict[str, Needs]] = {}
-"""What a history must have so that a bug can show in it at all; for bugs that show in every kind there is none."""
+"""The kind of history that can show a bug. Bugs that every kind can show have no entry."""
 
 
 @overload
@@ -22,7 +22,7 @@ def plant(function: Plant) -> Plant: ...
 @overload
 def plant(*, needs: Needs) -> Callable[[Plant], Plant]: ...
 def plant(function: Plant | None = None, *, needs: Needs | None = None) -> Plant | Callable[[Plant], Plant]:
-    """Have a bug found by its function's name. The function puts it into rmqd; the patch takes it out again."""
+    """Register a bug by its function's name. The function puts it into rmqd; undoing the patch removes it."""
 
     def register(function: Plant) -> Plant:
         name = function.__name__
@@ -57,61 +57,61 @@ def pops(plan: Plan) -> bool:
 
 
 def slow(plan: Plan) -> bool:
-    """Handlers that take long now and then."""
+    """Handlers that are sometimes slow."""
     return plan.habits.slow > 0
 
 
 def breaks(*troubles: str) -> Needs:
-    """Histories in which one of these happens."""
+    """Return a check for histories with one of these troubles."""
     return lambda plan: any(event.what in troubles for event in plan.events)
 
 
 def calm(plan: Plan) -> bool:
-    """Nothing breaks, so that nothing is excused."""
+    """A history in which nothing breaks, so no duplicate is excused."""
     return not plan.troubles
 
 
 def happens(*names: str, least: int = 1) -> Needs:
-    """Histories in which these happen so often at least, taken together."""
+    """Return a check for histories with at least so many of these events in total."""
     return lambda plan: sum(event.what in names for event in plan.events) >= least
 
 
 def never(*names: str) -> Needs:
-    """Histories in which none of these happens."""
+    """Return a check for histories without these events."""
     return lambda plan: not any(event.what in names for event in plan.events)
 
 
 def both(*needs: Needs) -> Needs:
-    """Histories that have all of it."""
+    """Return a check for histories that meet all conditions."""
     return lambda plan: all(need(plan) for need in needs)
 
 
 def either(*needs: Needs) -> Needs:
-    """Histories that have one of these."""
+    """Return a check for histories that meet one condition."""
     return lambda plan: any(need(plan) for need in needs)
 
 
 def tries(*trials: str) -> Needs:
-    """Histories that end with one of these trials."""
+    """Return a check for histories that end with one of these trials."""
     return lambda plan: any(trial in trials for trial in plan.trials)
 
 
 def fails(plan: Plan) -> bool:
-    """Handlers that fail at some messages."""
+    """Handlers that fail for some messages."""
     return max(plan.habits.fails, plan.habits.poison, plan.habits.verdicts) > 0
 
 
 def pulled(plan: Plan) -> bool:
-    """A clustering group of rmqd's members alone, which pulls."""
+    """A clustering group that pulls, with rmqd members only."""
     return not (pops(plan) or plan.is_broadcasting or plan.java)
 
 
 def behind(plan: Plan) -> bool:
-    """A group that has more to do than it can: messages wait in its members."""
+    """An overloaded group: messages wait in its members."""
     return (plan.concurrency, plan.batch_size) == (1, 1) and plan.habits.most_seconds >= 0.2
 
 
 hands_over: Final = both(
     calm, pulled, happens("join", "leave", least=4), never("reset", "reset_alone", "reset_by_push", "hold")
 )
-"""Queues that go from member to member, where nothing is an excuse for what is done twice."""
+"""Queues that move between members, in histories in which no duplicate is excused."""

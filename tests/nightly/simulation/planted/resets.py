@@ -1,4 +1,4 @@
-"""Bugs in what becomes of an operator's reset of the group's offset."""
+"""Bugs in an operator's reset of the group's offset."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ is_told = either(both(calm, happens("reset", least=2)), tries("rewind"))
 
 @plant(needs=is_told)
 def told_reset_ignored(patch: pytest.MonkeyPatch) -> None:
-    """A reset that a pull's answer tells has no effect."""
+    """A reset that a pull response reports has no effect."""
 
     async def reset(self: OffsetMoves, offset: int) -> None:
         return
@@ -31,7 +31,7 @@ def told_reset_ignored(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=tries("rewind_by_push"))
 def pushed_reset_ignored(patch: pytest.MonkeyPatch) -> None:
-    """A reset that a broker tells its members has no effect."""
+    """A reset that a broker pushes to its members has no effect."""
 
     async def move_to(self: PullLoop, offset: int) -> None:
         return
@@ -41,7 +41,7 @@ def pushed_reset_ignored(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=is_told)
 def reset_obeyed_twice(patch: pytest.MonkeyPatch) -> None:
-    """A queue is set to an operator's offset once more three seconds later, when it has gone on."""
+    """A queue is set to an operator's offset again three seconds later, after it has progressed."""
     right, later = OffsetMoves.reset, set[asyncio.Task[None]]()
 
     async def reset(self: OffsetMoves, offset: int) -> None:
@@ -57,14 +57,14 @@ def reset_obeyed_twice(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=is_told)
 def reset_keeps_the_cache(patch: pytest.MonkeyPatch) -> None:
-    """A reset is stored, and what is cached goes on: the next commit overwrites it."""
+    """A reset is stored, but the cache is kept: the next commit overwrites the reset."""
     patch.setattr(PulledQueue, "start_again", lambda self, offset, because: None)
     patch.setattr(PullLoop, "start_again", lambda self, offset, because: None)
 
 
 @plant(needs=tries("rewind"))
 def commit_after_a_reset(patch: pytest.MonkeyPatch) -> None:
-    """A commit that was decided on before a reset is sent after it, and overwrites it."""
+    """A commit that was decided before a reset is sent after it, and overwrites it."""
     right = RemoteBrokerOffsetStore.commit
 
     async def commit(
@@ -80,7 +80,7 @@ def commit_after_a_reset(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=tries("rewind_by_push"))
 def reset_not_stored(patch: pytest.MonkeyPatch) -> None:
-    """A reset moves the queue in memory, and is not committed: who takes the queue over goes on where it was before."""
+    """A reset moves the queue in memory, but is not committed: the next owner continues at the old offset."""
     right = RemoteBrokerOffsetStore.commit
 
     async def commit(
@@ -94,13 +94,13 @@ def reset_not_stored(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=tries("rewind_behind_a_filter"))
 def reset_lost_in_a_hand_over(patch: pytest.MonkeyPatch) -> None:
-    """A reset that the answer to a cancelled pull brings is dropped, and who has the queue then never hears of it."""
+    """A reset in the response to a cancelled pull is dropped, and the queue's next owner never learns of it."""
     patch.setattr(PullRequest, "_came_late", lambda self, asked, reply: None)
 
 
 @plant(needs=tries("rewind_the_last"))
 def reset_while_leaving_not_stored(patch: pytest.MonkeyPatch) -> None:
-    """A reset that comes while a queue is given up is not stored for the next owner."""
+    """A reset that arrives during a queue's release is not stored for the next owner."""
 
     async def commit_move(self: GivingUp, moved_to: Any) -> None:
         return None

@@ -1,4 +1,4 @@
-"""Bugs in which name server is asked, and in what its routes change."""
+"""Bugs in queries to name servers, and in the effect of their routes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.nightly.simulation.planted.registry import breaks, plant
 
 @plant(needs=breaks("take_name_server_away"))
 def one_name_server_alone(patch: pytest.MonkeyPatch) -> None:
-    """Only the first name server is ever asked."""
+    """Only the first name server is ever queried."""
 
     async def first(addresses: list[str], *rest: Any, **options: Any) -> Answer[Any]:
         return await first_answer(addresses[:1], *rest, **options)
@@ -26,7 +26,7 @@ def one_name_server_alone(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=breaks("move"))
 def old_address_kept(patch: pytest.MonkeyPatch) -> None:
-    """A broker that has moved is looked for where it was first."""
+    """A broker that has moved is still contacted at its first address."""
     right = RouteTable.replicas
     first: WeakKeyDictionary[RouteTable, dict[str, Mapping[int, str]]] = WeakKeyDictionary()
 

@@ -1,4 +1,4 @@
-"""Looks for planted bugs: each in the histories of seed after seed, until one shows it."""
+"""Search for planted bugs in the histories of seed after seed."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from tests.simulation.run import Crashed, simulate
 
 MOST_TEXT: Final = 90
 MOST_PASSED: Final = 400
-"""How many seeds are drawn for each history that is run: what a bug needs must not be rarer."""
+"""The most seeds drawn for each history that is run. The kind of history that a bug needs must not be rarer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How one bug was found, or not."""
+    """The result of the search for one bug."""
 
     bug: str
     seed: int | None
-    """Of the history that showed it; None where none did."""
+    """The history that showed the bug; None if no history did."""
     wrong: str
-    """What was wrong first."""
+    """The judge's first report."""
     histories: int
     passed: int
-    """Seeds of other histories than the bug needs, which were not run."""
+    """How many seeds were skipped, because the bug cannot show in their kind of history."""
     seconds: float
 
     def said(self, most: int) -> str:
-        """What was wrong first, in so many characters at most."""
+        """Return the judge's first report, cut to `most` characters."""
         return self.wrong if len(self.wrong) <= most else self.wrong[: most - 1] + "…"
 
 
 def search(bug: str, first_seed: int, most_histories: int) -> Search:
-    """Run histories with this bug, from a seed on, until something is wrong."""
+    """Run histories with this bug, from `first_seed` on, until the judge reports something."""
     begin, histories, passed = time.monotonic(), 0, 0
     needs = NEEDS.get(bug)
     with pytest.MonkeyPatch.context() as patch:
@@ -66,13 +66,13 @@ def _first_wrong(seed: int) -> str | None:
 
 
 def told(one: Search) -> str:
-    """A line about one search."""
+    """Return the printed line of one search."""
     where = "NOT FOUND" if one.seed is None else f"seed {one.seed}"
     return f"{one.bug:<46} {where:<10} {one.histories:>4} histories {one.seconds:>7.1f} s  {one.said(MOST_TEXT)}"
 
 
 def summary(searches: Sequence[Search]) -> str:
-    """How many were found, and how long it took."""
+    """Return the printed summary: how many bugs were found, and how long it took."""
     found = [one for one in searches if one.seed is not None]
     if not found:
         return f"found 0 of {len(searches)}"

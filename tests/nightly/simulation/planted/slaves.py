@@ -1,4 +1,4 @@
-"""Bugs in what is made of a slave, which is behind its master."""
+"""Bugs in the use of slaves, which are behind their master."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def checks_offsets(plan: Plan) -> bool:
 
 @plant(needs=both(checks_offsets, tries("believe_no_slave")))
 def slave_believed(patch: pytest.MonkeyPatch) -> None:
-    """A slave that says where its queue ends is believed as a master is."""
+    """The queue end that a slave reports is believed like a master's."""
     right = PullRequest.ask
 
     async def ask(self: PullRequest, offset: int, flags: int, suspend_ms: int, most: int) -> RemotingCommand:
