@@ -10,10 +10,10 @@ from tests.nightly.campaigns.members import JAVA, KILL, LEAVE, MemberEvent
 from tests.nightly.campaigns.verdict import JAVA_GAVE_UP, KILLED, SAME_MEMBER, Handling, Handlings, Verdict, listed
 from tests.rocketmq.ledger import Entry
 
-JAVA_TOOK = "a Java member took the queue over, and does not wait"
+JAVA_TOOK = "a Java member acquired the queue without waiting"
 JAVA_BETWEEN = "a Java member had the queue in between"
 TIMED_OUT = "a handler took longer than queue_handover_timeout"
-LEFT_TO_JAVA = "an rmqd member left, and a Java member took over"
+LEFT_TO_JAVA = "an rmqd member left, and a Java member acquired its queues"
 RMQD_TO_RMQD = "from one rmqd member to another"
 
 # what a graceful leave or a join of an rmqd member must never cause

@@ -13,10 +13,10 @@ from tests.rocketmq.ledger import FAIL, Entry
 STARTS, FELL = "queue.started", "offset.fell"
 
 CUT_SHORT = "its queue was given up while it was handled"
-NOT_COMMITTED = "its queue was taken over before it was committed"
+NOT_COMMITTED = "its queue changed owner before the commit"
 BROKER_FORGOT = "its queue was taken over at less than was committed"
 SENT_BACK = "it came by the retry topic"
-TWO_OWNERS = "both members had its queue for a moment"
+TWO_OWNERS = "both members briefly owned its queue"
 SAME_OWNERSHIP = "again within one ownership of its queue"
 
 # handlers neither fail nor time out, and within one ownership no member pulls below what it had

@@ -27,8 +27,8 @@ from tests.nightly.campaigns.verdict import (
 )
 from tests.rocketmq.ledger import FAIL, Entry, sharding
 
-FAILED = "the attempt before failed"
-RMQD_GAVE_UP = "an rmqd member gave the queue up"
+FAILED = "the previous attempt failed"
+RMQD_GAVE_UP = "an rmqd member released the queue"
 
 FORBIDDEN = (SAME_MEMBER, RMQD_GAVE_UP)
 

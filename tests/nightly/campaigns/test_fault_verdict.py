@@ -87,7 +87,7 @@ def test_a_handler_that_was_cut_short_is_no_surprise() -> None:
 
 
 def test_within_one_ownership_nothing_may_come_again() -> None:
-    """A member that took the queue over in between may have it again, one that did not may not."""
+    """A member may handle a message again only if it acquired the queue in between."""
     entries = [entry(START, "a", 1), entry(FINISH, "a", 2), entry(START, "a", 9), entry(FINISH, "a", 10)]
     before = [line("a", STARTS, 0)]
 

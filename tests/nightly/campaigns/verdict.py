@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Self
 from tests.rocketmq.ledger import FAIL, FINISH, START, Entry
 
 KILLED = "the member was killed with -9"
-JAVA_GAVE_UP = "a Java member gave the queue up"
+JAVA_GAVE_UP = "a Java member released the queue"
 SAME_MEMBER = "one rmqd member, twice"
-STORED_TWICE = "the topic has it twice"
+STORED_TWICE = "the topic has the message twice"
 SHOWN = 10
 
 

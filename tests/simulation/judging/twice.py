@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rmqd.consumer.stats.snapshot import GroupSnapshot
     from tests.simulation.history import History
 
-BEHIND: Final = "behind one that failed"
+BEHIND: Final = "behind a failed message"
 """Where failed messages stay in their queue, the handler has done one above, which is not committed before that one."""
 Settled = dict[tuple[bool, Stored], float]
 """When each message, of the retry topic or not, and all below it in its queue were finished for the first time."""
