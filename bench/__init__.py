@@ -1,1 +1,1 @@
-"""Measures rmqd beside the official Java consumer, the Go client, and what the broker can give at all."""
+"""Measure rmqd, the official Java consumer, the Go client, and the limit of the broker."""

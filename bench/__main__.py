@@ -1,4 +1,4 @@
-"""`python -m bench`: rmqd beside the official Java consumer, the Go client and a raw puller, on a real RocketMQ."""
+"""`python -m bench`: compare rmqd with Java's consumer, the Go client and a raw puller, on a real RocketMQ."""
 
 from __future__ import annotations
 
@@ -20,29 +20,31 @@ from tests.rocketmq.archives import prepare
 QUICK_MESSAGES = 100_000
 QUICK_PACED_SECONDS = 5
 ALL_SWITCHES = "switches"
-BROKERS_SHARE = 3  # a session of the two brokers takes this part of a drain's messages: they are four times as long
+BROKERS_SHARE = 3  # the brokers' session has a third of the messages, because its bodies are four times as long
 
 
 def names(text: str) -> tuple[str, ...]:
-    """A comma-separated choice of contenders."""
+    """Parse a comma-separated list of contenders."""
     chosen = tuple(part.strip() for part in text.split(","))
     unknown = set(chosen) - set(contenders.NAMES)
     if unknown:
-        raise argparse.ArgumentTypeError(f"no contender {', '.join(unknown)}; there are {', '.join(contenders.NAMES)}")
+        raise argparse.ArgumentTypeError(
+            f"unknown contender {', '.join(unknown)}; expected some of {', '.join(contenders.NAMES)}"
+        )
     return chosen
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     root = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     root.add_argument("--messages", type=int, default=300_000, help="messages in a drain (default 300000)")
     root.add_argument("--runs", type=int, default=3, help="runs of each contender in each scenario (default 3)")
-    root.add_argument("--only", type=names, default=contenders.NAMES, help="some contenders: rmqd,java,go,raw")
+    root.add_argument("--only", type=names, default=contenders.NAMES, help="some of the contenders rmqd,java,go,raw")
     root.add_argument(
         "--scenario",
         action="append",
         choices=[*(scenario.name for scenario in SCENARIOS), ALL_SWITCHES, brokers.NAME, commands.NAME],
-        help=f"some scenarios; may be given several times; {ALL_SWITCHES}: those of {', '.join(SWITCHES)}",
+        help=f"a scenario; may be given several times; {ALL_SWITCHES}: the scenarios of {', '.join(SWITCHES)}",
     )
     root.add_argument("--paced-seconds", type=int, default=20, help="length of a paced run (default 20)")
     root.add_argument(
@@ -50,33 +52,35 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         default=20,
         metavar="SECONDS",
-        help="how long to wait before a run for other work to end; 0 measures at once, and never again (default 20)",
+        help="how long a run waits for other work to end; 0: do not wait, and repeat no run (default 20)",
     )
     root.add_argument(
         "--before",
         type=Path,
         metavar="DIR",
-        help="another checkout with a .venv: its rmqd takes turns",
+        help="another checkout with a .venv, whose rmqd runs in turns with this one",
     )
-    root.add_argument("--quick", action="store_true", help="one short run of each, to see that all works")
+    root.add_argument("--quick", action="store_true", help="a short check: one short run of each")
     root.add_argument("--json", type=Path, metavar="FILE", help="also write every run's figures as JSON")
     kinds = root.add_subparsers(dest="command", metavar="profile|kit")
-    sub = kinds.add_parser("profile", help="run rmqd's drain under a profiler instead")
-    sub.add_argument("--how", choices=("sample", "trace"), default="sample", help="a sampler (default), or cProfile")
+    sub = kinds.add_parser("profile", help="run only rmqd's drain, under a profiler")
+    sub.add_argument(
+        "--how", choices=("sample", "trace"), default="sample", help="sample (default), or trace with cProfile"
+    )
     sub.add_argument("--batch", type=int, default=1, help="consume_message_batch_max_size (default 1)")
-    sub.add_argument("--switch", choices=SWITCHES, default="", help="with this one switched on")
+    sub.add_argument("--switch", choices=SWITCHES, default="", help="the switch to turn on")
     sub.add_argument("--orderly", action="store_true", help="consume_mode: orderly")
-    kinds.add_parser("kit", help="measure a handler's test with rmqd.testing alone; needs no RocketMQ")
+    kinds.add_parser("kit", help="measure only a handler's test with rmqd.testing; needs no RocketMQ")
     return root
 
 
 def is_chosen(scenario: Scenario, names: list[str] | None) -> bool:
-    """Whether it is one of those that were asked for; all are where none was."""
+    """Return whether a scenario is selected; without names, all are."""
     return not names or scenario.name in names or (bool(scenario.switch) and ALL_SWITCHES in names)
 
 
 def compete(options: argparse.Namespace) -> int:
-    """Run the scenarios and print the tables; 1 where a contender failed."""
+    """Run the scenarios and print the tables. Returns 1 if a contender failed."""
     if options.quick:
         options.messages, options.runs, options.paced_seconds = QUICK_MESSAGES, 1, QUICK_PACED_SECONDS
         options.patience = 0
@@ -89,7 +93,7 @@ def compete(options: argparse.Namespace) -> int:
         return 0
     available = contenders.available()
     for name in set(options.only) - set(available):
-        say(f"{name} is left out: it is not installed here")
+        say(f"{name} is skipped: it is not installed here")
     chosen = tuple(name for name in contenders.NAMES if name in options.only and name in available)
     if options.before is not None:
         options.before = options.before.resolve()
@@ -122,7 +126,7 @@ def compete(options: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Run what was asked for; 1 with a line on stderr where it could not be done."""
+    """Run the command. Returns 1, with a line on stderr, if it fails."""
     options = parser().parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
@@ -144,7 +148,7 @@ def main() -> int:
 
 
 def _end(number: int, _frame: FrameType | None) -> NoReturn:
-    """Leave by an exception, so that the cluster and the contender are ended too."""
+    """Exit with an exception, so that the cluster and the contender end too."""
     raise SystemExit(128 + number)
 
 

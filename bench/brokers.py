@@ -1,4 +1,4 @@
-"""The embedded broker beside the real one: how fast each stores messages and gives them out, in one session."""
+"""How fast the embedded broker and RocketMQ store and deliver messages, in one session."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ INFLIGHT = 64
 PULL_BATCH = 32
 FILLED, SENT = "bench_filled", "bench_sent"
 REAL, MEMORY, FOLDER = "RocketMQ", "embedded", "embedded, --data-dir"
-WARM_DRAINS = 5  # a JVM first compiles what it is asked for
+WARM_DRAINS = 5  # a JVM compiles its hot code first
 WARM_MESSAGES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A running cluster of one broker. `pids` are its processes, the broker's first."""
+    """A running cluster with one broker. `pids` are its processes, the broker's first."""
 
     name: str
     nameserver: str
@@ -42,7 +42,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What is measured; `run` does it once with so many messages, and gives messages per second."""
+    """A measurement. `run` does it once with a number of messages and returns messages per second."""
 
     what: str
     share_of_messages: float
@@ -51,7 +51,7 @@ class Line:
 
 @dataclass(slots=True)
 class Figures:
-    """Messages per second and the broker's CPU microseconds per message, by line and broker; and who disturbed."""
+    """Messages per second and the broker's CPU microseconds per message, by line and broker, and other work's share."""
 
     rates: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     cpu: dict[tuple[str, str], list[float]] = field(default_factory=dict)
@@ -59,9 +59,9 @@ class Figures:
 
 
 def measure(messages: int, runs: int, patience_seconds: float) -> str:
-    """The table, for people, with what its reader must know below it.
+    """Measure both brokers. Returns a table, and notes below it.
 
-    `messages` are stored for the drains; the slower sends take a part of them. Raises ClusterError and ContestError.
+    `messages` are stored for the drains; the slower sends use a part of them. Raises ClusterError and ContestError.
     """
     contenders.build(("rmqd",))
     figures = Figures()
@@ -103,7 +103,7 @@ def _report(figures: Figures, messages: int, runs: int) -> str:
     head = ("msg/s", REAL, MEMORY, "share", "--data-dir", "share", "its µs/msg", "embedded's", "--data-dir's")
     text = (
         f"medians of {runs} runs; bodies of {BODY_BYTES:,} bytes in {QUEUES} queues, {messages:,} messages in a drain, "
-        f"{INFLIGHT} sends under way; share: of RocketMQ's\n\n{table(head, rows)}"
+        f"{INFLIGHT} sends in flight; share: divided by RocketMQ's\n\n{table(head, rows)}"
     )
     if figures.foreign_share >= QUIET_SHARE:
         text += f"\n\nother work had up to {figures.foreign_share:.0%} of the machine"
@@ -129,7 +129,7 @@ def _embedded(name: str) -> Iterator[Broker]:
 
 
 def _rate(broker: Broker, command: list[str], **options: object) -> float:
-    """What a program that prints a line of figures says. Raises ContestError."""
+    """Run a program that prints a line of figures. Returns its messages per second. Raises ContestError."""
     arguments = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     try:
         done = subprocess.run(
@@ -204,7 +204,7 @@ def _drain(broker: Broker, contender: str, messages: int) -> float:
         shutil.rmtree(directory)
 
 
-LINES = (  # the drains first: at the end of the sends an embedded broker gives up what is oldest
+LINES = (  # drains first, because the sends make an embedded broker delete its oldest messages
     Line("drain, raw puller", 1.0, _raw_drain),
     Line("drain, rmqd", 1.0, _rmqd_drain),
     Line("send, frames encoded beforehand", 0.3, _raw_send),

@@ -1,4 +1,4 @@
-"""How long each command of rmqd takes, on a real RocketMQ of 200 topics and 50 groups, with mqadmin beside it."""
+"""How long each command of rmqd and its mqadmin counterpart take, on a real RocketMQ with 200 topics and 50 groups."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HELP_BUDGET_MS, RESULT_BUDGET_MS = 130.0, 1000.0
 HELP_ROUNDS, ROUNDS, MQADMIN_ROUNDS = 3, 3, 1
 GROUP, TOPIC, KEY = "bench_group_0", "bench_topic_0", "order-7"
 
-# The same question to mqadmin, where it has one. `{...}` is filled in for this run.
+# The mqadmin command for the same question, if there is one. `{...}` is filled in for each run.
 QUESTIONS: dict[str, tuple[str, str]] = {
     "lag {group}": ("consumerProgress", "-g {group}"),
     "diagnose {group}": ("consumerStatus", "-g {group}"),
@@ -69,7 +69,7 @@ QUESTIONS: dict[str, tuple[str, str]] = {
     "resume {group}": ("", ""),
     "reload": ("", ""),
 }
-# of commands that run until they are ended, run handlers, start processes, or need what another one has written
+# these commands run until they are stopped, run handlers, start processes, or need another command's output
 UNTIMED = (
     "demo",
     "run",
@@ -87,7 +87,7 @@ UNTIMED = (
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The medians of some runs: milliseconds by the clock, and of CPU in user and system mode."""
+    """The medians of some runs: milliseconds of wall clock time, and of CPU time in user and system mode."""
 
     wall_ms: float
     cpu_ms: float
@@ -95,16 +95,16 @@ class Taken:
 
 
 def leaves(command: Any, *path: str) -> Iterator[str]:
-    """The words of each command that can be run."""
+    """Yield the words of each runnable command."""
     for name, one in command.commands.items():
         if not one.hidden:
             yield from leaves(one, *path, name) if hasattr(one, "commands") else [" ".join((*path, name))]
 
 
 def timed(command: Sequence[str], rounds: int, environment: dict[str, str], folder: Path | None = None) -> Taken:
-    """Run a command so often, each time a process of its own, in a folder where it may leave files."""
+    """Run a command `rounds` times, each time in a new process, in a folder for its files."""
     walls, cpus, failed = [], [], ""
-    # as installed: what Python compiles is kept
+    # as in an installation, Python keeps its compiled files
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | environment
     for _ in range(rounds):
         begin = time.perf_counter()
@@ -122,9 +122,9 @@ def timed(command: Sequence[str], rounds: int, environment: dict[str, str], fold
 
 
 async def fill(nameserver: str) -> str:
-    """Messages in each topic, and groups that have read half of four topics each, one of them with a dead letter.
+    """Store messages in each topic, and offsets of groups that have read half of four topics each.
 
-    Returns the id of a message.
+    One group gets a dead letter. Returns the id of a message.
     """
     client = ClientInstance(ClientOptions(nameservers=(nameserver,)))
     turn = asyncio.Semaphore(16)
@@ -158,7 +158,7 @@ async def fill(nameserver: str) -> str:
 
 @contextmanager
 def daemon(folder: Path, nameserver: str) -> Iterator[dict[str, str]]:
-    """A daemon with one of the groups; gives the environment in which commands find it and the cluster."""
+    """Run a daemon with one of the groups. Yields the environment in which commands find it and the cluster."""
     config = folder / "rmqd.yaml"
     topics = ", ".join(f'bench_topic_{number}: "*"' for number in range(TOPICS_OF_GROUP))
     config.write_text(
@@ -175,7 +175,7 @@ def daemon(folder: Path, nameserver: str) -> Iterator[dict[str, str]]:
         begin = time.monotonic()
         while timed([*contenders.rmqd(), "status", GROUP], 1, environment).failed:
             if time.monotonic() - begin > START_SECONDS:
-                raise ContestError(f"the daemon does not answer; its log is\n{(folder / 'daemon.log').read_text()}")
+                raise ContestError(f"the daemon does not answer; its log:\n{(folder / 'daemon.log').read_text()}")
         yield environment
     finally:
         process.terminate()
@@ -184,7 +184,7 @@ def daemon(folder: Path, nameserver: str) -> Iterator[dict[str, str]]:
 
 
 def measure(topics: int = TOPICS) -> str:
-    """The tables: help of every command, and the result of those that ask something."""
+    """Return the tables: the help of every command, and the results of the commands that query something."""
     configure_logging("critical", "console")
     commands = list(leaves(command_line()))
     bare = timed([sys.executable, "-c", "pass"], HELP_ROUNDS * 3, {})
@@ -223,7 +223,7 @@ def _helps(helps: dict[str, Taken], bare: Taken) -> str:
     cpu = [taken.cpu_ms - bare.cpu_ms for _, taken in rows]
     return (
         f"`--help` of {len(rows)} commands takes {statistics.median(more):.0f} ms more than `python -c pass` "
-        f"({bare.wall_ms:.0f} ms) by the median, {max(more):.0f} at most; of CPU {statistics.median(cpu):.0f} and "
+        f"({bare.wall_ms:.0f} ms) by the median, {max(more):.0f} at most; in CPU time {statistics.median(cpu):.0f} and "
         f"{max(cpu):.0f} ms more. Over {HELP_BUDGET_MS:.0f} ms: by the clock {len(over)}, by CPU {len(over_cpu)} "
         f"{', '.join(over_cpu)}"
     )

@@ -1,4 +1,4 @@
-"""The contenders: how each is built, and the command line that has it drain a topic."""
+"""The contenders: how each is built, and its command line to drain a topic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PEERS = Path(__file__).resolve().parent / "peers"
 JAVA_HEAP = "512m"
 NAMES = ("java", "go", "rmqd", "raw")  # also the order in which they take turns
-BEFORE = "before"  # rmqd as it is in another checkout
+BEFORE = "before"  # rmqd of another checkout
 
 RMQD_CONFIG = """\
 nameserver: "{nameserver}"
@@ -44,25 +44,25 @@ groups:
 
 
 def available() -> tuple[str, ...]:
-    """The contenders that can run here: Go's needs a Go toolchain, or a build of it from before."""
+    """Return the contenders that can run here. Go's needs a Go toolchain, or an earlier build."""
     return tuple(name for name in NAMES if name != "go" or shutil.which("go") or _go_binary().exists())
 
 
 def build(names: tuple[str, ...]) -> None:
-    """Compile what these contenders and the loader need, unless it is there."""
+    """Compile the code of these contenders and the loader, unless it is compiled already."""
     _build_java()
     if "go" in names:
         _build_go()
 
 
 def environment(checkout: Path = ROOT) -> dict[str, str]:
-    """The environment of a contender: its checkout is imported from, and nothing points to another cluster."""
+    """Return the environment of a contender: imports from its checkout, and no reference to another cluster."""
     values = {key: value for key, value in os.environ.items() if key not in {"NAMESRV_ADDR", "RMQD_CONFIG"}}
     return {**values, "PYTHONPATH": os.pathsep.join((str(checkout), str(checkout / "handlers")))}
 
 
 def command(job: Job) -> list[str]:
-    """The command that does this job."""
+    """Return the command for this job."""
     arguments: dict[str, str | int] = {
         "namesrv": job.nameserver,
         "topic": job.topic,
@@ -83,14 +83,14 @@ def command(job: Job) -> list[str]:
 
 
 def rmqd(checkout: Path = ROOT) -> list[str]:
-    """The `rmqd` command of this interpreter's environment, or of another checkout's, which `make venv` made there."""
+    """Return the `rmqd` command of this interpreter's environment, or of another checkout's `.venv`."""
     python = Path(sys.executable) if checkout == ROOT else checkout / ".venv" / "bin" / "python"
     script = python.with_name("rmqd")
     return [str(script)] if script.exists() else [str(python), "-m", "rmqd"]
 
 
 def java(main_class: str, *, tls: bool = False) -> list[str]:
-    """The command that starts one of the Java programs, without its arguments."""
+    """Return the command that starts one of the Java programs, without its arguments."""
     return [
         find_java(),
         "-Xshare:auto",
@@ -115,7 +115,7 @@ def _switches(dashes: str, job: Job) -> list[str]:
 
 
 def write_config(job: Job) -> Path:
-    """Write what rmqd is to be started with for this job, into its directory."""
+    """Write rmqd's configuration for this job into its directory."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         http_port = probe.getsockname()[1]
@@ -142,7 +142,7 @@ def write_config(job: Job) -> Path:
 
 
 def _client(job: Job) -> str:
-    """What the switch says about the client, as YAML of one line."""
+    """Return the client's configuration for the switch, as one line of YAML."""
     own = certificates.CLIENT
     files = {
         "ca_file": certificates.CA,

@@ -1,4 +1,4 @@
-"""Runs one contender's process: starts it, waits for its line of figures, and ends it."""
+"""Run one contender: start its process, wait for its line of figures, and end it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ LOG_LINES = 15
 
 
 class ContestError(Exception):
-    """A contender ended without figures, or not in time; the text has the end of what it wrote."""
+    """A contender ended without figures, or too late. The text has the end of its output."""
 
 
 def run(job: Job, when_started: Callable[[], None] | None = None, prefix: tuple[str, ...] = ()) -> Figures:
-    """Let the contender do its job.
+    """Run one contender.
 
-    `when_started` is called once the contender has said that its first message came. `prefix` replaces the command's
-    first word, to run it under another interpreter. Raises ContestError.
+    `when_started` is called once the contender reports its first message. `prefix` replaces the command's first word,
+    to run it under another interpreter. Raises ContestError.
     """
     log_path = job.directory / "stderr"
     command = contenders.command(job)
@@ -47,7 +47,7 @@ def run(job: Job, when_started: Callable[[], None] | None = None, prefix: tuple[
     with _ended(process, job.timeout_seconds):
         figures = _wait_for_figures(process, spawned_at, when_started)
         if figures is not None and job.contender in ("rmqd", contenders.BEFORE):
-            process.send_signal(signal.SIGTERM)  # a daemon goes on; the others leave by themselves
+            process.send_signal(signal.SIGTERM)  # a daemon continues; the others exit on their own
         code = _exit_code(process)
     if figures is None:
         raise ContestError(f"{job.contender} gave no figures (exit status {code}):\n{_tail(log_path)}")

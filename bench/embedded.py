@@ -1,4 +1,4 @@
-"""`rmqd broker`, this checkout's, in a process of its own."""
+"""`rmqd broker` of this checkout, in a separate process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ END_SECONDS = 30
 
 @contextlib.contextmanager
 def embedded_broker(*arguments: str) -> Iterator[tuple[str, int]]:
-    """The address of its name server, and its process id. Raises ContestError where it does not start."""
+    """Run a broker. Yields its name server's address and its process id. Raises ContestError if it does not start."""
     command = [*contenders.rmqd(), "broker", "--listen", "127.0.0.1:0", *arguments]
     environment = contenders.environment()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=contenders.ROOT, env=environment)

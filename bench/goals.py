@@ -1,4 +1,4 @@
-"""The goals of speed: which figures each compares, and the tables that show how they were met."""
+"""The performance goals: the figures that each compares, and the tables of results."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from bench.job import Figures
 from bench.machine import QUIET_SHARE
 from bench.scenarios import SCENARIOS, Results
 
-# The Java client sometimes takes nothing until its second heartbeat, 30 s after the start. Such starts, whoever's
-# they are, would hide what a start takes otherwise, so they are counted apart.
+# The Java client sometimes receives nothing until its second heartbeat, 30 s after the start. Such starts of any
+# contender would distort the start times, so they are counted separately.
 STALLED_SECONDS = 20.0
-TOLERATED_SHARE = 0.03  # by which a figure may be worse than before
+TOLERATED_SHARE = 0.03  # how much worse a figure may be than before
 
 COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("messages_per_second", "msg/s", "{:,.0f}"),
@@ -31,7 +31,7 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """rmqd's figure over another contender's is to be at least, or at most, a number."""
+    """A limit for the ratio of rmqd's figure to another contender's: at least, or at most, a number."""
 
     what: str
     scenario: str
@@ -41,7 +41,7 @@ class Goal:
     at_least: bool = False
 
     def met_by(self, ratio: float) -> bool:
-        """Whether this ratio meets the goal."""
+        """Return whether this ratio meets the goal."""
         return ratio >= self.limit if self.at_least else ratio <= self.limit
 
 
@@ -78,7 +78,7 @@ GOALS = (
 
 
 def median(runs: Iterable[Figures], figure: str) -> float | None:
-    """The median of one figure over these runs; None where no run has it. Stalled starts do not count as starts."""
+    """Return the median of one figure; None if no run has it. Start times exclude stalled starts."""
     values = [value for run in runs if (value := getattr(run, figure)) is not None]
     if figure in ("first_seconds", "last_seconds"):
         values = [value for run in runs if run.first_seconds < STALLED_SECONDS for value in [getattr(run, figure)]]
@@ -86,7 +86,7 @@ def median(runs: Iterable[Figures], figure: str) -> float | None:
 
 
 def measured(goal: Goal, results: Results) -> tuple[float, float] | None:
-    """rmqd's median and the other's, or None where one of them was not measured."""
+    """Return rmqd's median and the other's; None if one of them was not measured."""
     scenario = results.runs.get(goal.scenario, {})
     ours = median(scenario.get("rmqd", []), goal.figure)
     theirs = median(scenario.get(goal.against, []), goal.figure)
@@ -94,7 +94,7 @@ def measured(goal: Goal, results: Results) -> tuple[float, float] | None:
 
 
 def goals_table(results: Results) -> str:
-    """The goals with the measured ratio and a mark each, as a Markdown table; those not measured are left out."""
+    """Return the measured goals as a Markdown table, each with its ratio and result."""
     rows = []
     for goal in GOALS:
         pair = measured(goal, results)
@@ -104,11 +104,11 @@ def goals_table(results: Results) -> str:
             bound = f"{'≥' if goal.at_least else '≤'} {goal.limit:g}"
             form = _form(goal.figure)
             rows.append((goal.what, form.format(pair[0]), form.format(pair[1]), f"{ratio:.2f}", bound, mark))
-    return table(("what", "rmqd", "other", "ratio", "goal", ""), rows)
+    return table(("comparison", "rmqd", "other", "ratio", "goal", ""), rows)
 
 
 def before_table(results: Results) -> str:
-    """This rmqd's medians over those of the one before, as a Markdown table; what is worse by more is marked."""
+    """Return the ratios of this rmqd's medians to the other checkout's, as a Markdown table; worse ones are marked."""
     rows = []
     for scenario, by_contender in results.runs.items():
         cells = []
@@ -123,11 +123,11 @@ def before_table(results: Results) -> str:
             cells.append(f"{now / then:.3f}{' !' if worse > TOLERATED_SHARE else ''}")
         if any(cells):
             rows.append((scenario, *cells))
-    return table(("rmqd over before", *(title for _, title, _ in COLUMNS)), rows)
+    return table(("rmqd divided by before", *(title for _, title, _ in COLUMNS)), rows)
 
 
 def medians_table(results: Results) -> str:
-    """Every scenario's medians by contender, as a Markdown table."""
+    """Return every scenario's medians by contender, as a Markdown table."""
     rows = []
     for scenario, by_contender in results.runs.items():
         for contender, runs in by_contender.items():
@@ -136,7 +136,7 @@ def medians_table(results: Results) -> str:
 
 
 def notes(results: Results) -> list[str]:
-    """What a reader of the tables must know beside them."""
+    """Return the notes below the tables."""
     lines = [f"failed: {text}" for text in results.failures]
     for scenario, by_contender in results.runs.items():
         for contender, runs in by_contender.items():
@@ -150,13 +150,13 @@ def notes(results: Results) -> list[str]:
             if stalled:
                 lines.append(
                     f"{scenario}: {len(stalled)} of {len(runs)} starts of {contender} had no message for "
-                    f"{STALLED_SECONDS:g} s or longer; they are left out of its seconds to first and last message"
+                    f"{STALLED_SECONDS:g} s or longer; its seconds to first and last message exclude them"
                 )
     return lines
 
 
 def as_json(results: Results) -> dict[str, object]:
-    """Everything measured, for a machine."""
+    """Return all figures as values for JSON."""
     ratios = {}
     for goal in GOALS:
         pair = measured(goal, results)
@@ -175,7 +175,7 @@ def as_json(results: Results) -> dict[str, object]:
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """A Markdown table with its columns aligned."""
+    """Return a Markdown table with aligned columns."""
     lines = [head, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     shown = ["| " + " | ".join(_padded(cell, widths[at], at) for at, cell in enumerate(line)) + " |" for line in lines]

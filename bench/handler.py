@@ -1,7 +1,7 @@
-"""The handlers that the benchmark gives to rmqd.
+"""The benchmark's handlers for rmqd.
 
-`Drain` and `Delays` count, and print one line of figures after the last message; `Delays` also notes how old each one
-was when it came. `Nothing` and `Ages` are for Spark, where each of several processes has a handler.
+`Drain` and `Delays` count messages, and print one line of figures after the last one. `Delays` also records each
+message's age. `Nothing` and `Ages` are for Spark, where each of several processes has a handler.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 from bench import process_figures
 
-STAMP_DIGITS = 16  # a body begins with the moment of its making: microseconds since 1970, in 16 digits
-AGE = Struct("<qq")  # what `Ages` writes for each message: its birth and its age, in microseconds
+STAMP_DIGITS = 16  # a body begins with its time of birth: microseconds since 1970, in 16 digits
+AGE = Struct("<qq")  # a record of `Ages`: a message's birth and age, in microseconds
 
 
 class Drain:
-    """Counts messages and does nothing else."""
+    """Counts messages."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._messages = int(options["messages"])
@@ -31,7 +31,7 @@ class Drain:
         self._sample_file = Path(options["sample_file"]) if options.get("sample_file") else None
 
     async def handle(self, batch: Any) -> None:
-        """Count the batch; twice in a run, look at the clock."""
+        """Count the batch. Reads the clock twice in a run."""
         self._seen += len(batch)
         if self._seen >= self._next_mark:
             self._reach_mark()
@@ -51,14 +51,14 @@ class Drain:
 
     def _sample(self) -> None:
         if self._sample_file is not None:
-            from bench.sampling import Sampler  # only where it is asked for: its import is no part of a start
+            from bench.sampling import Sampler  # only if sampling, so that its import does not slow down other starts
 
             self._sampler = Sampler()
             self._sampler.start()
 
 
 class Delays:
-    """Notes each message's age, in microseconds from the stamp in its body, leaving out the first `warm` messages."""
+    """Records each message's age in microseconds, from the timestamp in its body, without the first `warm` messages."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._messages = int(options["messages"])
@@ -69,7 +69,7 @@ class Delays:
         self._done = False
 
     async def handle(self, batch: Any) -> None:
-        """Note the age of each message of the batch."""
+        """Record the age of each message."""
         now_us = time.time_ns() // 1000
         delays = self._delays_us
         for message in batch:
@@ -94,24 +94,24 @@ class Delays:
 
 
 class Nothing:
-    """Does nothing at all."""
+    """Does nothing."""
 
     async def handle(self, batch: Any) -> None:
-        """Take the batch."""
+        """Do nothing."""
 
 
 class Ages:
-    """Writes each message's birth and age to a file of its process: in microseconds, the birth since 1970."""
+    """Writes each message's birth (since 1970) and age, both in microseconds, to a file of its process."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._path = Path(options["folder"]) / str(os.getpid())
 
     async def start(self) -> None:
-        """Open the file; it is closed with the process, which Spark ends without asking."""
+        """Open the file. It stays open, because Spark ends the process without notice."""
         self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     async def handle(self, batch: Any) -> None:
-        """Write at once, since nobody says which message is the last."""
+        """Write at once, because no message is marked as the last."""
         now_us = time.time_ns() // 1000
         births = [int(message.body[:STAMP_DIGITS]) for message in batch]
         os.write(self._file, b"".join(AGE.pack(birth, now_us - birth) for birth in births))

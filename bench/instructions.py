@@ -1,9 +1,9 @@
-"""`python -m bench.instructions CHECKOUT`: what rmqd executes for a message, beside an older checkout of this project.
+"""`python -m bench.instructions CHECKOUT`: instructions per message, compared with an older checkout.
 
-Times of the same code differ by 30 % on a machine with other guests; the instructions that valgrind counts do not. Each
-drain runs under it (Debian's package `valgrind`), with the configuration of the benchmark, from an embedded broker in a
-process of its own. A start and an end are the same for few messages and for many, so the difference of two drains is
-what messages take.
+Times of the same code differ by 30 % on a machine with other guests; valgrind's instruction counts do not. Each drain
+runs under valgrind (Debian's package `valgrind`), with the benchmark's configuration, from an embedded broker in a
+separate process. Start and stop take the same for few and many messages, so the difference of two drains is the cost of
+the messages.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ COUNTED = re.compile(r"I\s+refs:\s+([\d,]+)")
 
 
 def per_message(checkout: Path, scenario: Scenario, nameserver: str) -> float:
-    """The instructions of a message, where all are handled from the first offset on."""
+    """Return the instructions for a message, in drains from the first offset."""
     few, many = (drain(checkout, scenario, nameserver, messages) for messages in (FEW, MANY))
     return (many - few) / (MANY - FEW)
 
 
 def drain(checkout: Path, scenario: Scenario, nameserver: str, messages: int) -> int:
-    """The instructions of a daemon that handles so many messages and ends. Raises RuntimeError where it does not."""
+    """Return the instructions of a daemon that handles `messages` messages. Raises RuntimeError if it fails."""
     with tempfile.TemporaryDirectory(prefix="rmqd-bench-") as folder:
         job = Job(
             contenders.BEFORE, nameserver, topic_of(messages), f"instructions_{time.time_ns()}", messages,
@@ -52,7 +52,7 @@ def drain(checkout: Path, scenario: Scenario, nameserver: str, messages: int) ->
             process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
             assert process.stdout is not None
             try:
-                process.stdout.readline()  # which the handler writes when it has all
+                process.stdout.readline()  # the handler writes it after the last message
                 process.send_signal(signal.SIGTERM)
                 process.wait(END_SECONDS)
             finally:
@@ -67,13 +67,13 @@ def drain(checkout: Path, scenario: Scenario, nameserver: str, messages: int) ->
 
 
 def topic_of(messages: int) -> str:
-    """The topic that has so many."""
+    """Return the name of the topic with so many messages."""
     return f"bench_{messages}"
 
 
 @contextlib.contextmanager
 def broker() -> Iterator[str]:
-    """The address of an embedded RocketMQ with both topics."""
+    """Run an embedded broker with both topics. Yields its address."""
     topics = [word for messages in (FEW, MANY) for word in ("--topic", f"{topic_of(messages)}:{QUEUES}")]
     with embedded_broker(*topics) as (address, _):
         for messages in (FEW, MANY):
@@ -84,15 +84,15 @@ def broker() -> Iterator[str]:
 
 
 def main() -> int:
-    """Count, and print a table."""
+    """Count instructions, and print a table."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.instructions", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("checkout", type=Path, help="the older one; it needs no environment of its own")
-    parser.add_argument("--runs", type=int, default=2, help="of each scenario, in turns (default 2)")
+    parser.add_argument("checkout", type=Path, help="the older checkout; it needs no virtual environment")
+    parser.add_argument("--runs", type=int, default=2, help="runs of each scenario, in turns (default 2)")
     options = parser.parse_args()
     if shutil.which(VALGRIND[0]) is None:
-        parser.error("there is no valgrind here: apt-get install valgrind")
+        parser.error("valgrind is missing; run apt-get install valgrind")
     rows = []
     with broker() as nameserver:
         for scenario in (scenario for scenario in SCENARIOS if scenario.name in NAMES):
@@ -101,7 +101,7 @@ def main() -> int:
                 now = per_message(contenders.ROOT, scenario, nameserver)
                 rows.append((scenario.name, f"{before:,.0f}", f"{now:,.0f}", f"{now / before:.3f}"))
                 print(*rows[-1], file=sys.stderr, flush=True)
-    print(table(("instructions a message", "before", "now", "now over before"), rows))
+    print(table(("instructions per message", "before", "now", "ratio"), rows))
     return 0
 
 

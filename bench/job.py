@@ -1,4 +1,4 @@
-"""What one contender is asked to do, and what it reports."""
+"""The job of one contender, and the figures that it reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TLS, TRACE, POP = "tls", "trace", "pop"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One drain by one contender, in a consumer group of its own."""
+    """One drain by one contender, in a new consumer group."""
 
     contender: str
     nameserver: str
@@ -23,30 +23,30 @@ class Job:
     consume_batch: int
     pull_batch: int
     directory: Path
-    """Where the contender may write; removed afterwards."""
+    """The contender's directory for files; deleted afterwards."""
     timeout_seconds: float
     paced: bool = False
-    """Whether each message's age is noted; the contender then says `started` at its first message."""
+    """Whether each message's age is recorded. The contender then prints `started` at its first message."""
     orderly: bool = False
-    """Whether each queue is locked and its batches come one after the other."""
+    """Whether each queue is locked, and its batches are handled one after the other."""
     warm: int = 0
-    """How many messages at the start are left out of the ages and of the CPU per message."""
+    """How many messages at the start do not count for ages and CPU per message."""
     switch: str = ""
-    """TLS, TRACE or POP, where the contender is to go by it."""
+    """TLS, TRACE or POP; empty if none is on."""
     checkout: Path = Path(__file__).resolve().parent.parent
-    """Which rmqd, where it is one."""
+    """The checkout whose rmqd runs."""
     sample_file: Path | None = None
-    """Where rmqd is to write what a sampling profiler saw, if anywhere."""
+    """The file for a sampling profiler's report of rmqd; None without a profiler."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one drain took."""
+    """The figures of one drain."""
 
     messages_per_second: float
     """From the first message to the last."""
     cpu_us_per_message: float
-    """From the first message on; in a paced run from the end of its warm part."""
+    """Counted from the first message; in a paced run from the end of its warm part."""
     cpu_us_per_message_with_start: float
     peak_rss_mib: float
     first_seconds: float
@@ -56,11 +56,11 @@ class Figures:
     p50_ms: float | None = None
     p99_ms: float | None = None
     broker_cpu_us_per_message: float | None = None
-    """What the broker spent meanwhile, from the start of the contender to its end."""
+    """The broker's CPU from the start of the contender to its end."""
     traced_share: float | None = None
-    """Of how many of the messages the broker has a record that they were handled, 0 to 1."""
+    """The share of the messages, 0 to 1, with a trace record at the broker that they were handled."""
     foreign_cpu_share: float = 0.0
-    """The share of the machine that other work had meanwhile, 0 to 1."""
+    """The share of the machine used by other work, 0 to 1."""
 
     @classmethod
     def from_line(cls, line: str, spawned_at: float) -> Figures | None:

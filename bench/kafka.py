@@ -1,7 +1,7 @@
-"""A single-node Kafka on loopback, and Spark's own source reading from it, for the comparison with that.
+"""A single-node Kafka on loopback, and Spark's own Kafka source, for comparison.
 
-The connector is of PySpark 4.2.0, the newest that Maven Central has one for, so that Spark lives in a virtual
-environment of its own. All is fetched once, to `~/.cache/rmqd` (XDG_CACHE_HOME).
+The newest connector on Maven Central is for PySpark 4.2.0, so this Spark has a separate virtual environment. All of it
+is fetched once, to `~/.cache/rmqd` (XDG_CACHE_HOME).
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ HERE = Path(__file__).resolve().parent / "peers" / "kafka"
 TOPIC = "bench"
 HEAP = "1g"
 ANSWER_SECONDS = 600.0
-# what Spark does not bring itself
+# not part of Spark
 CONNECTOR_JARS = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
 
 
 class KafkaError(Exception):
-    """Kafka, or Spark beside it, cannot be had or does not do its part."""
+    """Kafka or its Spark is unavailable, or failed."""
 
 
 def home() -> Path:
-    """Where all of this is kept."""
+    """Return the folder of the fetched files."""
     return rocketmq_home().parent / f"bench-kafka-{PYSPARK}"
 
 
 def prepare() -> None:
-    """Fetch what is missing: PySpark (430 MB) by pip, Kafka and the connector (70 MB) by Maven. Raises KafkaError."""
+    """Fetch missing files: PySpark (430 MB) with pip, Kafka and the connector (70 MB) with Maven. Raises KafkaError."""
     with locked(home() / ".lock"):
         if not (home() / "venv" / ".complete").exists():
             say(f"installing PySpark {PYSPARK} into {home()} (430 MB, once)")
@@ -57,7 +57,7 @@ def prepare() -> None:
 
 @dataclass(frozen=True, slots=True)
 class SparkOnKafka:
-    """A Kafka and a Spark session beside it, each in a process of its own."""
+    """A Kafka and a Spark session, each in a separate process."""
 
     broker: KafkaServer
     reader: subprocess.Popen[str]
@@ -65,16 +65,16 @@ class SparkOnKafka:
 
     @property
     def pids(self) -> list[int]:
-        """Of both, and of the reader's JVM."""
+        """The process ids of both, and of the reader's JVM."""
         children = Path(f"/proc/{self.reader.pid}/task/{self.reader.pid}/children")
         return [self.broker.pid, self.reader.pid, *map(int, children.read_text().split())]
 
     def fill(self, records: int, size_bytes: int) -> None:
-        """Store that many records of a value alone. Raises KafkaError."""
+        """Store `records` records with a value and no key. Raises KafkaError."""
         self._ask({"do": "fill", "records": records, "bytes": size_bytes})
 
     def read(self) -> float:
-        """Seconds that Spark takes to read the topic whole, planning included. Raises KafkaError."""
+        """Read the whole topic with Spark. Returns the seconds, planning included. Raises KafkaError."""
         return float(self._ask({"do": "read"})["seconds"])
 
     def _ask(self, what: dict[str, object]) -> dict[str, float]:
@@ -96,7 +96,7 @@ class SparkOnKafka:
 
 @contextlib.contextmanager
 def running(partitions: int) -> Iterator[SparkOnKafka]:
-    """Start both for the time of the block, the topic with so many partitions. Raises KafkaError."""
+    """Run both during the block, with a topic of `partitions` partitions. Raises KafkaError."""
     with tempfile.TemporaryDirectory(prefix="rmqd-kafka-") as name, contextlib.ExitStack() as ending:
         folder = Path(name)
         try:
@@ -124,7 +124,7 @@ def _reader_command(address: str, partitions: int) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Without what would lead to another Spark, or another Python."""
+    """Return the environment without variables that select another Spark or Python."""
     unwanted = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME")
     environment = {key: value for key, value in os.environ.items() if key not in unwanted}
     return {**environment, "JAVA_HOME": str(Path(find_java()).resolve().parent.parent)}
@@ -146,7 +146,7 @@ def _make_venv(target: Path) -> None:
 
 
 def _run(command: list[str]) -> str | None:
-    """Run to the end; the end of what it said if it failed."""
+    """Run a command. Returns the end of its output if it failed, otherwise None."""
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
@@ -155,7 +155,7 @@ def _run(command: list[str]) -> str | None:
 
 def _end(reader: subprocess.Popen[str]) -> None:
     assert reader.stdin is not None
-    reader.stdin.close()  # it ends by itself, and takes its JVM along
+    reader.stdin.close()  # then it exits and ends its JVM
     try:
         reader.wait(20)
     except subprocess.TimeoutExpired:

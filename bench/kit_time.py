@@ -15,7 +15,7 @@ WALK_BUDGET_MS = 1000.0
 
 
 def measure() -> list[str]:
-    """Two lines for people, with medians: a case of one message, and one that is retried until it is given up."""
+    """Return two lines with medians: a test of one message, and a test with retries until a dead letter."""
     logging.disable(logging.CRITICAL)
     try:
         loading = _milliseconds(_load)
@@ -25,9 +25,8 @@ def measure() -> list[str]:
         logging.disable(logging.NOTSET)
     return [
         f"a handler's test with the kit takes {case:.0f} ms, of {CASE_BUDGET_MS:.0f} allowed, broker and consumer "
-        f"started and ended; the first of a run {loading:.0f} ms more, for loading them",
-        f"one in which a message walks through 16 retries (4 h 46 min) into the dead letters {walk:.0f} ms, of "
-        f"{WALK_BUDGET_MS:.0f} allowed",
+        f"included; the first test of a run takes {loading:.0f} ms more to load them",
+        f"a test with 16 retries (4 h 46 min) and a dead letter takes {walk:.0f} ms, of {WALK_BUDGET_MS:.0f} allowed",
     ]
 
 
@@ -36,7 +35,7 @@ def _load() -> None:
 
 
 def _case(handler: Callable[[Batch], None], outcome: str, attempts: int) -> None:
-    """A test as the fixtures run one, from nothing to nothing. Raises AssertionError where it went otherwise."""
+    """Run a test like the fixtures do, with a new broker. Raises AssertionError for another outcome."""
     from rmqd.testing import RocketMQ
 
     with RocketMQ() as rocketmq:

@@ -1,7 +1,7 @@
-"""A handler that POSTs to the server with a knee, on connections of its own, for little CPU.
+"""A handler that POSTs to the server with a knee and needs little CPU.
 
-The handler `webhook` is not used for it: its client, httpx, takes more of a processor for a call, which at 64 under way
-could be the limit in place of the server's knee.
+The handler `webhook` is not used: its client httpx needs more CPU for a call. With 64 calls in flight, CPU could be the
+limit and not the server's knee.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ REQUEST = b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2\r\n\r\n{}"
 
 
 class Calls:
-    """Makes one call for a batch."""
+    """Sends one request for each batch."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._port = int(options["port"])
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def handle(self, batch: Any) -> None:
-        """Ask, and wait for the whole answer."""
+        """Send a request, and wait for the whole response."""
         connection = self._idle.pop() if self._idle else await asyncio.open_connection("127.0.0.1", self._port)
         reader, writer = connection
         writer.write(REQUEST)

@@ -1,7 +1,7 @@
 """An HTTP server with a knee: `python -m bench.knee_server PORT KNEE MILLISECONDS`.
 
-It works at KNEE requests at once, each of which takes so long; those beyond wait for one of these. GET /knee/N moves
-the knee, /reset begins to measure, /figures says what was since: answers a second, and how long requests took.
+It processes KNEE requests at once, each in MILLISECONDS; further requests wait. GET /knee/N moves the knee, /reset
+begins a measurement, /figures returns its result: responses a second, and the duration of requests.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 
 
 class KneeServer:
-    """The server's state."""
+    """The server."""
 
     def __init__(self, knee: int, seconds: float) -> None:
         self._knee, self._seconds = knee, seconds
@@ -23,12 +23,12 @@ class KneeServer:
         self._took: list[float] = []
 
     def move(self, knee: int) -> None:
-        """Work at so many requests at once from now on."""
+        """Process up to `knee` requests at once from now on."""
         self._knee = knee
         self._let_in()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the requests of one connection."""
+        """Respond to the requests of one connection."""
         try:
             while line := await reader.readline():
                 length = 0

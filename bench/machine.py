@@ -1,4 +1,4 @@
-"""What the rest of the machine does meanwhile: a figure taken beside other work says nothing."""
+"""Other work on the machine during a measurement, which makes its figures useless."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """CPU seconds used so far: by everything on the machine, by the measured cluster, and by our children."""
+    """CPU seconds used so far: by the whole machine, by the measured cluster, and by this process and its children."""
 
     at_seconds: float
     machine_seconds: float
@@ -24,7 +24,7 @@ class Usage:
 
     @classmethod
     def now(cls, cluster_pids: list[int]) -> Usage:
-        """The present state; children count once they ended and were waited for."""
+        """Return the present values. Children count once they have ended and were waited for."""
         children, own = resource.getrusage(resource.RUSAGE_CHILDREN), resource.getrusage(resource.RUSAGE_SELF)
         return cls(
             at_seconds=time.monotonic(),
@@ -34,20 +34,20 @@ class Usage:
         )
 
     def foreign_share_since(self, before: Usage) -> float:
-        """The share of the machine's processors that went to others since then, 0 to 1, stolen time included."""
+        """Return the share of CPU time that other work has used since `before`, 0 to 1, stolen time included."""
         elapsed = (self.at_seconds - before.at_seconds) * (os.cpu_count() or 1)
         ours = self.cluster_seconds - before.cluster_seconds + self.own_seconds - before.own_seconds
         return max(0.0, (self.machine_seconds - before.machine_seconds - ours) / elapsed)
 
 
 def process_cpu_seconds(pid: int) -> float:
-    """The CPU time that a process has used, in seconds."""
+    """Return the CPU time of a process, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
 
 def wait_until_quiet(timeout_seconds: float) -> None:
-    """Wait until the processors are nearly idle, or this time is over."""
+    """Wait until the processors are nearly idle, or the time is over."""
     deadline = time.monotonic() + timeout_seconds
     while time.monotonic() < deadline:
         before = Usage.now([])

@@ -1,6 +1,6 @@
-"""What a draining process knows about itself: its CPU time, its memory, and the line of JSON it ends with.
+"""The figures of a draining process: its CPU time, its memory, and its final line of JSON.
 
-Imported inside the measured daemon, so it imports nothing that costs start-up time.
+The measured daemon imports this module, so it imports nothing that costs start-up time.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-STARTED = "started"  # what a contender in a paced run prints at its first message
+STARTED = "started"  # a contender prints it at the first message of a paced run
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A point of a run: monotonic and wall clock in seconds, and the CPU seconds used since the process began."""
+    """A moment of a run: monotonic and wall clock in seconds, and CPU seconds since the process began."""
 
     monotonic_seconds: float
     wall_seconds: float
@@ -23,12 +23,12 @@ class Moment:
 
 
 def now() -> Moment:
-    """The present moment."""
+    """Return the present moment."""
     return Moment(time.perf_counter(), time.time(), time.process_time())
 
 
 def peak_rss_mib() -> float:
-    """The largest resident memory of this process so far (VmHWM), in MiB."""
+    """Return the largest resident memory of this process so far (VmHWM), in MiB."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
 
@@ -36,9 +36,9 @@ def peak_rss_mib() -> float:
 def line(
     peer: str, messages: int, first: Moment, marked: Moment, last: Moment, warm: int, delays_us: Sequence[int] = ()
 ) -> str:
-    """One line of JSON, as each of the peers prints it.
+    """Return one line of JSON, in the format of all contenders.
 
-    CPU per message is counted from `marked`, the moment of the message after the first `warm` ones; rates from
+    CPU per message counts from `marked`, the moment of the message after the first `warm` ones. Rates count from
     `first`, and `cpu_us_per_msg_with_start` from the start of the process.
     """
     span_seconds = max(last.monotonic_seconds - first.monotonic_seconds, 1e-9)

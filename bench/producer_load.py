@@ -1,4 +1,4 @@
-"""Sends messages by rmqd's own producer, so many at once, and prints one line of figures."""
+"""Send messages with rmqd's producer, several at once, and print one line of figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rmqd.client.sending.outgoing_message import OutgoingMessage
 
 
 async def send(nameserver: str, topic: str, messages: int, size_bytes: int, inflight: int) -> str:
-    """Have that many messages stored; the line of figures. Raises RmqdError."""
+    """Send `messages` messages. Returns the line of figures. Raises RmqdError."""
     client = ClientInstance(ClientOptions(nameservers=(nameserver,)))
     message = OutgoingMessage(topic, os.urandom(size_bytes))
     left = messages - 1
@@ -40,13 +40,13 @@ async def send(nameserver: str, topic: str, messages: int, size_bytes: int, infl
 
 
 def main() -> int:
-    """Send, and print the figures."""
+    """Send messages, and print the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.producer_load", description=__doc__)
     parser.add_argument("--namesrv", required=True, help="host:port of the name server")
     parser.add_argument("--topic", required=True)
     parser.add_argument("--messages", type=int, required=True)
     parser.add_argument("--bytes", type=int, default=1024, help="size of a body (default 1024)")
-    parser.add_argument("--inflight", type=int, default=64, help="requests under way (default 64)")
+    parser.add_argument("--inflight", type=int, default=64, help="requests in flight (default 64)")
     options = parser.parse_args()
     print(uvloop.run(send(options.namesrv, options.topic, options.messages, options.bytes, options.inflight)))
     return 0

@@ -1,4 +1,4 @@
-"""`python -m bench profile`: rmqd's drain under a profiler, to see where its time goes."""
+"""`python -m bench profile`: rmqd's drain under a profiler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHOWN = 40
 
 
 def profile(messages: int, scenario: Scenario, how: str) -> str:
-    """Drain once under the sampler (`sample`) or under cProfile (`trace`); the report as text."""
+    """Drain once under the sampler (`sample`) or cProfile (`trace`). Returns the report."""
     build(("rmqd",))
     opened = Arena.opened(messages, tls=scenario.switch == TLS)
     with tempfile.TemporaryDirectory(prefix="rmqd-profile-") as directory, opened as arena:

@@ -1,7 +1,7 @@
-"""Pulls a topic's messages and throws them away: the speed that the broker and the sockets allow.
+"""Pull a topic's messages and discard them, as fast as broker and sockets allow.
 
-One connection, one outstanding long-polling pull per queue, requests encoded beforehand but for the offset, bodies
-never looked at. What a client takes beyond this is its own.
+It has one connection and one long-polling pull in flight for each queue. Requests are encoded in advance, except for
+the offset, and bodies are not decoded. Any time beyond this is the client's own.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ GET_ROUTE_INFO_BY_TOPIC = 105
 FOUND = 0
 NOT_FOUND = 19
 CLIENT_VERSION = 475  # 5.3.1: routes in strict JSON
-SUSPEND_AND_SUBSCRIPTION = 2 | 4  # a long poll that brings its subscription along, so that no heartbeat is needed
+SUSPEND_AND_SUBSCRIPTION = 2 | 4  # a long poll with its subscription, so that no heartbeat is needed
 SUSPEND_MILLISECONDS = 15_000
 OFFSET_DIGITS = 19  # a zero-padded offset keeps the request's length the same
-BUFFER_BYTES = 8 << 20  # eight of the largest answers that the benchmark's brokers give, and more
+BUFFER_BYTES = 8 << 20  # more than eight of the largest responses of the benchmark's brokers
 
 PREFIX = struct.Struct(">II")
 CODE = re.compile(rb'"code":(\d+)')
@@ -35,18 +35,18 @@ NEXT_OFFSET = re.compile(rb'"nextBeginOffset":"(\d+)"')
 
 
 class RawPullError(Exception):
-    """The broker or the name server answered something that this puller can't go on with."""
+    """The broker or the name server sent an unexpected response."""
 
 
 def encode(code: int, opaque: int, fields: dict[str, str]) -> bytes:
-    """A whole request frame with a JSON header and no body."""
+    """Return a request frame with a JSON header and no body."""
     header = {"code": code, "language": "PYTHON", "version": CLIENT_VERSION, "opaque": opaque, "flag": 0}
     text = json.dumps({**header, "extFields": fields}, separators=(",", ":")).encode()
     return PREFIX.pack(4 + len(text), len(text)) + text
 
 
 def connect(address: str, tls: ssl.SSLContext | None = None) -> socket.socket:
-    """A connected socket to `host:port`, with TLS if told how."""
+    """Connect to `host:port`, with TLS if `tls` is given."""
     host, _, port = address.rpartition(":")
     connection = socket.create_connection((host, int(port)), timeout=60)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -54,25 +54,25 @@ def connect(address: str, tls: ssl.SSLContext | None = None) -> socket.socket:
 
 
 def receive_exactly(connection: socket.socket, size_bytes: int) -> bytes:
-    """That many bytes, or RawPullError where the peer closes before."""
+    """Receive exactly `size_bytes` bytes. Raises RawPullError if the peer closes the connection first."""
     data = bytearray()
     while len(data) < size_bytes:
         part = connection.recv(size_bytes - len(data))
         if not part:
-            raise RawPullError("the connection was closed in the middle of an answer")
+            raise RawPullError("the connection was closed in the middle of a response")
         data += part
     return bytes(data)
 
 
 def find_queues(nameserver: str, topic: str, tls: ssl.SSLContext | None = None) -> dict[str, int]:
-    """The masters that hold the topic, each with its number of readable queues."""
+    """Return the masters of the topic, each with its number of readable queues."""
     with connect(nameserver, tls) as connection:
         connection.sendall(encode(GET_ROUTE_INFO_BY_TOPIC, 1, {"topic": topic, "acceptStandardJsonOnly": "true"}))
         length, header_length = PREFIX.unpack(receive_exactly(connection, PREFIX.size))
         frame = receive_exactly(connection, length - 4)
     header, body = frame[: header_length & 0xFFFFFF], frame[header_length & 0xFFFFFF :]
     if json.loads(header)["code"] != FOUND:
-        raise RawPullError(f"{nameserver} knows no route of {topic}: {header.decode()}")
+        raise RawPullError(f"{nameserver} has no route of {topic}: {header.decode()}")
     route = json.loads(body)
     masters = {broker["brokerName"]: broker["brokerAddrs"]["0"] for broker in route["brokerDatas"]}
     return {masters[queue["brokerName"]]: int(queue["readQueueNums"]) for queue in route["queueDatas"]}
@@ -80,7 +80,7 @@ def find_queues(nameserver: str, topic: str, tls: ssl.SSLContext | None = None) 
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """A pull request cut where its offset goes. The queue's number serves as opaque: one pull of it is under way."""
+    """The parts of a pull request before and after its offset. Its opaque is the queue's number."""
 
     head: bytes
     tail: bytes
@@ -106,12 +106,12 @@ class PullRequest:
         return cls(head, tail)
 
     def at(self, offset: int) -> bytes:
-        """The request's bytes for this offset."""
+        """Return the request for this offset."""
         return b"%b%019d%b" % (self.head, offset, self.tail)
 
 
 class Drain:
-    """One drain of a topic on one broker, from its first offset on."""
+    """One drain of a topic on one broker, from its first offset."""
 
     def __init__(self, connection: socket.socket, requests: list[PullRequest]) -> None:
         self._connection = connection
@@ -121,7 +121,7 @@ class Drain:
         self.first: process_figures.Moment | None = None
 
     def run(self, messages: int) -> process_figures.Moment:
-        """Pull until that many messages came; the moment of the last one. Raises RawPullError on a bad answer."""
+        """Pull `messages` messages. Returns the moment of the last one. Raises RawPullError for a bad response."""
         self._connection.sendall(b"".join(request.at(0) for request in self._requests))
         buffer = bytearray(BUFFER_BYTES)
         filled = 0
@@ -141,7 +141,7 @@ class Drain:
         return process_figures.now()
 
     def _take(self, buffer: bytearray, filled: int) -> tuple[int, list[bytes]]:
-        """The bytes of whole frames in the buffer, and the next request of each queue that they answer."""
+        """Return the bytes of complete frames in the buffer, and the next request of each answered queue."""
         start = 0
         answers: list[bytes] = []
         while filled - start >= PREFIX.size:
@@ -156,7 +156,7 @@ class Drain:
     def _next_request(self, header: bytes) -> bytes:
         code, opaque, offset = CODE.search(header), OPAQUE.search(header), NEXT_OFFSET.search(header)
         if code is None or opaque is None or offset is None or int(code[1]) not in (FOUND, NOT_FOUND):
-            raise RawPullError(f"unexpected answer: {header.decode(errors='replace')}")
+            raise RawPullError(f"unexpected response: {header.decode(errors='replace')}")
         queue, next_offset = int(opaque[1]), int(offset[1])
         if self.first is None and next_offset > 0:
             self.first = process_figures.now()
@@ -166,26 +166,26 @@ class Drain:
 
 
 def main() -> int:
-    """Drain the topic and print one line of figures."""
+    """Drain the topic, and print one line of figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.raw_puller", description=__doc__)
     parser.add_argument("--namesrv", required=True, help="host:port of the name server")
     parser.add_argument("--topic", required=True)
     parser.add_argument("--group", required=True, help="the consumer group to pull for; nothing is committed")
     parser.add_argument("--messages", type=int, required=True)
     parser.add_argument("--pull-batch", type=int, default=32)
-    parser.add_argument("--tls", action="store_true", help="by the certificates of tests/certificates")
+    parser.add_argument("--tls", action="store_true", help="use the certificates of tests/certificates")
     options = parser.parse_args()
     tls = certificates.client_context() if options.tls else None
     masters = find_queues(options.namesrv, options.topic, tls)
     if len(masters) != 1:
-        parser.error(f"the topic must lie on one broker; it lies on {len(masters)}")
+        parser.error(f"the topic is on {len(masters)} brokers; expected one")
     address, queues = masters.popitem()
     requests = [PullRequest.of(options.group, options.topic, queue, options.pull_batch) for queue in range(queues)]
     with connect(address, tls) as connection:
         drain = Drain(connection, requests)
         last = drain.run(options.messages)
     if drain.first is None:
-        raise RawPullError("no message came")
+        raise RawPullError("no message arrived")
     print(process_figures.line("raw", drain.seen, drain.first, drain.first, last, 0))
     return 0
 

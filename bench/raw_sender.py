@@ -1,7 +1,7 @@
-"""Sends messages whose frames are encoded beforehand: the speed of storing that the broker and the sockets allow.
+"""Send messages with frames encoded in advance, as fast as broker and sockets allow.
 
-One connection, so many requests under way, the messages of each queue in turn; of the answers only the codes are looked
-at. What a producer takes beyond this is its own.
+It has one connection and several requests in flight, to each queue in turn, and checks only the response codes. Any
+time beyond this is the producer's own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RawSendError(Exception):
 
 
 def frame(topic: str, queue: int, body: bytes, default_topic: str = "TBW102") -> bytes:
-    """A whole request that stores a message without a tag, and without an id of its own."""
+    """Return a request frame that stores a message without tag and id."""
     fields = {
         "a": "raw_sender",
         "b": topic,
@@ -42,7 +42,7 @@ def frame(topic: str, queue: int, body: bytes, default_topic: str = "TBW102") ->
 
 
 def send(connection: socket.socket, frames: list[bytes], messages: int, inflight: int) -> None:
-    """Have that many messages stored. Raises RawSendError."""
+    """Send `messages` messages. Raises RawSendError."""
     turns = itertools.cycle(frames)
     asked = min(inflight, messages)
     connection.sendall(b"".join(itertools.islice(turns, asked)))
@@ -74,13 +74,13 @@ def send(connection: socket.socket, frames: list[bytes], messages: int, inflight
 
 
 def main() -> int:
-    """Send, and print one line of figures."""
+    """Send messages, and print one line of figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.raw_sender", description=__doc__)
     parser.add_argument("--namesrv", required=True, help="host:port of the name server")
     parser.add_argument("--topic", required=True)
     parser.add_argument("--messages", type=int, required=True)
     parser.add_argument("--bytes", type=int, default=1024, help="size of a body (default 1024)")
-    parser.add_argument("--inflight", type=int, default=64, help="requests under way (default 64)")
+    parser.add_argument("--inflight", type=int, default=64, help="requests in flight (default 64)")
     options = parser.parse_args()
     ((address, queues),) = find_queues(options.namesrv, options.topic).items()
     frames = [frame(options.topic, queue, os.urandom(options.bytes)) for queue in range(queues)]

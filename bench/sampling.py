@@ -1,8 +1,7 @@
-"""A sampling profiler for a process that measures itself: where its CPU time goes, at little cost.
+"""A sampling profiler, at little cost, for a process that measures itself.
 
-At each of the kernel's ticks of CPU time a signal interrupts the main thread, which notes the line that it was at.
-Unlike a tracing profiler it does not make many small calls look dearer than they are. Time inside a C function counts
-for the line that called it.
+At each CPU tick of the kernel a signal interrupts the main thread, and the handler records its current line. Unlike a
+tracing profiler, it does not exaggerate the cost of small calls. Time inside a C function counts for the calling line.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ SHOWN = 30
 
 
 class Sampler:
-    """Counts where the main thread is, between `start` and `stop`."""
+    """Counts the lines that the main thread executes between `start` and `stop`."""
 
     def __init__(self) -> None:
         self._lines: Counter[str] = Counter()
@@ -27,16 +26,16 @@ class Sampler:
         self._samples = 0
 
     def start(self) -> None:
-        """Begin; main thread only."""
+        """Begin to sample. Call it in the main thread."""
         signal.signal(signal.SIGPROF, self._note)
         signal.setitimer(signal.ITIMER_PROF, INTERVAL_SECONDS, INTERVAL_SECONDS)
 
     def stop(self) -> None:
-        """End; the counts stay."""
+        """Stop sampling, and keep the counts."""
         signal.setitimer(signal.ITIMER_PROF, 0)
 
     def write(self, path: Path) -> None:
-        """Write the lines and functions with most samples, most first."""
+        """Write the lines and functions with most samples, in descending order."""
         parts = (
             ("own time by function", self._own),
             ("with callees, by function", self._below),

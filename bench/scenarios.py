@@ -1,4 +1,4 @@
-"""What is measured: the scenarios, run by run, the contenders taking turns."""
+"""The scenarios, and their runs, in which the contenders take turns."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ BROKER_HEAP = "1g"
 TIMEOUT_SECONDS = 180.0
 
 BROKER_LIMITS = {"maxTransferCountOnMessageInMemory": 32, "maxTransferBytesOnMessageInMemory": 262_144}
-BROKER_SETTINGS = {"traceTopicEnable": "true"}  # else it is made, with eight queues, while the first run sends to it
+BROKER_SETTINGS = {"traceTopicEnable": "true"}  # otherwise the first run's sends create it, with eight queues
 RAISED_LIMITS = {"maxTransferCountOnMessageInMemory": 1024, "maxTransferBytesOnMessageInMemory": 8 << 20}
 
 PACED_RATE = 1000
-PRELOADED = 800  # there before a paced run starts: on an empty topic the Java client often takes nothing for 30 s
+PRELOADED = 800  # stored before a paced run: on an empty topic the Java client often receives nothing for 30 s
 PACED_WARM_SECONDS = 5
 SETTLE_SECONDS = 3.0
 WARM_UP_DRAINS = 3
 REPEATS = 2
 
 SWITCHES = (TRACE, POP, TLS)
-# of a drain's messages: those to be traced are sent one by one, and a popped one costs the broker most
+# Divisors of a drain's messages: traced messages are sent one by one, and popped ones cost the broker most.
 TRACE_SHARE, POP_SHARE = 3, 6
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A way of draining, and who does it."""
+    """A kind of drain, and its contenders."""
 
     name: str
     consume_batch: int
@@ -71,18 +71,18 @@ SCENARIOS = (
 
 @dataclass(slots=True)
 class Results:
-    """Every run's figures, by scenario and contender; and what went wrong."""
+    """Every run's figures, by scenario and contender, and the failures."""
 
     runs: dict[str, dict[str, list[Figures]]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
     def add(self, scenario: str, contender: str, figures: Figures) -> None:
-        """Note one run."""
+        """Record one run."""
         self.runs.setdefault(scenario, {}).setdefault(contender, []).append(figures)
 
 
 def say(text: str) -> None:
-    """A line for the person who waits."""
+    """Print a line of progress on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -120,10 +120,10 @@ class Arena:
         tls: bool = False,
         before: Path | None = None,
     ) -> Iterator[Arena]:
-        """Start a RocketMQ for the time of the block, with `tls` one that takes nothing else.
+        """Run a RocketMQ during the block; with `tls` it accepts only TLS.
 
-        Before each measured run, up to `patience_seconds` are spent on waiting until the machine has no other work.
-        `before` is another checkout, whose rmqd takes turns with this one's.
+        Each measured run first waits up to `patience_seconds` for other work on the machine to end. `before` is
+        another checkout, whose rmqd takes turns with this one.
         """
         say(f"starting RocketMQ (heap {BROKER_HEAP}{', TLS' if tls else ''})")
         spec = ClusterSpec(heap=BROKER_HEAP, is_measured=True, certificates=tls, settings=BROKER_SETTINGS)
@@ -131,8 +131,8 @@ class Arena:
             yield cls(cluster, messages, paced_seconds, patience_seconds, tls=tls, before=before)
 
     def compete(self, chosen: list[Scenario], names: tuple[str, ...], runs: int, results: Results) -> None:
-        """Let these contenders run every chosen scenario, each of them once before any of them the second time."""
-        self._filled()  # warms the broker up, which a paced run alone would not
+        """Run every chosen scenario with these contenders, in rounds: each runs once before any runs again."""
+        self._filled()  # warms the broker up; a paced run alone would not
         for scenario in chosen:
             self._cluster.set_broker(**(RAISED_LIMITS if scenario.limits_raised else BROKER_LIMITS))
             for number in range(1, runs + 1):
@@ -150,7 +150,7 @@ class Arena:
         return scenario.contenders if self._before is None else (*scenario.contenders, contenders.BEFORE)
 
     def _run_in_quiet(self, scenario: Scenario, contender: str) -> Figures:
-        """Run once, and again where the machine had other work meanwhile: the run with the least of it counts."""
+        """Run once, and repeat the run if the machine had other work: the run with the least of it counts."""
         best = self._run_once(scenario, contender)
         repeats = REPEATS if self._patience_seconds else 0
         while best.foreign_cpu_share >= QUIET_SHARE and repeats:
@@ -169,7 +169,7 @@ class Arena:
     def run(
         self, scenario: Scenario, contender: str, *, sample_file: Path | None = None, prefix: tuple[str, ...] = ()
     ) -> Figures:
-        """One contender, once. Raises ContestError where it gives no figures."""
+        """Run one contender once. Raises ContestError if it prints no figures."""
         directory = Path(tempfile.mkdtemp(prefix="rmqd-bench-"))
         try:
             if scenario.paced:
@@ -240,14 +240,14 @@ class Arena:
         return self._filled_topic
 
     def _filled_singly(self, messages: int) -> str:
-        """The broker marks no message of a batch with its region, and Java's client traces none without that mark."""
+        """Fill a topic one by one. Java traces only messages with a region, and brokers set none in batches."""
         if self._singly_filled_topic is None:
             say(f"loading {messages:,} messages one by one")
             self._singly_filled_topic = self._fill(messages, "--batch", "1")
         return self._singly_filled_topic
 
     def _warm_up(self) -> None:
-        """Have the broker compile its pulling, so that whoever comes first does not wait for it."""
+        """Make the broker's JVM compile its code for pulls, so that the first contender does not wait for it."""
         say(f"warming the broker up: {WARM_UP_DRAINS} raw drains")
         for _ in range(WARM_UP_DRAINS):
             self.run(replace(SCENARIOS[0], switch=TLS if self._tls else ""), "raw")
@@ -271,13 +271,13 @@ class Arena:
 
 
 def turns(names: list[str], run: int) -> list[str]:
-    """The order of a run (counted from 1): each contender comes first, and last, equally often."""
+    """Return the order of a run (counted from 1): each contender is first, and last, equally often."""
     start = (run - 1) % len(names) if names else 0
     return names[start:] + names[:start]
 
 
 def summary(figures: Figures) -> str:
-    """One run in one line."""
+    """Return one run's figures in one line."""
     text = (
         f"{figures.messages_per_second:,.0f} msg/s, CPU {figures.cpu_us_per_message:.2f} µs/msg, "
         f"{figures.peak_rss_mib:.0f} MiB, first message after {figures.first_seconds:.2f} s"

@@ -1,4 +1,4 @@
-"""A handler whose calls take a time and no processor, as those that wait for a server do."""
+"""A handler whose calls take time but no CPU, like calls that wait for a server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Sleeps:
         self._first: process_figures.Moment | None = None
 
     async def handle(self, batch: Any) -> None:
-        """Wait, and count."""
+        """Wait, and count the messages."""
         if self._first is None:
             self._first = process_figures.now()
         await asyncio.sleep(self._seconds)

@@ -1,7 +1,7 @@
-"""What many calls at once bring: `order_by` beside orderly queues, and `concurrency: auto` beside fixed numbers.
+"""Many concurrent calls: `order_by` compared with orderly queues, and `concurrency: auto` with fixed numbers.
 
-`python -m bench.slots by_key` and `python -m bench.slots knee`. A broker (`rmqd broker`), the daemon and the HTTP
-servers are processes of their own; no Java is needed.
+`python -m bench.slots by_key` and `python -m bench.slots knee`. The broker (`rmqd broker`), the daemon and the HTTP
+server are separate processes; no Java is needed.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from tests.rocketmq.spec import free_port
 
 TOPIC, BROKER = "work", "broker-a"
 QUEUES = 4
-TOGETHER = 100  # messages of one request of the producer
+TOGETHER = 100  # messages in one request of the producer
 KNEES = (4, 16, 64)
-CALL_MS = 100  # of the HTTP server, up to its knee
+CALL_MS = 100  # duration of a call to the HTTP server, up to its knee
 SETTLE_SECONDS, LOOK_SECONDS = 30.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A group that handles so many messages of so many keys, each in so many milliseconds."""
+    """A group that handles `messages` messages of `keys` keys, each call in `milliseconds`."""
 
     name: str
     messages: int
@@ -59,7 +59,7 @@ RUNS = (
 
 
 def by_key() -> None:
-    """Each run's messages a second, and the CPU that each took."""
+    """Print each run's messages a second, and CPU per message."""
     for run in RUNS:
         with (
             tempfile.TemporaryDirectory(prefix="rmqd-bench-") as folder,
@@ -71,14 +71,14 @@ def by_key() -> None:
             before = os.getloadavg()[0]
             figures = _drain(Path(folder), nameserver, {**run.group, "handler": handler})
             print(
-                f"{run.name:26} {figures['msgs_per_s']:8,.0f} messages/s  {figures['cpu_us_per_msg']:6.1f} us CPU each"
+                f"{run.name:26} {figures['msgs_per_s']:8,.0f} messages/s  {figures['cpu_us_per_msg']:6.1f} µs CPU each"
                 f"  (load {before:.1f})",
                 flush=True,
             )
 
 
 def knee() -> None:
-    """For each knee: messages a second and p99 of calls, fixed at the knee and by `auto`; again when it has moved."""
+    """Print calls a second and their p99 for each knee, fixed and with `auto`, and again after the knee has moved."""
     for number, at in enumerate(KNEES):
         _look_at_calls(at, at, at)
         _look_at_calls("auto", at, KNEES[(number + 1) % len(KNEES)])
@@ -94,7 +94,7 @@ def _look_at_calls(concurrency: int | str, at: int, then: int) -> None:
         _process([sys.executable, "-m", "bench.knee_server", str(port), str(at), str(CALL_MS)]) as server,
     ):
         assert server.stdout is not None
-        server.stdout.readline()  # it listens
+        server.stdout.readline()  # the server listens
         asyncio.run(_fill(nameserver, enough, QUEUES))
         handler = {"plugin": "bench.knee_calls:Calls", "options": {"port": port}, "concurrency": concurrency}
         path = _configure(Path(folder), nameserver, {"handler": handler})
@@ -155,7 +155,7 @@ def _drain(folder: Path, nameserver: str, group: dict[str, Any]) -> dict[str, An
         for line in process.stdout:
             if line.startswith('{"peer"'):
                 return dict(json.loads(line))
-    raise RuntimeError("the daemon ended before it had handled all")
+    raise RuntimeError("the daemon ended before it had handled all messages")
 
 
 @contextlib.contextmanager
@@ -171,7 +171,7 @@ def _process(command: list[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def main() -> None:
-    """Run what is asked for."""
+    """Run the benchmark that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m bench.slots", description=__doc__)
     parser.add_argument("what", choices=("by_key", "knee"))
     {"by_key": by_key, "knee": knee}[parser.parse_args().what]()

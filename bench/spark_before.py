@@ -1,13 +1,13 @@
-"""`python -m bench.spark_before CHECKOUT`: Spark's source and sink beside those of an older checkout of this project.
+"""`python -m bench.spark_before CHECKOUT`: compare Spark's source and sink with an older checkout of this project.
 
-On one real RocketMQ, in turns, each part in sessions of its own:
+On one real RocketMQ, in turns, each part in separate sessions:
 
-- source: the whole topic into a sink that takes nothing, all columns and three;
+- source: the whole topic into a no-op sink, with all columns and with three;
 - queues: CPU seconds of Spark's processes for a read of 1,000 queues with a message each, here with `maxPartitions`;
-- batches: the median micro-batch of 8 queues with a message each, beside that of a source of 8 partitions in memory;
+- batches: the median micro-batch of 8 queues with a message each, and of a source with 8 partitions in memory;
 - sink: rows of 256 bytes, in two tasks.
 
-The older checkout needs no environment of its own: it runs in this one's.
+The older checkout needs no virtual environment: it runs in this one.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ PROBE_SECONDS: Final = 1800.0  # an old checkout takes minutes to read 1,000 que
 MANY: Final = 1000
 TOPICS: Final = {"source": spark_source.TOPIC, "queues": "bench_many", "batches": "bench_batches", "sink": "bench_sink"}
 OPTIONS: Final = {"queues": {"maxPartitions": "4"}}
-"""Of this checkout; the older one may not know them."""
+"""Options of this checkout, which the older one may not know."""
 
 Figures = dict[str, list[float]]
 
 
 def prepare(cluster: RealCluster, part: str, messages: int) -> None:
-    """Make a part's topic, with what it is to hold."""
+    """Create and fill a part's topic."""
     topic = TOPICS[part]
     if part == "source":
         spark_source.fill(cluster.nameserver, messages)
@@ -62,7 +62,7 @@ def prepare(cluster: RealCluster, part: str, messages: int) -> None:
 
 
 def probe(checkout: Path, part: str, nameserver: str, messages: int, runs: int, options: dict[str, str]) -> Figures:
-    """A part's figures of one checkout, run by run."""
+    """Return the figures of one part in one checkout, run by run."""
     script = Path(__file__).with_name("spark_probe.py")
     done = subprocess.run(
         [sys.executable, "-P", str(script), part, "--nameserver", nameserver, "--topic", TOPICS[part],
@@ -79,21 +79,21 @@ def probe(checkout: Path, part: str, nameserver: str, messages: int, runs: int, 
 
 
 def main() -> int:
-    """Measure, and print a table."""
+    """Run the parts, and print a table."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.spark_before",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("checkout", type=Path, help="the older one")
-    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(TOPICS)} (default: all)")
+    parser.add_argument("checkout", type=Path, help="the older checkout")
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"one of {', '.join(TOPICS)} (default: all)")
     parser.add_argument("--messages", type=int, default=2_000_000, help="messages of the source's topic")
-    parser.add_argument("--runs", type=int, default=3, help="runs that count, of each (default 3)")
+    parser.add_argument("--runs", type=int, default=3, help="counted runs of each (default 3)")
     parser.add_argument("--patience", type=float, default=20, help="seconds to wait for other work to end (default 20)")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(TOPICS):
-        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(TOPICS)}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what was started, as Ctrl-C does
+        parser.error(f"unknown part {', '.join(sorted(unknown))}; expected some of {', '.join(TOPICS)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the started processes, like Ctrl-C
     prepare_archives()
     contenders.build(("java",))
     rows = []
@@ -111,7 +111,7 @@ def main() -> int:
             for name, values in both["now"].items():
                 before, now = statistics.median(both["before"][name]), statistics.median(values)
                 rows.append((f"{part}: {name}", f"{before:,.2f}", f"{now:,.2f}", f"{now / before:.2f}"))
-    print(f"medians of {options.runs} runs\n\n{table(('', 'before', 'now', 'now over before'), rows)}")
+    print(f"medians of {options.runs} runs\n\n{table(('', 'before', 'now', 'ratio'), rows)}")
     return 0
 
 

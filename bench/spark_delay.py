@@ -1,8 +1,8 @@
-"""How late a message is handled at 1,000 a second: by `engine: spark`, and at the least that a micro-batch takes.
+"""The age of messages in the handler at 1,000 a second: in `engine: spark`, and in a bare micro-batch, the floor.
 
-The floor is a source of Spark's Python API that has 1,000 messages a second by the clock, in as many partitions as the
-topic has queues, does nothing with them, and gives one row for each partition, which foreachBatch collects. That is the
-plan of `engine: spark` without RocketMQ, handler and messages. Both go by the default trigger.
+The floor is a source of Spark's Python API with 1,000 messages a second by the clock, in as many partitions as the
+topic has queues. It returns one row for each partition, which foreachBatch collects. This is the plan of
+`engine: spark` without RocketMQ, handler and messages. Both use the default trigger.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tests.rocketmq import RealCluster
 
 RATE = 1000
-WARM_SECONDS = 8.0  # after the first batch, and left out
+WARM_SECONDS = 8.0  # after the first batch; its messages do not count
 FIRST_BATCH_SECONDS = 120.0
 FIRST_MESSAGES = 100
 BODY_BYTES = 256
@@ -43,7 +43,7 @@ QUEUES = 8
 
 
 class FloorSource(DataSource):
-    """Has messages by the clock alone; `began` is when the first one was born, in seconds since 1970."""
+    """A source whose messages are only clock ticks. `began` is the first one's birth, in seconds since 1970."""
 
     @classmethod
     def name(cls) -> str:
@@ -57,7 +57,7 @@ class FloorSource(DataSource):
 
 
 class FloorReader(DataSourceStreamReader):
-    """An offset is a number of messages."""
+    """The reader. An offset is a number of messages."""
 
     def __init__(self, began: float) -> None:
         self._began = began
@@ -85,7 +85,7 @@ class FloorReader(DataSourceStreamReader):
 
 
 def floor(spark: SparkSession, seconds: float) -> float:
-    """The median age in milliseconds at which messages were seen."""
+    """Return the median age of messages in a bare micro-batch, in milliseconds."""
     spark.dataSource.register(FloorSource)
     ages, first = bytearray(), threading.Event()
 
@@ -104,7 +104,7 @@ def floor(spark: SparkSession, seconds: float) -> float:
 
 
 def engine(spark: SparkSession, cluster: RealCluster, topic: str, seconds: float) -> float:
-    """The median age in milliseconds at which messages came to a group's handler, while they are being sent."""
+    """Return the median age of messages in a group's handler, in milliseconds, while they are sent."""
     cluster.create_topic(topic, QUEUES)
     _send(cluster.nameserver, topic, FIRST_MESSAGES)
     first = threading.Event()
@@ -148,7 +148,7 @@ def _send(nameserver: str, topic: str, messages: int) -> None:
 
 @contextlib.contextmanager
 def _ended(query: StreamingQuery, first: threading.Event) -> Iterator[None]:
-    """From the query's first batch on, which takes seconds, until it is stopped. Raises what ended it."""
+    """Wait for the query's first batch, and stop the query after the block. Raises the query's error."""
     try:
         if not first.wait(FIRST_BATCH_SECONDS):
             raise query.exception() or TimeoutError(f"no micro-batch in {FIRST_BATCH_SECONDS:g} s")
@@ -162,5 +162,5 @@ def _ended(query: StreamingQuery, first: threading.Event) -> Iterator[None]:
 def _median_ms(seen: bytes, since: float) -> float:
     ages: list[int] = [age for birth, age in AGE.iter_unpack(seen) if birth >= since * 1e6]
     if not ages:
-        raise RuntimeError("no message came after those that are left out")
+        raise RuntimeError("no message arrived after the warm-up")
     return statistics.median(ages) / 1000

@@ -1,8 +1,8 @@
-"""The same messages, held in memory: handled as `engine: spark` has them handled, and through mapInArrow alone.
+"""The same messages in memory, handled by `engine: spark` and by mapInArrow alone.
 
-Neither way is there a broker. For the engine the pulls of its ranges are answered from memory, and all that follows is
-its own: decoding, the process queue, the handler's slots, acknowledging. mapInArrow gets the rows that the source
-`rocketmq` would make of the same answers, made beforehand, and only counts them.
+Neither has a broker. For the engine, pulls are answered from memory, and the rest is its normal work: decoding, the
+process queue, the handler's slots, acknowledging. mapInArrow gets the rows that the source `rocketmq` would make from
+the same responses, prepared in advance, and only counts them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TOPIC = "bench_spark_memory"
 BROKER = "memory"
 QUEUES = 8
 HELD = 16_384
-"""Messages of a queue that are held; a task goes over them so often as it is told."""
+"""Messages of a queue in memory. A task repeats them for each round."""
 PULL_BATCH = 32
 ROWS_PER_BATCH = PullSettings().rows_per_batch
 BODY_BYTES = 256
@@ -49,7 +49,7 @@ WAIT_SECONDS = 300.0
 
 @functools.cache
 def answers(queue_id: int) -> tuple[bytes, ...]:
-    """The records of a queue, as a broker gives them to pulls of 32."""
+    """Return the records of a queue, as in a broker's responses to pulls of 32."""
     body = (b"abcdefghijklmnopqrstuvwxyz" * (BODY_BYTES // 26 + 1))[:BODY_BYTES]
     made = time.time_ns() // 1_000_000
     records = [
@@ -74,7 +74,7 @@ def answers(queue_id: int) -> tuple[bytes, ...]:
 
 @functools.cache
 def rows(queue_id: int) -> tuple[pa.RecordBatch, ...]:
-    """The same records as the source's rows, in batches of its size."""
+    """Return the same records as rows of the source, in batches of its size."""
     builder, origin = BatchBuilder(Decoding(DEFAULT_COLUMNS)), Origin(MessageQueue(TOPIC, BROKER, queue_id))
     batches = []
     for number, answer in enumerate(answers(queue_id), 1):
@@ -85,13 +85,13 @@ def rows(queue_id: int) -> tuple[pa.RecordBatch, ...]:
 
 
 class MemoryPulls:
-    """Stands for RangePulls, and for its plan: each pull is answered at once."""
+    """Replaces RangePulls and its plan: each pull is answered at once."""
 
     def __init__(self, _client: object, queue_range: QueueRange, _open_bodies: object) -> None:
         self.plan = self
         self.lost = 0
         self.largest_bytes = 0
-        self.spans: list[int] = []  # the low ends of the pulls under way
+        self.spans: list[int] = []  # the low ends of the pulls in flight
         self._queue = queue_range.queue
         self._answers = answers(queue_range.queue_id)
         self._in_flight = queue_range.pull.in_flight
@@ -116,7 +116,7 @@ class MemoryPulls:
         return True
 
     async def take(self) -> Pulled:
-        await asyncio.sleep(0)  # as long as an answer takes that is there already
+        await asyncio.sleep(0)  # as long as a response that has already arrived
         answer = self._answers[self._taken]
         block = decode_messages(answer, self._queue, 0)
         self.largest_bytes = max(self.largest_bytes, len(answer))
@@ -130,7 +130,7 @@ class MemoryPulls:
 
 @contextlib.contextmanager
 def _from_memory() -> Iterator[None]:
-    """Spark's processes are used again, by those who want to pull."""
+    """Replace RangePulls during the block. Spark reuses its processes for real pulls."""
     pulls = vars(range_run)["RangePulls"]
     vars(range_run)["RangePulls"] = MemoryPulls
     try:
@@ -140,7 +140,7 @@ def _from_memory() -> Iterator[None]:
 
 
 class _Reader(DataSourceReader):
-    """A partition for each queue."""
+    """A reader with a partition for each queue."""
 
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
@@ -150,7 +150,7 @@ class _Reader(DataSourceReader):
 
 
 class EngineReader(_Reader):
-    """Has each queue handled, so often as there are rounds."""
+    """Runs the engine on each queue, once for each round."""
 
     def __init__(self, rounds: int, order: GroupOrder) -> None:
         super().__init__(rounds)
@@ -175,7 +175,7 @@ class EngineReader(_Reader):
 
 
 class RowsReader(_Reader):
-    """Gives each queue's rows, so often as there are rounds."""
+    """Returns each queue's rows, once for each round."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         for _ in range(self._rounds):
@@ -183,7 +183,7 @@ class RowsReader(_Reader):
 
 
 class MemoryRows(DataSource):
-    """Rows as the source `rocketmq` has them."""
+    """A source with the rows of the source `rocketmq`."""
 
     @classmethod
     def name(cls) -> str:
@@ -217,21 +217,21 @@ def _count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def through_map_in_arrow(spark: SparkSession, messages: int) -> float:
-    """Rows per second."""
+    """Return the rows per second through mapInArrow."""
     spark.dataSource.register(MemoryRows)
     frame = spark.read.format(MemoryRows.name()).option("rounds", str(rounds(messages))).load()
     return _rate(frame.mapInArrow(_count, "messages bigint"), messages)
 
 
 def through_engine(spark: SparkSession, nameserver: str, batch_size: int, messages: int) -> float:
-    """Messages per second with a handler that does nothing, which gets up to `batch_size` at once."""
+    """Return the messages per second of the engine, with an empty handler and batches of up to `batch_size`."""
     source = _engine_source(order(nameserver, batch_size))
     spark.dataSource.register(source)
     return _rate(spark.read.format(source.name()).option("rounds", str(rounds(messages))).load(), messages)
 
 
 def order(nameserver: str, batch_size: int) -> GroupOrder:
-    """A group with a handler that does nothing, which gets up to `batch_size` messages at once."""
+    """Return a group with an empty handler and batches of up to `batch_size` messages."""
     group = {
         "subscriptions": {TOPIC: "*"},
         "engine": "spark",
@@ -243,10 +243,10 @@ def order(nameserver: str, batch_size: int) -> GroupOrder:
 
 
 def rounds(messages: int) -> int:
-    """How often each queue is gone over for so many messages in all, which must be a multiple of what is held."""
+    """Return the rounds for a total of `messages`. Raises ValueError unless the messages in memory divide it."""
     found, rest = divmod(messages, QUEUES * HELD)
     if rest:
-        raise ValueError(f"{messages} is no multiple of {QUEUES * HELD}")
+        raise ValueError(f"{messages} is not a valid number of messages; expected a multiple of {QUEUES * HELD}")
     return found
 
 
@@ -255,5 +255,5 @@ def _rate(frame: DataFrame, messages: int) -> float:
     seen = sum(int(row.messages) for row in frame.collect())
     seconds = time.perf_counter() - began
     if seen != messages:
-        raise RuntimeError(f"{seen} messages came of {messages}")
+        raise RuntimeError(f"{seen} of {messages} messages arrived")
     return messages / seconds

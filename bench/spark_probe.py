@@ -1,7 +1,7 @@
-"""Measures one checkout's source or sink in a session of its own, for `spark_before`, which runs it by its path.
+"""Measure one checkout's source or sink in a separate session. `spark_before` runs this file by its path.
 
-`rmqd` and the package `bench` are those of the checkout that PYTHONPATH names, so only what old ones have is used. Each
-run prints one line of JSON, a figure by name.
+`rmqd` and the package `bench` are from the checkout in PYTHONPATH, so only features of old checkouts are used. Each run
+prints one line of JSON, with figures by name.
 """
 
 from __future__ import annotations
@@ -24,55 +24,55 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 THREE = "body,queue_offset,store_timestamp"
-BATCHES = 40  # of one message a queue
-LEFT_OUT = 5  # the first ones, which start Spark's processes
+BATCHES = 40  # micro-batches with one message of each queue
+LEFT_OUT = 5  # the first batches, which start Spark's processes
 SINK_ROWS = 200_000
 QUEUES = 8
 
 
 class BareSource(DataSource):
-    """BATCHES micro-batches of QUEUES partitions, each with one row that is made of nothing."""
+    """A source of BATCHES micro-batches with QUEUES partitions, each with one constant row."""
 
     @classmethod
     def name(cls) -> str:
-        """What `format()` is given."""
+        """Return the name for `format()`."""
         return "bench_bare"
 
     def schema(self) -> str:
-        """One column."""
+        """Return a schema of one column."""
         return "body binary"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A reader."""
+        """Return the reader."""
         return BareReader()
 
 
 class BareReader(DataSourceStreamReader):
-    """An offset is the number of a batch."""
+    """The reader. An offset is the number of a batch."""
 
     def initialOffset(self) -> dict[str, Any]:
-        """None was there."""
+        """Begin before the first batch."""
         return {"batch": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """One batch at a time."""
+        """Read one batch at a time."""
         return ReadMaxRows(QUEUES)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The next one."""
+        """Return the end of the next batch."""
         return {"batch": min(start["batch"] + 1, BATCHES)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """As many as there are queues."""
+        """Return a partition for each queue."""
         return [InputPartition(number) for number in range(QUEUES)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[bytes]]:
-        """One row."""
+        """Yield one row."""
         yield (b"x" * 256,)
 
 
 def trigger_ms(frame: DataFrame) -> float:
-    """The median duration of a streaming query's micro-batches, back to back."""
+    """Return the median duration of a streaming query's micro-batches, back to back."""
     query = frame.writeStream.format("noop").start()
     while not any(progress["batchId"] >= BATCHES - 1 for progress in query.recentProgress) and query.isActive:
         time.sleep(0.1)
@@ -82,7 +82,7 @@ def trigger_ms(frame: DataFrame) -> float:
 
 
 class Probe:
-    """What can be measured of one session."""
+    """The measurements in one session."""
 
     def __init__(
         self, spark: SparkSession, nameserver: str, topic: str, messages: int, options: dict[str, str]
@@ -93,7 +93,7 @@ class Probe:
         self._sink = {"nameserver": nameserver, "topic": topic}
 
     def source(self) -> dict[str, float]:
-        """Messages per second of all columns and of three."""
+        """Return messages per second with all columns and with three."""
         found = {}
         for name, more in (("all columns", {}), ("three columns", {"columns": THREE})):
             began = time.perf_counter()
@@ -102,14 +102,14 @@ class Probe:
         return found
 
     def queues(self) -> dict[str, float]:
-        """CPU seconds of Spark's processes for one read."""
+        """Return the CPU seconds of Spark's processes for one read."""
         before = spent_seconds(())
         self._read({})
         spent = spent_seconds(())
         return {"CPU seconds": sum(spent[kind] - before[kind] for kind in spent if kind != BROKER)}
 
     def batches(self) -> dict[str, float]:
-        """The median micro-batch of a message a queue, and that of a bare source."""
+        """Return the median micro-batch with a message for each queue, and of the bare source."""
         self._spark.dataSource.register(BareSource)
         stream = self._spark.readStream
         options = {**self._options, "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(QUEUES)}
@@ -118,7 +118,7 @@ class Probe:
         return {"micro-batch, ms": ours, "bare micro-batch, ms": bare, "micro-batch over bare": ours / bare}
 
     def sink(self) -> dict[str, float]:
-        """Rows per second, in two tasks."""
+        """Return rows per second, in two tasks."""
         body = "cast(repeat('x', 256) AS binary) AS body"
         began = time.perf_counter()
         rows = self._spark.range(0, SINK_ROWS, 1, 2).selectExpr(body)
@@ -131,7 +131,7 @@ class Probe:
 
 
 def main() -> None:
-    """Measure one part some times; the first run does not count and is not printed."""
+    """Measure one part several times. The first run does not count and is not printed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("part", choices=("source", "queues", "batches", "sink"))
     parser.add_argument("--nameserver", required=True)

@@ -1,4 +1,4 @@
-"""What each kind of process spends while Spark works: brokers, JVMs, and Spark's Python processes."""
+"""CPU time of each kind of process while Spark works: brokers, JVMs, and Spark's Python processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BROKER, JVM, PYTHON = "broker", "JVM", "Python"
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """The processes that this one started, theirs included."""
+    """Yield all descendants of a process."""
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in map(int, task.read_text().split()):
@@ -22,12 +22,12 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def own(brokers: Iterable[int]) -> list[int]:
-    """All that belongs to the benchmark and runs, but for the process itself."""
+    """Return all running processes of the benchmark, except for this one."""
     return sorted({*brokers, *descendants(os.getpid())})
 
 
 def spent_seconds(brokers: Iterable[int]) -> dict[str, float]:
-    """CPU seconds so far by kind. This process is none: it waits."""
+    """Return CPU seconds so far by kind, without this process, which only waits."""
     found = {BROKER: 0.0, JVM: 0.0, PYTHON: 0.0}
     brokers = set(brokers)
     for pid in own(brokers):

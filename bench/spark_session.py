@@ -1,4 +1,4 @@
-"""The Spark session of the benchmark: two cores, as in its goals."""
+"""The benchmark's Spark session, with two cores as in its goals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rmqd.spark.prepare import prepare
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MASTER = "local[2,4]"  # four attempts, as rmqd's groups have
+MASTER = "local[2,4]"  # four attempts, like rmqd's groups
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -23,7 +23,7 @@ SETTINGS = {
 
 
 def session() -> SparkSession:
-    """A session whose Python processes find this package, with the format `rocketmq`."""
+    """Return a session with the format `rocketmq`, whose Python processes find this package."""
     from pyspark.sql import SparkSession
 
     paths = [str(contenders.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -1,12 +1,12 @@
-"""`python -m bench.spark_source`: Spark and rmqd on a real RocketMQ, beside what each goal compares them with.
+"""`python -m bench.spark_source`: Spark and rmqd on a real RocketMQ, compared with the counterpart of each goal.
 
-- source: the whole topic into a sink that takes nothing, beside the raw puller on the same topic;
-- kafka: the same beside Spark's own Kafka source on a topic of as many equal records of a real Kafka;
-- handler: `engine: spark` with a handler that does nothing, beside the same rows in memory through mapInArrow alone;
-- delay: how late `engine: spark` handles a message at 1,000 a second, beside a bare micro-batch.
+- source: the whole topic into a no-op sink, compared with the raw puller on the same topic;
+- kafka: the same, compared with Spark's own Kafka source on as many equal records of a real Kafka;
+- handler: `engine: spark` with an empty handler, compared with the same rows in memory through mapInArrow alone;
+- delay: the age of messages in `engine: spark` at 1,000 a second, compared with a bare micro-batch.
 
-Those of a part take turns, after a run of each that does not count. A rate is the messages divided by the time from
-the action's start to its end, planning included.
+The contenders of a part take turns, after an uncounted run of each. A rate is the messages divided by the time from the
+action's start to its end, planning included.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ DELAY, FLOOR = "engine: spark, ms", "bare micro-batch, ms"
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The median of one over another's is to be at least, or at most, a number."""
+    """A limit for the ratio of two medians: at least, or at most, a number."""
 
     what: str
     ours: str
@@ -76,7 +76,7 @@ GOALS = (
 
 @dataclass(slots=True)
 class Measured:
-    """Every run's figure by contender, what its processes spent, and how much else the machine had to do."""
+    """Every run's figure by contender, the CPU of its processes, and the largest share of other work."""
 
     patience_seconds: float
     figures: dict[str, list[float]] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Measured:
         brokers: Callable[[], list[int]],
         messages: int = 0,
     ) -> None:
-        """One run of each that does not count, then `runs` of each; `messages` is what one run has, for CPU figures."""
+        """Run each contender once uncounted, then `runs` times. CPU figures are per message, with `messages` a run."""
         for run in range(-1, runs):
             for name, measure in contenders.items():
                 wait_until_quiet(self.patience_seconds)
@@ -106,12 +106,12 @@ class Measured:
                 say(f"{name}: {figure:,.0f}")
 
     def median(self, name: str) -> float | None:
-        """Of the runs that count; None where there was none."""
+        """Return the median of the counted runs; None if there are none."""
         return statistics.median(self.figures[name]) if name in self.figures else None
 
 
 def fill(nameserver: str, messages: int) -> None:
-    """Store the messages by Java's producer."""
+    """Store the messages with Java's producer."""
     arguments = {"namesrv": nameserver, "topic": TOPIC, "messages": messages, "bytes": BODY_BYTES, "queues": QUEUES}
     options = [
         part for name, value in {**arguments, "batch": 32, "inflight": 64}.items() for part in _pair(name, value)
@@ -123,7 +123,7 @@ def fill(nameserver: str, messages: int) -> None:
 
 
 def raw(nameserver: str, messages: int) -> float:
-    """Messages per second of the raw puller."""
+    """Return the messages per second of the raw puller."""
     command = [sys.executable, "-m", "bench.raw_puller", *_pair("namesrv", nameserver), *_pair("topic", TOPIC)]
     done = subprocess.run(
         [*command, *_pair("group", "bench_spark_raw"), *_pair("messages", messages)],
@@ -135,7 +135,7 @@ def raw(nameserver: str, messages: int) -> float:
 
 
 def read(spark: SparkSession, nameserver: str, columns: tuple[str, ...], messages: int) -> float:
-    """Messages per second of one read by Spark."""
+    """Return the messages per second of one read by Spark."""
     frame = (
         spark.read.format("rocketmq").options(nameserver=nameserver, subscribe=TOPIC, columns=",".join(columns)).load()
     )
@@ -145,7 +145,7 @@ def read(spark: SparkSession, nameserver: str, columns: tuple[str, ...], message
 
 
 def compete(parts: list[str], messages: int, runs: int, delay_seconds: float, patience_seconds: float) -> Measured:
-    """Measure these parts."""
+    """Run these parts. Returns their figures."""
     measured = Measured(patience_seconds)
     with contextlib.ExitStack() as ending:
         cluster = ending.enter_context(
@@ -197,7 +197,7 @@ def compete(parts: list[str], messages: int, runs: int, delay_seconds: float, pa
 
 
 def report(measured: Measured, messages: int, runs: int) -> str:
-    """The goals, and below them all that was measured; for people."""
+    """Return the table of goals, and below it all figures."""
     rows = []
     for goal in GOALS:
         ours, other = measured.median(goal.ours), measured.median(goal.other)
@@ -210,7 +210,7 @@ def report(measured: Measured, messages: int, runs: int) -> str:
             )
     text = (
         f"medians of {runs} runs; {messages:,} messages of {BODY_BYTES} bytes in {QUEUES} queues, local[2], no-op sink"
-        f"\n\n{table(('what', 'rmqd', 'other', 'ratio', 'goal', ''), rows)}\n\n{_details(measured)}"
+        f"\n\n{table(('comparison', 'rmqd', 'other', 'ratio', 'goal', ''), rows)}\n\n{_details(measured)}"
     )
     if measured.foreign >= QUIET_SHARE:
         text += f"\n\nother work had up to {measured.foreign:.0%} of the machine"
@@ -239,23 +239,23 @@ def _pair(name: str, value: object) -> tuple[str, str]:
 
 
 def main() -> int:
-    """Measure, and print the tables."""
+    """Run the parts, and print the tables."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.spark_source", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"one of {', '.join(PARTS)} (default: all)")
     parser.add_argument("--messages", type=int, default=2_000_000, help="messages in the topic (default 2000000)")
-    parser.add_argument("--runs", type=int, default=3, help="runs that count, of each (default 3)")
-    parser.add_argument("--delay-seconds", type=float, default=20, help="how long a delay is looked at (default 20)")
-    parser.add_argument("--quick", action="store_true", help="see that all works: few messages, one run")
+    parser.add_argument("--runs", type=int, default=3, help="counted runs of each (default 3)")
+    parser.add_argument("--delay-seconds", type=float, default=20, help="how long delays are measured (default 20)")
+    parser.add_argument("--quick", action="store_true", help="a short check: few messages, one run")
     parser.add_argument("--patience", type=float, default=20, help="seconds to wait for other work to end (default 20)")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):
-        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+        parser.error(f"unknown part {', '.join(sorted(unknown))}; expected some of {', '.join(PARTS)}")
     parts = options.parts or list(PARTS)
     if options.quick:
         options.messages, options.runs, options.delay_seconds, options.patience = 131_072, 1, 4, 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what was started, as Ctrl-C does
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the started processes, like Ctrl-C
     prepare_archives()
     contenders.build(("java",))
     if "kafka" in parts:

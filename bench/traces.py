@@ -1,4 +1,4 @@
-"""How much of a contender's message trace is really there: what cannot be sent in time, clients drop."""
+"""How much of a contender's message trace reached the broker. Clients drop records that they cannot send in time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PULL_MESSAGE, FOUND, NOT_FOUND, MOVED = 11, 0, 19, 21
 
 
 def stored(cluster: RealCluster) -> dict[offsets.Queue, int]:
-    """Where the trace of whoever runs next begins."""
+    """Return the offsets at which the next contender's trace begins."""
     return offsets.stored(cluster, TOPIC)
 
 
 def handled(cluster: RealCluster, group: str, since: dict[offsets.Queue, int]) -> int:
-    """Of how many messages trace says since then that the group has handled them."""
+    """Return how many messages the group has handled since then, according to the trace."""
     addresses = offsets.queues(cluster, TOPIC)
     return sum(_handled_in(cluster, addresses[queue], queue, group, start) for queue, start in since.items())
 
@@ -48,7 +48,7 @@ def _pull(queue: offsets.Queue, offset: int) -> dict[str, object]:
         "queueId": queue.queue_id,
         "queueOffset": offset,
         "maxMsgNums": PULL_BATCH,
-        "sysFlag": 4,  # the subscription comes along; the broker is not to wait for more
+        "sysFlag": 4,  # with the subscription, and without a long poll
         "commitOffset": 0,
         "suspendTimeoutMillis": 0,
         "subscription": "*",

@@ -1,6 +1,6 @@
-"""What a call of `webhook` costs by how many are under way: `python -m bench.webhook_calls PORT [UNDER_WAY...]`.
+"""The cost of a `webhook` call by the number of calls in flight: `python -m bench.webhook_calls PORT [IN_FLIGHT...]`.
 
-The server is `python -m bench.knee_server PORT 1000 100`, which takes 100 ms for a call, in a process of its own. The
+The server is `python -m bench.knee_server PORT 1000 100` in a separate process, which takes 100 ms for a call. The
 event loop is uvloop.
 """
 
@@ -19,13 +19,13 @@ ROUNDS = 20
 
 
 async def main(port: int, under_way: int) -> None:
-    """Print calls a second and CPU time a call, from the second call of each connection on."""
+    """Print calls a second and CPU time per call, without the first call of each connection."""
     options = {"url": f"http://127.0.0.1:{port}/", "max_connections": 300}
     handler = Webhook(Webhook.Options.model_validate(options))
     await handler.start()
 
     async def calls(place: int, count: int) -> None:
-        await asyncio.sleep(0.1 * place / under_way)  # as messages come, not all in one moment
+        await asyncio.sleep(0.1 * place / under_way)  # spread like arriving messages
         for _ in range(count):
             await handler.handle(make_batch(make_message(b"{}")))
 
@@ -36,9 +36,7 @@ async def main(port: int, under_way: int) -> None:
     began, cpu = time.monotonic(), time.process_time()
     await all_at_once(ROUNDS)
     seconds, cpu, count = time.monotonic() - began, time.process_time() - cpu, ROUNDS * under_way
-    print(
-        f"{under_way} under way: {count / seconds:.1f} calls/s, {cpu / count * 1000:.2f} ms of CPU a call", flush=True
-    )
+    print(f"{under_way} in flight: {count / seconds:.1f} calls/s, {cpu / count * 1000:.2f} ms CPU per call", flush=True)
     await handler.stop()
 
 

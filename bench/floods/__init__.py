@@ -1,1 +1,1 @@
-"""What a hostile or damaged peer does to a daemon: how long its event loop is kept, and how much memory it takes."""
+"""The effect of a hostile or damaged peer on a daemon: how long its event loop is blocked, and its memory."""

@@ -1,4 +1,4 @@
-"""`python -m bench.floods`: a scripted peer floods a daemon, one case after the other."""
+"""`python -m bench.floods`: flood a daemon with a scripted peer, one case after the other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOT_DONE = "not done"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one case did to one daemon."""
+    """The result of one case with one daemon."""
 
     kept_ms: float
     rss_mib: float
@@ -32,12 +32,12 @@ class Result:
     remark: str
 
     def row(self) -> str:
-        """Its cells of the table."""
-        return f"{self.kept_ms:9,.0f} | {self.rss_mib:8,.0f} | {self.seconds:7.1f} | {self.remark:24}"
+        """Return its cells of the table."""
+        return f"{self.kept_ms:10,.0f} | {self.rss_mib:8,.0f} | {self.seconds:7.1f} | {self.remark:24}"
 
 
 async def run(case: Case, checkout: Path) -> Result:
-    """Start a daemon, flood it, and look at it until it is done. Raises FloodedError where it does not start."""
+    """Start a daemon, flood it, and watch it until it is done. Raises FloodedError if it does not start."""
     with tempfile.TemporaryDirectory() as folder:
         async with Peer() as peer:
             broker = ScriptedBroker(peer)
@@ -70,10 +70,15 @@ async def _flood(case: Case, stage: Stage, daemon: Flooded) -> Result:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     root = argparse.ArgumentParser(prog="python -m bench.floods", description=__doc__)
-    root.add_argument("--before", type=Path, metavar="DIR", help="another checkout with a .venv: its rmqd takes turns")
-    root.add_argument("--only", default="", metavar="TEXT", help="the cases that have this in their names")
+    root.add_argument(
+        "--before",
+        type=Path,
+        metavar="DIR",
+        help="another checkout with a .venv, whose rmqd runs in turns with this one",
+    )
+    root.add_argument("--only", default="", metavar="TEXT", help="run only cases with this text in their names")
     root.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as JSON")
     return root
 
@@ -82,8 +87,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the cases and print their table as they end."""
     options = parser().parse_args(arguments)
     checkouts = {"here": ROOT} | ({"before": options.before.resolve()} if options.before else {})
-    print(f"| {'case':28} | rmqd   | kept ms   | peak MiB | seconds | {'':24} |")
-    print(f"|{'-' * 30}|--------|-----------|----------|---------|{'-' * 26}|", flush=True)
+    print(f"| {'case':28} | rmqd   | blocked ms | peak MiB | seconds | {'':24} |")
+    print(f"|{'-' * 30}|--------|------------|----------|---------|{'-' * 26}|", flush=True)
     figures: dict[str, dict[str, object]] = {}
     for case in CASES:
         if options.only not in case.name:

@@ -1,4 +1,4 @@
-"""What the peer does in each case, and when that is over."""
+"""The peer's actions in each case, and the end of the case."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RUBBISH: Final = b"HTTP/1.1 400 Bad Request\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The peer, as which a name server and a broker speak."""
+    """The peer, which acts as name server and broker."""
 
     peer: Peer
     broker: ScriptedBroker
@@ -39,7 +39,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One flood: `begin` returns when the daemon is done with it, with a remark."""
+    """One flood. `begin` returns a remark when the daemon has processed the flood."""
 
     name: str
     begin: Callable[[Stage], Awaitable[str]]
@@ -47,13 +47,13 @@ class Case:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait until something is true."""
-    while not condition():  # noqa: ASYNC110 - there is no event for it
+    """Wait until `condition` returns a true value."""
+    while not condition():  # noqa: ASYNC110 - no event reports it
         await asyncio.sleep(LOOK_SECONDS)
 
 
 async def running_infos(count: int, stage: Stage) -> str:
-    """A broker asks for the group's running info, with the stacks of all threads."""
+    """A broker requests the group's running info, with the stacks of all threads."""
     fields = {"consumerGroup": GROUP, "jstackEnable": "true", "clientId": "x"}
     for _ in range(count):
         await stage.peer.push(RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
@@ -62,7 +62,7 @@ async def running_infos(count: int, stage: Stage) -> str:
 
 
 async def unknown_requests(count: int, stage: Stage) -> str:
-    """A broker sends requests that no member knows, in one piece."""
+    """A broker sends unknown requests in one piece."""
     frames = b"".join(encode_request(UNKNOWN_CODE, number, {}) for number in range(count))
     stage.peer.send(frames)
     await until(lambda: len(stage.peer.answers) >= count)
@@ -70,7 +70,7 @@ async def unknown_requests(count: int, stage: Stage) -> str:
 
 
 async def reset(count: int, as_list: bool, stage: Stage) -> str:
-    """A broker pushes a reset of very many queues, of which the group has one."""
+    """A broker pushes a reset of very many queues; the group has one of them."""
     await stage.broker.store(stage.queue, b"0", b"1")
     await until(lambda: stage.broker.offsets.get((GROUP, stage.queue)) == 2)
     before = len(stage.broker.commits)
@@ -83,7 +83,7 @@ async def reset(count: int, as_list: bool, stage: Stage) -> str:
 
 
 async def route(body: Callable[[Stage], bytes], stage: Stage) -> str:
-    """A name server answers once with a route that is absurd, and is asked three times more."""
+    """A name server returns an absurd route once, and is queried three more times."""
     code = RequestCode.GET_ROUTEINFO_BY_TOPIC
     absurd, given = Reply(body=body(stage)), list[bool]()
 
@@ -95,24 +95,24 @@ async def route(body: Callable[[Stage], bytes], stage: Stage) -> str:
         return Reply(ResponseCode.SYSTEM_BUSY, "later")
 
     stage.peer.on(code, answer)
-    await until(lambda: len(given) > 3)  # what the route makes the daemon do comes after it is read
+    await until(lambda: len(given) > 3)  # the daemon uses the route after reading it
     return ""
 
 
 def loose(stage: Stage) -> bytes:
-    """Nearly as large as a frame may be, in the dialect that the fast parser does not read, of tiny objects."""
+    """Return a huge route of tiny objects, nearly a full frame, in the dialect that the fast parser cannot read."""
     return b'{"queueDatas":[],"brokerDatas":[],"x":[' + b"{0:1}," * ((16 * MIB - 1000) // 6) + b"{0:1}]}"
 
 
 def very_long(stage: Stage) -> bytes:
-    """A topic of a million queues."""
+    """Return the route of a topic with a million queues."""
     return route_of({BROKER: stage.peer.address}, 1_000_000).to_json()
 
 
 async def bombs(kind: CompressionType, plain_mib: float, count: int, stage: Stage) -> str:
-    """Small messages that become large ones."""
+    """The broker has small messages that decompress to large ones."""
     body = bytes(int(plain_mib * MIB))
-    if kind is CompressionType.ZSTD:  # without the size in front, as Java writes it
+    if kind is CompressionType.ZSTD:  # without the size in front, like Java's
         stream = zstandard.ZstdCompressor().compressobj()
         packed = stream.compress(body) + stream.flush()
     else:
@@ -124,14 +124,14 @@ async def bombs(kind: CompressionType, plain_mib: float, count: int, stage: Stag
 
 
 async def large_messages(count: int, stage: Stage) -> str:
-    """Messages of 1 MiB, for a handler that litters."""
+    """The broker has messages of 1 MiB, for a handler that leaves garbage."""
     await stage.broker.store(stage.queue, *[bytes(MIB)] * count)
     await until(lambda: stage.broker.offsets.get((GROUP, stage.queue)) == count)
     return ""
 
 
 async def rubbish(stage: Stage) -> str:
-    """A broker's address at which something else answers; how often it is tried."""
+    """A server that is not a broker answers at a broker's address. Returns the number of connections."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
@@ -148,7 +148,7 @@ async def rubbish(stage: Stage) -> str:
 
 def _answered(stage: Stage) -> str:
     busy = sum(answer.code == ResponseCode.SYSTEM_BUSY for answer in stage.peer.answers.values())
-    return f"{busy} told to ask again"
+    return f"{busy} rejected as busy"
 
 
 def _bombs(kind: CompressionType, plain_mib: float, count: int, pull_batch: int) -> Case:
@@ -156,7 +156,7 @@ def _bombs(kind: CompressionType, plain_mib: float, count: int, pull_batch: int)
     return Case(name, partial(bombs, kind, plain_mib, count), Settings(pull_batch=pull_batch))
 
 
-# so many bodies of LZ4 fit into a frame
+# 48 bodies of LZ4 fit into a frame
 _LARGE_BATCHES: Final = {CompressionType.ZLIB: 128, CompressionType.ZSTD: 128, CompressionType.LZ4: 48}
 
 CASES: Final = (

@@ -1,4 +1,4 @@
-"""A daemon in a process of its own that a scripted peer floods, and what is seen of it from outside."""
+"""A daemon in a separate process that a scripted peer floods, and its figures seen from outside."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from bench.floods.loop_watch import NOTE, SINCE, SINCE_AT
 GROUP, TOPIC = "flooded", "floods"
 HERE = Path(__file__).resolve().parent
 START_SECONDS = 30.0
-SETTLE_SECONDS = 1.0  # what the start still has to do is no part of the figure
-MOST_MIB = 4096  # above this it is killed: the machine is not to swap
+SETTLE_SECONDS = 1.0  # the end of the start does not count
+MOST_MIB = 4096  # above this the daemon is killed, so that the machine does not swap
 
 
 class FloodedError(Exception):
-    """The daemon did not start, or ended by itself, or was killed."""
+    """The daemon did not start, exited, or was killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How the daemon is configured for a case."""
+    """The daemon's configuration for a case."""
 
     pull_batch: int = 32
     litters: bool = False
-    """Whether its handler leaves cycles of garbage."""
+    """Whether the handler leaves reference cycles."""
 
 
 class Flooded:
@@ -43,41 +43,41 @@ class Flooded:
         self._note = note
 
     def begin(self) -> None:
-        """Count from here on."""
+        """Begin to measure."""
         SINCE.pack_into(self._note, SINCE_AT, time.monotonic())
 
     @property
     def has_started(self) -> bool:
-        """Whether its event loop has come by."""
+        """Return whether the event loop has run."""
         return float(NOTE.unpack(self._note[: NOTE.size])[0]) > 0
 
     @property
     def kept_ms(self) -> float:
-        """How long the loop was kept at worst since `begin`; one that is kept now counts until now."""
+        """The longest time that the loop was blocked since `begin`, including a block that still lasts."""
         beat, worst, _ = NOTE.unpack(self._note[: NOTE.size])
         return float(max(worst, time.monotonic() - beat)) * 1000
 
     def rss_mib(self, *, peak: bool = False) -> float:
-        """Its resident memory, now or at most so far. Raises FloodedError where it has ended."""
+        """Return the resident memory, now or its peak. Raises FloodedError if the daemon has ended."""
         name = "VmHWM" if peak else "VmRSS"
         try:
             lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
             return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(name))
         except (OSError, StopIteration):
-            raise FloodedError("ended by itself") from None
+            raise FloodedError("the daemon exited") from None
 
     async def watch_over(self) -> None:
-        """Wait until it has ended or takes too much memory; raises FloodedError for either."""
+        """Wait until the daemon has ended or takes too much memory. Raises FloodedError in both cases."""
         while True:
             if self._process.returncode is not None or self.rss_mib() > MOST_MIB:
                 ended = self._process.returncode is not None
-                raise FloodedError("ended by itself" if ended else f"killed at {MOST_MIB:,} MiB")
+                raise FloodedError("the daemon exited" if ended else f"killed at {MOST_MIB:,} MiB")
             await asyncio.sleep(0.05)
 
 
 @contextlib.asynccontextmanager
 async def flooded(nameserver: str, settings: Settings, checkout: Path, directory: Path) -> AsyncIterator[Flooded]:
-    """A daemon of a checkout, for the length of the block. Raises FloodedError where it does not start."""
+    """Run a daemon of a checkout during the block. Raises FloodedError if it does not start."""
     notes = directory / "notes"
     notes.write_bytes(bytes(NOTE.size))
     config = directory / "rmqd.yaml"

@@ -1,6 +1,6 @@
-"""The handler of the daemon that is flooded: it notes how late the event loop is, in a file that is shared.
+"""The handler of the flooded daemon. It records the delay of the event loop in a shared file.
 
-The daemon may be one of another checkout, so this imports nothing but the standard library.
+The daemon may be from another checkout, so this module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from struct import Struct
 from typing import Any
 
 TICK_SECONDS = 0.005
-NOTE = Struct("=ddd")  # when the loop last came by, how late it was at worst, and since when that counts
+NOTE = Struct("=ddd")  # time of the loop's last run, its longest delay, and the begin of the measurement
 SINCE = Struct("=d")
 SINCE_AT = NOTE.size - SINCE.size
 
 
 class Watch:
-    """Handles messages as it is told: looks at each body, or leaves garbage that only Python's collector frees."""
+    """Reads each message's body, and if `litters` is set, leaves garbage that only Python's collector frees."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._path = Path(options["file"])
         self._litters = bool(options["litters"])
 
     async def start(self) -> None:
-        """Begin to watch; the watch ends with the process."""
+        """Begin to watch, until the process ends."""
         with self._path.open("r+b") as file:
             self._note = mmap.mmap(file.fileno(), NOTE.size)
         self._task = asyncio.create_task(self._watch())
 
     async def handle(self, batch: Any) -> None:
-        """Look at each message's body."""
+        """Read each message's body."""
         for message in batch:
             len(message.body)
             if self._litters:
                 try:
                     int("no number")
                 except ValueError as error:
-                    kept = error  # noqa: F841 - a cycle: its frame, which has the batch, has it
+                    kept = error  # noqa: F841 - a cycle: exception, its frame with the batch, and this name
 
     async def _watch(self) -> None:
         worst = since = 0.0

@@ -1,6 +1,7 @@
-"""Fills a topic and reads it by Spark's own Kafka source, as it is told on standard input. Knows nothing of rmqd.
+"""Fill a topic and read it with Spark's own Kafka source, on commands from standard input. Does not use rmqd.
 
-Arguments: Kafka's address, the topic, its partitions, the session's settings as JSON. One JSON object in, one out.
+Arguments: Kafka's address, the topic, its partitions, the session's settings as JSON. Commands and responses are JSON
+objects, one a line.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pyspark.sql import SparkSession
 
 
 def fill(spark: SparkSession, kafka: dict[str, str], topic: str, partitions: int, records: int, size: int) -> None:
-    """Values of this size in turns to each partition, without keys and headers."""
+    """Store values of `size` bytes in each partition in turn, without keys and headers."""
     rows = spark.range(0, records, 1, partitions).selectExpr(
         f"cast(rpad(cast(id as string), {size}, 'abcdefghijklmnopqrstuvwxyz') as binary) as value",
         f"cast(id % {partitions} as int) as partition",
@@ -24,11 +25,11 @@ def fill(spark: SparkSession, kafka: dict[str, str], topic: str, partitions: int
     rows.write.format("kafka").options(**kafka, **unnumbered, topic=topic).save()
     stored = spark.read.format("kafka").options(**kafka, subscribe=topic, startingOffsets="earliest").load().count()
     if stored != records:
-        raise RuntimeError(f"{stored} records are stored of {records}")
+        raise RuntimeError(f"{stored} of {records} records are stored")
 
 
 def read(spark: SparkSession, kafka: dict[str, str], topic: str) -> float:
-    """Seconds for the whole topic into a sink that takes nothing."""
+    """Read the whole topic into a no-op sink. Returns the seconds."""
     frame = spark.read.format("kafka").options(**kafka, subscribe=topic, startingOffsets="earliest").load()
     began = time.perf_counter()
     frame.write.format("noop").mode("overwrite").save()

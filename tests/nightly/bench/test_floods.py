@@ -36,12 +36,12 @@ async def test_a_flood_that_is_over_has_its_figures() -> None:
         return await unknown_requests(20, stage)
 
     result = await floods.run(Case("a few", flood), ROOT)
-    assert result.remark == "0 told to ask again"
+    assert result.remark == "0 rejected as busy"
     assert result.rss_mib > 20
 
 
 async def test_a_daemon_that_ends_is_said_to_have_ended() -> None:
-    assert (await floods.run(Case("killed", partial(signal_it, signal.SIGKILL)), ROOT)).remark == "ended by itself"
+    assert (await floods.run(Case("killed", partial(signal_it, signal.SIGKILL)), ROOT)).remark == "the daemon exited"
 
 
 async def test_a_loop_that_is_kept_to_the_end_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ def test_a_stalled_start_does_not_flatter_the_others_start() -> None:
     found = results("batch 1", java=runs)
     assert notes(found) == [
         "batch 1: 2 of 3 starts of java had no message for 20 s or longer; "
-        "they are left out of its seconds to first and last message"
+        "its seconds to first and last message exclude them"
     ]
 
 
