@@ -7,9 +7,7 @@ Four times a second `_tick` looks for calls past their deadline (`consume_timeou
 asynchronous handler. If the call ignores the cancellation, the slot gets a new worker, and nothing waits for the old
 one. The thread of a synchronous handler cannot be cancelled, so the worker continues with a new thread. Such calls are
 *abandoned* and counted. When as many calls are abandoned as may run at once, the group fails with HandlerHungError. An
-orderly group does not end calls: the deadline is reported, and the call's result counts.
-
-This is the same for all consume modes. `concurrently`, `orderly` and `by_key` define how a batch begins and ends.
+orderly group does not end calls: the deadline is reported, and the call's result counts. All consume modes share this.
 """
 
 from __future__ import annotations
@@ -304,8 +302,8 @@ class HandlerSlots(WorkerService):
             self._hold("hung")
         elif self._hung and not self.is_settling():  # the hung messages are sent back, so the next start does not hang
             raise HandlerHungError(
-                f"all {self.concurrency} slots of handler {self.handler_name} hang past consume_timeout; set a timeout for "
-                "every request that the handler makes"
+                f"all {self.concurrency} slots of handler {self.handler_name} hang past consume_timeout; "
+                "set a timeout for every request that the handler makes"
             )
 
     def _are_calls_waited_for(self) -> bool:

@@ -2,7 +2,7 @@
 
 `rebalance` divides the queues as every member does; ownership governs the moment of the hand-over. There are two kinds.
 In a group that is not orderly the next owner waits for the previous one, for a limited time. In an orderly group it
-waits for the queue's lock, without a limit. docs/proof/ownership.md describes the brokers' part and the resulting rules.
+waits for the queue's lock, without a limit. docs/proof/ownership.md describes the brokers' part and the rules.
 
     rebalance     Rebalance: a pass over all topics; acquires and releases queues
     chosen        ChosenDivision: queues that a program assigned, without a group
