@@ -1,7 +1,7 @@
-"""How a process of Spark reaches RocketMQ: name servers, keys and TLS, from options or from a group's configuration.
+"""Access to RocketMQ for Spark processes: name servers, keys and TLS, from options or from a group's configuration.
 
-Spark shows options in plans, in its UI and in its event logs. So options have only references to secrets, and each
-process, on the driver and on executors, resolves them for itself. Pure except for that.
+Spark shows options in plans, in its UI and in its event logs. So options contain only references to secrets, and each
+process, on the driver and on executors, resolves them itself. No other I/O.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ NAMES: Final = ("nameserver", "accessKey", "secretKey", "securityToken", "tls", 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The settings of a client. Pickles. `has_references`: secrets are references, as options give them."""
+    """The settings of a client. Picklable. `has_references`: secrets are references, as in options."""
 
     options: ClientOptions
     has_references: bool = False
 
     @property
     def nameserver(self) -> str:
-        """The name servers, for people."""
+        """The name servers, for display."""
         return self.options.shown_nameserver
 
     def client_options(self) -> ClientOptions:
-        """The client's options, with references resolved in this process. Raises RmqdError if one cannot be."""
+        """Return the client's options, with references resolved in this process. Raises RmqdError if that fails."""
         if not self.has_references:
             return self.options
         options = self.options
@@ -48,7 +48,7 @@ class Access:
         )
 
     def credentials(self) -> Credentials | None:
-        """The credentials to sign requests with; None if requests are not signed. Raises as `client_options` does."""
+        """Return the credentials to sign requests; None if they are not signed. Raises like `client_options`."""
         options = self.client_options()
         if not options.access_key:
             return None
@@ -56,11 +56,11 @@ class Access:
 
 
 def read_access(values: Mapping[str, str]) -> tuple[Access, list[str]]:
-    """Read those of the options, by their proper names, that are in NAMES; and a line for each problem with them."""
+    """Read the options in NAMES, given by their proper names. Return also a line for each problem."""
     problems = []
     servers: tuple[str, ...] = ()
     if "nameserver" not in values:
-        problems.append("nameserver: is missing: host:port, several separated by ;")
+        problems.append("nameserver: missing; expected host:port, several separated by ;")
     else:
         try:
             servers = tuple(nameservers(values["nameserver"]).split(";"))
@@ -69,12 +69,12 @@ def read_access(values: Mapping[str, str]) -> tuple[Access, list[str]]:
     for name in SECRET:
         if "${" not in values.get(name, "${"):
             problems.append(
-                f"{name}: Spark shows options in plans and logs; accepted are ${{NAME}} (an environment variable) and "
-                "${file:PATH}, which each of Spark's Python processes looks up for itself"
+                f"{name}: Spark shows options in plans and logs; expected a reference, which each of Spark's Python "
+                "processes resolves: ${NAME} (an environment variable) or ${file:PATH}"
             )
     for one, other in (("accessKey", "secretKey"), ("secretKey", "accessKey"), ("securityToken", "secretKey")):
         if values.get(one) and not values.get(other):
-            problems.append(f"{other}: is missing beside {one}")
+            problems.append(f"{other}: missing; {one} needs it")
     tls, more = _read_tls(values)
     options = ClientOptions(
         nameservers=servers,
@@ -91,13 +91,13 @@ def _read_tls(values: Mapping[str, str]) -> tuple[TlsOptions, list[str]]:
     for name in flags.keys() & values.keys():
         word = values[name].strip().lower()
         if word not in ("true", "false"):
-            problems.append(f"{name}: {values[name]!r} is neither true nor false")
+            problems.append(f"{name}: {values[name]!r} is not a valid truth value; expected true or false")
         flags[name] = word == "true"
     if not flags["tls"]:
         problems += [f"{name}: needs tls=true" for name in TLS if name in values]
     for one, other in (("tlsCertFile", "tlsKeyFile"), ("tlsKeyFile", "tlsCertFile")):
         if values.get(one) and not values.get(other):
-            problems.append(f"{other}: is missing beside {one}")
+            problems.append(f"{other}: missing; {one} needs it")
     tls = TlsOptions(
         enabled=flags["tls"],
         ca_file=values.get("tlsCaFile", ""),
@@ -114,4 +114,4 @@ def _value(name: str, text: str) -> str:
     try:
         return substitute(text, os.environ)
     except SubstitutionError as error:
-        raise RmqdError(f"{name}: {error} (by this process of Spark)") from None
+        raise RmqdError(f"{name}: {error} (in this Spark process)") from None

@@ -1,4 +1,4 @@
-"""What brokers and name servers answered about many queues, each of which may have been answered or not. Pure."""
+"""The answers of brokers and name servers for many queues, and their errors. No I/O."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ T = TypeVar("T")
 
 
 class MasterAwayError(RemotingError):
-    """Routes name slaves of the broker, but no master, and only a master can answer the question."""
+    """The broker's master is missing in all routes, and only a master can answer."""
 
 
-# waiting a moment changes none of them
+# errors that do not go away after a moment
 AWAY: Final = RouteNotFoundError, TopicNotExistError, MasterAwayError
 
 
 @dataclass(frozen=True, slots=True)
 class Answers(Generic[T]):
-    """The answers about many queues, and the errors of the queues without an answer."""
+    """The answers for many queues, and the errors of queues without an answer."""
 
     found: dict[MessageQueue, T] = field(default_factory=dict)
     failed: dict[MessageQueue, RmqdError] = field(default_factory=dict)
 
     @property
     def away(self) -> frozenset[MessageQueue]:
-        """The queues whose topic, broker or master is in no route. The other answers are complete without them."""
+        """Queues whose topic, broker or master is in no route. The other answers are complete without them."""
         return frozenset(queue for queue, error in self.failed.items() if isinstance(error, AWAY))
 
     @property
     def failures(self) -> list[RmqdError]:
-        """The errors of all other queues that were not answered."""
+        """The errors of all other queues without an answer."""
         return [error for error in self.failed.values() if not isinstance(error, AWAY)]
 
 
 def those_there(answers: Answers[T]) -> dict[MessageQueue, T]:
-    """The answers about all queues but those that are away. Raises the first error where there is one."""
+    """Return the answers for all queues except missing ones. Raises the first other error if there is one."""
     for error in answers.failures:
         raise error
     return answers.found

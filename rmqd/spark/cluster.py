@@ -1,7 +1,7 @@
-"""Asks a RocketMQ cluster from synchronous code: one client for each process and name server, in a thread.
+"""Queries a RocketMQ cluster from synchronous code: one client for each process and name server, in a thread.
 
-Spark calls sources synchronously, in processes of its own that it forks and reuses. A client is made when it is first
-asked for, and kept for the next batch; a process that was forked meanwhile makes another one.
+Spark calls sources synchronously, in processes that it forks and reuses. A client is created on first use, and kept for
+the next batch; a process forked later creates its own.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-DEADLINE_SECONDS: Final = 20.0  # for what asks many queues, each request having its own 3 s
+DEADLINE_SECONDS: Final = 20.0  # for queries of many queues; each request has its own limit of 3 s
 ROUTE_SECONDS: Final = 1.0
 
 _clusters: dict[tuple[int, Access], Cluster] = {}
@@ -50,7 +50,7 @@ _lock = threading.Lock()
 
 
 def cluster_of(access: Access) -> Cluster:
-    """This process's client of a cluster. Raises RmqdError if a secret or file that it needs is missing."""
+    """Return this process's client of a cluster. Raises RmqdError if a required secret or file is missing."""
     with _lock:
         key = os.getpid(), access
         if key not in _clusters:
@@ -59,92 +59,94 @@ def cluster_of(access: Access) -> Cluster:
 
 
 def close_clusters() -> None:
-    """Close this process's clients. A later `cluster_of` makes new ones."""
+    """Close this process's clients. A later `cluster_of` creates new ones."""
     with _lock:
         for key in [key for key in _clusters if key[0] == os.getpid()]:
             _clusters.pop(key).close()
 
 
 class Cluster:
-    """A client for synchronous code. Methods block, may be called in any thread, and raise RmqdError unless they return
-    `Answers`."""
+    """A client for synchronous code.
+
+    Methods block, may be called in any thread, and raise RmqdError unless they return `Answers`.
+    """
 
     def __init__(self, access: Access) -> None:
         log_to_stderr()
         options = access.client_options()
         self._looked_at: dict[str, float] = {}
         self._loop = asyncio.new_event_loop()
-        # a daemon: Spark ends its Python processes without asking
+        # a daemon thread, because Spark ends its Python processes without notice
         self._thread = threading.Thread(target=self._loop.run_forever, name="rmqd.spark", daemon=True)
         self._thread.start()
         self._client = self._run(_make_client(options))
         self._ends = QueueEnds(self._asked)
-        self._of_known_kind: set[str] = set()  # topics whose brokers were asked
+        self._of_known_kind: set[str] = set()  # topics whose type is already checked
 
     def close(self) -> None:
-        """Close the connections and end the thread. Nothing may be asked any more."""
+        """Close the connections and end the thread. Do not use the client after that."""
         self._run(self._client.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     def topics(self) -> tuple[str, ...]:
-        """Every topic that the name server knows."""
+        """Return all topics that the name server knows."""
         client = self._client
         return self._run(client.name_servers.ask(lambda address: topic_list(client.remoting, address)))
 
     def queues(self, topics: Iterable[str]) -> Answers[list[MessageQueue]]:
-        """The readable queues of topics, as the name server tells them now; keyed by a queue of the topic's name."""
+        """Return the readable queues in the current routes of topics. The keys are queues that name only a topic."""
         keys = [MessageQueue(topic, "", -1) for topic in topics]
         return self._run(self._each(keys, lambda queue: self._queues_of(queue.topic)))
 
     def replicas(self, queue: MessageQueue) -> tuple[Replica, ...]:
-        """The replicas of a queue's broker, the master first; empty if none is known."""
+        """Return the replicas of a queue's broker, the master first; empty if none is known."""
         with contextlib.suppress(RmqdError):
             self._run(self._know_master(queue))
         known = self._client.routes.brokers().get(queue.broker_name, {})
         return tuple(Replica(*each) for each in sorted(known.items()))
 
     def replicas_now(self, queue: MessageQueue) -> tuple[Replica, ...]:
-        """The same by the topic's route, which is asked for: see the function."""
+        """Return the replicas in the topic's current route; see the function `replicas_now`."""
         return self._run(replicas_now(self._client.routes, queue))
 
     def min_offsets(self, queues: Iterable[MessageQueue]) -> Answers[int]:
-        """The offsets of the oldest messages; 0 where nothing was ever stored."""
+        """Return the offsets of the oldest messages; 0 for a queue that never had messages."""
         return self._run(self._ends.first(queues))
 
     def max_offsets(self, queues: Iterable[MessageQueue], *, of_slaves: bool = False) -> Answers[int]:
-        """The offsets that the next messages will get. With `of_slaves`, a slave is asked if there is no master."""
+        """Return the offsets of the next messages. With `of_slaves`, a slave is asked if there is no master."""
         return self._run(self._ends.next(queues, of_slaves=of_slaves))
 
     def begin_max_offsets(self, queues: Iterable[MessageQueue]) -> Future[Answers[int]]:
-        """Ask the same, with `of_slaves`, without waiting for the answers."""
+        """Query the same with `of_slaves`, without waiting for the answers."""
         return self._begin(self._ends.next(queues, of_slaves=True))
 
     def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> Answers[int]:
-        """The offsets of the first messages that were stored at a time (milliseconds since 1970) or later."""
+        """Return the offsets of the first messages stored at or after a time (milliseconds since 1970)."""
         return self._at_broker(
             times_ms, lambda remoting, address, queue: offset_at(remoting, address, queue, times_ms[queue])
         )
 
     def stored_at(self, offsets: Mapping[MessageQueue, int]) -> Answers[int]:
-        """When the messages at these offsets were stored; -1 for a queue that has none there."""
+        """Return the store times of the messages at these offsets; -1 if there is no message."""
         return self._at_broker(
             offsets, lambda remoting, address, queue: stored_at(remoting, address, queue, offsets[queue])
         )
 
     def committed(self, group: str, queues: Iterable[MessageQueue]) -> Answers[int | None]:
-        """A group's offsets; None where it never committed one."""
-        errors: dict[str, asyncio.Future[RmqdError | None]] = {}  # what each broker's answer about the group was
+        """Return a group's offsets; None for queues without one."""
+        errors: dict[str, asyncio.Future[RmqdError | None]] = {}  # broker address: its answer about the group
 
         async def ask(remoting: RemotingClient, address: str, queue: MessageQueue) -> int | None:
-            # where brokers make groups by themselves, this makes it: they take no offset of a group that is not there
+            # this creates the group if brokers create groups automatically; they accept no offsets of unknown groups
             if address not in errors:
                 answer = errors[address] = asyncio.get_running_loop().create_future()
                 try:
                     answer.set_result(await _refused(subscription_group(remoting, address, group)))
                 finally:
-                    answer.cancel()  # so that nobody waits for what has no result
+                    answer.cancel()  # otherwise others would wait forever for a missing result
             if (error := await errors[address]) is not None:
                 raise error
             return await query_consumer_offset(remoting, address, group, queue)
@@ -160,9 +162,9 @@ class Cluster:
         return self._at_broker(offsets, ask)
 
     def members(self, group: str, queues: Iterable[MessageQueue]) -> frozenset[str]:
-        """The client ids of a group's consumers, who are connected to every broker of the queues they read.
+        """Return the client ids of a group's members. Each is connected to all brokers of its queues.
 
-        Raises RmqdError where none of these brokers answers.
+        Raises RmqdError if none of the queues' brokers answers.
         """
         by_broker = {queue.broker_name: queue for queue in queues}
         answers = self._at_broker(
@@ -172,7 +174,7 @@ class Cluster:
         return frozenset(client_id for client_ids in found.values() for client_id in client_ids)
 
     def make_retry_topic(self, group: str, queues: Iterable[MessageQueue]) -> Answers[None]:
-        """Have the queues' brokers make a group's retry topic; one queue of each tells what came of it."""
+        """Create a group's retry topic at the queues' brokers. The answer has one queue of each broker."""
         by_broker = {queue.broker_name: queue for queue in queues}
         topics = sorted({queue.topic for queue in by_broker.values()})
         client_id = self._client.client_id
@@ -181,22 +183,22 @@ class Cluster:
         )
 
     def pending_resets(self, group: str, offsets: Mapping[MessageQueue, int]) -> Answers[int | None]:
-        """The resets of operators that wait for the group's next pull; None for a queue without one.
+        """Return the resets of operators that wait for the group's next pull; None for a queue without one.
 
-        A 5.x broker keeps a reset until the queue is pulled, and ignores commits until then. It tells a reset once.
+        A 5.x broker keeps a reset until the queue is pulled, and ignores commits until then. It reports a reset once.
         """
         return self._at_broker(
             offsets, lambda remoting, address, queue: pending_reset(remoting, address, group, queue, offsets[queue])
         )
 
     def mean_sizes(self, starts: Mapping[MessageQueue, int]) -> Answers[float]:
-        """Mean bytes of the next messages from an offset on, by the sizes in the queues' indexes."""
+        """Return the mean sizes of the next messages after an offset in bytes, from the queues' indexes."""
         return self._at_broker(
             starts, lambda remoting, address, queue: mean_size(remoting, address, queue, starts[queue]), of_slaves=True
         )
 
     def check_filters(self, group: str, by_topic: Mapping[str, Filter]) -> None:
-        """Have brokers check SQL conditions. In pulls, a broker lets every message through if it cannot parse one."""
+        """Check SQL conditions at the brokers. In pulls, a broker that cannot parse one lets every message pass."""
         data = [
             SubscriptionData(topic, subscription.expression, expression_type=subscription.kind)
             for topic, subscription in by_topic.items()
@@ -221,7 +223,7 @@ class Cluster:
         *,
         of_slaves: bool = False,
     ) -> Answers[T]:
-        """Ask what `_asked` asks, and wait for the answers."""
+        """Send the queries of `_asked`, and wait for the answers."""
         return self._run(self._asked(queues, ask, of_slaves=of_slaves))
 
     async def _asked(
@@ -231,11 +233,10 @@ class Cluster:
         *,
         of_slaves: bool,
     ) -> Answers[T]:
-        """Ask the queues' masters; with `of_slaves`, a slave where no route names a master.
+        """Query the queues' masters; with `of_slaves`, a slave if no route names a master.
 
-        A slave may be behind its master. By a slave's answer a query could begin behind messages that the master has,
-        or the group could seem to be moved by an operator; and offsets that a slave stores are lost when the master is
-        back.
+        A slave may be behind its master. With its answer a query could start after messages that the master has, or the
+        group could seem to be moved by an operator; and offsets committed to a slave are lost when the master returns.
         """
 
         async def at_broker(queue: MessageQueue) -> T:
@@ -244,7 +245,7 @@ class Cluster:
             try:
                 return await ask(remoting, address, queue)
             except RmqdError:
-                # it may be elsewhere by now
+                # the queue's broker may have moved
                 await self._client.routes.refresh(queue.topic)
                 other = await self._address(queue, of_slaves=of_slaves)
                 if other == address:
@@ -260,11 +261,11 @@ class Cluster:
         if address is not None:
             return address
         if routes.address(name) is not None:
-            raise MasterAwayError(name, "no route names its master: it is down, or is being replaced")
+            raise MasterAwayError(name, "no route names its master: it is down, or being replaced")
         raise RouteNotFoundError(queue.topic, f"no address is known for broker {name}")
 
     async def _know_master(self, queue: MessageQueue) -> None:
-        """Have a topic's route, and anew where it was learnt while the master was away: a query asks far more often."""
+        """Look up a topic's route. Refresh it, but not at every query, while it has no master."""
         routes, topic, now = self._client.routes, queue.topic, time.monotonic()
         await routes.lookup(topic)
         if routes.master(queue.broker_name) is None and now - self._looked_at.get(topic, -math.inf) >= ROUTE_SECONDS:
@@ -297,7 +298,7 @@ class Cluster:
 
 
 async def _refused(asking: Awaitable[object]) -> RmqdError | None:
-    """The error that a request ends with, if it does."""
+    """Return the error of a request, or None."""
     try:
         await asking
     except RmqdError as error:
@@ -306,15 +307,16 @@ async def _refused(asking: Awaitable[object]) -> RmqdError | None:
 
 
 def everyone(answers: Answers[T]) -> dict[MessageQueue, T]:
-    """The answers about all queues. Raises the first error where there is one."""
+    """Return the answers for all queues. Raises the first error if there is one."""
     for error in answers.failed.values():
         raise error
     return answers.found
 
 
 async def replicas_now(routes: RouteTable, queue: MessageQueue) -> tuple[Replica, ...]:
-    """The replicas of a queue's broker by the topic's route, which is asked for; empty where the topic, or the broker
-    in its route, is gone. Raises RmqdError where no name server answers.
+    """Return the replicas of a queue's broker in the topic's current route.
+
+    Empty if the topic, or the broker in its route, is missing. Raises RmqdError if no name server answers.
     """
     try:
         route = await routes.refresh(queue.topic)

@@ -1,7 +1,8 @@
-"""`python -m rmqd.spark.driver DESCRIPTOR`: the process that drives Spark for one group of a daemon.
+"""`python -m rmqd.spark.driver DESCRIPTOR`: the process that runs Spark for one group of a daemon.
 
-It is to `rmqd run` what a worker is: it takes one order at the inherited socket, tells how the group is when it is
-asked, and drains when the daemon says so or is gone. SIGTERM has it drain, too; other signals are the daemon's.
+It serves `rmqd run` like a worker process: it receives one specification through the inherited socket, reports the
+group's state on request, and drains when the daemon asks for it or ends. SIGTERM also drains it; other signals are left
+to the daemon.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-# First of our own: it keeps structlog from importing rich, see there.
+# Import first: it keeps structlog from importing rich, see there.
 from rmqd.process.logs import logs
 
 # isort: split
@@ -35,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 
 def main(descriptor: int) -> int:
-    """Serve the daemon at the other end of the inherited socket; the exit code."""
+    """Serve the daemon at the other end of the inherited socket. Return the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -61,7 +62,7 @@ async def _serve(sock: socket.socket) -> int:
 
 
 def _build(build: BuildOrder) -> GroupRun:
-    """Raises RmqdError."""
+    """Create the group's run. Raises RmqdError."""
     sys.path[:] = build.import_path
     (name,) = build.config.groups
     catch_output(build.config.log.format)
@@ -80,19 +81,19 @@ def _build(build: BuildOrder) -> GroupRun:
 
 
 def share_import_path(path: Iterable[str]) -> None:
-    """Have Spark find what this process finds: a handler in the working directory, say. For Python on this machine."""
+    """Give local Python processes of Spark this process's path, to find for example a handler in the working folder."""
     os.environ["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in path)
 
 
 class Driver:
-    """A group's run, and the daemon's requests."""
+    """Runs a group, and answers the daemon's requests."""
 
     def __init__(self, channel: ChildChannel, run: GroupRun) -> None:
         self._channel = channel
         self._run = run
 
     async def run(self) -> int:
-        """Run the group to its end."""
+        """Run the group to its end. Return the exit code."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._run.stop)
         helpers = [
             asyncio.create_task(self._listen(), name="requests"),
@@ -101,7 +102,7 @@ class Driver:
         try:
             await self._run.run()
         except Exception as error:
-            # the daemon says that the group failed; a fault of ours would be lost without its traceback
+            # the daemon reports that the group failed; a bug would be lost without its traceback
             if not isinstance(error, RmqdError):
                 log.exception("spark.driver_failed")
             return ExitCode.FAILURE

@@ -1,4 +1,4 @@
-"""The format `rocketmq`: what Spark makes of `spark.read.format("rocketmq")` and `spark.readStream`."""
+"""The format `rocketmq`: the data source behind `spark.read.format("rocketmq")` and `spark.readStream`."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ if TYPE_CHECKING:
 
 
 class RocketMQSource(DataSource):
-    """Holds options alone: Spark pickles it and makes it anew in several processes.
+    """Contains only options, because Spark pickles it and creates it again in several processes.
 
-    And what a schema registry said at `load()`: readers that Spark asks for later have the same columns.
+    It also keeps the answer of a schema registry at `load()`, so that later readers have the same columns.
     """
 
     _pinned: ValueFormat | None = None
 
     @classmethod
     def name(cls) -> str:
-        """The name by which Spark code asks for this source: `format("rocketmq")`."""
+        """Return the name for `format()`."""
         return "rocketmq"
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
 
     def schema(self) -> str:
-        """The columns; called by `load()`. Raises ConfigError with all that is wrong with the options."""
+        """Return the columns; called by `load()`. Raises ConfigError with all problems of the options."""
         with reason_first():
             options = self._parsed()
             return ddl(options.columns, options.value)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader behind `spark.read`, for a bounded read."""
+        """Return the reader for `spark.read`, a bounded read."""
         from rmqd.spark.source.batch_reader import RocketMQBatchReader
 
         options = self._parsed_for(schema)
@@ -60,11 +60,11 @@ class RocketMQSource(DataSource):
         return RocketMQBatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """The reader behind `spark.readStream`, for a streaming query."""
+        """Return the reader for `spark.readStream`, a streaming query."""
         return self.stream_reader(schema)
 
     def stream_reader(self, schema: StructType | None = None) -> RocketMQStreamReader:
-        """A reader, which connects to nothing until it is asked."""
+        """Return a stream reader. It opens no connection until it is used."""
         from rmqd.spark.source.stream_reader import RocketMQStreamReader
 
         options = self._parsed_for(schema)
@@ -73,14 +73,14 @@ class RocketMQSource(DataSource):
         return RocketMQStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """The writer behind `df.write`, for a batch of rows."""
+        """Return the writer for `df.write`, for a batch of rows."""
         from rmqd.spark.sink.writer import RocketMQWriter, make_options
 
         with reason_first():
             return RocketMQWriter(make_options(dict(self.options.items()), schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """For `df.writeStream`; in output mode complete, which says overwrite, every batch is sent whole."""
+        """Return the writer for `df.writeStream`. In output mode complete (`overwrite`), it sends each batch in full."""
         from rmqd.spark.sink.writer import RocketMQStreamWriter, make_options
 
         with reason_first():
@@ -99,7 +99,7 @@ class RocketMQSource(DataSource):
         return replace(options, value=self._pinned)
 
     def _parsed_for(self, schema: StructType | None) -> SourceOptions:
-        """The options, with the columns of a reader's own schema, if it has any, in place of `columns`."""
+        """Return the options, with the columns of a reader's own schema, if given, instead of `columns`."""
         with reason_first():
             options = self._parsed()
             if schema is None or not schema.fields:
@@ -109,7 +109,7 @@ class RocketMQSource(DataSource):
             if options.value is not None and VALUE in names:
                 options = replace(options, value=options.value.with_kind(dict(fields)[VALUE]))
             if VALUE in names or BAD_ROW in names:
-                ddl(names, options.value)  # a column of bodies whose type nothing says
+                ddl(names, options.value)  # raises if the type of bodies is unknown
             if names != options.columns and "columns" in options.given:
-                raise ConfigError(["columns: schema() says which columns there are; give one of them"])
+                raise ConfigError(["columns: schema() already sets the columns; use only one of them"])
             return replace(options, columns=names)

@@ -1,4 +1,4 @@
-"""What the driver and the executors are told of a group: the configuration, with this one group. Pickles."""
+"""The configuration of one group, sent to driver and executors. Picklable."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from rmqd.wire.topics import wrap_namespace
 
 @dataclass(frozen=True, slots=True)
 class GroupOrder:
-    """One group that is to run on Spark."""
+    """One group to run on Spark."""
 
     name: str
     config: RootConfig
-    """Validated; of its groups only this one matters."""
+    """Validated. Only this group of it is used."""
     import_path: tuple[str, ...] = ()
-    """The daemon's sys.path: the driver is started another way, and must find the same plugins."""
+    """The daemon's sys.path, because the separately started driver must find the same plugins."""
 
     @property
     def settings(self) -> GroupConfig:
-        """The group's own settings."""
+        """The group's settings."""
         return self.config.groups[self.name]
 
     @property
     def client_options(self) -> ClientOptions:
-        """What clients are told about the group's cluster."""
+        """The client options for the group's cluster."""
         return self.config.cluster_of(self.name).client_options(self.config.state_dir)
 
     @property
     def access(self) -> Access:
-        """How the group's processes reach RocketMQ."""
+        """The access of the group's processes to RocketMQ."""
         return Access(self.client_options)
 
     @property
     def options(self) -> ConsumerOptions:
-        """What the engine is told, in brokers' words: with the namespace, where there is one."""
+        """The options of the engine, with topics and group as brokers know them: with the namespace, if any."""
         return consumer_options(self.config, self.name)
 
     @property
@@ -49,6 +49,6 @@ class GroupOrder:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """What it subscribes to, as brokers know it."""
+        """The subscribed topics as brokers know them."""
         namespace = self.client_options.namespace
         return tuple(wrap_namespace(topic, namespace) for topic in self.settings.subscriptions)

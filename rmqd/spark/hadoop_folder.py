@@ -1,4 +1,4 @@
-"""A folder, local or by URL, through Hadoop's FileSystem: whatever Spark can write to, this can look at and move."""
+"""A local or remote folder, accessed through Hadoop's FileSystem, on any file system that Spark can write to."""
 
 from __future__ import annotations
 
@@ -17,78 +17,80 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LEFT_MS: Final = 24 * 3600 * 1000  # a write is of a small file, and takes seconds; hosts' clocks may differ by hours
-_TEMPORARY: Final = re.compile(r"[^.].*\.[0-9a-f]{32}\.tmp")  # what `_replace` puts aside may be the only copy
+LEFT_MS: Final = 24 * 3600 * 1000  # writes of small files take seconds; the clocks of hosts may differ by hours
+_TEMPORARY: Final = re.compile(
+    r"[^.].*\.[0-9a-f]{32}\.tmp"
+)  # not files that `_replace` puts aside, possibly sole copies
 EXISTS: Final = "org.apache.hadoop.fs.FileAlreadyExistsException"
 
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What a file system tells of a file."""
+    """Properties of a file."""
 
     size_bytes: int
     modified_ms: int
 
 
 class HadoopFolder:
-    """Paths are relative to the folder, their parts separated by `/`. For the driver of a session that is not remote.
+    """A folder, for the driver of a local session. Paths are relative to it, with `/` between their parts.
 
-    Raises RmqdError where the file system refuses something.
+    Raises RmqdError if the file system rejects an operation.
     """
 
     def __init__(self, spark: SparkSession, url: str) -> None:
         self._spark = spark
-        self._cleared: set[str] = set()  # the folders in which it has looked for what others have left
+        self._cleared: set[str] = set()  # folders already cleared of remains of other writers
         java = spark.sparkContext._jvm
         assert java is not None
         self._make_path: Any = java.org.apache.hadoop.fs.Path
         path = self._make_path(url)
         configuration = spark.sparkContext._jsc.hadoopConfiguration()
         with_checksums = _told("open", url, lambda: path.getFileSystem(configuration))
-        # the local one would leave a hidden file of checksums beside each file
+        # the local file system with checksums would add a hidden file for each file
         self._files: Any = with_checksums.getRaw() if _scheme(with_checksums) == "file" else with_checksums
         self._base: Any = self._files.makeQualified(path)
 
     @property
     def url(self) -> str:
-        """The folder's URL, with its scheme, as Spark is given it."""
+        """The folder's URL with its scheme, in Spark's form."""
         return str(self._base.toString())
 
     @property
     def local_path(self) -> str:
-        """The folder's path in this machine's file system; empty if it is elsewhere."""
+        """The folder's local path; empty if it is not local."""
         return str(self._base.toUri().getPath()) if _scheme(self._files) == "file" else ""
 
     @property
     def name(self) -> str:
-        """Its last part; empty at the root of a file system."""
+        """The last part of its path; empty at the root of a file system."""
         return str(self._base.getName())
 
     def sibling(self, name: str) -> HadoopFolder:
-        """The folder of this name beside this one, or below it where this is a root."""
+        """Return a folder next to this one, or below it if this is a root."""
         parent = self._base.getParent()
         return HadoopFolder(self._spark, self._make_path(parent or self._base, name).toString())
 
     def make(self, path: str = "") -> None:
-        """Create this folder, or one below it, with all folders above it."""
+        """Create this folder, or one below it, with all parents."""
         _told("make", path or self.url, lambda: self._files.mkdirs(self._at(path)))
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or folder."""
+        """Return whether a file or folder exists."""
         return _told("look for", path, lambda: bool(self._files.exists(self._at(path))))
 
     def names(self, path: str = "") -> list[str]:
-        """What is in a folder, sorted; nothing where there is no such folder."""
+        """Return the names in a folder, sorted; empty if it is missing."""
         if not self.exists(path):
             return []
         return sorted(str(one.getPath().getName()) for one in _told("list", path, lambda: self._list(path)))
 
     def files(self, path: str = "") -> list[str]:
-        """The paths of all files below a folder, sorted; nothing where there is no such folder."""
+        """Return the paths of all files below a folder, sorted; empty if it is missing."""
         return sorted(self.facts(path))
 
     def facts(self, path: str = "") -> dict[str, FileFacts]:
-        """All files below a folder by their paths; none where there is no such folder."""
+        """Return all files below a folder, by path; empty if it is missing."""
         if not self.exists(path):
             return {}
         base = self._base.toUri().getPath().rstrip("/") + "/"
@@ -104,7 +106,7 @@ class HadoopFolder:
         return _told("list", path, below)
 
     def read(self, path: str) -> bytes:
-        """The content of a small file in the folder."""
+        """Return the content of a small file."""
 
         def content() -> bytes:
             stream = self._files.open(self._at(path))
@@ -116,27 +118,27 @@ class HadoopFolder:
         return _told("read", path, content)
 
     def put(self, path: str, content: bytes) -> None:
-        """Write a file in one step: no reader sees a part of it. A former file is replaced."""
+        """Write a file atomically, replacing an existing file."""
         self.move(self._write_beside(path, content), self, path)
 
     def put_new(self, path: str, content: bytes) -> bool:
-        """Write a file in one step, unless there is one of this name already. Returns whether it was written.
+        """Write a file atomically, unless it exists. Return whether it was written.
 
-        Of several drivers at once one succeeds; only object stores that rename by copying may let a second one through.
+        If several drivers try, only one succeeds, except on object stores that rename by copying.
         """
         temporary = self._write_beside(path, content)
         source, destination = self._at(temporary), self._at(path)
         try:
-            if self.local_path:  # a rename would replace the file there
+            if self.local_path:  # a local rename would replace the file
                 return _link(f"{self.local_path}/{temporary}", f"{self.local_path}/{path}")
             return _told("write", path, lambda: self._rename(source, destination))
         finally:
             self.delete(temporary)
 
     def move(self, path: str, target: HadoopFolder, target_path: str) -> None:
-        """Move a file, to a folder of the same file system; a file that is there is replaced.
+        """Move a file to a folder of the same file system, replacing an existing file.
 
-        Raises RmqdError where the file is not there: another driver may have moved it meanwhile.
+        Raises RmqdError if the file is missing, for example because another driver has moved it.
         """
         source, destination = self._at(path), target._at(target_path)
 
@@ -148,7 +150,7 @@ class HadoopFolder:
             raise RmqdError(f"{path} could not be moved from {self.url} to {target_path} in {target.url}")
 
     def _write_beside(self, path: str, content: bytes) -> str:
-        """Write a file under a name of its own beside `path`. Returns where."""
+        """Write a file under a temporary name next to `path`. Return that name."""
         temporary = f"{path}.{uuid.uuid4().hex}.tmp"
 
         def write() -> None:
@@ -162,12 +164,12 @@ class HadoopFolder:
         folder = path.rpartition("/")[0]
         if folder not in self._cleared:
             self._cleared.add(folder)
-            with contextlib.suppress(RmqdError):  # the next one that writes there does it
+            with contextlib.suppress(RmqdError):  # the next writer there tries again
                 self._clear(folder, temporary)
         return temporary
 
     def _clear(self, folder: str, temporary: str) -> None:
-        """Delete what writers have left that died between the steps of a write: by the file system's own clock."""
+        """Delete temporary files of writers that died during a write, by the file system's own clock."""
         modified_ms = {
             str(one.getPath().getName()): int(one.getModificationTime())
             for one in _told("list", folder, lambda: self._list(folder))
@@ -179,22 +181,22 @@ class HadoopFolder:
                 self.delete(f"{folder}/{name}" if folder else name)
 
     def _rename(self, source: Any, destination: Any) -> bool:
-        """Rename a file. False where the source is not there, or, but for local files, where the destination is."""
+        """Rename a file. Return False if it is missing, or, except for local files, if the destination exists."""
         from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
         try:
             return bool(self._files.rename(source, destination))
         except Py4JJavaError as error:
-            if error.java_exception.getClass().getName() == EXISTS:  # S3A raises where HDFS gives false
+            if error.java_exception.getClass().getName() == EXISTS:  # S3A raises, while HDFS returns false
                 return False
             raise
 
     def _replace(self, source: Any, destination: Any) -> bool:
-        """Rename a file over another one, which few file systems do in one step. Returns whether it succeeded.
+        """Rename a file over another one, which few file systems can do atomically. Return whether it succeeded.
 
-        A refused rename does not say why. If the source is gone, the file at the destination may be the very one that
-        another driver has just put there. So that file is not deleted: it is renamed aside until the rename succeeds,
-        and renamed back if it does not.
+        A refused rename gives no reason. If the source is missing, another driver may have just moved it to the
+        destination. So the file there is not deleted: it is renamed aside until the rename succeeds, and renamed back
+        if it fails.
         """
         if not self._files.exists(source) or not self._files.exists(destination):
             return False
@@ -208,7 +210,7 @@ class HadoopFolder:
         return False
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a folder with all that is in it; one that is not there is no error."""
+        """Delete a file, or a folder with its content. A missing one is not an error."""
         _told("delete", path, lambda: self._files.delete(self._at(path), True))
 
     def _list(self, path: str) -> Any:
@@ -219,7 +221,7 @@ class HadoopFolder:
 
 
 def _link(source: str, destination: str) -> bool:
-    """Give a local file a second name, unless a file has that name."""
+    """Hard-link a local file, unless the destination exists. Return whether it was linked."""
     try:
         os.link(source, destination)
     except FileExistsError:
@@ -236,7 +238,7 @@ def _scheme(file_system: Any) -> str:
 
 
 def _told(what: str, path: str, work: Callable[[], T]) -> T:
-    """Have the JVM do something; its errors come in one line."""
+    """Run an operation of the JVM, with its errors in one line."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors.exceptions.captured import CapturedException
 
@@ -244,5 +246,5 @@ def _told(what: str, path: str, work: Callable[[], T]) -> T:
         return work()
     except Py4JJavaError as error:
         raise RmqdError(f"cannot {what} {path}: {error.java_exception.toString()}") from error
-    except CapturedException as error:  # those that PySpark knows
+    except CapturedException as error:  # exceptions that PySpark converts
         raise RmqdError(f"cannot {what} {path}: {error.getMessage()}") from error

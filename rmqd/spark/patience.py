@@ -1,4 +1,4 @@
-"""Asks a question again while brokers or name servers are away."""
+"""Retries requests while brokers or name servers are unavailable."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 RETRY_SECONDS: Final = 0.5
-# waiting does not create a topic, change its kind or bring a message back
+# final errors: waiting does not create a topic, change its type or bring a message back
 ANSWERS: Final = (
     RouteNotFoundError, DataLossError, FilterRefusedError, LightQueueError, StaticTopicError, UnknownTopicKindError,
 )  # fmt: skip
 
 
 def patiently(ask: Callable[[], T], seconds: float) -> T:
-    """Call `ask`, again and again while it raises an RmqdError, for a limited time. Raises the last error then."""
+    """Call `ask`, and repeat it while it raises an RmqdError, for a limited time. Raises the last error."""
     until = time.monotonic() + seconds
     while True:
         try:

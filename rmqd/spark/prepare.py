@@ -1,4 +1,4 @@
-"""What a process needs in its environment before it makes a Spark session."""
+"""Prepares the environment of a process for a Spark session."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SUFFIXES: Final = frozenset((".properties", ".xml", ".yaml", ".yml", ".json", "
 
 
 def prepare() -> Java:
-    """Do what `provide_programs` does, and see that a session made in this process logs what matters.
+    """Do the same as `provide_programs`, and reduce Spark's log to warnings and errors.
 
-    Where nobody says how Spark is to log, it begins with four lines about that and Hadoop's native library. What the
-    environment, or Spark's folder of configuration, says already stays. Raises RmqdError as `provide_programs` does.
+    Without a log configuration, Spark starts with four lines about that and about Hadoop's native library. A log
+    configuration in the environment or in Spark's configuration folder is kept. Raises errors of `provide_programs`.
     """
     if not _is_told_how_to_log():
         os.environ.setdefault(LOGGING, str(QUIET))
@@ -29,17 +29,17 @@ def prepare() -> Java:
 
 
 def provide_programs() -> Java:
-    """See that a session made in this process finds a Java, and that Spark's Python processes are of this Python.
+    """Make sure that a session in this process finds Java, and that Spark's Python processes use this Python.
 
-    Spark takes `python3` from PATH where nobody says otherwise, which in a virtual environment that is not activated is
-    one without rmqd. Raises RmqdError where there is no Java, or where it is too old.
+    By default Spark takes `python3` from PATH, which in a virtual environment that is not activated is a Python without
+    rmqd. Raises RmqdError if Java is missing or too old.
     """
     os.environ.setdefault(PYTHON, sys.executable)
     return provide_java()
 
 
 def _is_told_how_to_log() -> bool:
-    """Whether Spark's folder of configuration has a file for log4j: the environment's would come before it."""
+    """Return whether Spark's configuration folder has a file for log4j, which the environment would override."""
     folder = os.environ.get("SPARK_CONF_DIR")
     if not folder:
         installed = importlib.util.find_spec("pyspark")

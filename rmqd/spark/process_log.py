@@ -1,4 +1,4 @@
-"""Log events of the Python processes that Spark starts: warnings go to standard error, which Spark keeps."""
+"""The log of the Python processes that Spark starts: warnings go to standard error, which Spark stores."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rmqd.process.logs.values import shorten_values
 
 
 def log_to_stderr() -> None:
-    """Write warnings and errors as lines to standard error, unless somebody has said where the log goes.
+    """Write warnings and errors as lines to standard error, unless logging is already configured.
 
-    Nothing may go to standard output: Spark's processes talk through it.
+    Standard output must not be used, because Spark's processes communicate through it.
     """
     if not structlog.is_configured():
         structlog.configure(

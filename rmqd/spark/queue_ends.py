@@ -1,8 +1,8 @@
-"""Asks brokers where queues begin and end: by one request for all queues of a topic, where the broker answers that.
+"""Queries first and next offsets of queues, with one request for all queues of a topic if the broker supports that.
 
-A query asks every 100 or 200 ms, idle or not: for a topic with 1,000 queues that would be 10,000 requests a second.
-Some brokers refuse to tell about a topic (access control, a proxy), and are asked about each queue. Only masters are
-asked about a topic; a slave is asked about a queue, if its word is wanted.
+A query asks every 100 or 200 ms, even when idle: for a topic with 1,000 queues that would be 10,000 requests a second.
+Some brokers refuse requests about a topic (access control, a proxy), and are asked for each queue. Only masters are
+asked about a topic; a slave is asked about a queue, if its answer is acceptable.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ T = TypeVar("T")
 Ask = Callable[["RemotingClient", str, "MessageQueue"], Awaitable[T]]
 
 SINGLY_SECONDS: Final = 60.0
-"""How long queues are asked about one by one after their broker failed to answer about all of them."""
+"""How long queues are queried one by one after their broker failed to answer for the topic."""
 
 
 class AskBrokers(Protocol):
-    """Asks each queue's broker something."""
+    """Sends a request to each queue's broker."""
 
     async def __call__(self, queues: Iterable[MessageQueue], ask: Ask[T], *, of_slaves: bool) -> Answers[T]:
-        """The answers; with `of_slaves`, a slave's where no route names a master."""
+        """Return the answers; with `of_slaves`, a slave's if no route names a master."""
 
 
 class QueueEnds:
-    """One cluster's queues."""
+    """The ends of one cluster's queues."""
 
     def __init__(self, ask_brokers: AskBrokers) -> None:
         self._ask_brokers = ask_brokers
-        self._singly_since: dict[tuple[str, str], float] = {}  # by broker and topic
+        self._singly_since: dict[tuple[str, str], float] = {}  # key: broker and topic
 
     async def first(self, queues: Iterable[MessageQueue]) -> Answers[int]:
-        """The offsets of the oldest messages; 0 where nothing was ever stored."""
+        """Return the offsets of the oldest messages; 0 for a queue that never had messages."""
         return await self._each_broker(queues, attrgetter("min_offset"), _first_of_one, of_slaves=False)
 
     async def next(self, queues: Iterable[MessageQueue], *, of_slaves: bool) -> Answers[int]:
-        """The offsets that the next messages will get. With `of_slaves`, a slave is asked if there is no master."""
+        """Return the offsets of the next messages. With `of_slaves`, a slave is asked if there is no master."""
         return await self._each_broker(queues, attrgetter("max_offset"), get_max_offset, of_slaves=of_slaves)
 
     async def _each_broker(
@@ -74,7 +74,7 @@ class QueueEnds:
     async def _by_topic(
         self, queues: list[MessageQueue], pick: Callable[[TopicOffset], int], answers: Answers[int]
     ) -> list[MessageQueue]:
-        """Ask about queues of one topic on one broker; those about which nothing was said are returned."""
+        """Query the queues of one topic on one broker together. Return the queues without an answer."""
         key = queues[0].broker_name, queues[0].topic
         if len(queues) == 1 or time.monotonic() - self._singly_since.get(key, -math.inf) < SINGLY_SECONDS:
             return queues
@@ -84,7 +84,7 @@ class QueueEnds:
                 self._singly_since[key] = time.monotonic()
             if isinstance(error, (*AWAY, BrokerError, ProtocolError)):
                 return queues
-            answers.failed.update(dict.fromkeys(queues, error))  # it is silent, and would be for each of them
+            answers.failed.update(dict.fromkeys(queues, error))  # the broker would not answer for each queue either
             return []
         (table,) = told.found.values()
         answers.found.update({queue: pick(table[queue]) for queue in queues if queue in table})
@@ -99,4 +99,4 @@ async def _of_topic(remoting: RemotingClient, address: str, queue: MessageQueue)
 
 
 async def _first_of_one(remoting: RemotingClient, address: str, queue: MessageQueue) -> int:
-    return max(0, await get_min_offset(remoting, address, queue))  # -1: nothing was ever stored
+    return max(0, await get_min_offset(remoting, address, queue))  # -1: the queue never had messages

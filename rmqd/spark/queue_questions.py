@@ -1,4 +1,4 @@
-"""What only drivers on Spark ask of one broker: an operator's reset that waits, the size of messages, a retry topic."""
+"""Requests to a broker that only Spark drivers send: pending resets, message sizes, creating a retry topic."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ SAMPLE_MESSAGES: Final = 64
 async def pending_reset(
     remoting: RemotingClient, address: str, group: str, queue: MessageQueue, offset: int
 ) -> int | None:
-    """Where a queue of a group that is at `offset` is to go on; None where nobody has moved it. A broker tells once.
+    """Return the pending reset of a group's queue, which is at `offset`; None if there is none.
 
-    Brokers of 5.x keep a reset until a pull asks.
+    Brokers of 5.x keep a reset until a pull fetches it. They report it only once.
     """
     reply = await request(remoting, address, _pull_of_one(group, queue, offset), accepted=PULLED)
     if reply.code != ResponseCode.PULL_OFFSET_MOVED or reply.remark != OPERATOR_RESET:
@@ -44,9 +44,9 @@ async def pending_reset(
 
 
 async def offset_at(remoting: RemotingClient, address: str, queue: MessageQueue, time_ms: int) -> int:
-    """The offset of the first message that was stored at `time_ms` (milliseconds since 1970) or later.
+    """Return the offset of the first message stored at or after `time_ms` (milliseconds since 1970).
 
-    A 4.x broker gives the message that is nearest to the time, which may be the one before it.
+    A 4.x broker returns the message nearest to the time, which may be the one before it.
     """
     found = await search_offset(remoting, address, queue, time_ms)
     reply = await request(remoting, address, _pull_of_one(TOOLS_GROUP, queue, found), accepted=PULLED)
@@ -58,7 +58,7 @@ async def offset_at(remoting: RemotingClient, address: str, queue: MessageQueue,
 
 
 async def stored_at(remoting: RemotingClient, address: str, queue: MessageQueue, offset: int) -> int:
-    """When the message at an offset was stored (milliseconds since 1970); -1 if there is none."""
+    """Return the store time of the message at an offset (milliseconds since 1970); -1 if there is none."""
     reply = await request(remoting, address, _pull_of_one(TOOLS_GROUP, queue, offset), accepted=PULLED)
     if reply.code == ResponseCode.SUCCESS:
         for message in frame_messages(reply.payload, queue, reply.body_start).messages:
@@ -68,24 +68,24 @@ async def stored_at(remoting: RemotingClient, address: str, queue: MessageQueue,
 
 
 async def mean_size(remoting: RemotingClient, address: str, queue: MessageQueue, start: int) -> float:
-    """Mean bytes of the next messages from an offset on, by the sizes in the queue's index."""
+    """Return the mean size of the next messages after an offset in bytes, from the queue's index."""
     header = QueryConsumeQueueRequestHeader(
         topic=queue.topic, queue_id=queue.queue_id, index=start, count=SAMPLE_MESSAGES
     )
     reply = await request(remoting, address, header)
     entries = QueryConsumeQueueResponseBody.from_json(reply.body).queue_data
     if not entries:
-        raise RmqdError(f"the index of {queue} has nothing at {start}")
+        raise RmqdError(f"the index of {queue} has no entry at {start}")
     return sum(entry.physic_size for entry in entries) / len(entries)
 
 
 async def join_briefly(
     remoting: RemotingClient, address: str, client_id: str, group: str, topics: Iterable[str]
 ) -> None:
-    """Join a group and leave it at once, so that the broker makes the group's retry topic: only a heartbeat does that.
+    """Join a group and leave it at once, because only a heartbeat makes the broker create the group's retry topic.
 
-    Other members would divide the queues with this client. So it does not join where there are any; their heartbeats
-    have made the topic.
+    It does not join if the group has members, which would share their queues with this client; their heartbeats have
+    already created the topic.
     """
     subscriptions = tuple(SubscriptionData(topic) for topic in topics)
     if not await get_consumer_list(remoting, address, group):
@@ -94,7 +94,7 @@ async def join_briefly(
 
 
 def _pull_of_one(group: str, queue: MessageQueue, offset: int) -> PullMessageRequestHeader:
-    """A pull of one message that commits nothing, and that the broker answers at once."""
+    """Return a pull of one message that commits nothing, and that the broker answers immediately."""
     return PullMessageRequestHeader(
         consumer_group=group,
         topic=queue.topic,

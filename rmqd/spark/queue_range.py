@@ -1,4 +1,4 @@
-"""What Spark tasks read: ranges of queues, each with all that an executor needs to read it. Pure; pickles."""
+"""The unit of work of Spark tasks: ranges of queues, with everything needed to read them. Picklable; no I/O."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ MASTER_ID: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What the broker is to leave out: `kind` is TAG or SQL92."""
+    """A broker-side filter. `kind` is TAG or SQL92."""
 
     kind: str = EXPRESSION_TAG
     expression: str = SUBSCRIPTION_ALL
 
     @property
     def takes_all(self) -> bool:
-        """Whether nothing is left out."""
+        """Whether the filter accepts all messages."""
         return self.kind == EXPRESSION_TAG and self.expression == SUBSCRIPTION_ALL
 
     @property
     def tags(self) -> frozenset[str]:
-        """The tags that messages are to have one of; empty where tags don't matter."""
+        """The accepted tags; empty if tags do not matter."""
         is_by_tag = self.kind == EXPRESSION_TAG
         return tag_subscription("", self.expression, 0).tags_set if is_by_tag else frozenset()
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Replica:
-    """One of a broker's processes: its id, and its "host:port"."""
+    """One process of a broker: its id and its "host:port"."""
 
     broker_id: int
     address: str
 
     @property
     def is_master(self) -> bool:
-        """Whether what it says is what the broker has; a slave has a copy, which may be behind."""
+        """Whether this is the master. A slave's copy may be behind it."""
         return self.broker_id == MASTER_ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullSettings:
-    """How an executor pulls. `patience_seconds` is how long it bears with a broker that does not answer."""
+    """How an executor pulls. `patience_seconds` is how long it waits for a broker that does not answer."""
 
     group: str = TOOLS_GROUP
     batch_size: int = 32
@@ -68,8 +68,8 @@ class PullSettings:
 class QueueRange:
     """The messages of one queue from offset `start` to before `end`.
 
-    `replicas` are the broker's, the master first; where none of them answers, or none is given, the name servers in
-    `access` are asked.
+    `replicas` are the broker's, the master first. If none is given or none answers, the name servers in `access` are
+    asked.
     """
 
     topic: str
@@ -85,11 +85,11 @@ class QueueRange:
 
     @property
     def queue(self) -> MessageQueue:
-        """The queue."""
+        """The queue of the range."""
         return MessageQueue(self.topic, self.broker_name, self.queue_id)
 
     def pull_template(self, credentials: Credentials | None) -> PullRequestTemplate:
-        """What all pulls of the range have in common, signed by `credentials` where there are some."""
+        """Return the common part of all pulls of the range, signed if there are `credentials`."""
         return PullRequestTemplate(
             group=self.pull.group,
             topic=self.topic,
@@ -106,9 +106,9 @@ class QueueRange:
 
 
 def split_ranges(ranges: Sequence[QueueRange], min_partitions: int | None, max_records: int | None) -> list[QueueRange]:
-    """Cut long ranges, so that there are about `min_partitions`, and none is longer than `max_records`.
+    """Split long ranges into about `min_partitions` ranges, none longer than `max_records`.
 
-    The order stays, and no range is cut into pieces of nothing.
+    The order stays, and no piece is empty.
     """
     total = sum(map(len, ranges))
     pieces: list[QueueRange] = []
@@ -127,15 +127,15 @@ def split_ranges(ranges: Sequence[QueueRange], min_partitions: int | None, max_r
 def share_tasks(
     pieces: Sequence[QueueRange], max_partitions: int | None, max_records: int | None
 ) -> list[tuple[QueueRange, ...]]:
-    """The ranges of each task: one, unless that makes more than `max_partitions` tasks.
+    """Return the ranges of each task: one, unless that makes more than `max_partitions` tasks.
 
-    Then short ranges share tasks, so that all tasks have about as many messages. A task of several ranges has no more
-    than `max_records`, even if that takes more tasks. Within a task the order stays.
+    In that case short ranges share tasks, so that all tasks have about the same number of messages. A task with several
+    ranges has at most `max_records`, even if that needs more tasks. Within a task the order stays.
     """
     if max_partitions is None or len(pieces) <= max_partitions:
         return [(piece,) for piece in pieces]
     tasks: list[list[int]] = [[] for _ in range(max_partitions)]
-    counts = [(0, number) for number in range(max_partitions)]  # messages, task: a heap, the emptiest task first
+    counts = [(0, number) for number in range(max_partitions)]  # (messages, task): a heap, the emptiest task first
     for place in sorted(range(len(pieces)), key=lambda place: -len(pieces[place])):
         count, number = counts[0]
         count += len(pieces[place])

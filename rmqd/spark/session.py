@@ -1,4 +1,4 @@
-"""The Spark session of a group: one for each driver process, with properties that a group needs whatever it says."""
+"""The Spark session of a group: one for each driver process, with the properties that every group needs."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ if TYPE_CHECKING:
     from rmqd.spark.group_order import GroupOrder
 
 STOP_SECONDS: Final = 10
-# What a group may change.
+# defaults that a group may change
 DEFAULTS: Final = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.ui.enabled": "false",  # a port for each group, and the daemon's page and metrics tell more
+    "spark.ui.enabled": "false",  # would need a port for each group; the daemon's page and metrics show more
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "WARN",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
-    # what ends a query waits so long for it: without, a task that hangs would hold up the end for good
+    # how long stopping a query waits for it; without, a hanging task would delay the end for good
     "spark.sql.streaming.stopTimeout": f"{STOP_SECONDS}s",
 }
-# A driver beside its executors in one process need not be reached from elsewhere.
+# a driver in the same process as its executors need not be reachable from other machines
 LOCAL_DEFAULTS: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-# A second copy of a task would handle messages twice. The configuration refuses another value.
+# a second copy of a task would handle messages twice; the configuration rejects other values
 FIXED: Final = {"spark.speculation": "false"}
 
 
 def session_conf(order: GroupOrder) -> dict[str, str]:
-    """The properties of a group's session, wherever its master is."""
+    """Return the properties of a group's session, for any master."""
     config = order.settings.spark or SparkConfig()
     own = {name: _text(value) for name, value in config.conf.items()}
     return {"spark.app.name": f"rmqd {order.name}", **DEFAULTS, **own, **FIXED}
 
 
 def build_session(order: GroupOrder) -> SparkSession:
-    """Start Spark, or take what spark-submit has started. Raises RmqdError for what is missing or too old here."""
+    """Start Spark, or use what spark-submit has started. Raises RmqdError if software is missing or too old."""
     check_versions()
     properties = session_conf(order)
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit says where its driver runs, and on which master
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit sets the driver and the master
         prepare()
         master = (order.settings.spark or SparkConfig()).master
         properties = {**(LOCAL_DEFAULTS if master.startswith("local") else {}), **properties, "spark.master": master}

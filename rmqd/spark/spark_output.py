@@ -1,7 +1,7 @@
-"""What Spark's processes write to standard error, as events of our own log.
+"""Converts the standard error of Spark's processes to events of rmqd's log.
 
-Java's lines, and what handlers log in Spark's Python processes, come by the standard error that the JVM inherits. So
-that a log of JSON lines stays one, that is a pipe, and a thread reads it.
+Java's log lines, and log lines of handlers in Spark's Python processes, go to the standard error that the JVM inherits.
+To keep a log of JSON lines valid, standard error is replaced by a pipe, and a thread reads it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from rmqd.process.logs import logs
 
 log = structlog.get_logger(__name__)
 
-QUIET_SECONDS: Final = 0.2  # an event of several lines, such as a traceback, comes without such a pause in it
+QUIET_SECONDS: Final = 0.2  # events of several lines, such as tracebacks, arrive without such a pause
 MOST_CHARACTERS: Final = 8000
-MOST_LINES: Final = 1000  # of one event; what comes beyond is not kept until its end
+MOST_LINES: Final = 1000  # limit for one event; further lines are dropped
 MOST_LINE_BYTES: Final = 1024 * 1024
 READ_BYTES: Final = 65536
 SETTLE_SECONDS: Final = 1.0
@@ -31,14 +31,14 @@ MARK: Final = "-- rmqd: all that was written before is to be in the log --"
 # `26/11/21 20:14:14 WARN DAGScheduler: Failed to cancel job group 2e2d1447`
 _JAVA_EVENT: Final = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (FATAL|ERROR|WARN|INFO|DEBUG|TRACE) ([\w.$]+): (.*)")
 _LEVELS: Final = {"FATAL": "error", "ERROR": "error", "WARN": "warning", "INFO": "info"}
-# Said at every start or stop, and of no use to anybody.
+# Printed at every start or stop, and never useful
 _NOISE: Final = (
     "WARNING: Using incubator modules",
     "Using Spark's default log4j profile",
     "Setting default log level to",
     "Setting Spark log level to",
     "To adjust logging level use",
-    "Failed to cancel job group",  # by every query that is stopped while it is idle
+    "Failed to cancel job group",  # printed when an idle query is stopped
 )
 _NOISY_SOURCES: Final = ("Utils", "NativeCodeLoader", "ResolveWriteToStream")
 
@@ -46,9 +46,9 @@ _caught, _settled = threading.Event(), threading.Event()
 
 
 def catch_output(log_format: str) -> None:
-    """Have what is started from now on write into our log; to be called before logging is configured.
+    """Redirect the standard error of processes started from now on into the log. Call it before configuring logging.
 
-    This process's own log goes to the former standard error. Nothing is done where spark-submit has started Java.
+    This process's own log goes to the original standard error. Does nothing if spark-submit has started Java.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return
@@ -63,7 +63,7 @@ def catch_output(log_format: str) -> None:
 
 
 def settle_output() -> None:
-    """Wait until what was written so far is in the log: to be called before the process ends."""
+    """Wait until all output so far is in the log. Call it before the process ends."""
     if not _caught.is_set():
         return
     _settled.clear()
@@ -72,7 +72,7 @@ def settle_output() -> None:
 
 
 class OutputLines:
-    """Puts lines together to events. `relay` gets what is an event of our own log already, as text and as values."""
+    """Combines lines to events. `relay` receives events of rmqd's own log, as text and as values."""
 
     def __init__(self, relay: Callable[[str, dict[str, Any]], None], settled: Callable[[], None]) -> None:
         self._relay = relay
@@ -82,7 +82,7 @@ class OutputLines:
         self._lines: list[str] = []
 
     def feed(self, data: bytes) -> None:
-        """More of the output, cut anywhere."""
+        """Add output, which may be cut anywhere."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > MOST_LINE_BYTES:
             lines.append(self._rest)
@@ -91,7 +91,7 @@ class OutputLines:
             self._take(line.decode("utf-8", "replace").rstrip("\r"))
 
     def pause(self) -> None:
-        """Nothing came for a while: what there is is whole."""
+        """Called when no output arrived for a while: the current event is complete."""
         if not self._lines:
             return
         text, level = "\n".join(self._lines).rstrip()[:MOST_CHARACTERS], self._level

@@ -1,4 +1,4 @@
-"""Topics as views of a session, for SQL: Spark's catalogs keep no options for sources in Python."""
+"""Topics as views of a session, for SQL, because Spark's catalogs store no options for Python sources."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 def create_views(spark: SparkSession, nameserver: str, topics: Iterable[str], **options: object) -> None:
-    """Make a temporary view of each topic, by its name, or replace it.
+    """Create or replace a temporary view of each topic, named like the topic.
 
-    `options` are those of `load()`, for all of them. Raises what `load()` raises for wrong ones. Nothing is read before
-    a view is queried; a topic that does not exist is an error then.
+    `options` are the options of `load()`, for all views. Raises the errors of `load()` for invalid ones. Nothing is
+    read before a view is queried; then a missing topic is an error.
     """
     for topic in topics:
         reader = spark.read.format("rocketmq").option("nameserver", nameserver).option("subscribe", topic)

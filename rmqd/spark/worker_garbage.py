@@ -1,6 +1,6 @@
-"""Keeps Spark's Python workers from looking for garbage among what they have imported.
+"""Keeps the garbage collector of Spark's Python workers from scanning imported modules.
 
-pyspark.daemon collects garbage after each task, and scans every object: with pyspark, pyarrow and rmqd some 100,000,
+pyspark.daemon collects garbage after each task, and scans every object: about 100,000 with pyspark, pyarrow and rmqd,
 which takes longer than a short task.
 """
 
@@ -12,20 +12,20 @@ import threading
 
 from rmqd.process.loop import settle_garbage_collection
 
-_frozen_in = 0  # the process; workers are forked
+_frozen_in = 0  # the process id, because workers are forked
 
 
 def is_spark_worker() -> bool:
-    """Whether this is a task's thread in a worker process, and not a driver or a test."""
+    """Return whether this is a task's thread in a worker process, and not a driver or a test."""
     from pyspark import TaskContext
 
     return TaskContext.get() is not None and threading.current_thread() is threading.main_thread()
 
 
 def freeze_imports() -> None:
-    """Leave out of later collections what is there now, in a worker process, once.
+    """Exclude all existing objects from later collections, once in a worker process.
 
-    It is collected first: code of others may run in the same process, and its garbage would stay for good.
+    Garbage is collected first, because garbage of other code in the process would stay for good.
     """
     global _frozen_in
     if _frozen_in != os.getpid() and is_spark_worker():
@@ -35,6 +35,6 @@ def freeze_imports() -> None:
 
 
 def settle_worker() -> None:
-    """Do the same in a process that is a handler's alone, with its thresholds, whenever a handler has started."""
+    """Do the same, and set thresholds, in a process that runs only a handler. Called whenever a handler has started."""
     if is_spark_worker():
         settle_garbage_collection()

@@ -1,8 +1,8 @@
-"""Makes the format `rocketmq` known to every Spark session, without a call of `rmqd.spark.register`.
+"""Makes the format `rocketmq` available in every Spark session, without a call of `rmqd.spark.register`.
 
-Spark imports all top-level modules whose names start with `pyspark_`, where its Python finds them, and registers their
-`DefaultSource`. The wheel has this one at its top. It raises nothing: one such module that does makes Spark find none
-of all others either.
+Spark imports all top-level modules on its Python path whose names start with `pyspark_`, and registers their
+`DefaultSource`. The wheel installs this module at the top level. It raises nothing, because one failing module would
+hide all others from Spark.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
-"""One group on Spark as the driver sees it: from its first heartbeat to its last commit.
+"""One group on Spark, seen from the driver: from its first heartbeat to its last commit.
 
-The checkpoint owns the offsets, and brokers are told of them. A query cannot be moved: where somebody moves the group,
-the query ends and a new generation of the checkpoint begins. Calls into Spark block, so they are made in threads.
+The checkpoint owns the offsets, which are then committed to the brokers. A running query cannot be moved to other
+offsets: if the group is moved, the query ends, and a new generation of the checkpoint begins. Calls into Spark block,
+so they are made in threads.
 
     group_run                        GroupRun: join, start Spark, one query after the other, leave
-    batch_gate                       when the query may begin a micro-batch: pauses, and the file that tells its source
-    spark_parts                      what a run is made of; tests give it other parts
-    presence                         Presence: the driver as a member of the group; founding; answers to operators
-    generations, generation_note     which checkpoint to go on from; what is kept beside it
-    moved_offsets                    which offsets on the brokers are somebody else's
-    checkpoint                       what Spark's checkpoint says of the group's place
-    running_query, spark_thread      a query and Spark's calls, for an event loop
+    batch_gate                       pauses micro-batches, by a file that the query's source checks
+    spark_parts                      the parts of a run; tests replace them
+    presence                         Presence: the driver as a member of the group; start offsets; operators' requests
+    generations, generation_note     the checkpoint to continue from; the note stored next to it
+    moved_offsets                    finds offsets on the brokers that the query did not commit
+    checkpoint                       reads the group's offsets from Spark's checkpoint
+    running_query, spark_thread      a query and calls into Spark, for an event loop
     listener, figures, queue_places  Spark's progress; the group's snapshot; lag
-    claim_store_watch                whether the store of `deduplicate` is there
-    ordering                         from a configuration to a group's order
+    claim_store_watch                whether the store of `deduplicate` is available
+    ordering                         from a configuration to the specification of a group
     foreground                       `rmqd spark run`: one group without a daemon
-    archive_compaction               `rmqd spark compact`: large files of a Parquet sink's small ones
+    archive_compaction               `rmqd spark compact`: merge small files of a Parquet sink
 """

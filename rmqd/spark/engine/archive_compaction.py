@@ -1,4 +1,4 @@
-"""`rmqd spark compact`: large files of a Parquet sink's small ones, beside the group that writes there."""
+"""`rmqd spark compact`: merges small files of a Parquet sink, while its group keeps writing."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ COLUMNS: Final = ("PARTITION", "FILES", "BYTES")
 
 
 def sink_to_compact(order: GroupOrder) -> SinkConfig:
-    """The sink of a group that writes Parquet. Raises ConfigError for another one."""
+    """Return the Parquet sink of a group. Raises ConfigError for other groups."""
     sink = order.settings.sink
     if sink is None or sink.format != "parquet":
         there = "no sink" if sink is None else f"a sink of format {sink.format}"
-        raise ConfigError([f"group {order.name} has {there}, and no files to compact; accepted: format: parquet"])
+        raise ConfigError([f"group {order.name} has {there}, and no files to compact; expected sink.format: parquet"])
     return sink
 
 
@@ -42,9 +42,10 @@ def compact_archive(
     dry_run: bool = False,
     on_chunk: Callable[[Chunk], None] = lambda chunk: None,
 ) -> int:
-    """Compact what is small and old enough; how many files were made. `on_chunk` is told what is done, or would be.
+    """Compact files that are small and old enough. Return the number of new files.
 
-    Raises RmqdError; what is done by then is done.
+    `on_chunk` is called for each finished (or with `dry_run` proposed) compaction. Raises RmqdError; earlier
+    compactions stay finished.
     """
     sink = sink_to_compact(order)
     folder, staging = folders_of(session, sink)
@@ -57,7 +58,7 @@ def compact_archive(
     made = 0
     options = {name: str(value) for name, value in sink.options.items()}
     present = folder.facts()
-    unsettled = compactions.unsettled()  # asked behind the files: whose files are there and who is not, is done
+    unsettled = compactions.unsettled()  # query after listing the files: a listed compaction not in here is finished
     for chunk in chunks_of(present, before_ms=before_ms, wanted_bytes=wanted_bytes, unsettled=unsettled):
         if dry_run:
             on_chunk(chunk)

@@ -1,7 +1,7 @@
-"""Whether the group's query may begin a micro-batch: not while the group is paused, is to stop, or is to move.
+"""Whether the group's query may start a micro-batch: not while the group is paused, stopping or being moved.
 
-The query's source runs in another process, so a file tells it: while the file exists, no micro-batch begins. Each
-method below creates or removes the file: after `stop` was set, `hold` has to be called.
+The query's source runs in another process, so it checks a file: while the file exists, no micro-batch starts. Each
+method below creates or removes the file; after setting `stop`, call `hold`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from rmqd.consumer.pauses import Pauses, PauseScope
 
 
 class BatchGate:
-    """Creates and removes the pause file. `stop` is the event that is set when the group is to stop."""
+    """Creates and removes the pause file. `stop` is the event that is set to stop the group."""
 
     def __init__(self, stop: asyncio.Event) -> None:
         self.pauses = Pauses()
         self.resumed = asyncio.Event()
         """Set while the group as a whole is not paused."""
         self.was_held = False
-        """Whether the pause file has existed since the last `open`, so that a micro-batch may have been kept back."""
+        """Whether the pause file has existed since the last `open`, so that a micro-batch may be delayed."""
         self._stop = stop
         self._file: Path | None = None
         self._is_holding = False
@@ -37,7 +37,7 @@ class BatchGate:
 
     @contextmanager
     def in_folder(self) -> Iterator[None]:
-        """Keep the pause file in a temporary folder. A pause after the end of the block needs no file."""
+        """Keep the pause file in a temporary folder. A pause after the end of the context needs no file."""
         with tempfile.TemporaryDirectory(prefix="rmqd-spark-", ignore_cleanup_errors=True) as folder:
             self._file = Path(folder) / "pause"
             self._switch()
@@ -47,7 +47,7 @@ class BatchGate:
                 self._file = None
 
     def pause(self, scope: PauseScope) -> None:
-        """Add a pause. Only one of the whole group keeps micro-batches from beginning."""
+        """Add a pause. Only a pause of the whole group prevents micro-batches."""
         self.pauses.add(scope)
         self._switch()
 
@@ -57,12 +57,12 @@ class BatchGate:
         self._switch()
 
     def hold(self) -> None:
-        """Begin no more micro-batches until `open`, because the query is to end."""
+        """Start no more micro-batches until `open`, because the query must end."""
         self._is_holding = True
         self._switch()
 
     def open(self) -> None:
-        """Let a new query begin micro-batches, unless the group is paused or is to stop."""
+        """Let a new query start micro-batches, unless the group is paused or stopping."""
         self.was_held = self._is_holding = False
         self._switch()
 

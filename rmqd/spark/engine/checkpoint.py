@@ -1,4 +1,4 @@
-"""Reads from a query's checkpoint how far the group is. Spark alone writes it."""
+"""Reads the group's progress from a query's checkpoint. Only Spark writes it."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ METADATA: Final = "metadata"
 LOG_VERSION: Final = "v1"
 
 IsWritten = Callable[[MicroBatch], bool]
-"""Whether a sink has all rows of a batch, so that they stay whatever happens to the query."""
+"""Whether a sink has stored all rows of a batch for good."""
 
 
 class Folder(Protocol):
-    """A folder, as HadoopFolder is one. Paths are relative, with `/` between their parts. Raises RmqdError."""
+    """A folder like HadoopFolder. Paths are relative, with `/` between their parts. Raises RmqdError."""
 
     @property
     def url(self) -> str:
-        """The checkpoint's place as Spark takes it, as a URL."""
+        """URL of the folder, in Spark's form."""
 
     def names(self, path: str = "") -> list[str]:
-        """What is in a folder, sorted; nothing where there is no such folder."""
+        """Return the names in a folder, sorted; empty if the folder is missing."""
 
     def read(self, path: str) -> bytes:
-        """The content of a small file of the checkpoint."""
+        """Return the content of a small file."""
 
     def put(self, path: str, content: bytes) -> None:
-        """Write a file in one step."""
+        """Write a file atomically."""
 
     def delete(self, path: str) -> None:
-        """Delete a file, if it exists."""
+        """Delete a file if it exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How far a query is. `batch` is the last one that is done; -1 if none is."""
+    """The progress of a query. `batch` is the last finished batch; -1 if there is none."""
 
     batch: int = -1
     positions: ByQueue = field(default_factory=dict)
-    """The offsets at which that batch ended; if none is done, those at which the first one starts, as far as known."""
+    """End offsets of that batch; if there is none, the known start offsets of the first batch."""
 
 
 def read_done(folder: Folder, path: str, is_written: IsWritten | None = None) -> Done:
-    """How far the query of a checkpoint is. Raises RmqdError if no query of rmqd has written the checkpoint.
+    """Return the progress of a checkpoint's query. Raises RmqdError if rmqd did not write the checkpoint.
 
-    Spark notes that a batch is done after the sink has it, and a driver may end between the two. `is_written` says
-    whether the sink has the batch after the last one that Spark has noted. If so, that batch counts as done: otherwise
-    a query that begins from another checkpoint would write its rows again, to a sink that cannot recognise them.
+    Spark records a batch after the sink has it, and a driver may end between the two. `is_written` checks whether the
+    sink has the batch after the last recorded one. If so, that batch counts as finished: otherwise a query with another
+    checkpoint would write its rows again, to a sink that cannot recognize them.
     """
     batch = max(_numbers(folder, f"{path}/{COMMITS}"), default=-1)
     following = batch + 1
@@ -70,11 +70,11 @@ def read_done(folder: Folder, path: str, is_written: IsWritten | None = None) ->
 
 
 def _query_id(folder: Folder, path: str) -> str:
-    """The id of the query, by which sinks know its batches."""
+    """Return the id of the query. Sinks recognize its batches by this id."""
     try:
         return str(json.loads(folder.read(f"{path}/{METADATA}"))["id"])
     except (ValueError, KeyError, TypeError) as error:
-        raise RmqdError(f"{folder.url}/{path}/{METADATA} does not tell the query's id: {error!r}") from error
+        raise RmqdError(f"{folder.url}/{path}/{METADATA} does not contain the query's id: {error!r}") from error
 
 
 def _numbers(folder: Folder, path: str) -> list[int]:
@@ -82,10 +82,10 @@ def _numbers(folder: Folder, path: str) -> list[int]:
 
 
 def _logged(folder: Folder, path: str) -> Offsets:
-    """The offsets of our source: Spark writes a version, a line of its own, and one for each source."""
+    """Return the offsets of rmqd's source. Spark writes a version, a line of metadata, and a line for each source."""
     version, *lines = folder.read(path).decode("utf-8", errors="replace").splitlines() or [""]
     if version != LOG_VERSION:
-        raise RmqdError(f"{folder.url}/{path} is of version {version!r:.40}, and this rmqd reads {LOG_VERSION}")
+        raise RmqdError(f"{folder.url}/{path} has version {version!r:.40}; expected {LOG_VERSION}")
     for line in lines[1:]:
         try:
             value = json.loads(line)
@@ -93,4 +93,4 @@ def _logged(folder: Folder, path: str) -> Offsets:
             continue
         if isinstance(value, dict) and "q" in value:
             return Offsets.of(value)
-    raise RmqdError(f"{folder.url}/{path} has no offsets of RocketMQ: is it the checkpoint of another query?")
+    raise RmqdError(f"{folder.url}/{path} has no RocketMQ offsets: is it the checkpoint of another query?")

@@ -1,8 +1,8 @@
-"""Asks the store of `deduplicate` every few seconds whether it is there.
+"""Polls the store of `deduplicate` every few seconds for availability.
 
-A task that waits for the store tells the driver nothing before all of its range is settled, so the driver asks by
-itself. It may be in a network from which the store cannot be reached, while executors do reach it. So that is a problem
-of the group only where the store has answered here before.
+A task that waits for the store reports nothing to the driver before its range is settled, so the driver polls the store
+itself. The driver's network may not reach the store, although executors reach it. So an unreachable store is a problem
+of the group only if the driver has reached it before.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOOK_SECONDS: Final = 5.0
 
 
 class ClaimStoreWatch:
-    """Gives the store's answers to the group's figures. It claims nothing."""
+    """Passes the store's availability to the group's figures. It claims no messages."""
 
     def __init__(self, group: str, options: DeduplicationOptions, figures: Figures, clock: Clock) -> None:
         terms = Terms(group, secrets.token_hex(8), LEASE_SECONDS, options.keep_seconds)
@@ -34,11 +34,11 @@ class ClaimStoreWatch:
         self._figures = figures
         self._clock = clock
         self.has_answered = False
-        """Whether the store can be reached from here: it was."""
+        """Whether the store was ever reachable from here."""
         self._is_told = False
 
     async def watch(self) -> None:
-        """Ask until cancelled, and then close the connections."""
+        """Poll until cancelled, then close the connections."""
         try:
             while True:
                 await self.look()
@@ -47,7 +47,7 @@ class ClaimStoreWatch:
             await self.close()
 
     async def look(self) -> None:
-        """Ask once."""
+        """Poll once."""
         try:
             await self._store.renew(())
         except ClaimStoreError as error:
@@ -57,7 +57,7 @@ class ClaimStoreWatch:
             self._figures.claim_store_is("")
 
     async def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         await self._store.close()
 
     def _is_away(self, error: ClaimStoreError) -> None:
@@ -65,5 +65,5 @@ class ClaimStoreWatch:
             self._figures.claim_store_is(str(error))
         elif not self._is_told:
             self._is_told = True
-            what = "if executors do not reach it either, nothing is handled: see claims.store_away in their logs"
+            what = "if executors cannot reach it either, no message is handled: see claims.store_away in their logs"
             self._log.warning("spark.claim_store_unreached", error=str(error), consequence=what)

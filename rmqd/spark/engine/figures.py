@@ -1,7 +1,8 @@
-"""The figures of a group on Spark, made from the executors' outcomes, Spark's progress and the brokers' answers.
+"""The metrics of a group on Spark, from the executors' outcomes, Spark's progress and the brokers' answers.
 
 Executors return an outcome for each range of a queue that they handled. Spark reports progress for each micro-batch.
-Brokers are asked every few seconds where the queues end: an idle query makes no progress, while its lag may grow.
+Brokers are polled for the ends of the queues every few seconds, because an idle query makes no progress while its lag
+may grow.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from rmqd.wire.topics import is_retry_topic
 log = structlog.get_logger(__name__)
 
 BATCH_SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-STALL_SECONDS: Final = 120.0  # longer than on the local engine: a queue advances when the whole micro-batch is done
-# Spark's names of what it does in a micro-batch.
+STALL_SECONDS: Final = 120.0  # longer than on the local engine: a queue advances only after a whole micro-batch
+# Spark's names for the phases of a micro-batch
 PHASES: Final = {
     "latestOffset": "asking_offsets",
     "getBatch": "asking_offsets",
@@ -46,7 +47,7 @@ WHOLE_BATCH: Final = "triggerExecution"
 
 
 class Figures:
-    """The figures of one driver. Called in its event loop alone."""
+    """The metrics of one driver. Used only in its event loop."""
 
     def __init__(self, options: ConsumerOptions, clock: Clock) -> None:
         self._options = options
@@ -67,7 +68,7 @@ class Figures:
         self._moved_at = clock.wall()
         self._queues: dict[MessageQueue, _Queue] = {}
         self.handler_hung = False
-        """Whether the group has failed because handlers hang in all slots of an executor's process."""
+        """Whether the group failed because handlers hang in all slots of an executor's process."""
         self._results = RecentResults(clock)
         self._problems = GroupProblems()
         self._unknown: dict[str, str] = {}
@@ -87,15 +88,15 @@ class Figures:
             self._problems.set("handler", self._results.problem)
 
     def claim_store_is(self, failure: str) -> None:
-        """Note why the store of `deduplicate` does not answer this process; nothing where it does."""
-        evidence = f"nothing is handled without a claim, and the driver does not reach the store: {failure}"
+        """Record why the driver cannot reach the store of `deduplicate`; an empty string if it can."""
+        evidence = f"messages are handled only with a claim, and the driver cannot reach the store: {failure}"
         with structlog.contextvars.bound_contextvars(group=self._options.group):
             self._problems.set("claims", found("claim_store_away", evidence) if failure else None)
 
     def batch_done(
         self, phases_ms: Mapping[str, int], positions: Mapping[MessageQueue, int], *, empty: bool, retired: int = 0
     ) -> None:
-        """Note the end of a micro-batch: its phases, the query's offsets, and how many queues it has dropped."""
+        """Record the end of a micro-batch: its phases, the query's offsets, and the number of removed queues."""
         self._positions |= positions
         self._retired += retired
         if empty:
@@ -107,12 +108,12 @@ class Figures:
                 self._phases[PHASES[name]] += milliseconds / 1000
 
     def moved_to(self, positions: Mapping[MessageQueue, int]) -> None:
-        """Note that the next query begins elsewhere, because an operator moved the group."""
+        """Record that the next query starts elsewhere, because an operator moved the group."""
         self._positions |= positions
         self._moved_at = self._clock.wall()
 
     def held(self) -> dict[MessageQueue, ProcessQueueInfo]:
-        """Where the query is in each queue that it has told of, as members of the local engine tell operators."""
+        """Return the query's offset in each known queue, in the form that members of the local engine report."""
         moved_ms = int(self._moved_at * 1000)
         return {
             queue: ProcessQueueInfo(commit_offset=position, last_lock_timestamp=moved_ms)
@@ -120,12 +121,12 @@ class Figures:
         }
 
     def dropped_late(self, rows: int, watermark: str) -> None:
-        """Count rows that a micro-batch has dropped because they came behind the watermark."""
+        """Count rows that a micro-batch dropped because they were behind the watermark."""
         self._late_rows += rows
         self._log.warning("spark.late_rows_dropped", rows=rows, watermark=watermark)
 
     def queues_are(self, topic: str, lags: Iterable[QueueLag]) -> None:
-        """Note the brokers' answer about the queues of a topic, which may be the group's retry topic."""
+        """Record the brokers' answer about the queues of a topic, which may be the group's retry topic."""
         self._unknown.pop(topic, None)
         self._answered.add(topic)
         found = {MessageQueue(topic, lag.broker, lag.queue): lag for lag in lags}
@@ -135,13 +136,13 @@ class Figures:
             self._queues.setdefault(queue, _Queue(self._clock)).is_at(lag)
 
     def queues_unknown(self, topic: str, reason: str) -> None:
-        """Note that brokers did not answer about a topic."""
+        """Record that brokers did not answer for a topic."""
         self._unknown[topic] = reason
 
     def snapshot(
         self, state: str, failure: str | None, client_id: str, pauses: Pauses, *, handling: bool
     ) -> GroupSnapshot:
-        """The group at this moment; `handling` is whether a micro-batch is under way."""
+        """Return the group's current snapshot; `handling` is whether a micro-batch is running."""
         is_over = state in ("failed", "stopped")
         work = "waiting" if state == "starting" else "handling" if handling else "pulling"
         reason = self._not_ready(state)
@@ -190,7 +191,7 @@ class Figures:
         return f"{waits}: {why}" if why else waits
 
     def _queue(self, queue: MessageQueue, paused: bool, work: str) -> QueueSnapshot:
-        # the retry topic of a group with one topic is shown under that topic, as the local engine does
+        # the retry topic of a group with one topic is shown under that topic, as on the local engine
         is_retry, topics = is_retry_topic(queue.topic), list(self._options.subscriptions)
         topic = topics[0] if is_retry and len(topics) == 1 else queue.topic
         entry = self._queues[queue]
@@ -214,7 +215,7 @@ class Figures:
         )
 
     def _tell(self, queue: MessageQueue, entry: _Queue, stall: Problem | None) -> None:
-        """Log once that a queue makes no progress, and once that it does again."""
+        """Log once when a queue stalls, and once when it recovers."""
         told, entry.told = entry.told, "" if stall is None else stall.cause
         if stall is not None and stall.cause != told:
             facts = {"topic": queue.topic, "broker": queue.broker_name, "queues": [queue.queue_id]}
@@ -224,18 +225,18 @@ class Figures:
 
     def _stall(self, queue: MessageQueue, entry: _Queue, paused: bool) -> Problem | None:
         if queue.topic in self._unknown:
-            what = "see that the brokers run and can be reached; the query waits for them for a minute, and then fails"
+            what = "check that the brokers run and are reachable; the query waits for them for a minute, then it fails"
             return found("broker_unreachable", self._unknown[queue.topic], step=what)
         seconds = self._clock.monotonic() - entry.moved_at
         if paused or not entry.lag.lag or seconds < STALL_SECONDS:
             return None
-        evidence = f"{entry.lag.lag} messages wait, and its offset has stood still for {seconds:.0f} s"
+        evidence = f"{entry.lag.lag} messages wait, and the offset has not changed for {seconds:.0f} s"
         what = "look for slow handlers and failing tasks in the log: a micro-batch ends when its slowest queue is done"
         return found("stalled_queue", evidence, step=what)
 
 
 class _Queue:
-    """The state of a queue, and since when it has it."""
+    """The state of a queue, and since when."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -244,7 +245,7 @@ class _Queue:
         self.since = clock.wall()
         self.moved_at = clock.monotonic()
         self.last_commit: float | None = None
-        self.told = ""  # the cause that was logged for its standing still
+        self.told = ""  # the cause that was logged for its stall
 
     def is_at(self, lag: QueueLag) -> None:
         if lag.committed != self.lag.committed or not lag.lag or not self.lag.lag:

@@ -1,4 +1,4 @@
-"""One group on Spark in this process, without a daemon: no restarts, no HTTP; its figures are log lines."""
+"""One group on Spark in this process, without a daemon: no restarts, no HTTP; its metrics are logged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-# First of our own: it keeps structlog from importing rich, see there.
+# Import first: it keeps structlog from importing rich, see there.
 from rmqd.process.logs import logs
 
 # isort: split
@@ -38,10 +38,10 @@ def run_group(
     on_session: Callable[[SparkSession], None] = lambda session: None,
     hurry: threading.Event | None = None,
 ) -> int:
-    """Run a group until `stop` is set and the drain after it is over; the exit code.
+    """Run a group until `stop` is set and the drain is over. Return the exit code.
 
-    `hurry` cuts the drain short. Both may be set in any thread, or by a handler of signals. `on_session` is called in a
-    thread once Spark runs.
+    `hurry` shortens the drain. Both events may be set in any thread, or by a signal handler. `on_session` is called in
+    a thread when Spark runs.
     """
     catch_output(order.config.log.format)
     config = order.config
@@ -64,7 +64,7 @@ async def _run(
     try:
         await run.run()
     except Exception as error:
-        # what a person can mend is said in a line; a fault of ours needs its traceback
+        # an expected error is reported in one line; a bug needs its traceback
         is_fault = not isinstance(error, RmqdError)
         log.error("group.failed", group=order.name, error=failure_of(error), exc_info=is_fault)  # noqa: TRY400
         return ExitCode.FAILURE
@@ -76,7 +76,7 @@ async def _run(
 
 
 def tell_figures(group: GroupSnapshot) -> None:
-    """A line with what a group has done so far, and what waits."""
+    """Log the messages handled so far, and the lag."""
     log.info(
         "spark.progress_reported",
         group=group.name,

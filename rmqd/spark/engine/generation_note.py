@@ -1,7 +1,7 @@
-"""The driver's note beside a generation's checkpoint: where it began, and what brokers and operators have said.
+"""The note next to a generation's checkpoint: its start offsets, and later changes by brokers and operators.
 
-A note is a file that is never changed: `note-000007.json` replaces the ones before it. So on any file system a note
-exists whole or not at all.
+A note file never changes: `note-000007.json` replaces the files before it. So on any file system a note is either
+complete or missing.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _FILE: Final = re.compile(r"note-([0-9]{6,})\.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """One generation's state, beside its checkpoint."""
+    """The state of one generation, stored next to its checkpoint."""
 
     starting: ByQueue | None = None
-    """The offsets at which the generation's query begins; None: the group's offsets on the brokers."""
+    """The start offsets of the generation's query; None for the group's offsets on the brokers."""
     reason: str = ""
-    """Why the generation was begun, in a sentence."""
+    """Why the generation was started, as a sentence."""
     told: bool = True
-    """Whether `starting` was committed to the brokers. Until then their offsets are not the group's place."""
+    """Whether `starting` was committed to the brokers. Until then their offsets are outdated."""
     held: ByQueue = field(default_factory=dict)
-    """The group's offsets that brokers are known to have on disk. The query commits none that is lower."""
+    """The group's offsets that brokers are known to have on disk. The query commits no lower ones."""
     resets: ByQueue = field(default_factory=dict)
-    """The offsets to which operators have reset the group since. The next generation begins there."""
+    """Offsets to which operators have reset the group since. The next generation starts there."""
 
     def to_json(self) -> bytes:
-        """The note as JSON, which `of` reads again."""
+        """Return the note as JSON, for `of`."""
         value = {
             "v": VERSION,
             "starting": None if self.starting is None else nested(self.starting),
@@ -49,11 +49,11 @@ class Note:
 
     @classmethod
     def of(cls, content: bytes) -> Note:
-        """Read what `to_json` wrote. Raises RmqdError."""
+        """Read the output of `to_json`. Raises RmqdError."""
         try:
             value = json.loads(content)
             if value["v"] != VERSION:
-                raise RmqdError(f"it is of version {value['v']!r}, and this rmqd reads version {VERSION}")
+                raise RmqdError(f"the note has version {value['v']!r}; expected {VERSION}")
             starting = value["starting"]
             return cls(
                 starting=None if starting is None else flat(starting, "starting"),
@@ -63,11 +63,11 @@ class Note:
                 resets=flat(value["resets"], "resets"),
             )
         except (ValueError, KeyError, TypeError) as error:
-            raise RmqdError(f"it is no note of a generation: {error!r}") from error
+            raise RmqdError(f"not a valid note of a generation: {error!r}") from error
 
 
 def read_note(folder: Folder, path: str) -> Note | None:
-    """A generation's last note; None where there is none. Raises RmqdError for one that cannot be read."""
+    """Return the last note of a generation; None if there is none. Raises RmqdError if it is unreadable."""
     numbers = _numbers(folder, path)
     if not numbers:
         return None

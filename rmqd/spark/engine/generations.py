@@ -1,22 +1,22 @@
 """Chooses the checkpoint of a group's next query: the last one, or a new one if the group was moved since.
 
-The checkpoint owns the offsets, and they are committed to the brokers after it. If a broker has another offset than the
-checkpoint, there are two explanations. Either the driver ended before it could commit: then the checkpoint is right. Or
-the group ran on the other engine meanwhile, or an operator has reset it: then the broker is right. A running query
-cannot be moved to other offsets. So in the second case a new generation of the checkpoint begins at the broker's
-offsets, and the old one is kept.
+The checkpoint owns the offsets, and they are committed to the brokers after it. If a broker has a different offset,
+there are two explanations. Either the driver ended before it could commit: then the checkpoint is right. Or the group
+was consumed on the other engine, or an operator reset it: then the broker is right. A running query cannot be moved to
+other offsets. So in the second case a new generation of the checkpoint starts at the broker's offsets, and the old one
+is kept.
 
-    <checkpoint>/generation-000001/checkpoint     Spark's
+    <checkpoint>/generation-000001/checkpoint     written by Spark
                                   /note-000004.json
 
-Three offsets of a queue tell the cases apart: `done`, how far the checkpoint is; `held`, what the broker is known to
-have on disk, noted every few seconds and at a graceful end; and `stored`, what the broker answers. All commits of the
-query lie between `held` and `done`. So a `stored` above `done`, or below both, is somebody else's.
+Three offsets of a queue distinguish the cases: `done`, the checkpoint's; `held`, the offset that the broker is known to
+have on disk, recorded every few seconds and at a graceful end; and `stored`, the broker's current one. All commits of
+the query are between `held` and `done`. So if `stored` is above `done`, or below both, the query did not commit it.
 
-A broker that is killed forgets the commits of its last seconds. So `held` only follows what the broker had
-FLUSHED_SECONDS ago and still has. A 5.x broker keeps an operator's reset until a pull brings it, so none is missed.
-With an older broker one is missed if it leads to an offset that the group passed in the last seconds before its driver
-was killed.
+A killed broker forgets the commits of its last seconds. So `held` follows only offsets that the broker had
+FLUSHED_SECONDS ago and still has. A 5.x broker keeps an operator's reset until a pull fetches it, so no reset is
+missed. With an older broker a reset is missed if the group passed its offset in the last seconds before its driver was
+killed.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-PATIENCE_SECONDS: Final = 60.0  # for brokers, at the start; as the source's unavailableToleranceMs
+PATIENCE_SECONDS: Final = 60.0  # for unreachable brokers at the start; the same as the source's unavailableToleranceMs
 NOTE_SECONDS: Final = 5.0
-# between two readings of the checkpoint while brokers show that nothing happens: object stores charge for each
+# between two reads of the checkpoint while brokers show no change; object stores charge for each read
 DONE_SECONDS: Final = 30.0
-KEPT_GENERATIONS: Final = 10  # a group that fails at a corrupt message begins one at each restart
+KEPT_GENERATIONS: Final = 10  # a group that fails at a corrupt message starts a generation at each restart
 FLUSHED_SECONDS: Final = 10.0  # brokers write offsets to disk every 5 s (flushConsumerOffsetInterval)
 
 CHECKPOINT: Final = "checkpoint"
@@ -68,28 +68,28 @@ _FOLDER: Final = re.compile(r"generation-([0-9]{6,})")
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A checkpoint. `path` is Spark's checkpointLocation. A query begins at `starting` if the checkpoint is empty."""
+    """A checkpoint. `path` is Spark's checkpointLocation. A query starts at `starting` if the checkpoint is empty."""
 
     number: int
     path: str
     starting: Mapping[MessageQueue, int] | None
-    """None: the query begins at the group's offsets on the brokers."""
+    """None: the query starts at the group's offsets on the brokers."""
     reason: str
 
 
 def checkpoint_folder(order: GroupOrder) -> str:
-    """The folder or URL of all generations of a group."""
+    """Return the folder or URL of all generations of a group."""
     config = order.settings.spark or SparkConfig()
     return config.checkpoint or f"{order.config.state_of(order.name)}/spark/{order.name}"
 
 
 def generations_of(order: GroupOrder, spark: SparkSession) -> Generations:
-    """The generations of a group, in a folder of the session's file systems. Raises RmqdError."""
+    """Return the generations of a group, accessed through the session's file systems. Raises RmqdError."""
     from rmqd.spark.hadoop_folder import HadoopFolder
 
     if not (order.settings.spark or SparkConfig()).checkpoint:
-        with suppress(OSError):  # Hadoop reports the same error, or the folder is elsewhere
-            make_folder(Path(checkpoint_folder(order)))  # every user could read a folder that Hadoop creates
+        with suppress(OSError):  # Hadoop reports the same error, or the folder is not local
+            make_folder(Path(checkpoint_folder(order)))  # all users could read a folder that Hadoop creates
     is_written = None
     if order.settings.pipeline is not None:
         from rmqd.spark.pipelines.pipeline_sinks import written_batches
@@ -99,7 +99,7 @@ def generations_of(order: GroupOrder, spark: SparkSession) -> Generations:
 
 
 class Generations:
-    """The generations of one group. Methods block, and may be called in any thread. They raise RmqdError."""
+    """The generations of one group. Methods block, may be called in any thread, and raise RmqdError."""
 
     def __init__(self, order: GroupOrder, folder: Folder, is_written: IsWritten | None = None) -> None:
         self._order = order
@@ -110,17 +110,17 @@ class Generations:
         self._note = Note()
         self._noted_at = 0.0
         self._held: dict[MessageQueue, int] = {}
-        self._done: ByQueue = {}  # as the checkpoint said when it was read last
+        self._done: ByQueue = {}  # the checkpoint's offsets at the last read
         self._done_at = -math.inf
-        self._looks: deque[tuple[float, ByQueue, ByQueue]] = deque()  # when, what brokers answered, what was done
+        self._looks: deque[tuple[float, ByQueue, ByQueue]] = deque()  # time, brokers' offsets, checkpoint's offsets
 
     def current(self) -> Generation:
-        """The generation for the next query. To be called before each query, when no other engine has the group."""
+        """Return the generation for the next query. Call it before each query, while no other engine runs the group."""
         with self._lock:
             return patiently(self._current, PATIENCE_SECONDS)
 
     def note(self, resets: ByQueue) -> None:
-        """Write down an operator's reset, so that it survives a crash: the next generation begins there."""
+        """Store an operator's reset, so that it survives a crash. The next generation starts there."""
         with self._lock:
             log.warning(
                 "spark.group_reset", group=self._order.name, to={str(queue): resets[queue] for queue in sorted(resets)}
@@ -128,9 +128,9 @@ class Generations:
             self._write(replace(self._note, resets={**self._note.resets, **resets}))
 
     def note_outcomes(self, outcomes: Iterable[RangeOutcome]) -> bool:
-        """Write down resets that executors met in a batch. Returns whether there are any.
+        """Store resets that executors found in a batch. Return whether there are any.
 
-        To be called before the batch counts as done.
+        Call it before the batch counts as done.
         """
         resets = {outcome.queue: outcome.reset_to for outcome in outcomes if outcome.reset_to is not None}
         if resets:
@@ -138,10 +138,10 @@ class Generations:
         return bool(resets)
 
     def moved(self) -> Mapping[MessageQueue, int]:
-        """The offsets to which the group was moved since `current`, which are noted too. The query has to end then.
+        """Return and store the group's new offsets if it was moved since `current`. If any, the query must end.
 
-        To be called every few seconds while the query runs, since an executor meets a reset only in a queue that has
-        messages. The answers of some brokers count even if others do not answer; their error is raised afterwards.
+        Call it every few seconds while the query runs, because an executor finds a reset only in a queue with messages.
+        Answers of some brokers count even if others do not answer; their error is raised afterwards.
         """
         with self._lock:
             if self._note.resets:
@@ -151,7 +151,7 @@ class Generations:
             asked = self._ask_stored(self._done)
             stored = _present(asked)
             if any(at != self._done[queue] for queue, at in stored.items()):
-                self._look_up_done()  # after the answer: the query commits what the checkpoint had by then
+                self._look_up_done()  # read after the answer: by then the checkpoint has all that the query committed
             done = self._done
             changed = moves(done, self._held, stored) or self._unheard(stored, done)
             if changed:
@@ -164,14 +164,14 @@ class Generations:
             return {}
 
     def finish(self) -> None:
-        """Commit to the brokers where the group goes on, after the query has ended, perhaps on the other engine.
+        """Commit the offsets at which the group continues, possibly on the other engine. Call it after the query ended.
 
-        Brokers that answer get their commits even if others do not answer; their error is raised afterwards.
+        Brokers that answer receive their commits even if others do not answer; their error is raised afterwards.
         """
         with self._lock:
             asked = self._ask_stored(self._look_up_done())
             done = self._look_up_done()
-            others = moves(done, self._held, _present(asked))  # somebody else set these: they stay
+            others = moves(done, self._held, _present(asked))  # set by an operator or another member, so they stay
             wanted = {**done, **self._note.resets}
             places = {queue: at for queue, at in wanted.items() if queue in asked.found and queue not in others}
             told = self._cluster.commit(self._order.group, places)
@@ -194,7 +194,7 @@ class Generations:
             self.note(resets)
         done = self._look_up_done()
         elsewhere = moves(done, last.held, stored) if last.told else {}
-        # later entries win: a reset in the note is older than a move that brokers show now, and than a pending reset
+        # later entries win: a reset in the note is older than a move that brokers show now, or a pending reset
         changed = {**last.resets, **elsewhere, **resets}
         changed = {queue: at for queue, at in changed.items() if queue in queues}
         if not changed:
@@ -225,34 +225,34 @@ class Generations:
         return Generation(self._number, url, note.starting, note.reason)
 
     def _delete_old(self) -> None:
-        """Delete all generations but the last ones."""
+        """Delete all but the last generations."""
         numbers = sorted(map(int, _matches(self._folder.names())))
         for number in numbers[:-KEPT_GENERATIONS]:
             self._folder.delete(self._path(number))
             log.info("spark.generation_deleted", group=self._order.name, generation=number, kept=KEPT_GENERATIONS)
 
     def _unheard(self, stored: ByQueue, done: ByQueue) -> dict[MessageQueue, int]:
-        """Commit again in queues whose broker has lost commits. Returns those that do not take it: a reset waits there.
+        """Repeat the commits that brokers have lost. Return the queues whose broker ignores them: a reset is pending.
 
-        A broker that was killed shows an old offset, and takes a new commit. A broker with a reset that no pull has
-        fetched shows the reset's offset, answers commits with success, and does not store them.
+        A killed broker returns an old offset, and accepts a new commit. A broker with a reset that no pull has fetched
+        returns the reset's offset, answers commits with success, and does not store them.
         """
         if not self._looks:
             return {}
         _, had, had_done = self._looks[-1]
-        # unchanged since the last look, and behind what was done at that time: so no commit of it is under way
+        # unchanged since the last check, and behind the offset done at that time: so no commit is in flight
         lost = [queue for queue, at in stored.items() if at == had.get(queue) and at < had_done.get(queue, 0)]
         told = {queue: done[queue] for queue in lost if queue in done}
-        # one that does not answer is asked again with the next look, and keeps no other one's resets from being seen
+        # a broker that does not answer is asked again at the next check, and must not hide resets at other brokers
         taken = self._cluster.commit(self._order.group, told).found
         now = _present(self._ask_stored(taken))
         return {queue: at for queue, at in now.items() if at == stored[queue] != told[queue]}
 
     def _look(self, stored: ByQueue, done: ByQueue) -> None:
-        """Raise `held` to what brokers had FLUSHED_SECONDS ago and still have.
+        """Raise `held` to the offsets that brokers had FLUSHED_SECONDS ago and still have.
 
         Both conditions are needed. A broker that does not answer may have been killed at any time since its last
-        answer; one that has less than before was killed in between.
+        answer; a broker with a lower offset than before was killed in between.
         """
         now = time.monotonic()
         self._looks.append((now, stored, done))
@@ -267,15 +267,15 @@ class Generations:
         self._note, self._noted_at = note, time.monotonic()
 
     def _look_up_done(self) -> ByQueue:
-        """The offsets up to which the checkpoint says that the group is done."""
+        """Read the checkpoint's offsets."""
         done = read_done(self._folder, f"{self._path(self._number)}/{CHECKPOINT}", self._is_written)
         self._done, self._done_at = done.positions or self._note.starting or {}, time.monotonic()
         return self._done
 
     def _stored(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """The group's offsets on the brokers, of all queues that exist. Raises RmqdError if a broker does not answer.
+        """Return the group's offsets on the brokers. Raises RmqdError if a broker does not answer.
 
-        A queue without an offset is left out: its broker lost it, or the group was deleted. The checkpoint counts then.
+        A queue without an offset is left out: its broker lost it, or the group was deleted. Then the checkpoint counts.
         """
         asked = self._ask_stored(queues)
         those_there(asked)
@@ -288,7 +288,7 @@ class Generations:
         retries = retry_topic(self._order.group)
         found = self._cluster.queues([*self._order.topics, retries])
         for asked, error in found.failed.items():
-            # a topic that is gone does not stop the others; but without any topic the group has nothing to do
+            # a missing topic does not stop the others, but without any topic the group has nothing to do
             is_gone = isinstance(error, RouteNotFoundError)
             if not is_gone or (asked.topic != retries and found.found.keys() <= {MessageQueue(retries, "", -1)}):
                 raise error

@@ -2,10 +2,9 @@
 
     join the group, alone     start Spark     query     query ...     commit     leave     end Spark
 
-A query runs until the group is stopped. If an operator moves the group meanwhile, the query ends and another one
-begins, with a new generation of the checkpoint. Both a stop and such a move let the micro-batch under way end: the
-pause file keeps the source from beginning another one, and a query between two batches can be ended with nothing to
-repeat.
+A query runs until the group is stopped. If an operator moves the group, the query ends, and another one starts with a
+new generation of the checkpoint. In both cases the current micro-batch may finish: the pause file keeps the source from
+starting another one, and a query that ends between two batches repeats nothing.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ log = structlog.get_logger(__name__)
 
 MOVES_SECONDS: Final = 2.0
 STATUS_SECONDS: Final = 1.0
-IDLE_POLL_SECONDS: Final = 0.05  # Spark reports the end of a batch only by its progress, which may come late
+IDLE_POLL_SECONDS: Final = 0.05  # Spark reports the end of a batch only through its progress, which may be late
 MOST_LATE_WORKERS: Final = 5  # in a row
-RIVAL_DRAIN_SECONDS: Final = 10.0  # for the drain while another engine or driver has the group too
-END_SECONDS: Final = 10.0  # for each step of the end: the query, the last commit, Spark itself
+RIVAL_DRAIN_SECONDS: Final = 10.0  # for the drain while another engine or driver also runs the group
+END_SECONDS: Final = 10.0  # for each step at the end: the query, the last commit, Spark itself
 HURRIED_SECONDS: Final = 2.0
 
 
@@ -76,13 +75,13 @@ class GroupRun:
         self._failure: str | None = None
         self._is_handling = self._is_member = False
         self._late_workers = 0  # since the last micro-batch
-        self._stuck_by: list[str] = []  # why a query cannot go on, such as a corrupt message
+        self._stuck_by: list[str] = []  # why a query cannot continue, such as a corrupt message
         self._presence: Presence | None = None
-        self._generation: int | None = None  # of the last query
+        self._generation: int | None = None  # generation of the last query
         self._watching: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Run until `stop` and the drain after it, or until a bounded query is done. Raises the group's failure."""
+        """Run until `stop` and the drain, or until a bounded query is done. Raises the group's failure."""
         work = asyncio.create_task(self._work(), name=f"group {self._order.name}")
         hurry = asyncio.create_task(self._hurry.wait(), name=f"hurry of {self._order.name}")
         try:
@@ -95,28 +94,28 @@ class GroupRun:
             work.result()
 
     def stop(self, seconds: float | None = None) -> None:
-        """Let the micro-batch under way end, for so long at most (default: the group's shutdown_timeout), and leave."""
+        """Stop after the current micro-batch, or at the latest after `seconds` (default: shutdown_timeout)."""
         if seconds is not None:
             self._drain_seconds = seconds
         self._stop.set()
 
     def hurry(self) -> None:
-        """Give up the micro-batch under way, and leave."""
+        """Stop without waiting for the current micro-batch."""
         self._stop.set()
         self._hurry.set()
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Begin no more micro-batches."""
+        """Start no more micro-batches."""
         self._gate.pause(scope)
         self._log.info("group.paused", scope=str(scope))
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Begin micro-batches again."""
+        """Start micro-batches again."""
         self._gate.resume(scope)
         self._log.info("group.resumed", scope=str(scope))
 
     def snapshot(self) -> GroupSnapshot:
-        """The group now."""
+        """Return the group's current snapshot."""
         client_id, pauses = self._presence.client_id if self._presence is not None else "", self._gate.pauses
         return self._figures.snapshot(self._state, self._failure, client_id, pauses, handling=self._is_handling)
 
@@ -159,17 +158,17 @@ class GroupRun:
             await presence.leave()
             if self._is_member:
                 self._log.info("group.left")
-            if session is not None and not self._hurry.is_set():  # in a hurry the session ends with this process
+            if session is not None and not self._hurry.is_set():  # otherwise the session ends with this process
                 await self._patiently(thread.call(session.stop), "Spark")
             thread.end()
 
     async def _run_queries(self, session: Any, thread: SparkThread) -> None:
-        asking = SparkThread("rmqd.spark.checkpoints")  # a thread of its own, as it may wait for brokers that are away
+        asking = SparkThread("rmqd.spark.checkpoints")  # a separate thread, because it may wait for unreachable brokers
         try:
             checkpoints = await self._unless_stopped(asking.call(lambda: self._parts.checkpoints(session)))
             is_over = False
             while not is_over:
-                if self._config.trigger == AVAILABLE_NOW:  # while it is paused the query would find nothing, and end
+                if self._config.trigger == AVAILABLE_NOW:  # a paused query would find nothing, and end
                     await self._unless_stopped(self._gate.resumed.wait())
                 generation = await self._unless_stopped(asking.call(checkpoints.current))
                 self._moved.clear()
@@ -191,7 +190,7 @@ class GroupRun:
 
         def on_batch(_batch_id: int, outcomes: list[RangeOutcome]) -> None:
             if checkpoints.note_outcomes(outcomes):
-                pause_file.touch()  # in this thread: the next micro-batch may begin before the loop's next turn
+                pause_file.touch()  # in this thread, because the next micro-batch may start before the loop runs
                 failures = [outcome.failure for outcome in outcomes if outcome.failure]
                 self._in_loop(lambda: self._move(failures))
             self._in_loop(lambda: self._figures.handled(outcomes))
@@ -210,7 +209,7 @@ class GroupRun:
         return RunningQuery(query, thread)
 
     async def _run_query(self, query: RunningQuery, checkpoints: Generations, asking: SparkThread) -> bool:
-        """Wait until the query has ended, or has to end and is drained. Returns whether the group's run is over."""
+        """Wait until the query ends, or must end and is drained. Return whether the group's run is over."""
         ended = asyncio.create_task(query.wait(), name="query")
         others = [
             asyncio.create_task(self._stop.wait(), name="stop"),
@@ -243,7 +242,7 @@ class GroupRun:
             ended.cancel()
 
     def _is_late_worker(self, ended: asyncio.Task[None]) -> bool:
-        """Whether another query may do better in the same Spark, whose own start takes a busy machine far longer."""
+        """Return whether to retry in the same Spark session. Restarting Spark takes a busy machine much longer."""
         error = ended.exception()
         is_late = isinstance(error, QueryFailedError) and error.is_late_worker
         if not is_late or self._late_workers >= MOST_LATE_WORKERS:
@@ -253,23 +252,23 @@ class GroupRun:
         return True
 
     def _raise_if_stuck(self) -> None:
-        """Raise why the group is stuck. Called once the batch is done, so that the rest of it is not repeated."""
+        """Raise the reason why the group is stuck. Called after the batch, so that its other messages are finished."""
         if self._stuck_by and not self._stop.is_set():
             raise RmqdError("; ".join(self._stuck_by))
 
     async def _drain(self, query: RunningQuery, ended: asyncio.Task[None], seconds: float) -> None:
-        """Wait for the micro-batch under way. Raises QueryFailedError."""
+        """Wait for the current micro-batch. Raises QueryFailedError."""
         deadline = self._clock.monotonic() + seconds
         while not ended.done() and not await query.is_idle():
             if self._clock.monotonic() >= deadline:
-                self._log.warning("spark.drain_cut", after_seconds=seconds, consequence="its messages come again")
+                self._log.warning("spark.drain_cut", after_seconds=seconds, consequence="its messages are redelivered")
                 return
             await asyncio.sleep(IDLE_POLL_SECONDS)
         if ended.done():
             ended.result()
 
     async def _watch_moves(self, checkpoints: Generations, asking: SparkThread) -> None:
-        """Watch for resets of operators, until there is one."""
+        """Poll for operators' resets, until there is one."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(MOVES_SECONDS):
@@ -278,7 +277,7 @@ class GroupRun:
             try:
                 if await asking.call(checkpoints.moved):
                     self._move()
-            except RmqdError as error:  # the query tolerates it for a time, and reports it
+            except RmqdError as error:  # the query tolerates it for a while, and reports it
                 self._log.debug("spark.moves_unknown", error=str(error))
 
     async def _watch_status(self, query: RunningQuery) -> None:
@@ -287,7 +286,7 @@ class GroupRun:
             await asyncio.sleep(STATUS_SECONDS)
 
     def _move(self, failures: Sequence[str] = ()) -> None:
-        """Have the query end because the group goes on at other offsets, or, with `failures`, because it is stuck."""
+        """End the query because the group continues at other offsets, or, with `failures`, because it is stuck."""
         self._stuck_by += failures
         self._gate.hold()
         self._moved.set()
@@ -307,11 +306,11 @@ class GroupRun:
         self._late_workers = 0
 
     def _in_loop(self, work: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop has ended, and nothing waits for this
+        with suppress(RuntimeError):  # the loop has ended, so the result is not needed
             self._loop.call_soon_threadsafe(work)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work`. Raises _StoppedError if `stop` is called first, and whatever ends the membership."""
+        """Run `work`. Raises _StoppedError if `stop` is called first, and the error that ends the membership."""
         task = asyncio.create_task(work)
         stop = asyncio.create_task(self._stop.wait())
         rival = set() if self._watching is None else {self._watching}
@@ -327,14 +326,14 @@ class GroupRun:
             await _ended(task, stop)
 
     async def _patiently(self, work: Coroutine[Any, Any, None], what: str) -> None:
-        """Do a step of the end, for a limited time. If it fails or hangs, that is logged, and the next step follows."""
+        """Run a step at the end, for a limited time. If it fails or hangs, log that and continue."""
         seconds = HURRIED_SECONDS if self._hurry.is_set() else END_SECONDS
         try:
             async with asyncio.timeout(seconds):
                 await work
         except TimeoutError:
             self._log.error("spark.end_timed_out", what=what, seconds=seconds)
-        except Exception as error:  # noqa: BLE001 what matters is what it ended by
+        except Exception as error:  # noqa: BLE001 the next step must run after any error
             self._log.error("spark.end_failed", what=what, error=failure_of(error))
 
 
@@ -345,9 +344,9 @@ async def _ended(*tasks: asyncio.Task[Any]) -> None:
         await asyncio.wait(tasks)
         for task in tasks:
             if not task.cancelled():
-                task.exception()  # take it, so that asyncio does not report it
+                task.exception()  # retrieve it, so that asyncio does not report it
 
 
 def failure_of(error: BaseException) -> str:
-    """A failure in one line."""
+    """Return a failure in one line."""
     return str(error) if isinstance(error, RmqdError) else describe(error)

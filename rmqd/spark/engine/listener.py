@@ -27,24 +27,24 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """Spark's progress of one micro-batch. An idle query reports an `empty` one every ten seconds."""
+    """Spark's progress after one micro-batch. An idle query reports an `empty` one every ten seconds."""
 
     number: int
     empty: bool
     phases_ms: Mapping[str, int]
-    """The phases' durations in milliseconds by Spark's names; `triggerExecution` is the whole batch."""
+    """Durations in milliseconds by Spark's names of the phases; `triggerExecution` is the whole batch."""
     positions: Mapping[MessageQueue, int] = field(default_factory=dict)
     """The query's offsets after the batch, exclusive."""
     retired: int = 0
-    """How many queues the batch has dropped from the checkpoint."""
+    """Number of queues that the batch removed from the checkpoint."""
     late_rows: int = 0
-    """How many rows behind the watermark were dropped. Spark counts them after its first aggregation."""
+    """Number of rows dropped because they were behind the watermark. Spark counts them after its first aggregation."""
     watermark: str = ""
     """The watermark of the batch."""
 
 
 class ProgressListener(StreamingQueryListener):
-    """Hands each progress on. Called in a thread of Spark's. An exception would only be logged by the JVM."""
+    """Passes each progress on. Called in a Spark thread. The JVM would only log an exception."""
 
     def __init__(self, heard: Callable[[BatchProgress], None]) -> None:
         self._heard = heard
@@ -53,7 +53,7 @@ class ProgressListener(StreamingQueryListener):
         """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Hand on the progress of a micro-batch that has ended, or of a query that was idle for ten seconds."""
+        """Called after each micro-batch, and every ten seconds while the query is idle."""
         self._heard(progress_of(event.progress))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
@@ -61,7 +61,7 @@ class ProgressListener(StreamingQueryListener):
 
 
 def progress_of(progress: StreamingQueryProgress) -> BatchProgress:
-    """The parts of a progress that figures need."""
+    """Extract the parts of a progress that the group's figures need."""
     phases = {name: int(milliseconds) for name, milliseconds in progress.durationMs.items()}
     positions: dict[MessageQueue, int] = {}
     retired = 0
@@ -69,9 +69,9 @@ def progress_of(progress: StreamingQueryProgress) -> BatchProgress:
         try:
             after = Offsets.of(json.loads(source.endOffset)).positions
             positions |= after
-            if source.startOffset:  # the first batch has none
+            if source.startOffset:  # missing for the first batch
                 retired += len(Offsets.of(json.loads(source.startOffset)).positions.keys() - after.keys())
-        except (RmqdError, ValueError, TypeError, AttributeError):  # a pipeline may read what is none of ours
+        except (RmqdError, ValueError, TypeError, AttributeError):  # a pipeline may read other sources
             log.debug("spark.source_changed", source=source.description)
     late = sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators)
     watermark = progress.eventTime.get("watermark", "") if late else ""

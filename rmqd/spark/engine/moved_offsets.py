@@ -1,4 +1,4 @@
-"""Which offsets on the brokers are somebody else's than the query's, and how that is said."""
+"""Finds offsets on the brokers that the query did not commit, and describes them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ SHOWN: Final = 4
 
 
 def moves(done: ByQueue, held: ByQueue, stored: ByQueue) -> dict[MessageQueue, int]:
-    """The queues whose `stored` offset cannot be a commit of the query, with that offset.
+    """Return the queues with a `stored` offset that the query cannot have committed, with that offset.
 
-    `done` is how far the checkpoint is, `held` what brokers are known to have on disk, `stored` what they answer.
+    `done` are the checkpoint's offsets, `held` the offsets that brokers are known to have on disk, and `stored` the
+    brokers' current offsets.
     """
     return {
         queue: offset
@@ -23,12 +24,12 @@ def moves(done: ByQueue, held: ByQueue, stored: ByQueue) -> dict[MessageQueue, i
 
 
 def reason_of(done: ByQueue, changed: ByQueue) -> str:
-    """What was done to a group whose queues are to go on at the offsets of `changed`, for logs and the note."""
+    """Describe why queues continue at the offsets of `changed`, for logs and the note."""
     ahead = {queue: offset for queue, offset in changed.items() if offset > done.get(queue, 0)}
     back = {queue: offset for queue, offset in changed.items() if queue not in ahead}
     parts = []
     if ahead:
-        parts.append(f"the group went on elsewhere, or was sent forward: {_changes(done, ahead)}")
+        parts.append(f"the group was consumed elsewhere, or moved forward: {_changes(done, ahead)}")
     if back:
         parts.append(f"the group was reset: {_changes(done, back)}")
     return "; ".join(parts)

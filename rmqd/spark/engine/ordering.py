@@ -1,4 +1,4 @@
-"""From a configuration to the order for one of its groups."""
+"""From a configuration to the specification of one of its groups."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from rmqd.spark.handlers.group_options import check_spark_options
 
 
 def order_of(path: Path | None, group: str = "", overrides: tuple[str, ...] = ()) -> GroupOrder:
-    """The group of this name, or the only one on Spark. Raises ConfigError."""
+    """Return the specification of the group of this name, or of the only one on Spark. Raises ConfigError."""
     config = load_runnable(path, overrides, groups=(group,) if group else ())
     on_spark = [name for name, settings in config.groups.items() if settings.engine == "spark"]
     name = group or (on_spark[0] if len(on_spark) == 1 else "")
     if name not in config.groups:
         known = ", ".join(on_spark) or "none"
-        what = f"there is no group {group}" if group else "which group is not said"
-        raise ConfigError([f"{path}: {what}; on Spark: {known}"])
+        what = f"unknown group {group}" if group else "several groups, and none is chosen"
+        raise ConfigError([f"{path}: {what}; expected one of the groups on Spark: {known}"])
     if name not in on_spark:
         raise ConfigError(
-            [f"{path}: groups.{name}.engine: {config.groups[name].engine} is not run by Spark; accepted: spark"]
+            [f"{path}: groups.{name}.engine: {config.groups[name].engine} does not run on Spark; expected spark"]
         )
     check_spark_options(name, config.groups[name])
     return GroupOrder(name, _placed(config, name), tuple(os.path.abspath(one) for one in sys.path))
 
 
 def _placed(config: RootConfig, name: str) -> RootConfig:
-    """The one group, with folders that mean the same wherever the driver runs on this machine."""
+    """Return the configuration of one group, with absolute folders."""
     settings = config.groups[name]
     spark = settings.spark or SparkConfig()
     if spark.checkpoint:
@@ -47,5 +47,5 @@ def _placed(config: RootConfig, name: str) -> RootConfig:
 
 
 def _from_here(place: str) -> str:
-    """A folder of this machine by its whole path, and a URL as it is, also one without an authority: `file:/x`."""
+    """Return the absolute path of a local folder, and a URL unchanged, even without an authority: `file:/x`."""
     return place if ":/" in place else os.path.abspath(place)

@@ -1,7 +1,7 @@
-"""The driver as a member of its group: brokers list it, and each engine sees that the other one has the group.
+"""The driver as a member of its group, so that brokers list it, and each engine sees a member of the other engine.
 
-It takes no part in the division of queues, and pulls nothing. `consumer.rebalance.rivals` says which engine has to
-leave if both have the group.
+It takes no part in the rebalance, and pulls nothing. `consumer.rebalance.rivals` decides which engine must leave if
+both run the group.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ Held = Callable[[], Mapping[MessageQueue, wire.ProcessQueueInfo]]
 
 log = structlog.get_logger(__name__)
 
-LOOK_SECONDS: Final = 20.0  # as members of the local engine; sooner if a broker tells that members came
-LOOK_AGAIN_SECONDS: Final = 1.0  # while another member is there
+LOOK_SECONDS: Final = 20.0  # the same as for members of the local engine; sooner if a broker reports a new member
+LOOK_AGAIN_SECONDS: Final = 1.0  # while another member is present
 LEAVE_SECONDS: Final = 10.0
-PATIENCE_SECONDS: Final = 60.0  # for brokers, at the start; as the source's unavailableToleranceMs
+PATIENCE_SECONDS: Final = 60.0  # for unreachable brokers at the start; the same as the source's unavailableToleranceMs
 
 
 class Presence:
     """One membership, from `join` to `leave`. Used once.
 
     `on_reset` is called with offsets by queue when a broker pushes an operator's reset. Brokers of 4.x push resets, and
-    later ones with useServerSideResetOffset=false. `held` says where the query is, for operators who ask.
+    later brokers only with useServerSideResetOffset=false. `held` returns the query's offsets, for operators who ask.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Presence:
         self._subscriptions = subscriptions_of(self._options, int(self._clock.wall() * 1000))
         self._rivals = Rivals(self.group, self.client_id, self._clock)
         store = RemoteBrokerOffsetStore(self._client, self.group, self._clock)
-        # Spark's query needs all brokers at its start, so none is left out
+        # Spark's query needs all brokers at its start, so none may be skipped
         self._founding = BrokerFounding(self._client, self._options, self._clock, store, leaves_brokers_out=False)
         self._on_reset = on_reset
         self._held = held
@@ -87,12 +87,12 @@ class Presence:
     async def join(self) -> None:
         """Join the group, and wait until this is its only member.
 
-        Raises GroupHeldElsewhereError, and RmqdError if no broker tells who is there. It has left again then.
+        Raises GroupHeldElsewhereError, and RmqdError if no broker returns the members. Then it has already left again.
         """
         self._running = asyncio.create_task(self._client.run(), name=f"presence:{self.group}")
         try:
             await self._learn_routes(self._options.subscriptions)
-            # a look before the heartbeat: other clients' members do not divide their queues anew for who leaves at once
+            # check before the heartbeat: if this member must leave at once, other clients need not rebalance
             await self._until_alone(Rivals(self.group, self.client_id, self._clock))
             self._client.register(self)
             await self._client.heartbeat.beat()
@@ -103,9 +103,9 @@ class Presence:
         log.info("presence.joined", group=self.group, client_id=self.client_id)
 
     async def found(self) -> None:
-        """Found the group if it is new, by the rule of the local engine. Raises RmqdError.
+        """Commit start offsets if the group is new, by the same rule as the local engine. Raises RmqdError.
 
-        To be called before a query reads the group's offsets: a queue without an offset after that came later.
+        Call it before a query reads the group's offsets. A queue without an offset is then a later one.
         """
         deadline = self._clock.monotonic() + PATIENCE_SECONDS
         while True:
@@ -127,7 +127,7 @@ class Presence:
                 self._rivals.seen(rivals)
             except GroupHeldElsewhereError:
                 raise
-            except RmqdError as error:  # the query tells that brokers are away
+            except RmqdError as error:  # the query reports that brokers are unreachable
                 rivals = set()
                 log.debug("presence.members_unknown", group=self.group, error=str(error))
             await self._until_change(LOOK_AGAIN_SECONDS if rivals else LOOK_SECONDS)
@@ -146,7 +146,7 @@ class Presence:
             log.error("presence.failed", group=self.group, exc_info=error)
 
     def consumer_data(self) -> ConsumerData:
-        """The group's part of a heartbeat: what members of the local engine say, too."""
+        """Return the group's part of a heartbeat, the same as for members of the local engine."""
         return ConsumerData(
             group_name=self.group,
             subscription_data_set=tuple(self._subscriptions.values()),
@@ -155,11 +155,11 @@ class Presence:
         )
 
     def on_consumer_ids_changed(self) -> None:
-        """Look at the members now, because a broker tells that some came or went."""
+        """Called when a broker reports that members joined or left: check the members now."""
         self._changed.set()
 
     async def on_request(self, command: RemotingCommand) -> Reply | None:
-        """Answer a broker's request, which comes from an operator."""
+        """Answer a request that an operator sent through a broker."""
         match command.code:
             case RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
                 await self._reset(command)
@@ -202,8 +202,7 @@ class Presence:
             self._changed.clear()
 
     async def _until_change(self, seconds: float) -> None:
-        """Wait until a broker tells that members changed, for a limited time. Raises the client's failure if it
-        ended."""
+        """Wait until a broker reports a change of members, for a limited time. Raises the error of a failed client."""
         change = asyncio.create_task(self._changed.wait(), name=f"members:{self.group}")
         waited_for: set[asyncio.Task[Any]] = {change} if self._running is None else {change, self._running}
         try:
@@ -214,7 +213,7 @@ class Presence:
             self._running.result()
 
     async def _members(self) -> set[str]:
-        """The members of the group, by all brokers that answer. Raises RmqdError if none does."""
+        """Return the members of the group known to any broker that answers. Raises RmqdError if none does."""
         addresses = self._brokers()
         found = await asyncio.gather(*map(self._members_at, addresses), return_exceptions=True)
         lists = [ids for ids in found if isinstance(ids, set)]
@@ -228,7 +227,7 @@ class Presence:
         remoting = self._client.remoting
         ids = await get_consumer_list(remoting, address, self.group)
         if self.client_id not in ids and self.group in self._client.groups:
-            # a broker that restarted knows us after the next heartbeat only; until then nobody there would see us
+            # a restarted broker knows this member only after the next heartbeat; until then others cannot see it
             await self._client.heartbeat.beat_address(address)
             ids = await get_consumer_list(remoting, address, self.group)
         return set(ids)
@@ -244,7 +243,7 @@ class Presence:
         return [address for name in sorted(names) if (address := routes.address(name)) is not None]
 
     async def _learn_routes(self, topics: Iterable[str]) -> None:
-        """Raises the last error where no topic has a route."""
+        """Raise the last error if no topic has a route."""
         missing: RmqdError | None = None
         for topic in topics:
             try:

@@ -1,4 +1,4 @@
-"""Asks the brokers every few seconds where a group is in its queues, whether its query makes progress or not."""
+"""Polls the brokers for a group's offsets every few seconds, whether or not its query makes progress."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROUTES_SECONDS: Final = 30.0
 
 
 class QueuePlaces:
-    """Asks about all queues of a group, and gives the answers to its figures. It joins no group, and pulls nothing."""
+    """Polls all queues of a group, and passes the answers to its figures. It joins no group, and pulls nothing."""
 
     def __init__(self, order: GroupOrder, figures: Figures, clock: Clock) -> None:
         self._group = order.group
@@ -34,7 +34,7 @@ class QueuePlaces:
         self._routes_at: float | None = None
 
     async def watch(self) -> None:
-        """Look every two seconds until cancelled, and then close the connections."""
+        """Poll every two seconds until cancelled, then close the connections."""
         try:
             while True:
                 await self.look()
@@ -43,7 +43,7 @@ class QueuePlaces:
             await self._client.close()
 
     async def look(self) -> None:
-        """Ask about all queues once."""
+        """Poll all queues once."""
         now = self._clock.monotonic()
         anew = self._routes_at is None or now - self._routes_at >= ROUTES_SECONDS
         if anew:
@@ -57,7 +57,7 @@ class QueuePlaces:
             lag = await self._reader.topic_lag(self._group, topic)
         except RouteNotFoundError as error:
             if topic == retry_topic(self._group):
-                self._figures.queues_are(topic, ())  # the broker makes it with the group's first heartbeat
+                self._figures.queues_are(topic, ())  # the broker creates it at the group's first heartbeat
             else:
                 self._figures.queues_unknown(topic, str(error))
         except RmqdError as error:

@@ -1,4 +1,4 @@
-"""A streaming query, for an event loop: waiting for it, ending it, and its failure in one line."""
+"""A streaming query for an event loop: wait for it, end it, and report its failure in one line."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 WAIT_SECONDS: Final = 1  # for each call of Spark's own wait, which cannot be cancelled
 MOST_CHARACTERS: Final = 1000
 MOST_SAID: Final = 20_000
-LATE_WORKER: Final = "Python worker failed to connect back"  # Spark waits 10 s for one, which no property changes
-# The end of a Python traceback: `rmqd.errors.DataLossError: data loss in ...`. Spark puts Java's around it. Of an error
-# of the source it may show this line alone, behind its own words.
+LATE_WORKER: Final = "Python worker failed to connect back"  # Spark waits 10 s for a worker, which is not configurable
+# The last line of a Python traceback: `rmqd.errors.DataLossError: data loss in ...`. Spark wraps a Java traceback
+# around it. For an error of the source it may show only this line, after its own words.
 _PYTHON_ERROR = re.compile(
     r"(?:^|(?<=: )(?=rmqd\.))([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)): (.+)$", re.MULTILINE
 )
 
 
 class QueryFailedError(RmqdError):
-    """A query ended by an error. The text is the innermost cause; `said` has everything that Spark reports."""
+    """A query ended with an error. The text is the innermost cause; `said` is everything that Spark reports."""
 
     def __init__(self, cause: str, said: str) -> None:
         super().__init__(cause)
@@ -32,7 +32,7 @@ class QueryFailedError(RmqdError):
 
     @property
     def is_late_worker(self) -> bool:
-        """Whether all that went wrong is that a Python process did not begin in time, as on a busy machine."""
+        """Whether the only failure is that a Python process did not start in time, as on a busy machine."""
         return LATE_WORKER in self.said
 
 
@@ -45,17 +45,17 @@ class RunningQuery:
         self._waiting = SparkThread("rmqd.spark.query")
 
     async def wait(self) -> None:
-        """Wait until the query has ended by itself, as a bounded one does. Raises QueryFailedError."""
+        """Wait until the query ends on its own, like a bounded query. Raises QueryFailedError."""
         try:
             while not await self._waiting.call(lambda: self._query.awaitTermination(WAIT_SECONDS)):
                 pass
-        except Exception as error:  # noqa: BLE001 Spark's errors have no common base of their own
+        except Exception as error:  # noqa: BLE001 Spark's errors have no common base class
             raise query_error(error) from None
         finally:
             self._waiting.end()
 
     async def is_idle(self) -> bool:
-        """Whether no micro-batch is under way. While the pause file exists none begins either.
+        """Return whether no micro-batch is running. While the pause file exists, none starts.
 
         Raises QueryFailedError if Spark does not answer.
         """
@@ -65,10 +65,10 @@ class RunningQuery:
             raise query_error(error) from None
 
     async def stop(self) -> None:
-        """End the query. A micro-batch under way is given up, and repeated at the next start. Raises nothing."""
+        """End the query. The current micro-batch is aborted, and repeated at the next start. Raises nothing."""
         try:
             await self._thread.call(self._query.stop)
-        except Exception:  # noqa: BLE001 it has failed, or hangs: what matters is in `wait`, and the session ends next
+        except Exception:  # noqa: BLE001 it failed or hangs: `wait` reports the failure, and the session ends next
             return
 
     def _is_idle(self) -> bool:
@@ -76,10 +76,10 @@ class RunningQuery:
 
 
 def query_error(error: BaseException) -> QueryFailedError:
-    """The error that ended a query, extracted from Spark's exception, which has pages of tracebacks."""
+    """Return the error that ended a query, extracted from Spark's exception with its pages of tracebacks."""
     said = str(error)
     found = _PYTHON_ERROR.findall(said)
-    # Spark repeats the cause in what wraps it; the first one is the innermost of the first failure
+    # Spark repeats the cause in wrapping exceptions; the first match is the innermost cause of the first failure
     batch = next((f"; {text}" for name, text in found if name.endswith(".BatchFailedError")), "")
     others = ("pyspark.", "py4j.", BatchFailedError.__module__)
     names = [(name, text) for name, text in found if not name.startswith(others)]

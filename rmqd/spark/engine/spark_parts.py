@@ -1,4 +1,4 @@
-"""What a group's run on Spark is made of. Tests give a run other parts, to try it without Spark."""
+"""The parts of a group's run on Spark. Tests replace them, to test a run without Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SparkParts:
-    """Of one group. What starts or asks Spark blocks, and is called in a thread.
+    """The parts of one group's run. Methods that call Spark block, and are called in a thread.
 
     `on_session` is called once, in that thread, with the session that has just started.
     """
@@ -38,26 +38,26 @@ class SparkParts:
         self._on_session = on_session
 
     def presence(self, on_reset: Callable[[ByQueue], None], held: Held) -> Presence:
-        """The group's presence on the brokers; it connects nothing yet."""
+        """Return the group's membership. It opens no connection yet."""
         return Presence(self._order, on_reset=on_reset, held=held, clock=self._clock)
 
     def places(self, figures: Figures) -> QueuePlaces:
-        """What looks at the group's queues; it connects nothing yet."""
+        """Return the poller of the group's queues. It opens no connection yet."""
         return QueuePlaces(self._order, figures, self._clock)
 
     def claim_store(self, figures: Figures) -> ClaimStoreWatch | None:
-        """What looks at the store of a group with `deduplicate`; it connects nothing yet."""
+        """Return the poller of the store for `deduplicate`; None without it. It opens no connection yet."""
         deduplication = self._order.options.deduplication
         if deduplication is None:
             return None
-        from rmqd.spark.engine.claim_store_watch import ClaimStoreWatch  # most groups have no use for it
+        from rmqd.spark.engine.claim_store_watch import ClaimStoreWatch  # most groups do not need it
 
         return ClaimStoreWatch(self._order.group, deduplication, figures, self._clock)
 
     def session(self, on_progress: Callable[[BatchProgress], None]) -> SparkSession:
-        """Start Spark. `on_progress` is called in a thread of Spark's.
+        """Start Spark. `on_progress` is called in a Spark thread.
 
-        Raises RmqdError for what is missing or too old here, ConfigError for what is wrong with `spark.options`.
+        Raises RmqdError if software is missing or too old, ConfigError for invalid `spark.options`.
         """
         check_spark_options(self._order.name, self._order.settings)
         session = build_session(self._order)
@@ -66,13 +66,13 @@ class SparkParts:
         return session
 
     def checkpoints(self, session: SparkSession) -> Generations:
-        """The group's generations, through the session's file systems."""
+        """Return the group's generations, accessed through the session's file systems."""
         return generations_of(self._order, session)
 
     def start_query(
         self, session: SparkSession, generation: Generation, pause_file: str, on_batch: OnBatch
     ) -> StreamingQuery:
-        """Start the query of the handler, or of the pipeline."""
+        """Start the query of the group's handler or pipeline."""
         told: dict[str, Any] = {
             "checkpoint": generation.path,
             "starting": generation.starting,

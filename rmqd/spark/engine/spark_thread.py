@@ -1,4 +1,4 @@
-"""Calls Spark from an event loop. Each call blocks until the JVM has answered, so it is made in a thread."""
+"""Calls Spark from an event loop. Each call blocks until the JVM answers, so it runs in a thread."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 
 class SparkThread:
-    """One thread, with one connection to the JVM. Calls are made one after another.
+    """One thread, with one connection to the JVM. Calls run one after another.
 
-    It is a daemon thread, so a call that hangs delays no exit. A caller that is cancelled leaves the call running.
+    It is a daemon thread, so a hanging call delays no exit. If a caller is cancelled, its call keeps running.
     """
 
     def __init__(self, name: str) -> None:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        context = contextvars.copy_context()  # what is bound to log lines
+        context = contextvars.copy_context()  # the fields bound to log lines
         threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True).start()
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Call `work` in the thread. Returns what it returns, and raises what it raises."""
+        """Run `work` in the thread. Return its result, or raise its exception."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._jobs.put((work, future))
         return await future
 
     def end(self) -> None:
-        """Let the thread end after the calls that were asked for."""
+        """End the thread after the pending calls."""
         self._jobs.put(None)
 
     def _run(self) -> None:
@@ -41,21 +41,21 @@ class SparkThread:
             value, failure = None, None
             try:
                 value = work()
-            except BaseException as error:  # noqa: BLE001 whatever it raises is its result
+            except BaseException as error:  # noqa: BLE001 the caller receives the exception
                 failure = error
             try:
                 future.get_loop().call_soon_threadsafe(_settle, future, value, failure)
             except RuntimeError:
-                return  # the loop has ended: nobody waits any more
+                return  # the loop has ended, so no caller waits
             del job, work, future, value, failure
 
 
 def _settle(future: asyncio.Future[Any], value: object, failure: BaseException | None) -> None:
     if future.done():
-        return  # nobody waits any more
+        return  # the caller was cancelled
     if failure is None:
         future.set_result(value)
     else:
-        # a future takes no StopIteration, and SystemExit would end the loop
+        # a future does not accept StopIteration, and SystemExit would end the loop
         is_plain = isinstance(failure, Exception) and not isinstance(failure, StopIteration)
         future.set_exception(failure if is_plain else RuntimeError(repr(failure)))

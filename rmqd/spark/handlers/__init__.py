@@ -1,16 +1,16 @@
-"""A group's handler on executors: ranges of queues in, what became of them out.
+"""A group's handler on executors: takes ranges of queues, and returns their outcomes.
 
-A task has one range, and ends when each of its messages is acknowledged, sent back or dead-lettered. Slots, workers
-and settlement are those of `consumer.handling`.
+A task handles one range, and ends when each of its messages is acknowledged, sent back or dead-lettered. Slots, workers
+and settlement are in `consumer.handling`.
 
     handler_query                 the streaming query, on the driver
-    handler_source, group_source  the source whose tasks handle messages; what sources of a group share
-    group_options                 options of the source that a configuration has
+    handler_source, group_source  the source whose tasks handle messages; shared parts of a group's sources
+    group_options                 the source's options in a configuration
     handler_process               the handler in one of Spark's Python processes
     range_run                     RangeRun: one range, from the first pull to the last finished message
     range_pulls                   RangePulls: its pulls, in an event loop
-    outcome                       RangeOutcome: the row that a task gives to the driver
-    pace, batch_time              how many messages the next micro-batch takes; how long the last one took
-    watched_offsets               commits that leave alone what somebody else has set
+    outcome                       RangeOutcome: the row that a task returns to the driver
+    pace, batch_time              the size of the next micro-batch; the duration of the last one
+    watched_offsets               commits that never overwrite an operator's change
     worker_end                    a callback before Spark's Python process ends
 """

@@ -1,6 +1,6 @@
 """Passes the duration of a micro-batch from the driver, which sees its end, to the source, which sizes the next one.
 
-The source is in a process of its own, and learns of a batch's end only when the next one is due, which with a trigger
+The source runs in a separate process, and learns of a batch's end only when the next one is due, which with a trigger
 of a minute is up to a minute later. So the driver writes the duration into the folder of the pause file.
 """
 
@@ -15,7 +15,7 @@ _SUFFIX: Final = ".took"
 
 
 def note_batch_time(pause_file: str, batch_id: int, seconds: float) -> None:
-    """Write down how long a batch took. Raises nothing: without it, the source uses the time until the next poll."""
+    """Store the duration of a batch. Raises nothing: without it, the source uses the time until the next poll."""
     path = Path(pause_file + _SUFFIX)
     with suppress(OSError):
         draft = path.with_suffix(".draft")
@@ -24,14 +24,14 @@ def note_batch_time(pause_file: str, batch_id: int, seconds: float) -> None:
 
 
 class BatchTimes:
-    """Reads what the driver has written."""
+    """Reads the durations that the driver writes."""
 
     def __init__(self, pause_file: str) -> None:
         self._path = Path(pause_file + _SUFFIX)
         self._last = ""
 
     def take(self) -> float | None:
-        """The seconds that the last batch took; None if nothing was written since the last call."""
+        """Return the duration of the last batch in seconds; None if nothing was written since the last call."""
         try:
             text = self._path.read_text()
         except OSError:

@@ -1,6 +1,6 @@
-"""The options of the source that a group's configuration has in `spark.options`. Pure.
+"""The source's options in `spark.options` of a group's configuration. No I/O.
 
-They are those of `load()`, but for what a group has keys of its own for, and what its engine does by itself.
+They are the options of `load()`, except options that a group's own keys or its engine set.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rmqd.spark.values import value_format
 
 SCHEMA: Final = "valueSchema"
 NOT_YET: Final = "unknown string"
-"""In place of a schema that is still to be inferred."""
+"""A placeholder for a schema that is not inferred yet."""
 _STARTING: Final = "consume_from_where and consume_timestamp of the group"
 _INSTEAD: Final[Mapping[str, str]] = {
     **dict.fromkeys(access.NAMES, "client and nameserver of the configuration"),
@@ -30,16 +30,16 @@ _INSTEAD: Final[Mapping[str, str]] = {
     **dict.fromkeys((*BATCH_ONLY, "pushdown"), "spark.read, which has an end"),
     **dict.fromkeys(("maxOffsetsPerTrigger", "maxRowsPerTrigger"), "spark.max_offsets_per_trigger of the group"),
     "groupId": "the group's name",
-    "includeProperties": "columns, which have properties unless they are named",
-    "commitOffsets": "nothing: a group's offsets are always committed",
-    "includeRetryTopic": "a handler, whose retries are read always",
+    "includeProperties": "columns, which include properties by default",
+    "commitOffsets": "no option: a group's offsets are always committed",
+    "includeRetryTopic": "a handler, which always reads retries",
     "failOnDataLoss": "on_offset_illegal of the group",
     "mode": "on_corrupt_message of the group",
     "pullBatchSize": "pull_batch_size of the group",
     "routeRefreshMs": "client.poll_name_server_interval of the configuration",
-    "drainFile": "rmqd pause, and a graceful stop",
+    "drainFile": "rmqd pause, or a graceful stop",
 }
-"""What is accepted in place of an option that a group cannot have."""
+"""The alternatives to options that a group cannot have."""
 _OF_ROWS: Final = (
     *"columns rowsPerBatch minPartitions maxPartitions maxRecordsPerPartition checkCrc".split(),
     *value_format.NAMES,
@@ -47,7 +47,7 @@ _OF_ROWS: Final = (
 
 
 def with_spark_options(options: SourceOptions, name: str, settings: GroupConfig) -> SourceOptions:
-    """A group's options of the source with those of `spark.options`.
+    """Add a group's `spark.options` to the options of its source.
 
     Raises ConfigError with a line for each problem, which names the option.
     """
@@ -62,18 +62,18 @@ def with_spark_options(options: SourceOptions, name: str, settings: GroupConfig)
             given.problems += error.problems
     if given.problems:
         raise ConfigError([settings.problem(name, ("spark", "options"), str(text)) for text in given.problems])
-    needed = ("topic", "decode_error") if options.permissive else ("topic",)  # by which rows are counted
+    needed = ("topic", "decode_error") if options.permissive else ("topic",)  # to count rows
     return replace(more, columns=(*(column for column in needed if column not in more.columns), *more.columns))
 
 
 def is_inferred(values: Mapping[str, str]) -> bool:
-    """Whether options ask for the schema of bodies to be found by looking at some."""
+    """Return whether the options request an inferred schema of bodies."""
     by_name = {name.lower(): text.strip().lower() for name, text in values.items()}
     return by_name.get("value") == "json" and by_name.get(SCHEMA.lower()) == value_format.INFER
 
 
 def check_spark_options(name: str, settings: GroupConfig) -> None:
-    """See that `spark.options` can be had, before anything of Spark is started. Raises ConfigError."""
+    """Check `spark.options` before Spark is started. Raises ConfigError."""
     with_spark_options(SourceOptions(access=Access(ClientOptions(nameservers=()))), name, settings)
 
 
@@ -83,17 +83,17 @@ def _given(settings: GroupConfig) -> GivenOptions:
     if settings.handler is not None:
         instead |= dict.fromkeys(map(str.lower, _OF_ROWS), "a pipeline, which has rows")
     if settings.pull_interval:
-        instead["pullparallelism"] = "no pull_interval, which has one pull at a time"
+        instead["pullparallelism"] = "no pull_interval, which allows only one pull at a time"
     own = {name: _text(value) for name, value in written.items() if name.lower() not in instead}
     given = GivenOptions(own, tuple(name for name in NAMES if name.lower() not in instead))
     for name in written:
         if accepted := instead.get(name.lower()):
-            given.problem(name, f"not here; accepted: {accepted}")
+            given.problem(name, f"not available here; use {accepted}")
     return given
 
 
 def _text(value: Any) -> str:
-    """As Spark writes what its users give to `option()`; a list is written with commas."""
+    """Convert a value to text, like Spark for values in `option()`; a list is joined with commas."""
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(_text, value)) if isinstance(value, list) else str(value)

@@ -1,4 +1,4 @@
-"""What the sources of handlers and of pipelines have in common: what a group reads, and where it starts."""
+"""Shared parts of the sources for handlers and pipelines: the group's subscriptions and start offsets."""
 
 from __future__ import annotations
 
@@ -25,30 +25,32 @@ if TYPE_CHECKING:
     from rmqd.spark.group_order import GroupOrder
     from rmqd.wire.message_queue import MessageQueue
 
-FETCH_INTERVAL_SECONDS: Final = 0.1  # the most that polling adds to the delay of a message when the group is idle
+FETCH_INTERVAL_SECONDS: Final = 0.1  # maximum delay that polling adds to a message of an idle group
 PULLS_UNDER_WAY: Final = 8
-DRAIN_PART: Final = 4  # a batch is to take at most this part of shutdown_timeout: a stop may find one just begun
+DRAIN_PART: Final = (
+    4  # a batch should take at most 1/4 of shutdown_timeout, because a stop may have to wait for all of it
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPlan:
-    """The settings of the source's processes. Pickles."""
+    """The settings of the source's processes. Picklable."""
 
     order: GroupOrder
     starting: Mapping[MessageQueue, int] | None
-    """The offsets at which queues start. Queues without one start at the group's offset on the brokers."""
+    """Start offsets. Other queues start at the group's offset on the brokers."""
     pause_file: str
-    """While this file exists, no batch begins."""
+    """While this file exists, no batch starts."""
 
     @property
     def target_seconds(self) -> float:
-        """How long a batch should take: short enough that a stop can wait for its end."""
+        """Target duration of a batch: short enough that a stop can wait for its end."""
         return max(0.1, min(TARGET_SECONDS, self.order.settings.shutdown_timeout / DRAIN_PART))
 
     def source_options(self) -> SourceOptions:
-        """The options of the source, with those of `spark.options`. Raises ConfigError for what is wrong with these.
+        """Return the options of the source, including `spark.options`. Raises ConfigError if these are invalid.
 
-        The retry topic is read only for a handler, since a pipeline sends nothing back.
+        The retry topic is read only for a handler, because a pipeline sends nothing back.
         """
         order, settings = self.order, self.order.settings
         options = order.options
@@ -79,10 +81,10 @@ class GroupPlan:
 
 
 class GroupStreamReader(RocketMQStreamReader):
-    """Reads what a group subscribes to, from where the group is, in batches of a size that `pace` finds."""
+    """Reads a group's subscriptions from the group's offsets, in batches sized by `pace`."""
 
-    _fails_by_silent_broker = False  # as on the local engine the other brokers' queues go on; the status shows it
-    _waits_for_ends = False  # the run asks Spark whether a batch is under way, and a poll that waits looks like one
+    _fails_by_silent_broker = False  # as on the local engine, other brokers' queues continue; the status shows it
+    _waits_for_ends = False  # the run asks Spark whether a batch is running, and a waiting poll looks like a batch
 
     def __init__(self, plan: GroupPlan, pace: Pace | None) -> None:
         super().__init__(plan.source_options())
@@ -90,14 +92,14 @@ class GroupStreamReader(RocketMQStreamReader):
         self._group = WatchedOffsets(self._options)
         self._pace = pace
         self._times = BatchTimes(plan.pause_file)
-        self._under_way: dict[str, Any] | None = None  # the end of the last batch that was made here
+        self._under_way: dict[str, Any] | None = None  # the end of the last batch planned here
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The limit for Spark. With a pace the real limit changes from batch to batch: see `latestOffset`."""
+        """Return the limit for Spark. With a pace, the real limit changes with each batch, see `latestOffset`."""
         return ReadMaxRows(1) if self._pace is not None else super().getDefaultReadLimit()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next batch ends, as far as the pace lets it go; `start` itself where there is none."""
+        """Return the end of the next batch, limited by the pace; `start` itself if there is none."""
         if self._pace is None:
             return super().latestOffset(start, limit)
         if self._under_way is not None and start == self._under_way:
@@ -116,18 +118,18 @@ class GroupStreamReader(RocketMQStreamReader):
         return end
 
     def _resolve_start(self) -> Offsets:
-        """The start of each queue: from the plan, else the group's offset on the brokers, else the first message.
+        """Return start offsets: the plan's, else the group's offset on the brokers, else the first message's.
 
-        `Presence.found` has founded a new group before this, so a queue without an offset came later.
+        `Presence.found` has committed the start offsets of a new group, so a queue without an offset is a later one.
         """
         cluster, options = cluster_of(self._options.access), self._options
-        # a later generation goes on without a topic that is gone; at the group's first start it may be misspelt
+        # a later generation continues without a missing topic; at the group's first start its name may be misspelt
         queues = self._subscribed.now(cluster, all_topics=self._group_plan.starting is None)
         check_filter(cluster, options, queues)
         starts = {queue: offset for queue, offset in (self._group_plan.starting or {}).items() if queue in queues}
         committed = everyone(cluster.committed(options.group, queues - starts.keys()))
         starts |= {queue: offset for queue, offset in committed.items() if offset is not None}
         starts |= everyone(cluster.min_offsets(queues - starts.keys()))
-        # committed, so that the start is the same if the process ends before it is in the checkpoint
+        # commit, so that the start is the same if the process ends before it is in the checkpoint
         self._group.pin(starts)
         return Offsets(starts)

@@ -1,7 +1,7 @@
-"""A group's handler in one of Spark's Python worker processes: it is started once, and handles range after range.
+"""A group's handler in one of Spark's Python worker processes: started once, it handles range after range.
 
-Spark calls in the process's main thread, one task at a time. The handler, its slots and the connections are in an event
-loop in another thread, so that a handler's background work goes on between tasks.
+Spark calls it in the process's main thread, one task at a time. The handler, its slots and the connections run in an
+event loop in another thread, so that a handler's background work continues between tasks.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-STOP_SECONDS: Final = 5.0  # for a handler's `stop`, when its process is told to end
+STOP_SECONDS: Final = 5.0  # for a handler's `stop`, when its process must end
 
 _processes: dict[tuple[int, str], HandlerProcess] = {}
 
 
 def handler_process(order: GroupOrder, key: str) -> HandlerProcess:
-    """This process's started handler of a group. `key` tells configurations apart. Raises what its start raises."""
+    """Return this process's started handler; `key` identifies the configuration. Raises errors of the start."""
     whole_key = os.getpid(), key
     found = _processes.get(whole_key)
     if found is None or found.has_ended:
         if is_spark_worker():
-            at_worker_end(stop_handlers)  # before there are threads
+            at_worker_end(stop_handlers)  # before any thread starts
         found = HandlerProcess(order)
         _processes[whole_key] = found
         try:
@@ -76,12 +76,12 @@ def handler_process(order: GroupOrder, key: str) -> HandlerProcess:
 
 
 class TaskLease:
-    """The lease of a queue on Spark. It always holds: Spark runs one task for a range, and no locks are taken."""
+    """The lease of a queue on Spark. It is always valid: Spark runs one task for a range, and no locks are needed."""
 
     valid = True
 
     def lease(self, queue: MessageQueue) -> TaskLease:
-        """Return this lease: the task has its queue."""
+        """Return this lease, because the task owns its queue."""
         return self
 
 
@@ -100,11 +100,11 @@ class HandlerProcess:
         self._telemetry: Telemetry | None = None
         self._loop = new_loop()
         self._is_over = False
-        # a daemon: Spark ends its Python processes without asking
+        # a daemon thread, because Spark ends its Python processes without notice
         threading.Thread(target=self._serve, name="rmqd.handler", daemon=True).start()
 
     def start(self) -> None:
-        """Load the handler and start it. Raises ConfigError, and what its `start` raises."""
+        """Load the handler and start it. Raises ConfigError, and any exception of its `start`."""
         try:
             self._run(self._start())
         except BaseException:
@@ -113,16 +113,16 @@ class HandlerProcess:
             raise
 
     def handle(self, queue_range: QueueRange) -> RangeOutcome:
-        """Have a range handled. Raises what ends the group, such as HandlerHungError."""
+        """Handle a range. Raises errors that end the group, such as HandlerHungError."""
         try:
             return self._run(self._handle(queue_range))
         except BaseException:
-            # Spark kills the process of a task that failed
+            # Spark kills the process of a failed task
             self.stop()
             raise
 
     def stop(self) -> None:
-        """Call the handler's `stop`, and wait for it for a while. Raises nothing. A second call does nothing."""
+        """Call the handler's `stop`, and wait for it for a limited time. Raises nothing. A second call does nothing."""
         if self.has_ended:
             return
         self.has_ended = True
@@ -210,7 +210,7 @@ class HandlerProcess:
         for task in self._tasks:
             if task.done():
                 task.result()
-        raise RmqdError("the handler's slots ended without a word")
+        raise RmqdError("the handler's slots ended without an error")
 
     def _hook_counts(self) -> tuple[dict[str, int], dict[str, int]]:
         return ({}, {}) if self._hooks is None else (dict(self._hooks.failures), dict(self._hooks.left_out))
@@ -238,6 +238,6 @@ class HandlerProcess:
 
 
 def stop_handlers() -> None:
-    """Stop this process's handlers. A later `handler_process` starts a new one."""
+    """Stop this process's handlers. A later `handler_process` starts new ones."""
     for key in [key for key in _processes if key[0] == os.getpid()]:
         _processes.pop(key).stop()

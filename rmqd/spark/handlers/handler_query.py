@@ -30,12 +30,12 @@ def handler_query(
     pause_file: str,
     on_batch: OnBatch,
 ) -> StreamingQuery:
-    """Start the query that has a group's messages handled on executors.
+    """Start the query that handles a group's messages on executors.
 
-    `checkpoint` is a folder or URL, which wins over `starting`: the offsets at which a new one begins. Without them
-    that is where the group is on the brokers. While `pause_file` exists, nothing new is taken up. `on_batch` is called
-    in this process after each micro-batch, with its id and what became of its ranges, before the batch counts as done;
-    for a batch that is repeated after a crash it is called again. What it raises ends the query.
+    `checkpoint` is a folder or URL. It takes precedence over `starting`, the start offsets of a new query; without
+    both, the query starts at the group's offsets on the brokers. While `pause_file` exists, no new batch starts.
+    `on_batch` is called in this process after each micro-batch, with its id and the outcomes of its ranges, before the
+    batch counts as done; for a batch repeated after a crash it is called again. If it raises, the query ends.
     """
     spark.dataSource.register(bound_to(order, starting, pause_file, spark.sparkContext.defaultParallelism))
 
@@ -50,7 +50,7 @@ def handler_query(
 
 
 def triggered(writer: DataStreamWriter, config: SparkConfig) -> DataStreamWriter:
-    """The writer with the group's trigger."""
+    """Add the group's trigger to the writer."""
     if config.trigger == AVAILABLE_NOW:
         return writer.trigger(availableNow=True)
     how: dict[str, Any] = {"processingTime": interval(config.trigger) if config.trigger else "0 seconds"}
@@ -58,5 +58,5 @@ def triggered(writer: DataStreamWriter, config: SparkConfig) -> DataStreamWriter
 
 
 def interval(text: str) -> str:
-    """A duration of the configuration, such as `1500ms`, as Spark writes it."""
+    """Convert a duration of the configuration, such as `1500ms`, to Spark's form."""
     return f"{max(1, round(parse_duration_ms(text)))} milliseconds"

@@ -1,7 +1,7 @@
-"""The source in whose tasks a group's handler runs: a task pulls its range of a queue, and handles it.
+"""The source whose tasks run a group's handler: a task pulls its range of a queue, and handles it.
 
-It is the format `rmqd_handler`, for `handler_query` alone. It has one row for each range, with the range's outcome. It
-chooses ranges, and commits offsets, as the format `rocketmq` does.
+It is the format `rmqd_handler`, used only by `handler_query`. It returns one row for each range: the range's outcome.
+It chooses ranges, and commits offsets, like the format `rocketmq`.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 
 NAME: Final = "rmqd_handler"
 OUTCOME: Final = pa.schema([("outcome", pa.binary())])
-LEAST_PIECE: Final = 1000  # messages for which another task is worth while
+LEAST_PIECE: Final = 1000  # messages that justify another task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerPlan(GroupPlan):
-    """What the source's processes are told. Pickles."""
+    """The settings of a handler's source. Picklable."""
 
     key: str
-    """A hash of the configuration. A worker process starts the handler once for each."""
+    """A hash of the configuration. A worker process starts a handler once for each key."""
     slots: int
-    """The number of tasks that Spark runs at once."""
+    """Number of tasks that Spark runs concurrently."""
 
     def pace(self) -> Pace:
-        """The Pace that sizes the group's batches."""
+        """Return the Pace that sizes the group's batches."""
         settings = self.order.settings
         concurrency = settings.handler.most_calls if settings.handler is not None else 1
         calls = 1 if settings.consume_mode == "orderly" else concurrency
         return Pace(
-            # so that every slot of every task has something to do, and batches are full
+            # enough for every slot of every task, with full batches
             self.slots * calls * settings.consume_message_batch_max_size,
             fixed=(settings.spark or SparkConfig()).max_offsets_per_trigger,
             per_second=settings.pull_rate_limit,
@@ -59,8 +59,10 @@ class HandlerPlan(GroupPlan):
 def bound_to(
     order: GroupOrder, starting: Mapping[MessageQueue, int] | None, pause_file: str, slots: int
 ) -> type[DataSource]:
-    """The source class of one group, to be registered. It has no options: Spark shows those, and the order has
-    secrets."""
+    """Return the source class of one group, to be registered.
+
+    It takes no options, because Spark displays options, and this specification contains secrets.
+    """
 
     class BoundHandlerSource(HandlerSource):
         plan = HandlerPlan(
@@ -75,33 +77,33 @@ def bound_to(
 
 
 class HandlerSource(DataSource):
-    """Made anew in several processes; `plan` is of the class."""
+    """Created again in several processes; `plan` is an attribute of the class."""
 
     plan: HandlerPlan
 
     @classmethod
     def name(cls) -> str:
-        """What `format()` is given."""
+        """Return the name for `format()`."""
         return NAME
 
     def schema(self) -> str:
-        """One column: an encoded RangeOutcome."""
+        """Return the schema: one column with an encoded RangeOutcome."""
         return "outcome binary"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A reader, which connects to nothing until it is asked."""
+        """Return a reader. It opens no connection until it is used."""
         return HandlerStreamReader(self.plan)
 
 
 class HandlerStreamReader(GroupStreamReader):
-    """Plans ranges on the driver, and has them handled on executors."""
+    """Plans ranges on the driver, and handles them on executors."""
 
     def __init__(self, plan: HandlerPlan) -> None:
         super().__init__(plan, plan.pace())
         self._plan = plan
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The ranges between two offsets; an orderly group's are whole, others are cut where tasks would be idle."""
+        """Return the ranges between two offsets. Ranges of an unordered group are split if tasks would be idle."""
         spans = Offsets.of(start).ranges(Offsets.of(end))
         ranges = ranges_of(cluster_of(self._options.access), self._options, spans)
         if self._plan.order.settings.consume_mode != "orderly":
@@ -110,10 +112,10 @@ class HandlerStreamReader(GroupStreamReader):
         return [InputPartition(one) for one in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Called on executors: has the range handled, and tells what became of it."""
+        """Called on executors: handle the range, and return its outcome."""
         from rmqd.spark.handlers.handler_process import handler_process
 
-        if partition.value is None:  # Spark makes one where there is nothing to read
+        if partition.value is None:  # Spark's partition if there is nothing to read
             return
         outcome = handler_process(self._plan.order, self._plan.key).handle(partition.value)
         yield pa.RecordBatch.from_arrays([pa.array([outcome.encode()], pa.binary())], schema=OUTCOME)

@@ -1,4 +1,4 @@
-"""The outcome of a range of a queue that an executor handled: the only row that its task gives to the driver. Pure."""
+"""The outcome of a range of a queue that an executor handled: the only row that its task returns. No I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rmqd.wire.message_queue import MessageQueue
 class RangeOutcome:
     """The messages of `queue` from offset `start` to before `end` are acknowledged, sent back or dead-lettered.
 
-    A queue may have several in one batch, where its range was cut into pieces.
+    A queue has several outcomes in one batch if its range was split.
     """
 
     queue: MessageQueue
@@ -24,35 +24,37 @@ class RangeOutcome:
     topics: tuple[TopicSnapshot, ...] = ()
     """The range's part of the group's counters."""
     reset_to: int | None = None
-    """The offset at which the queue goes on instead of `end`: an operator reset the group, or see `failure`."""
+    """The offset at which the queue continues instead of `end`: an operator reset the group, or see `failure`."""
     failure: str = ""
-    """Why the group cannot go on at `reset_to`: a corrupt message is there. Everything before it is handled."""
+    """Why the group cannot continue at `reset_to`: a corrupt message is there. Everything before it is handled."""
     lost: int = 0
-    """How many offsets of the range the broker has lost. They are left out by `on_offset_illegal: correct`."""
+    """Number of offsets in the range that the broker lost. `on_offset_illegal: correct` skips them."""
     hook_failures: dict[str, int] = field(default_factory=dict)
-    """By the hook's name; what the range adds."""
+    """Failures during the range, by name of the hook."""
     left_out_by_hooks: dict[str, int] = field(default_factory=dict)
-    """Messages, by the name of the hook that did not want them; what the range adds."""
+    """Messages skipped during the range, by name of the hook."""
     trace_records: dict[str, int] = field(default_factory=dict)
-    """Records of message trace by what became of them, while the range was handled."""
+    """Message trace records during the range, by result."""
     host: str = ""
-    """Where it was handled, and by which process: `host:pid`."""
+    """Host and process that handled the range: `host:pid`."""
 
     def encode(self) -> bytes:
-        """What `decode` reads, in another process of the same rmqd."""
+        """Encode for `decode` in another process of the same rmqd."""
         return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
 
     @staticmethod
     def decode(data: bytes | bytearray) -> RangeOutcome:
-        """Read what `encode` wrote. Raises RmqdError for anything else."""
+        """Read the output of `encode`. Raises RmqdError for anything else."""
         try:
             value = pickle.loads(data)
         except Exception as error:
-            raise RmqdError(f"an executor's outcome cannot be read; has it another rmqd? {error}") from error
+            raise RmqdError(f"unreadable outcome of an executor; is its rmqd another version? {error}") from error
         if not isinstance(value, RangeOutcome):
-            raise RmqdError(f"an executor gave a {type(value).__name__}, and no outcome; has it another rmqd?")
+            raise RmqdError(
+                f"an executor returned a {type(value).__name__}; expected an outcome; is its rmqd another version?"
+            )
         return value
 
 
 OnBatch = Callable[[int, list[RangeOutcome]], None]
-"""Called with a micro-batch's id and what became of its ranges."""
+"""Called with a micro-batch's id and the outcomes of its ranges."""

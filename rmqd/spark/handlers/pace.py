@@ -1,7 +1,7 @@
-"""Sizes micro-batches: so that each lasts a few seconds, and a rate limit is kept. Pure.
+"""Sizes micro-batches so that each lasts a few seconds, and the rate limit is kept. No I/O.
 
-Short batches are good for a stop, which waits for the one under way, and after a crash, when the last one is repeated.
-Long batches are good for throughput: Spark takes some 200 ms for each, and 2 s on a busy machine.
+Short batches are good for a stop, which waits for the current batch, and for a crash, which repeats the last batch.
+Long batches are good for throughput: Spark takes about 200 ms for each, and 2 s on a busy machine.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Final
 TARGET_SECONDS: Final = 2.0
 GROWTH: Final = 8
 LATE: Final = 2  # times the target
-CAREFUL_GROWTH: Final = 2  # where the last batch took longer than is wished, and it is not known why
+CAREFUL_GROWTH: Final = 2  # if the last batch took too long, and the cause is unknown
 LARGEST: Final = 10_000_000
-_MEMORY: Final = 0.6  # what a batch counts for by the next one
-_LEAST_SPREAD: Final = 0.05  # of the batches' sizes, for what each message takes to be told from what a batch takes
+_MEMORY: Final = 0.6  # weight of a batch relative to the next batch
+_LEAST_SPREAD: Final = 0.05  # relative spread of the sizes needed to separate the costs of messages and batches
 
 
 class Pace:
-    """Sizes batches by how long the last ones took. Times are monotonic seconds."""
+    """Sizes batches by the duration of the last ones. Times are monotonic, in seconds."""
 
     def __init__(
         self, least: int, *, fixed: int = 0, per_second: int = 0, target_seconds: float = TARGET_SECONDS
     ) -> None:
-        """`fixed` messages (0: as many as are handled in `target_seconds`, `least` at least), at most `per_second`."""
+        """`fixed` messages (0: as many as take `target_seconds`, at least `least`), at most `per_second`."""
         self._least = least
         self._size = fixed or least
         self._is_fixed = bool(fixed)
@@ -36,23 +36,23 @@ class Pace:
         self._halves = False
 
     def size(self, now: float) -> int:
-        """How many messages the next batch may have; 0 where the rate has none left for now."""
+        """Return the maximum size of the next batch; 0 if the rate limit is exhausted for now."""
         if not self._per_second:
             return self._size
         if self._counted_at is not None:
-            # an idle time gives no right to a burst
+            # idle time does not permit a burst
             most = max(1.0, self._per_second * self._target)
             self._allowed = min(most, self._allowed + (now - self._counted_at) * self._per_second)
         self._counted_at = now
         return min(self._size, int(self._allowed)) if self._allowed >= 1 else 0
 
     def began(self, count: int, now: float) -> None:
-        """A batch of so many messages begins."""
+        """Called when a batch of `count` messages begins."""
         self._allowed -= count
         self._began = count, now
 
     def ended(self, now: float, seconds: float | None = None) -> None:
-        """It is done, after so many `seconds` where that is known better than by `now`."""
+        """Called when the batch is done; `seconds` is its duration if known more precisely than by `now`."""
         if self._began is None:
             return
         count, began_at = self._began
@@ -60,13 +60,13 @@ class Pace:
         if seconds is None:
             seconds = now - began_at
         is_late = seconds > LATE * self._target
-        if self._is_fixed or not count or (is_late and self._costs.is_new):  # the first pays for Spark's processes
+        if self._is_fixed or not count or (is_late and self._costs.is_new):  # the first includes starting processes
             self._costs.is_new = False
             return
         self._costs.learn(count, seconds)
         fits = self._costs.fit(self._target)
         if fits < self._size or (is_late and self._costs.are_told):
-            # a late one is followed by half of what seems to fit, every other time: whose fault it was shows by that
+            # after a late batch, use half of the fitting size every other time: the comparison shows the cause
             self._halves = is_late and not self._halves
             if is_late or seconds > self._target:
                 self._size = max(self._least, min(fits, self._size * CAREFUL_GROWTH) // (2 if self._halves else 1))
@@ -77,8 +77,8 @@ class Pace:
 class _Costs:
     """Divides the duration of batches into a fixed part for each batch, and a part for each message.
 
-    It is a line through the last batches, by least squares, in which older ones count less and less. While their sizes
-    are alike the two parts cannot be told apart, and the last known fixed part is kept.
+    It fits a line through the last batches by least squares, with decreasing weights. While all batches have about the
+    same size, the two parts cannot be separated, and the last known fixed part is kept.
     """
 
     def __init__(self) -> None:
@@ -88,11 +88,11 @@ class _Costs:
 
     @property
     def are_told(self) -> bool:
-        """Whether they could be told from each other."""
+        """Whether the two parts were separated."""
         return self._own_seconds is not None
 
     def learn(self, count: int, seconds: float) -> None:
-        """A batch of so many messages took so long."""
+        """Add a batch of `count` messages that took `seconds`."""
         self.is_new = False
         self._weight = self._weight * _MEMORY + 1
         self._n = self._n * _MEMORY + count
@@ -106,8 +106,8 @@ class _Costs:
             self._own_seconds = max(0.0, t - each * n)
 
     def fit(self, seconds: float) -> int:
-        """How many messages are handled in so many seconds."""
+        """Return how many messages are handled in `seconds`."""
         n, t = self._n / self._weight, self._t / self._weight
-        # where nothing tells them apart yet, all is taken for the batch's own
+        # until the parts are separated, the whole duration counts as the fixed part
         each = 0.0 if self._own_seconds is None else max(0.0, t - self._own_seconds) / n
         return LARGEST if each * LARGEST <= seconds else max(1, int(seconds / each))

@@ -1,7 +1,7 @@
-"""The pulls of one range, on an executor that handles it, in the handler's event loop.
+"""The pulls of one range in the handler's event loop, on the executor that handles the range.
 
-Pulls leave as there is room for what they bring, and answers are taken in the queue's order. `range_plan` decides what
-is asked for and what answers mean; this asks and waits.
+Pulls are sent when there is room for their messages, and responses are taken in the queue's order. `range_plan` decides
+what to pull and what responses mean; this module sends and waits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FOUND: Final = int(ResponseCode.SUCCESS)
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """An answer in its turn: offsets from `low` to before `high` are dealt with; `block` has their messages, if any."""
+    """A response in order: offsets from `low` to before `high` are settled; `block` has their messages, if any."""
 
     low: int
     high: int
@@ -43,34 +43,33 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class _Pull:
-    """A pull that is under way."""
+    """A pull in flight."""
 
     asked_at: float
     reply: asyncio.Future[RemotingCommand]
 
 
 OpenBodies = Callable[["MessageBlock", int], Awaitable[object]]
-"""Opens a reply's bodies as far as there is room, those from an offset on."""
+"""Decompresses the bodies of a response as far as there is room, starting at an offset."""
 
 
 class RangePulls:
-    """Pulls a range, as far ahead as its caller extends the plan."""
+    """Pulls a range, as far ahead as the caller extends the plan."""
 
     def __init__(self, client: ClientInstance, queue_range: QueueRange, open_bodies: OpenBodies) -> None:
         self.plan = RangePlan(queue_range, client.remoting.security.credentials)
         self.largest_bytes = 0
-        """Of the answers so far."""
+        """Size of the largest response so far."""
         self._client = client
         self._open_bodies = open_bodies
         self._range = queue_range
         self._connection: RemotingConnection | None = None
-        self._pulls: dict[int | None, _Pull] = {}  # by opaque
+        self._pulls: dict[int | None, _Pull] = {}  # key: opaque
 
     async def take(self) -> Pulled | ResetByOperator | None:
-        """The first answer, once it is there; None where it has to be asked for again.
+        """Wait for the first response and return it; None if its pull must be repeated.
 
-        Raises DataLossError where `fail_on_data_loss` says so, and RmqdError where no replica answers for
-        `patience_seconds`.
+        Raises DataLossError if `fail_on_data_loss` is set, and RmqdError if no replica answers for `patience_seconds`.
         """
         try:
             await self._ask()
@@ -84,7 +83,7 @@ class RangePulls:
             return None
 
     async def _ask(self) -> None:
-        """Do what the plan wants done first, and have a pull under way for every span."""
+        """Pause and query the route if the plan requires it, and send a pull for every span."""
         plan, remoting, timeout_seconds = self.plan, self._client.remoting, self._range.pull.timeout_seconds
         if pause := plan.take_pause():
             await asyncio.sleep(pause)
@@ -100,7 +99,7 @@ class RangePulls:
         for opaque, frame in plan.requests():
             if self._connection is None or not self._connection.is_open:
                 with contextlib.suppress(RmqdError):
-                    await self._client.routes.lookup(self._range.topic)  # messages that fail are sent back by it
+                    await self._client.routes.lookup(self._range.topic)  # needed to send failed messages back
                 self._connection = await remoting.connection(plan.address)
             reply = self._connection.call(_PULL, opaque, frame, timeout_seconds)
             self._pulls[opaque] = _Pull(time.monotonic(), reply)
@@ -125,8 +124,8 @@ class RangePulls:
         return Pulled(decision.low, decision.high, block, time.monotonic() - asked_at)
 
     def _disconnect(self, error: RmqdError) -> None:
-        """Pull by another connection from now on; the client's others may go on by this one."""
+        """Pull over another connection from now on. Other users of the client may keep using this one."""
         if isinstance(error, RemotingTimeoutError) and self._connection is not None:
-            self._client.remoting.leave(self._connection, "a pull was not answered")  # it may never be again
+            self._client.remoting.leave(self._connection, "a pull was not answered")  # it may never answer again
         self._connection = None
         self._pulls.clear()

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-LEAST_ANSWER_BYTES: Final = 64 * 1024  # the assumed size of an answer before the first ones have come
+LEAST_ANSWER_BYTES: Final = 64 * 1024  # assumed size of a response before the first ones arrive
 CORRUPT_RETRY_SECONDS: Final = 1.0
 RECHECK_SECONDS: Final = 1.0
 
 
 class RangeRun:
-    """Feeds a range to the group's service, as fast as its thresholds let it, and waits until all is finished."""
+    """Feeds a range to the group's service, within its thresholds, and waits until all messages are finished."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class RangeRun:
         clock: Clock,
     ) -> None:
         self.reset_to: int | None = None
-        """The offset at which the queue goes on instead of the range's end."""
+        """The offset at which the queue continues instead of the range's end."""
         self.failure = ""
-        """Why the queue cannot go on there."""
+        """Why the queue cannot continue there."""
         self.queue = ProcessQueue(queue_range.queue, queue_range.start, stats, options.namespace)
         self._pulls = RangePulls(client, queue_range, self._open)
         self.plan = self._pulls.plan
@@ -63,7 +63,7 @@ class RangeRun:
         self._arrivals.choose_by(queue_range.subscription.tags)
 
     async def run(self) -> None:
-        """Have the range handled. Raises DataLossError where that is to fail, and RmqdError where nobody answers."""
+        """Handle the range. Raises DataLossError if a loss should fail, and RmqdError if no broker answers."""
         while self.plan.more and self.reset_to is None:
             await self._step()
         if self.queue.leaving:
@@ -76,7 +76,7 @@ class RangeRun:
         await open_bodies(block, self._options.max_body_size_bytes, room, low)
 
     async def _step(self) -> None:
-        """Take one answer, with pulls under way for as much as may be cached."""
+        """Take one response, with pulls in flight for as many messages as may be cached."""
         while self._has_room() and self.plan.extend():
             pass
         if not self.plan.spans:
@@ -96,7 +96,7 @@ class RangeRun:
                 await asyncio.sleep(self._options.pull_interval_seconds)
 
     def _leave(self, reset_to: int) -> None:
-        """Have handlers finish what they have, and nothing else: the queue goes on elsewhere."""
+        """Finish only the messages that handlers have, because the queue continues elsewhere."""
         queue, offset = str(self._range.queue), self.queue.next_offset
         log.warning("spark.queue_reset", queue=queue, offset=offset, reset_to=reset_to)
         self.reset_to = reset_to
@@ -116,7 +116,7 @@ class RangeRun:
         self._arrivals.take(block, self.queue, end)
 
     async def _set_aside(self, corrupt: CorruptMessage) -> bool:
-        """Treat a corrupt message as `on_corrupt_message` says; whether the range ends before it."""
+        """Apply `on_corrupt_message` to a corrupt message. Return whether the range ends before it."""
         message, policy = corrupt.message, self._options.on_corrupt_message
         tell_corrupt(self.queue, message, message.queue_offset, corrupt.reason, policy)
         if policy == "stop":
@@ -131,7 +131,7 @@ class RangeRun:
         return policy == "stop"
 
     def _has_room(self) -> bool:
-        """Whether one more pull keeps to the thresholds, should each under way bring as much as it may."""
+        """Return whether another pull stays within the thresholds, if each pull in flight returns its maximum."""
         queue, plan, most = self.queue, self.plan, self._thresholds
         if not plan.spans:
             return exceeded(queue, most) is None
@@ -144,7 +144,7 @@ class RangeRun:
         )
 
     async def _wait_for_room(self) -> None:
-        """Wait until no threshold is exceeded; it is counted once."""
+        """Wait until no threshold is exceeded. The wait is counted once."""
         queue = self.queue
         reason: Reason | None = exceeded(queue, self._thresholds)
         if reason is None:
@@ -155,6 +155,6 @@ class RangeRun:
         queue.stats.held_for(reason, self._clock.monotonic() - since, oldest)
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
-        """Wait for what comes when messages are finished."""
+        """Wait for a condition that changes when messages are finished."""
         while not is_so():
             await wait_within(self._clock, RECHECK_SECONDS, self.queue.wait_relief())

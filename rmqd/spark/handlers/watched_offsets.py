@@ -1,4 +1,4 @@
-"""Commits of a group on Spark. An offset that somebody else has set is left as it is: the driver decides about it."""
+"""Commits of a group on Spark that never overwrite another member's or operator's offset; the driver handles those."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rmqd.wire.message_queue import MessageQueue
 
 
 class WatchedOffsets(GroupOffsets):
-    """Commits in queues whose stored offset lies between the last commit and the query's place.
+    """Commits in queues whose stored offset is between the last commit and the query's offset.
 
-    In any other queue an operator has moved the group, or a broker was killed and forgot the last commits. The driver
-    sees that within seconds (`generations`), and decides; a commit before that would hide it.
+    In any other queue an operator has moved the group, or a killed broker forgot the last commits. The driver detects
+    that within seconds (`generations`), and decides; a commit before that would hide it.
     """
 
     def _due(
@@ -29,4 +29,4 @@ class WatchedOffsets(GroupOffsets):
         return False  # the driver itself is the group's only member
 
     def _show(self, cluster: Cluster, queues: Collection[MessageQueue]) -> None:
-        """Do nothing: the driver's heartbeats have the retry topic made."""
+        """Do nothing: after the driver's heartbeats, brokers create the retry topic."""

@@ -1,8 +1,8 @@
 """A callback before the end of Spark's Python worker processes, which run no exit handlers.
 
-Spark closes a worker's pipe, on which pyspark.daemon ends the process by `os._exit`, and at the same time sends SIGHUP.
-pyspark.daemon sets the default action of SIGHUP, to end the process, before each task. So the signal is blocked here,
-and a thread waits for it.
+Spark closes a worker's pipe, whereupon pyspark.daemon ends the process with `os._exit`, and sends SIGHUP at the same
+time. Before each task, pyspark.daemon sets the default action of SIGHUP, which ends the process. So the signal is
+blocked here, and a thread waits for it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Final
 _leave: Final = os._exit
 _turn: Final = threading.Lock()
 _last_words: dict[int, Callable[[], object]] = {}
-"""The callback by process id: handlers may have forked other processes."""
+"""The callback by process id, because handlers may have forked other processes."""
 
 
 def at_worker_end(call: Callable[[], object]) -> None:
-    """Run `call` when this worker process ends, except by SIGKILL. Registering another one replaces it.
+    """Run `call` when this worker process ends, except by SIGKILL. A later call replaces the callback.
 
-    To be called in the worker's main thread, before threads are started that the signal could reach.
+    Call it in the worker's main thread, before starting threads that could receive the signal.
     """
     is_first = os.getpid() not in _last_words
     _last_words[os.getpid()] = call

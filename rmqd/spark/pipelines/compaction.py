@@ -1,14 +1,15 @@
-"""Makes large files of a folder's small ones, beside a group that writes there, and killed at any moment.
+"""Merges a folder's small files into large ones, while a group writes there. May be killed at any time.
 
-The new file is written beside the folder, as a batch is, and then a plan is put there. From then on whoever comes by
-carries it out: each of the small files is taken out of the folder, to the compaction's own; if all of them could be
-had, the new file is moved in. That one rename decides. Where a file was gone, since another compaction has taken it,
-the new file is renamed away for good, and what was taken is put back. A row is never in two files that readers see.
+The new file is written next to the folder, like a batch, and then a plan is stored there. From then on, every process
+that finds the plan carries it out: it moves each small file out of the folder, into the compaction's own folder. If all
+of them were available, the new file is moved in; that single rename commits the compaction. If another compaction had
+already taken a file, the new file is renamed so that it is never used, and the small files are moved back. Readers
+never see a row in two files.
 
-Several may be at one plan, each with what it has seen so far: one who believes that a plan still stands may take a
-file that another one has just put back. So of a plan that was given up only the plan is deleted, never a folder with
-what may have been taken; and what is found taken without a plan is put back. Of one that is done, what was taken goes
-first and the plan last. A new file is compacted in its turn only when nothing is left of its own compaction.
+Several processes may carry out the same plan, some with an outdated view. Such a process may take a file that another
+process has just put back. So after an undone compaction only the plan is deleted, never the folder, which may contain
+taken files; taken files without a plan are put back. After a successful one, the taken files are deleted first and the
+plan last. A new file can be compacted again only when nothing remains of the compaction that wrote it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 COMPACTIONS: Final = ".compactions"
-"""In the folder where batches are written first; no group has such a name."""
+"""A name in the staging folder; not a valid group name."""
 _PLAN: Final = "plan.json"
 _BATCHES: Final = "batches"
 _OLDER_NOTE: Final = "batches.json"
@@ -41,30 +42,30 @@ _FORGOTTEN_MS: Final = 24 * 3600 * 1000
 
 
 class Compactions:
-    """The compactions of one folder. On a driver."""
+    """The compactions of one folder, on a driver."""
 
     def __init__(self, folder: Any, staging: Any) -> None:
-        """Both as `HadoopFolder`; tests have such without a JVM."""
+        """Both are a `HadoopFolder`; tests use folders without a JVM."""
         self._folder = folder
         self._staging = staging
         self._batches = CompactedBatches(staging, f"{COMPACTIONS}/{_BATCHES}")
 
     def compact(self, spark: SparkSession, chunk: Chunk, options: Mapping[str, str]) -> CompactionPlan | None:
-        """Make one file of a chunk's. None where one of them was gone meanwhile. Raises RmqdError."""
+        """Merge the files of a chunk. Return None if one of them disappeared meanwhile. Raises RmqdError."""
         compaction = uuid.uuid4().hex
         ours = f"{COMPACTIONS}/{compaction}"
         rows = self._write(spark, chunk, f"{ours}/{_WRITTEN}", options)
         written = [path for path in self._staging.files(f"{ours}/{_WRITTEN}") if path.endswith(".parquet")]
         if len(written) != 1:
             where = f"{self._folder.url}/{chunk.partition}"
-            raise RmqdError(f"{where}: Spark wrote {len(written)} files in place of one; nothing is changed")
+            raise RmqdError(f"{where}: Spark wrote {len(written)} files; expected one; nothing was changed")
         self._batches.add(batches_in(chunk.names))
         plan = plan_of(chunk, compaction, written[0].removeprefix(f"{ours}/"), rows)
         self._staging.put(f"{ours}/{_PLAN}", plan.encode())
         return plan if self._carry_out(plan, compaction) else None
 
     def settle(self) -> None:
-        """Carry out what others have planned, which may be at it still, or were killed."""
+        """Carry out the plans of all processes, which may still be running or were killed."""
         for compaction in self._staging.names(COMPACTIONS):
             if compaction == _BATCHES:
                 continue
@@ -79,15 +80,14 @@ class Compactions:
                 plan = CompactionPlan.decode(self._staging.read(name), f"{self._staging.url}/{name}")
                 self._carry_out(plan, compaction)
             except RmqdError:
-                if self._staging.exists(name):  # else somebody else has just settled it
+                if self._staging.exists(name):  # otherwise another process has just settled it
                     raise
 
     def forget_unplanned(self, now_ms: int) -> None:
-        """Delete what is left of compactions that were killed before they had a plan, or given up, after a day.
+        """Delete day-old remains of compactions that were killed before they had a plan, or were undone.
 
-        And of the note of batches what is of no use any more.
-
-        Not earlier: one that still writes, or that another one is still at, may be about to take files.
+        Also delete outdated records of batches. Younger remains stay: a process that still writes there, or still
+        carries out the plan, may be about to take files.
         """
         for compaction in self._staging.names(COMPACTIONS):
             ours = f"{COMPACTIONS}/{compaction}"
@@ -101,11 +101,11 @@ class Compactions:
         self._batches.forget_former(now_ms)
 
     def unsettled(self) -> frozenset[str]:
-        """The compactions of which something is left."""
+        """Return the compactions that left files."""
         return frozenset(self._staging.names(COMPACTIONS)) - {_BATCHES}
 
     def last_batch(self, query: str) -> int:
-        """Up to which batch a query's rows may be in a file with others'; -1 where they are in none."""
+        """Return the last batch of a query with rows in a compacted file; -1 if there is none."""
         return self._batches.last_batch(query)
 
     def _write(self, spark: SparkSession, chunk: Chunk, path: str, options: Mapping[str, str]) -> int:
@@ -118,7 +118,7 @@ class Compactions:
         target = f"{self._staging.url}/{path}"
         urls = [f"{self._folder.url}/{one}" for one in chunk.paths]
         try:
-            frame = spark.read.option("mergeSchema", "true").parquet(*urls)  # columns may come and go
+            frame = spark.read.option("mergeSchema", "true").parquet(*urls)  # files may have different columns
             one_file = frame.coalesce(1).write.format("parquet").option("maxRecordsPerFile", 0)
             one_file.mode("errorifexists").options(**options).save(target)
             rows, there = read([target]), read(urls)
@@ -126,11 +126,11 @@ class Compactions:
             raise RmqdError(f"{self._folder.url}/{chunk.partition}: {str(error).partition(chr(10))[0]}") from error
         if rows != there:
             where = f"{self._folder.url}/{chunk.partition}"
-            raise RmqdError(f"{where}: of {there} rows {rows} were written; nothing is changed")
+            raise RmqdError(f"{where}: {rows} of {there} rows were written; nothing was changed")
         return rows
 
     def _carry_out(self, plan: CompactionPlan, compaction: str) -> bool:
-        """Do what is left to do, wherever somebody else is or was with it. Whether the new file is in the folder."""
+        """Finish a compaction, even if other processes work on it. Return whether the new file is in the folder."""
         ours = f"{COMPACTIONS}/{compaction}"
         is_done = self._staging.exists(f"{ours}/{_DONE}")
         if not is_done and self._staging.exists(f"{ours}/{plan.written}"):
@@ -149,18 +149,18 @@ class Compactions:
         return False
 
     def _put_back(self, compaction: str) -> None:
-        """Put into the folder what a compaction that was given up has taken out of it."""
+        """Move the files that an undone compaction took back into the folder."""
         taken = f"{COMPACTIONS}/{compaction}/{_TAKEN}/"
         for path in self._staging.files(taken.removesuffix("/")):
             self._moved(path, self._folder, path.removeprefix(taken))
 
     def _take_all(self, plan: CompactionPlan, ours: str) -> bool:
-        """Take the small files out of the folder. False where somebody else has one of them."""
+        """Move the small files out of the folder. Return False if another compaction has one of them."""
         for path in plan.sources:
             if self._folder.exists(path):
                 self._moved_from(path, ours)
             if not self._staging.exists(_taken(ours, path)):
-                return not self._staging.exists(f"{ours}/{plan.written}")  # then another one has decided it
+                return not self._staging.exists(f"{ours}/{plan.written}")  # if False, another process has decided
         return True
 
     def _moved_from(self, path: str, ours: str) -> None:
@@ -171,7 +171,7 @@ class Compactions:
                 raise
 
     def _moved(self, path: str, target: Any, target_path: str) -> None:
-        """Move a file of a compaction, unless somebody else has."""
+        """Move a file of a compaction, unless another process has moved it."""
         try:
             self._staging.move(path, target, target_path)
         except RmqdError:

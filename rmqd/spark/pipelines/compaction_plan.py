@@ -1,4 +1,4 @@
-"""Which small files of a folder become one, and what is written down before. Pure."""
+"""Which small files of a folder are merged, and the stored plan. No I/O."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from rmqd.spark.pipelines.parquet_batch import query_and_batch
 
 _COMPACTED: Final = "compacted-"
 _ENDING: Final = ".parquet"
-_MOST_FILES: Final = 1000  # in one; each is missing to readers for as long as it takes to rename them all
-_SMALL: Final = 0.75  # of the wanted size: what is larger is left as it is
+_MOST_FILES: Final = 1000  # in one chunk; readers miss each file until all of them are renamed
+_SMALL: Final = 0.75  # fraction of the wanted size; larger files stay as they are
 _VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Files of one partition that are to become one."""
+    """Files of one partition to merge into one."""
 
     partition: str
-    """Below the folder; empty where that is not partitioned."""
+    """Path below the folder; empty if the folder is not partitioned."""
     names: tuple[str, ...]
     size_bytes: int
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Below the folder."""
+        """Paths below the folder."""
         return tuple(f"{self.partition}/{name}" if self.partition else name for name in self.names)
 
 
 def chunks_of(
     files: Mapping[str, FileFacts], *, before_ms: int, wanted_bytes: int, unsettled: Set[str] = frozenset()
 ) -> list[Chunk]:
-    """Which of a folder's files become one: small ones that the sink, or a compaction, has put there before a time.
+    """Return the files to merge: small files of the sink or of a compaction, last modified before `before_ms`.
 
-    Not those of the compactions `unsettled`.
+    Files of the compactions `unsettled` are excluded.
     """
     found: list[Chunk] = []
     by_partition: dict[str, dict[str, int]] = {}
@@ -57,7 +57,7 @@ def chunks_of(
 
 
 def _grouped(sizes: Mapping[str, int], wanted_bytes: int) -> Iterator[tuple[str, ...]]:
-    """Files that together are about as large as wanted; one alone stays as it is."""
+    """Group files up to the wanted size. A single file stays as it is."""
     names: list[str] = []
     total = 0
     for name, size in sizes.items():
@@ -73,14 +73,14 @@ def _grouped(sizes: Mapping[str, int], wanted_bytes: int) -> Iterator[tuple[str,
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """One file that is written, and takes the place of others."""
+    """One written file that replaces others."""
 
     sources: tuple[str, ...]
-    """Below the folder that readers look at."""
+    """Paths below the folder of the readers."""
     written: str
-    """The new file, below the compaction's own folder."""
+    """Path of the new file, below the compaction's own folder."""
     target: str
-    """Where it belongs, below the folder that readers look at."""
+    """Destination of the new file, below the folder of the readers."""
     rows: int
 
     def encode(self) -> bytes:
@@ -90,30 +90,30 @@ class CompactionPlan:
 
     @staticmethod
     def decode(content: bytes, name: str) -> CompactionPlan:
-        """Read what `encode` wrote. Raises RmqdError with the name for anything else."""
+        """Read the output of `encode`. Raises RmqdError with the file's name for any other content."""
         try:
             tree = json.loads(content)
             sources = tuple(str(one) for one in tree["sources"])
             plan = CompactionPlan(sources, str(tree["written"]), str(tree["target"]), int(tree["rows"]))
             version = tree["version"]
         except (ValueError, KeyError, TypeError) as error:
-            raise RmqdError(f"{name} is no plan of a compaction: {error!r}") from error
+            raise RmqdError(f"{name} is not a valid compaction plan: {error!r}") from error
         if version != _VERSION:
             raise RmqdError(
-                f"{name} was written by another rmqd: its version is {version}, and {_VERSION} is known here"
+                f"{name} was written by another version of rmqd: its format is {version}; expected {_VERSION}"
             )
         return plan
 
 
 def plan_of(chunk: Chunk, compaction: str, written: str, rows: int) -> CompactionPlan:
-    """The plan of a chunk whose one file was written."""
+    """Return the plan of a chunk whose merged file is written."""
     name = f"{_COMPACTED}{compaction}{_ENDING}"
     target = f"{chunk.partition}/{name}" if chunk.partition else name
     return CompactionPlan(chunk.paths, written, target, rows)
 
 
 def batches_in(names: Iterable[str]) -> dict[str, int]:
-    """The last batch of each query that the sink's files of these names are of."""
+    """Return the last batch of each query, from the names of the sink's files."""
     last: dict[str, int] = {}
     for name in names:
         if found := query_and_batch(name.rpartition("/")[2]):

@@ -1,9 +1,9 @@
-"""The sink `delta`: rows of a table of Delta Lake, added or by key, each batch once.
+"""The sink `delta`: rows of a Delta Lake table, appended or merged by key, each batch exactly once.
 
-Delta Lake keeps with each commit the last batch of a query (`txnAppId`, `txnVersion`), and leaves out what is not
-later. Without a word, and without running the batch's plan: what a stateful query keeps would be lost by that, and so
-would rows after a checkpoint that was taken back. So each commit says its batch in `userMetadata` too, where the first
-batch after a start looks for it.
+Delta Lake stores a query's last batch in each commit (`txnAppId`, `txnVersion`), and silently skips a batch that is
+not later, without running its plan. That would lose the state of a stateful query, and the rows after a checkpoint was
+reset to an earlier batch. So each commit also names its batch in `userMetadata`, which the first batch after a start
+checks.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ CONF: Final = (
 _SOURCE: Final = "rmqd_batch"
 _LATEST: Final = "rmqd_latest"
 _ROW: Final = "rmqd_row"
-_LOOKED_THROUGH: Final = 100  # commits: its own last one is among them unless others wrote as many since
+_LOOKED_THROUGH: Final = 100  # commits; includes the sink's own last commit unless others wrote 100 since
 _NOT_FOR_THIS_SPARK: Final = tuple(
     f"java.lang.{name}Error" for name in ("NoSuchMethod", "NoSuchField", "NoClassDefFound", "IncompatibleClassChange")
 )
-# what a MERGE is told by its session, as the options of a write are
+# A MERGE reads these options of a write from its session.
 _SESSION: Final = {
     "txnAppId": "spark.databricks.delta.write.txnAppId",
     "txnVersion": "spark.databricks.delta.write.txnVersion",
@@ -43,7 +43,7 @@ _SESSION: Final = {
 
 
 class DeltaTable:
-    """One table, at a path. For one query at a time, on the driver."""
+    """One table, given by its path. For one query at a time, on the driver."""
 
     def __init__(self, spark: SparkSession, sink: SinkConfig, options: Mapping[str, str]) -> None:
         self._spark = spark
@@ -53,16 +53,16 @@ class DeltaTable:
         self._may_be_repeated = True
 
     def prepare(self, schema: StructType) -> None:
-        """Make the table unless it is there. Raises RmqdError where Delta Lake is not, and for columns that are not."""
+        """Create the table if it is missing. Raises RmqdError for a missing Delta Lake or for unsuitable columns."""
         java = self._spark.sparkContext._jvm
         assert java is not None
         if not _has_class(java, EXTENSION):
             raise RmqdError(
-                "sink.format: delta needs Delta Lake's package, which Spark does not bring; "
-                f"accepted: parquet, or spark.conf: {CONF} with a version made for this Spark"
+                "sink.format: delta needs the Delta Lake package, which Spark does not contain; "
+                f"use parquet, or set spark.conf: {CONF} with a version for this Spark"
             )
         problems: list[object] = [
-            f"sink.{key}: the pipeline's rows have no column {name}; accepted: {', '.join(schema.fieldNames())}"
+            f"sink.{key}: the pipeline's rows have no column {name}; expected one of {', '.join(schema.fieldNames())}"
             for key in ("keys", "order_by", "partition_by")
             for name in getattr(self._sink, key)
             if name not in schema.fieldNames()
@@ -75,13 +75,13 @@ class DeltaTable:
         missing = [name for name in schema.fieldNames() if name.lower() not in map(str.lower, there)]
         if missing and not self._evolves:
             raise ConfigError([
-                f"sink.path: the table {self._sink.path} has no column {', '.join(missing)}; accepted: ALTER TABLE "
-                f"{self._table} ADD COLUMNS, or sink.options: {{mergeSchema: true}}"
+                f"sink.path: the table {self._sink.path} has no column {', '.join(missing)}; run ALTER TABLE "
+                f"{self._table} ADD COLUMNS, or set sink.options: {{mergeSchema: true}}"
             ])  # fmt: skip
 
         problems = [
             f"sink.order_by: {name} is {kind} in the pipeline and {found[name].dataType.simpleString()} in the table "
-            f"{self._sink.path}, which may tell fewer values apart; expected: the same type in both"
+            f"{self._sink.path}, which may distinguish fewer values; expected the same type in both"
             for name in self._sink.order_by
             if name in there and (kind := schema[name].dataType.simpleString()) != found[name].dataType.simpleString()
         ]
@@ -89,12 +89,12 @@ class DeltaTable:
             raise ConfigError(problems)
 
     def write(self, frame: DataFrame, batch: MicroBatch) -> None:
-        """Have a batch's rows in the table, once however often it is repeated.
+        """Write a batch's rows to the table, exactly once even if the batch is repeated.
 
-        Raises RmqdError where the table has a later batch of the query, or this one with other messages.
+        Raises RmqdError if the table has a later batch of the query, or the same batch with other messages.
         """
         if self._may_be_repeated and self._is_written(batch):
-            # yet what a stateful query keeps is only kept when its plan runs
+            # Spark updates the state of a stateful query only if the plan runs
             frame.write.format("noop").mode("overwrite").save()
         elif self._sink.keys:
             self._merge(frame, batch)
@@ -103,7 +103,7 @@ class DeltaTable:
         self._may_be_repeated = False
 
     def _look(self) -> DataFrame:
-        """The table, once its content can be read: another Spark's Delta Lake fails there, and not before."""
+        """Return the table after a test read, which fails if Delta Lake was built for another Spark version."""
         from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
         table = self._spark.read.format("delta").load(self._sink.path)
@@ -114,8 +114,8 @@ class DeltaTable:
             if not said.startswith(_NOT_FOR_THIS_SPARK):
                 raise
             raise RmqdError(
-                f"sink.format: the Delta Lake of spark.conf is not made for Spark {self._spark.version}: {said}; "
-                "accepted: a version that is, or the Spark that this one is made for"
+                f"sink.format: the Delta Lake in spark.conf is not built for Spark {self._spark.version}: {said}; "
+                "use a Delta Lake version for this Spark, or the Spark version of this Delta Lake"
             ) from None
         return table
 
@@ -138,14 +138,14 @@ class DeltaTable:
             if words[2:] == [str(batch.number), batch.plan_id]:
                 return True
             raise RmqdError(
-                f"the table {self._sink.path} has batch {words[2]} of this query already, and now comes batch "
-                f"{batch.number} with other messages: was the checkpoint taken back? Delta Lake would leave it out; a "
-                "new checkpoint writes it"
+                f"the table {self._sink.path} already has batch {words[2]} of this query, and batch {batch.number} "
+                "has different messages: was the checkpoint reset? Delta Lake would skip the batch; a new "
+                "checkpoint writes it"
             )
         return False
 
     def _merge(self, frame: DataFrame, batch: MicroBatch) -> None:
-        """Rows replace those of their key. The topics are read once, however often Delta Lake looks at the rows."""
+        """Replace rows by key. The topics are read only once, even if Delta Lake reads the rows several times."""
         rows = self._last_of_each_key(frame).persist()
         try:
             if not self._sink.order_by:
@@ -167,7 +167,7 @@ class DeltaTable:
         from pyspark.sql import Window
         from pyspark.sql.functions import col, monotonically_increasing_id, row_number
 
-        # of rows that are equal in order the one counts that comes last in its partition, so in its queue
+        # among rows with equal order the last one in its partition counts, which is the last one in its queue
         frame = frame.withColumn(_ROW, monotonically_increasing_id())
         newest = [*(col(_quoted(name)).desc_nulls_last() for name in self._sink.order_by), col(_ROW).desc()]
         of_key = Window.partitionBy(*map(_quoted, self._sink.keys)).orderBy(*newest)
@@ -176,12 +176,12 @@ class DeltaTable:
     def _see_one_of_each_key(self, rows: DataFrame, batch: MicroBatch) -> None:
         if rows.groupBy(*map(_quoted, self._sink.keys)).count().where("count > 1").limit(1).collect():
             raise RmqdError(
-                f"{self._sink.path}: batch {batch.number} has several rows of one key ({', '.join(self._sink.keys)}), "
-                "and which of them counts is not said; accepted: sink.order_by, columns by which the last one is known"
+                f"{self._sink.path}: batch {batch.number} has several rows with the same key "
+                f"({', '.join(self._sink.keys)}); set sink.order_by to the columns that determine the last one"
             )
 
     def _unless_later(self) -> str:
-        """A row that is there and later stays; null is before everything, as Spark compares structs."""
+        """Return the condition that keeps a later row in the table; nulls come first, as Spark compares structs."""
         if not self._sink.order_by:
             return ""
         names = [*map(_quoted, self._sink.order_by)]
@@ -196,7 +196,7 @@ def _named(batch: MicroBatch) -> dict[str, str]:
 
 @contextmanager
 def _told(session: SparkSession, options: Mapping[str, str]) -> Iterator[None]:
-    """A session of which the next statements are a batch's."""
+    """Attribute the session's statements to a batch, inside this context."""
     for name, value in options.items():
         session.conf.set(_SESSION[name], value)
     try:

@@ -1,4 +1,4 @@
-"""The sink `jdbc`: rows of a table. Each row stands there at least once, or once, where a column says its batch."""
+"""The sink `jdbc`: rows of a table, at least once, or exactly once if a column names the batch of each row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class JdbcTable:
-    """One table. The driver's JVM has the database's driver, by `spark.conf`."""
+    """One table. `spark.conf` must give the driver's JVM the JDBC driver of the database."""
 
     def __init__(self, spark: SparkSession, options: Mapping[str, str], batch_column: str) -> None:
         self._spark = spark
@@ -23,32 +23,32 @@ class JdbcTable:
         self._may_be_repeated = True
 
     def prepare(self, schema: StructType) -> None:
-        """Raises RmqdError where the database cannot be reached."""
+        """Raises RmqdError if the database is unreachable."""
         if self._column in schema.fieldNames():
-            raise ConfigError([f"sink.batch_column: the pipeline's rows have a column {self._column} already"])
+            raise ConfigError([f"sink.batch_column: the pipeline's rows already have a column {self._column}"])
         self._ask(lambda connection: None)
 
     def write(self, frame: DataFrame, batch: MicroBatch) -> None:
-        """Insert a batch's rows; those that a former attempt has inserted are deleted before."""
+        """Insert a batch's rows, after deleting rows that an earlier attempt inserted."""
         from pyspark.sql.functions import lit
 
         if self._column:
             name = f"{batch.query}/{batch.number}"
-            if self._may_be_repeated:  # a query that goes on after a batch has no part of the next one there
+            if self._may_be_repeated:  # only the first batch of a query may already have rows in the table
                 self._ask(lambda connection: self._forget(connection, name))
             frame = frame.withColumn(self._column, lit(name))
         frame.write.format("jdbc").options(**self._options, **self._types()).mode("append").save()
         self._may_be_repeated = False
 
     def _types(self) -> dict[str, str]:
-        """The batch's column as a type that can be compared, for a table that Spark is to make."""
+        """Return a comparable type for the batch's column, in case Spark creates the table."""
         if not self._column or "createTableColumnTypes" in self._options:
             return {}
         return {"createTableColumnTypes": f"`{self._column}` VARCHAR(64)"}
 
     def _forget(self, connection: Any, name: str) -> None:
         if not self._jdbc.JdbcUtils.tableExists(connection, self._jdbc.JdbcOptionsInWrite(self._scala_options())):
-            return  # Spark makes it with the first rows
+            return  # Spark creates it with the first rows
         statement = connection.prepareStatement(
             f"DELETE FROM {self._options['dbtable']} WHERE {self._dialect().quoteIdentifier(self._column)} = ?"
         )
@@ -75,7 +75,7 @@ class JdbcTable:
             raise RmqdError(f"sink {self._where()}: {error.getMessage()}") from error
 
     def _where(self) -> str:
-        """The table without what may be a password in the URL."""
+        """Return the table without the part of the URL that may contain a password."""
         return f"{self._options['dbtable']} of {self._options['url'].partition('?')[0].partition(';')[0]}"
 
     @property

@@ -1,6 +1,6 @@
-"""Tells a pipeline's driver how many messages its tasks have lost: by a row of its own, which no pipeline gets.
+"""Reports how many messages a pipeline's tasks lost, in an extra row that pipelines do not see.
 
-A task of a source returns rows and nothing else. So the rows have one more column, which is null for messages.
+A source's task can return only rows. So the rows have an additional column, which is null for messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOST_DDL: Final = f"{LOST} bigint"
 
 
 def with_lost_row(read: Generator[pa.RecordBatch, None, int], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The batches of a partition with the column, and a last row for what the read returns as lost."""
+    """Yield a partition's batches with the column, and a last row with the number of lost messages, if any."""
     reading = _Reading(read)
     for batch in reading:
         yield batch.append_column(LOST, pa.nulls(len(batch), pa.int64()))
@@ -28,12 +28,12 @@ def with_lost_row(read: Generator[pa.RecordBatch, None, int], schema: pa.Schema)
 
 
 def messages_of(frame: DataFrame) -> DataFrame:
-    """The frame without such rows, and without their column."""
+    """Remove the rows of lost messages, and their column."""
     return frame.where(f"{LOST} IS NULL").drop(LOST)
 
 
 class _Reading:
-    """Keeps what a generator returns."""
+    """Keeps the return value of a generator."""
 
     def __init__(self, read: Generator[pa.RecordBatch, None, int]) -> None:
         self._read = read

@@ -1,4 +1,4 @@
-"""A micro-batch, as every sink of a pipeline is told of it."""
+"""The micro-batch that a pipeline's sink receives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_RANGES: Final = 10  # in an error
 
 
 class BatchFailedError(RmqdError):
-    """A sink did not take a micro-batch. The text says which messages it has; the cause is the sink's error."""
+    """A sink failed to write a micro-batch. The text names the messages of the batch; the cause is the sink's error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,13 @@ class MicroBatch:
     """One micro-batch of a streaming query."""
 
     query: str
-    """The query's id, which its checkpoint keeps."""
+    """The id of the query, stored in its checkpoint."""
     number: int
     plan: bytes = b""
-    """What Spark's log of offsets says of it: the same for a batch that is repeated, another for one planned anew."""
+    """The batch in Spark's offset log: the same if the batch is repeated, different if it was planned again."""
 
     def messages_since(self, former: bytes) -> str:
-        """The ranges of queues that it has, behind the plan of the batch before it."""
+        """Describe the messages of the batch. `former` is the plan of the previous batch."""
         ranges = _offsets(former).ranges(_offsets(self.plan))
         named = [f"{queue}, offsets {low} to {high - 1}" for queue, (low, high) in ranges.items()]
         more = f"; and {len(named) - _MOST_RANGES} queues more" if len(named) > _MOST_RANGES else ""
@@ -36,11 +36,11 @@ class MicroBatch:
 
     @property
     def plan_id(self) -> str:
-        """Tells one plan from another."""
+        """A hash that differs between plans."""
         return hashlib.sha256(self.plan).hexdigest()[:12]
 
 
 def _offsets(plan: bytes) -> Offsets:
-    """The end of a batch, by Spark's log of offsets: a line for each source, behind its own two."""
+    """Return the end offsets in Spark's offset log: two lines of Spark, then a line for each source."""
     lines = plan.decode().splitlines()[2:]
     return Offsets.of(json.loads(lines[0])) if lines else Offsets({})

@@ -1,7 +1,7 @@
-"""What makes files of Parquet exactly once: a batch's manifest, the names of its files, and what a schema may become.
+"""The manifest of a batch, the names of its files, and the checks of a changed schema. No I/O.
 
-Pure. A batch is written to a place where no reader looks. Its manifest, put there at once, is what decides: without it
-the batch is written anew, with it the files only have to be moved to where they belong, as often as it takes.
+A batch is written to a folder that no reader sees. Its manifest, written atomically, commits it. Without a manifest the
+batch is written again; with a manifest its files only have to be moved to the output folder, with retries.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from rmqd.errors import RmqdError
 from rmqd.spark.pipelines.micro_batch import MicroBatch
 
-# as Spark names them: part-00003-<uuid of the job>.c000.snappy.parquet, or -c000 where nothing is partitioned
+# Spark's names: part-00003-<uuid of the job>.c000.snappy.parquet, or -c000 without partitions
 _STAGED: Final = re.compile(r"part-(?P<part>[0-9]+)-[0-9a-f-]{36}[.-]c(?P<file>[0-9]+)(?P<ending>\..*)")
 _PUBLISHED: Final = re.compile(r"(?P<query>[0-9a-f-]{36})-(?P<batch>[0-9]{9,})-.*")
 _MANIFEST: Final = re.compile(r"(?P<batch>[0-9]{9,})-[0-9a-f]{12}\.json")
@@ -24,14 +24,14 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A batch that is written, and has to be moved to where readers look."""
+    """A written batch whose files must be moved to the folder of the readers."""
 
     staged: str
     """The folder in which it was written."""
     moves: tuple[tuple[str, str], ...]
-    """From where below it, to where in the folder that readers look at."""
+    """Source below `staged`, and destination in the folder of the readers."""
     replaced: tuple[str, ...]
-    """Files of former attempts that are no part of it, to be deleted before."""
+    """Files of earlier attempts that are not part of the batch; to be deleted before the moves."""
     rows: int
 
     def encode(self) -> bytes:
@@ -41,39 +41,39 @@ class Manifest:
 
     @staticmethod
     def decode(content: bytes, name: str) -> Manifest:
-        """Read what `encode` wrote. Raises RmqdError with the name for anything else."""
+        """Read the output of `encode`. Raises RmqdError with the file's name for any other content."""
         try:
             tree = json.loads(content)
             version = tree["version"]
             moves = tuple((str(source), str(target)) for source, target in tree["moves"])
             manifest = Manifest(str(tree["staged"]), moves, tuple(map(str, tree["replaced"])), int(tree["rows"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise RmqdError(f"{name} is no manifest of a batch: {error!r}") from error
+            raise RmqdError(f"{name} is not a valid batch manifest: {error!r}") from error
         if version != _VERSION:
             raise RmqdError(
-                f"{name} was written by another rmqd: its version is {version}, and {_VERSION} is known here"
+                f"{name} was written by another version of rmqd: its format is {version}; expected {_VERSION}"
             )
         return manifest
 
 
 def manifest_name(batch: MicroBatch) -> str:
-    """Of the file that decides about a batch; in order of the batches."""
+    """Return the name of the batch's manifest. Names sort by batch number."""
     return f"{batch.number:09}-{batch.plan_id}.json"
 
 
 def batch_of_manifest(name: str) -> int | None:
-    """The number of the batch that a file of this name decides about; None for other files."""
+    """Return the batch number of a manifest; None for other files."""
     match = _MANIFEST.fullmatch(name)
     return int(match["batch"]) if match else None
 
 
 def manifest_of(batch: MicroBatch, staged: str, files: Iterable[str], former: Iterable[str], rows: int) -> Manifest:
-    """The manifest of a batch from the files that Spark wrote below `staged`; `former` are those of other attempts.
+    """Return the manifest of a batch. `files` were written by Spark below `staged`; `former` are of other attempts.
 
-    `staged` ends in the attempt's name, which begins with the batch's number. Files have it in their names: a driver
-    that was asleep and goes on to delete the files of former attempts meets none of a later attempt.
+    `staged` ends with the name of the attempt, which starts with the batch number. File names contain it, so a driver
+    that resumes late and deletes the files of earlier attempts cannot delete files of a later attempt.
 
-    Raises RmqdError for a file that is not named as Spark names them: one that is left out would be lost.
+    Raises RmqdError for a file that is not named like Spark's files: skipping it would lose its rows.
     """
     moves, attempt = [], staged.rpartition("/")[2]
     for path in files:
@@ -82,22 +82,20 @@ def manifest_of(batch: MicroBatch, staged: str, files: Iterable[str], former: It
             continue
         match = _STAGED.fullmatch(name)
         if match is None:
-            raise RmqdError(
-                f"Spark wrote {path}, and files are expected to be named part-<number>-<id>.c<number>.parquet"
-            )
+            raise RmqdError(f"Spark wrote {path}; expected a name like part-<number>-<id>.c<number>.parquet")
         file = f"{batch.query}-{attempt}-{match['part']}-{match['file']}{match['ending']}"
         moves.append((path, f"{parent}/{file}" if parent else file))
     return Manifest(staged, tuple(moves), tuple(former), rows)
 
 
 def query_and_batch(name: str) -> tuple[str, int] | None:
-    """Which query's and batch's the file of a name in a folder is; None for a file that is not the sink's."""
+    """Return the query and batch of a file by its name; None if the sink did not write it."""
     match = _PUBLISHED.fullmatch(name)
     return (match["query"], int(match["batch"])) if match else None
 
 
 def files_since(batch: MicroBatch, files: Iterable[str]) -> list[str]:
-    """Of all files in a folder those that this batch or a later one of its query has put there."""
+    """Return the files that this batch or a later one of the same query put into the folder."""
     found = []
     for path in files:
         of = query_and_batch(path.rpartition("/")[2])
@@ -108,7 +106,7 @@ def files_since(batch: MicroBatch, files: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a folder's files are partitioned, and the columns that there were so far, with their SQL types."""
+    """The partitioning of a folder's files, and all columns so far with their SQL types."""
 
     partition_by: tuple[str, ...]
     columns: Mapping[str, str]
@@ -119,37 +117,37 @@ class Layout:
 
     @staticmethod
     def decode(content: bytes, name: str) -> Layout:
-        """Read what `encode` wrote. Raises RmqdError with the name for anything else."""
+        """Read the output of `encode`. Raises RmqdError with the file's name for any other content."""
         try:
             tree = json.loads(content)
             return Layout(tuple(tree["partition_by"]), {str(key): str(kind) for key, kind in tree["columns"].items()})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RmqdError(f"{name} does not tell a folder's columns: {error!r}") from error
+            raise RmqdError(f"{name} does not contain the columns of a folder: {error!r}") from error
 
     def problems(self) -> list[str]:
-        """What is wrong with it in itself."""
+        """Return the problems of this layout alone."""
         unknown = [name for name in self.partition_by if name not in self.columns]
         problems = [
-            f"partition_by: there is no column {name}; the pipeline's are {', '.join(self.columns)}" for name in unknown
+            f"partition_by: unknown column {name}; expected one of {', '.join(self.columns)}" for name in unknown
         ]
         if not set(self.columns) - set(self.partition_by):
-            problems.append("partition_by: no column is left for the files; one that is no folder's is needed")
+            problems.append("partition_by: no column is left for the files; expected at least one other column")
         return problems
 
     def problems_after(self, former: Layout) -> list[str]:
-        """Why files of this layout cannot stand beside those of a former one. Columns may come and go."""
+        """Return why files of this layout cannot share a folder with files of `former`. Columns may come and go."""
         problems = []
         if self.partition_by != former.partition_by:
             there, now = _listed(former.partition_by), _listed(self.partition_by)
-            problems.append(f"partition_by: the folder is partitioned by {there}, and the group says {now}")
+            problems.append(f"partition_by: the folder is partitioned by {there}, and the group by {now}")
         for name, kind in self.columns.items():
             there = former.columns.get(name, kind)
             if there != kind:
-                problems.append(f"column {name}: is {kind} now, and {there} in the folder; one reader cannot read both")
+                problems.append(f"column {name}: is now {kind}, but {there} in the folder; no reader can read both")
         return problems
 
     def with_former(self, former: Layout) -> Layout:
-        """With the columns that were there and are no more, so that they don't come back as another type."""
+        """Add the columns that no longer exist, so that they cannot return with another type."""
         return Layout(self.partition_by, {**former.columns, **self.columns})
 
 

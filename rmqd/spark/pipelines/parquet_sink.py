@@ -1,9 +1,10 @@
-"""The sink `parquet`: files that hold each row of a query exactly once, for whatever reads Parquet.
+"""The sink `parquet`: files that contain each row of a query exactly once, for any reader of Parquet.
 
-Spark's own sink tells readers in `_spark_metadata` which files count, and none but Spark looks there. Here a file that
-is in the folder counts. A batch is written beside the folder, in `.NAME.rmqd` on the same file system; then its
-manifest decides, and its files are moved. After a crash before the manifest the batch is written anew, and nobody has
-seen anything of it; after a crash behind it the moves go on, whatever the query would say by now.
+Spark's own sink lists the valid files in `_spark_metadata`, which only Spark reads. Here each file in the folder is
+valid. A batch is first written next to the folder, in `.NAME.rmqd` on the same file system. Its manifest then commits
+the batch, and the files are moved. If the driver crashes before the manifest, the batch is written again, and no reader
+has seen any of its files. If it crashes after the manifest, the moves continue, even if the query would now return
+other rows.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ LAYOUT: Final = "layout.json"
 
 
 class ParquetSink:
-    """One group's way to a folder. For one query at a time, on the driver."""
+    """The output folder of one group. For one query at a time, on the driver."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class ParquetSink:
         partition_by: tuple[str, ...] = (),
         options: Mapping[str, str] | None = None,
     ) -> None:
-        """`writer` tells those apart that write to one folder: a group's name. `options` are Spark's, of Parquet."""
+        """`writer` is the group's name; several groups may share a folder. `options` are Spark's for Parquet."""
         self._folder = folder
         self._staging = staging
         self._compactions = Compactions(folder, staging)
@@ -60,9 +61,9 @@ class ParquetSink:
         self._options = dict(options or {})
 
     def prepare(self, schema: StructType) -> None:
-        """Have the folders, and see that rows of this schema can go there.
+        """Create the folders, and check that they can take rows of this schema.
 
-        Raises ConfigError with all that is wrong, RmqdError where a folder cannot be had.
+        Raises ConfigError with all problems, RmqdError if a folder is unavailable.
         """
         columns = {column.name: column.dataType.simpleString() for column in schema.fields}
         layout = Layout(self._partition_by, columns)
@@ -76,7 +77,9 @@ class ParquetSink:
         if self._staging.exists(LAYOUT):
             former = Layout.decode(self._staging.read(LAYOUT), f"{self._staging.url}/{LAYOUT}")
             if problems := layout.problems_after(former):
-                note = f"; accepted: another path, or {self._staging.url}/{LAYOUT} deleted if all readers know of both"
+                note = (
+                    f"; use another path, or delete {self._staging.url}/{LAYOUT} if all readers can read both layouts"
+                )
                 raise ConfigError([f"{self._folder.url}: {problem}{note}" for problem in problems])
             layout = layout.with_former(former)
             if layout == former:
@@ -84,9 +87,9 @@ class ParquetSink:
         self._staging.put(LAYOUT, layout.encode())
 
     def write(self, frame: DataFrame, batch: MicroBatch) -> int:
-        """Have a batch's rows in the folder, once however often it is repeated; how many they are.
+        """Write a batch's rows to the folder, exactly once even if the batch is repeated. Return the number of rows.
 
-        Raises RmqdError where another driver writes the batch too, and was first.
+        Raises RmqdError if another driver wrote the batch first.
         """
         self._compactions.settle()
         ours = f"{self._writer}/{batch.query}"
@@ -94,27 +97,27 @@ class ParquetSink:
         manifests = [name for name in before if batch_of_manifest(name) is not None]
         if manifest_name(batch) in manifests:
             manifest = self._read(f"{ours}/{manifest_name(batch)}")
-            # it is written; yet what a stateful query keeps is only kept when its plan runs
+            # Spark updates the state of a stateful query only if the plan runs
             frame.write.format("noop").mode("overwrite").save()
         else:
-            # nothing of it is there, unless somebody took the checkpoint back to a former batch
+            # the folder has no file of this batch, unless the checkpoint was reset to an earlier batch
             went_back = any((batch_of_manifest(name) or 0) >= batch.number for name in manifests)
             former = self._take_back(batch, ours, manifests) if went_back else []
             manifest = self._stage(frame, batch, ours, former)
             self._decide(batch, manifest, f"{ours}/{manifest_name(batch)}", before)
         self._publish(manifest)
         self._staging.delete(manifest.staged)
-        for name in before:  # what has come since is of a driver that took this one for dead
+        for name in before:  # newer names belong to a driver that took over
             if name != manifest_name(batch):
                 self._staging.delete(f"{ours}/{name}")
         return manifest.rows
 
     def has(self, batch: MicroBatch) -> bool:
-        """Whether a batch is written, so that its files are in the folder, or will be with the next `prepare`."""
+        """Return whether a batch is written: its files are in the folder, or the next `prepare` moves them there."""
         return self._staging.exists(f"{self._writer}/{batch.query}/{manifest_name(batch)}")
 
     def _finish_what_was_left(self) -> None:
-        """Move what a killed driver has written and not moved, also of a query that will not come back."""
+        """Move the files that killed drivers wrote and did not move, even if their query never starts again."""
         for query in self._staging.names(self._writer):
             for name in self._staging.names(f"{self._writer}/{query}"):
                 if batch_of_manifest(name) is not None:
@@ -124,15 +127,15 @@ class ParquetSink:
                         self._staging.delete(manifest.staged)
 
     def _take_back(self, batch: MicroBatch, ours: str, manifests: list[str]) -> list[str]:
-        """See that nothing more comes of this batch's former plan and of what followed it; which files it has.
+        """Discard the previous plan of this batch, and all later batches. Return their files in the folder.
 
-        Raises RmqdError where some of their rows are in a file with others.
+        Raises RmqdError if compaction merged some of their rows with other rows.
         """
         if self._compactions.last_batch(batch.query) >= batch.number:
             raise RmqdError(
-                f"batch {batch.number} of {self._writer} comes with other messages than before: its checkpoint was "
-                f"taken back, and what it had written to {self._folder.url} since is compacted with other rows, and "
-                "cannot be replaced; accepted: the checkpoint as it was, or another path"
+                f"batch {batch.number} of {self._writer} has other messages than before: its checkpoint was reset, and "
+                f"rows written to {self._folder.url} since then were compacted together with other rows, so they "
+                "cannot be replaced; restore the checkpoint, or use another path"
             )
         for name in manifests:
             if (batch_of_manifest(name) or 0) >= batch.number:
@@ -142,11 +145,11 @@ class ParquetSink:
         return files
 
     def _stage(self, frame: DataFrame, batch: MicroBatch, ours: str, former: list[str]) -> Manifest:
-        """Write the batch where nobody looks."""
+        """Write the batch to the staging folder."""
         from pyspark.sql import Observation
         from pyspark.sql.functions import count, lit
 
-        # a name of its own: what a killed driver's executors are still writing must not get into it
+        # a unique name, so that the executors of a killed driver cannot add files to it
         staged = f"{ours}/{batch.number:09}-{uuid.uuid4().hex[:12]}"
         observation = Observation()
         use_microseconds(frame.sparkSession)
@@ -155,14 +158,14 @@ class ParquetSink:
             writer = writer.partitionBy(*self._partition_by)
         writer.options(**self._options).save(f"{self._staging.url}/{staged}")
         rows = int(observation.get["rows"])
-        files = self._staging.files(staged) if rows else []  # without rows Spark writes one file of none
+        files = self._staging.files(staged) if rows else []  # without rows Spark writes one empty file
         relative = [path.removeprefix(f"{staged}/") for path in files]
         return manifest_of(batch, staged, relative, former, rows)
 
     def _decide(self, batch: MicroBatch, manifest: Manifest, path: str, before: Sequence[str]) -> None:
-        """Put the manifest, so that the batch counts. Raises RmqdError where another driver has decided it meanwhile.
+        """Write the manifest, which commits the batch. Raises RmqdError if another driver has committed it.
 
-        Where that one is at a later batch, it has deleted this batch's manifest: so later ones are looked for, too.
+        A driver that has reached a later batch has deleted this batch's manifest, so later manifests count as well.
         """
         is_first = self._staging.put_new(path, manifest.encode())
         since = set(self._staging.names(path.rpartition("/")[0])).difference(before)
@@ -176,7 +179,7 @@ class ParquetSink:
             )
 
     def _publish(self, manifest: Manifest) -> None:
-        """Move the files to where readers look; what was moved before is let be."""
+        """Move the files to the folder of the readers, and skip files that are already there."""
         for path in manifest.replaced:
             self._folder.delete(path)
         waiting = set(self._staging.files(manifest.staged))
@@ -192,33 +195,33 @@ class ParquetSink:
     def _see_one_file_system(self) -> None:
         here, there = self._folder.local_path, self._staging.local_path
         if bool(here) != bool(there):
-            raise ConfigError([f"{self._staging.url} is not on the file system of {self._folder.url}, to move files"])
+            raise ConfigError([f"{self._staging.url} must be on the file system of {self._folder.url}, to move files"])
         if here and os.path.isdir(here) and os.path.isdir(there) and os.stat(here).st_dev != os.stat(there).st_dev:
             raise ConfigError(
                 [
-                    f"{there}, where batches are written first, is on another disk than {here}, and files cannot be "
-                    "moved between them at once; accepted: sink.staging on the disk of the folder"
+                    f"{there}, where batches are written first, is on another disk than {here}, so files cannot be "
+                    "moved atomically; set sink.staging to a folder on the same disk"
                 ]
             )
 
 
 def use_microseconds(session: SparkSession) -> None:
-    """Have a session write timestamps so that all readers know them, unless its group says otherwise."""
+    """Make a session write timestamps in a type that all readers know, unless its configuration sets the type."""
     if TIMESTAMPS not in session.conf.getAll:
-        session.conf.set(TIMESTAMPS, "TIMESTAMP_MICROS")  # Spark's own are deprecated
+        session.conf.set(TIMESTAMPS, "TIMESTAMP_MICROS")  # Spark's default type is deprecated
 
 
 def folders_of(spark: SparkSession, sink: SinkConfig) -> tuple[HadoopFolder, HadoopFolder]:
-    """The folder of a sink, and the one where its batches are written first. Raises RmqdError."""
+    """Return a sink's output folder and its staging folder. Raises RmqdError."""
     folder = HadoopFolder(spark, sink.path)
     return folder, HadoopFolder(spark, sink.staging) if sink.staging else staging_beside(folder)
 
 
 def staging_beside(folder: HadoopFolder) -> HadoopFolder:
-    """Where batches are written first unless the group says it: beside the folder, as readers take all that is in it.
+    """Return the default staging folder. It is outside the output folder, because readers take all files in there.
 
-    Raises RmqdError for the top of a file system, which has nothing beside it.
+    Raises RmqdError for the top of a file system, which has no sibling.
     """
     if not folder.name:
-        raise RmqdError(f"{folder.url} is the top of a file system; accepted: a folder below it, or sink.staging")
+        raise RmqdError(f"{folder.url} is the top of a file system; use a folder below it, or set sink.staging")
     return folder.sibling(f".{folder.name}.rmqd")

@@ -1,7 +1,7 @@
-"""`valueSchema: infer`: the schema of a pipeline's bodies, found once by looking at some, and kept.
+"""`valueSchema: infer`: the schema of a pipeline's bodies, inferred once from a sample and then kept.
 
-It is kept beside the checkpoint's generations: the group has the same columns after each restart and each reset, and
-on whatever machine. A body that does not fit it is bad, as with a schema that was written down.
+It is stored next to the generations of the checkpoint, so the group has the same columns after each restart and reset,
+on any machine. A body that does not fit the schema is bad, as with an explicit schema.
 """
 
 from __future__ import annotations
@@ -34,39 +34,40 @@ log = structlog.get_logger(__name__)
 
 FILE: Final = "value_schema.json"
 LOOKED_AT: Final = 10_000
-"""How many messages are looked at: those that the group begins with, or where there are none yet, those before."""
+"""Size of the sample: the first messages that the group will read, or if there are none, the messages before."""
 
 
 LOOKED_AT_BYTES: Final = 64 << 20
-"""How large bodies are together, about: behind that no more is looked at."""
+"""Approximate limit for the size of the sampled bodies, in bytes."""
 
 
 class Folder(Protocol):
-    """What is asked of a folder: `HadoopFolder` has it, and tests have one without a JVM."""
+    """The folder methods used here. `HadoopFolder` implements them; tests use a folder without a JVM."""
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """URL of the folder."""
 
     def make(self) -> None:
-        """Create it."""
+        """Create the folder."""
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file."""
+        """Return whether the file exists."""
 
     def read(self, path: str) -> bytes:
-        """A file's content."""
+        """Return the content of a file."""
 
     def put_new(self, path: str, content: bytes) -> bool:
-        """Write a file in one step, unless there is one."""
+        """Write a file atomically, unless it exists. Return whether it was written."""
 
 
 def with_pinned_schema(
     order: GroupOrder, options: SourceOptions, starting: Mapping[MessageQueue, int] | None, folder: Folder
 ) -> GroupOrder:
-    """The order with the schema that the group's bodies have, where its configuration asks to infer it.
+    """Replace `infer` in the specification of a group by the inferred schema of its bodies.
 
-    `folder` keeps it; `starting` is where the query begins, if that is known. Raises RmqdError where no body tells it.
+    `folder` stores the schema; `starting` are the start offsets of the query, if known.
+    Raises RmqdError if no message shows the schema.
     """
     settings = order.settings
     spark = settings.spark or SparkConfig()
@@ -80,7 +81,7 @@ def with_pinned_schema(
 
 
 def _kept(folder: Folder) -> str:
-    """The schema that is kept; empty where there is none. Raises RmqdError for a file that has none."""
+    """Return the stored schema; empty if there is none. Raises RmqdError if the file is invalid."""
     if not folder.exists(FILE):
         return ""
     try:
@@ -88,8 +89,8 @@ def _kept(folder: Folder) -> str:
         parse_kind(schema)
     except (ValueError, KeyError, TypeError) as error:
         raise RmqdError(
-            f"{folder.url}/{FILE} does not tell the schema of bodies: {error}; accepted: the file deleted, so that it "
-            f"is inferred anew, or {SCHEMA} written down"
+            f"{folder.url}/{FILE} does not contain the schema of bodies: {error}; delete the file to infer it again, "
+            f"or write the schema in {SCHEMA}"
         ) from error
     return schema
 
@@ -100,19 +101,19 @@ def _inferred(group: str, options: SourceOptions, starting: Mapping[MessageQueue
         kind, told = infer_kind(bodies)
     except TooManyFieldsError as error:
         raise RmqdError(
-            f"{SCHEMA}: infer finds no schema: {error}, as where names are data; accepted: {SCHEMA} written down, with "
-            "map<string,T> or string for what has such names"
+            f"{SCHEMA}: infer finds no schema: {error}, probably because field names are data; write the schema in "
+            f"{SCHEMA}, with map<string,T> or string for the field that contains them"
         ) from None
     if kind is None:
-        what = f"none of the {len(bodies)} messages that were looked at is" if bodies else "there is no message that is"
+        what = f"none of the {len(bodies)} sampled messages is" if bodies else "there is no message that is"
         raise RmqdError(
-            f"{SCHEMA}: infer finds nothing: {what} an object in JSON; accepted: columns as SQL writes them, or "
-            "messages first: the group looks again when it is started again"
+            f"{SCHEMA}: infer finds nothing: {what} a JSON object; write the schema as SQL columns in {SCHEMA}, or "
+            "send messages and start the group again"
         )
     schema = ddl_of(kind)
     folder.make()
     folder.put_new(FILE, json.dumps({"schema": schema, "messages": told}, indent=1).encode())
-    schema = _kept(folder)  # of another driver, if that was first
+    schema = _kept(folder)  # another driver may have stored its schema first
     log.warning("spark.value_schema_inferred", group=group, schema=schema, messages=told, kept=f"{folder.url}/{FILE}")
     return schema
 

@@ -1,4 +1,7 @@
-"""What a pipeline's micro-batch has read, by Spark's word on it: no executors of ours tell, as with a handler."""
+"""Message counts of a pipeline's micro-batches, taken from Spark's progress reports.
+
+Unlike the executors of a handler, a pipeline's executors report nothing to rmqd.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ OBSERVED: Final = "rmqd_read"
 
 
 def observed(frame: DataFrame, topics: Sequence[str]) -> DataFrame:
-    """The frame, with rows counted as they pass: each topic's that can and cannot be read, and what is lost."""
+    """Return the frame with Spark metrics: readable and corrupt rows for each topic, and lost messages."""
     from pyspark.sql import functions as f
 
     is_corrupt = f.isnotnull("decode_error") if "decode_error" in frame.columns else f.lit(False)
@@ -41,9 +44,9 @@ def observed(frame: DataFrame, topics: Sequence[str]) -> DataFrame:
 
 
 def outcomes_of(progress: StreamingQueryProgress, topics: Sequence[str], namespace: str = "") -> list[RangeOutcome]:
-    """The ranges of a micro-batch; the rows of a topic count with its first range, under its name without namespace.
+    """Return the ranges of a micro-batch, with topic names without namespace.
 
-    What all ranges have lost counts with the first one.
+    A topic's rows count with its first range, and the lost messages of all ranges with the first range.
     """
     row = progress.observedMetrics.get(OBSERVED)
     counts = row.asDict() if row is not None else {}
@@ -65,13 +68,13 @@ def outcomes_of(progress: StreamingQueryProgress, topics: Sequence[str], namespa
 
 
 def _offsets(text: str | None) -> Offsets:
-    """A progress's offsets: of a query's first batch, and of another source's, there are none."""
+    """Parse the offsets of a source; empty for a query's first batch and for sources other than RocketMQ."""
     tree = json.loads(text) if text and text.startswith("{") else None
     return Offsets.of(tree) if isinstance(tree, dict) and "q" in tree else Offsets({})
 
 
 class CountingListener(StreamingQueryListener):
-    """Tells what each micro-batch of the query of a name has read, until that query ends. Called in Spark's thread."""
+    """Reports the counts of each micro-batch of a named query until that query ends. Called in Spark's thread."""
 
     def __init__(
         self,
@@ -89,17 +92,17 @@ class CountingListener(StreamingQueryListener):
         self._run = ""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Before the query's first batch."""
+        """Called before the query's first batch."""
         if event.name == self._name:
             self._run = str(event.runId)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """A micro-batch has ended, or the query has been idle for ten seconds."""
+        """Called after each micro-batch, and every ten seconds while the query is idle."""
         progress = event.progress
         if str(progress.runId) == self._run and progress.numInputRows:
             self._on_batch(progress.batchId, outcomes_of(progress, self._topics, self._namespace))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Stop listening: the query has ended, and its last figures are counted already."""
+        """Stop listening when the query ends; its last counts are already reported."""
         if str(event.runId) == self._run:
             self._manager.removeListener(self)

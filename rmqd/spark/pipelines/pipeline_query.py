@@ -1,4 +1,4 @@
-"""The query of a group with a pipeline: the rows of its topics, what the pipeline makes of them, and its sink."""
+"""The streaming query of a group with a pipeline: source, pipeline function and sink."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def pipeline_query(
     on_batch: OnBatch,
     kept: str = "",
 ) -> StreamingQuery:
-    """Start the query that has a group's pipeline run. The parameters are those of `handler_query`.
+    """Start the streaming query of a group's pipeline. The parameters are the same as in `handler_query`.
 
-    `kept` is the folder or URL of what all checkpoints of the group have in common; else each has its own beside it.
-    `on_batch` is called in a thread of Spark's soon after a micro-batch is done, with the ranges that it has read.
-    Raises RmqdError where the pipeline or its sink cannot be had, before anything is read.
+    `kept` is the folder or URL of files that all checkpoints of the group share; the default is a sibling of the
+    checkpoint. `on_batch` is called in a Spark thread soon after a micro-batch is done, with the ranges that it read.
+    Raises RmqdError before anything is read if the pipeline or its sink is unavailable.
     """
     plan = GroupPlan(order=order, starting=starting, pause_file=pause_file)
     beside = HadoopFolder(spark, kept) if kept else HadoopFolder(spark, checkpoint).sibling("kept")
@@ -90,14 +90,14 @@ def pipeline_query(
 
 
 def _plain(frame: DataFrame, namespace: str) -> DataFrame:
-    """The rows with the topics that the configuration has."""
+    """Replace the topics of the rows by the topics of the configuration, which have no namespace."""
     from pyspark.sql import functions as f
 
     return frame.withColumn("topic", f.regexp_replace("topic", f"^((?:%RETRY%|%DLQ%)?){re.escape(namespace)}%", "$1"))
 
 
 def _applied(pipeline: Callable[[Any, Any], Any], name: str, frame: DataFrame, spark: SparkSession) -> DataFrame:
-    """What the pipeline makes of the rows. Raises RmqdError where that is nothing that streams."""
+    """Return the result of the pipeline. Raises RmqdError if it is not a streaming DataFrame."""
     from pyspark.sql import DataFrame
 
     try:
@@ -105,7 +105,9 @@ def _applied(pipeline: Callable[[Any, Any], Any], name: str, frame: DataFrame, s
     except Exception as error:
         raise RmqdError(f"the pipeline {name} failed: {why(error)}") from error
     if not isinstance(made, DataFrame):
-        raise RmqdError(f"the pipeline {name} returned a {type(made).__name__}; accepted: a DataFrame")
+        raise RmqdError(f"the pipeline {name} returned a {type(made).__name__}; expected a DataFrame")
     if not made.isStreaming:
-        raise RmqdError(f"the pipeline {name} returned rows that do not stream; accepted: what it made of its frame")
+        raise RmqdError(
+            f"the pipeline {name} returned rows that do not stream; expected a DataFrame derived from its argument"
+        )
     return made

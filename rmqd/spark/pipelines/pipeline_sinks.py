@@ -1,4 +1,4 @@
-"""Where a pipeline's rows go, by the format of its sink. Each takes a micro-batch at a time, on the driver."""
+"""The sinks of pipelines, by format. Each writes one micro-batch at a time, on the driver."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 
 class Sink(Protocol):
-    """The sink of one group's pipeline, as its configuration names it."""
+    """The sink of a group's pipeline."""
 
     def prepare(self, schema: StructType) -> None:
-        """See that rows of this schema can go there, before any is read. Raises RmqdError."""
+        """Check that the sink can take rows of this schema, before any row is read. Raises RmqdError."""
 
     def write(self, frame: DataFrame, batch: MicroBatch) -> object:
-        """Have a batch's rows there. Called again with a batch that was cut short by a crash."""
+        """Write the rows of a batch. Called again for a batch that a crash interrupted."""
 
 
 def make_sink(spark: SparkSession, order: GroupOrder) -> Sink:
-    """The sink that a group asks for. Raises RmqdError where it cannot be had."""
+    """Return the sink of a group. Raises RmqdError if it is unavailable."""
     sink = order.settings.sink
     assert sink is not None
     options = {name: _text(value) for name, value in sink.options.items()}
@@ -53,9 +53,10 @@ def make_sink(spark: SparkSession, order: GroupOrder) -> Sink:
 
 
 def written_batches(spark: SparkSession, order: GroupOrder) -> Callable[[MicroBatch], bool] | None:
-    """What tells whether a group's sink has a batch for good; None for sinks that do not know. Raises RmqdError.
+    """Return a function that checks whether the sink has stored a batch for good; None if the sink cannot know.
 
-    To be asked for before the group's checkpoint is read: from then on a former driver writes no batch to a database.
+    Call it before reading the group's checkpoint: from then on, a previous driver cannot write a batch to a database.
+    Raises RmqdError.
     """
     sink = make_sink(spark, order)
     if isinstance(sink, PostgresqlSink):
@@ -64,7 +65,7 @@ def written_batches(spark: SparkSession, order: GroupOrder) -> Callable[[MicroBa
 
 
 class TopicSink:
-    """Format `rocketmq`: at least once. Messages say which query and batch they are of, as docs/spark.md says."""
+    """Format `rocketmq`: at least once. Messages carry the query and batch, as described in docs/spark.md."""
 
     def __init__(self, spark: SparkSession, order: GroupOrder, options: Mapping[str, str]) -> None:
         self._spark = spark
@@ -72,7 +73,7 @@ class TopicSink:
         self._options = dict(options)
 
     def prepare(self, schema: StructType) -> None:
-        """Raises ConfigError with what is wrong with options and columns."""
+        """Raises ConfigError with the problems of options and columns."""
         checked = make_options(self._options, schema, overwrite=False, otherwise=self._order.access)
         sink = self._order.settings.sink
         leaves_out = sink is not None and sink.bad_rows == "leave_out"
@@ -84,16 +85,16 @@ class TopicSink:
 
 
 class FunctionSink:
-    """Format `foreach_batch`: what the group's own function makes of a batch."""
+    """Format `foreach_batch`: calls the group's own function with each batch."""
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
         self._function = function
 
     def prepare(self, schema: StructType) -> None:
-        """The function may take any."""
+        """Accept every schema."""
 
     def write(self, frame: DataFrame, batch: MicroBatch) -> None:
-        """Call it; what it raises ends the query, and the batch comes again."""
+        """Call the function. An exception ends the query, and the batch is delivered again."""
         self._function(frame, batch.number)
 
 

@@ -1,4 +1,4 @@
-"""What a pipeline has of ours: the source of its group's rows, and the sink of a topic; for `pipeline_query` alone."""
+"""The data sources of a pipeline: the rows of its group, and the sink of a topic. Used only by `pipeline_query`."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ FIRST_ROWS: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelinePlan(GroupPlan):
-    """What the source's processes are told. Pickles."""
+    """The settings of a pipeline's source. Picklable."""
 
     value: ValueFormat | None = None
-    """How bodies become a column, where a schema registry had to be asked."""
+    """How to decode bodies into a column; set if a schema registry provides the schema."""
 
     def source_options(self) -> SourceOptions:
-        """With what the registry said when the query was made."""
-        options = GroupPlan.source_options(self)  # super() does not know the class that slots make
+        """Return the options, with the schemas that the registry returned when the query was created."""
+        options = GroupPlan.source_options(self)  # super() fails in a dataclass with slots
         return options if self.value is None else replace(options, value=self.value)
 
     def pace(self) -> Pace | None:
-        """How large batches are: None where each takes what there is, since the next comes at its time only."""
+        """Return the batch sizes; None if each batch takes all messages, because the trigger paces the batches."""
         config = self.order.settings.spark or SparkConfig()
         if config.trigger and not config.max_offsets_per_trigger:
             return None
@@ -55,9 +55,10 @@ class PipelinePlan(GroupPlan):
 def pipeline_source(
     order: GroupOrder, starting: Mapping[MessageQueue, int] | None, pause_file: str
 ) -> type[DataSource]:
-    """The source of one group, to be registered: no options, as Spark shows those, and the order has secrets.
+    """Return the data source of one group, to be registered.
 
-    Raises RegistryAwayError where bodies have a schema registry that does not say theirs.
+    It takes no options, because Spark displays options, and this specification contains secrets.
+    Raises RegistryAwayError if the schema registry does not return the schema of the bodies.
     """
     asking = PipelinePlan(order=order, starting=starting, pause_file=pause_file)
     options = asking.source_options()
@@ -70,27 +71,27 @@ def pipeline_source(
 
 
 class PipelineSource(DataSource):
-    """Made anew in several processes; `plan` is of the class."""
+    """Created again in several processes; `plan` is an attribute of the class."""
 
     plan: PipelinePlan
 
     @classmethod
     def name(cls) -> str:
-        """What `format()` is given."""
+        """Return the name for `format()`."""
         return NAME
 
     def schema(self) -> str:
-        """The columns of `spark.readStream.format("rocketmq")`, and that of losses."""
+        """Return the columns of `spark.readStream.format("rocketmq")`, and the column of lost messages."""
         options = self.plan.source_options()
         return f"{ddl(options.columns, options.value)}, {LOST_DDL}"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A reader, which connects to nothing until it is asked."""
+        """Return a reader. It opens no connection until it is used."""
         return PipelineStreamReader(self.plan)
 
 
 class PipelineStreamReader(GroupStreamReader):
-    """Its tasks decode the columns that the pipeline uses, and tell what they have lost."""
+    """Its tasks decode only the columns that the pipeline uses, and report lost messages."""
 
     def __init__(self, plan: PipelinePlan) -> None:
         super().__init__(plan, plan.pace())
@@ -103,7 +104,7 @@ class PipelineStreamReader(GroupStreamReader):
 
 
 def bound_sink(options: SinkOptions) -> type[DataSource]:
-    """The sink of one group, to be registered, without options for the same reason."""
+    """Return the sink of one group, to be registered. It takes no options, for the same reason as the source."""
 
     class BoundPipelineSink(PipelineSink):
         checked = options
@@ -112,15 +113,15 @@ def bound_sink(options: SinkOptions) -> type[DataSource]:
 
 
 class PipelineSink(DataSource):
-    """Made anew in several processes; `checked` is of the class."""
+    """Created again in several processes; `checked` is an attribute of the class."""
 
     checked: SinkOptions
 
     @classmethod
     def name(cls) -> str:
-        """What `format()` is given."""
+        """Return the name for `format()`."""
         return SINK_NAME
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """For a micro-batch."""
+        """Return the writer of a micro-batch."""
         return RocketMQWriter(self.checked)

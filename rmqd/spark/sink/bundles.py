@@ -1,7 +1,7 @@
-"""Which rows go to the broker in one request. Pure.
+"""Groups rows into requests to the broker. No I/O.
 
-A batch of RocketMQ has one topic and one queue, and no message in it is delayed. The broker stores each as a message of
-its own. Rows of one lane stay together, in their order.
+A RocketMQ batch has one topic and one queue, and none of its messages is delayed. The broker stores each message
+separately. Rows of one lane stay together, in order.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from rmqd.spark.sink.outgoing import OutgoingRow
 from rmqd.wire.topics import RETRY_PREFIX
 
 MOST_ROWS: Final = 32
-MOST_BYTES: Final = 256 * 1024  # of bodies and properties; brokers take 4 MiB unless they are set to less
-HEAD_BYTES: Final = 256  # more than a message has beside its body and the row's properties
+MOST_BYTES: Final = 256 * 1024  # bodies and properties; brokers accept 4 MiB unless configured lower
+HEAD_BYTES: Final = 256  # upper limit for a message without its body and the row's properties
 
 
 def bundles(rows: Iterable[OutgoingRow]) -> Iterator[Sequence[OutgoingRow]]:
-    """All rows, in groups for a request each. Raises what `rows` raises."""
+    """Yield all rows, in groups for one request each. Raises errors of `rows`."""
     collected: dict[object, list[OutgoingRow]] = {}
     sizes: dict[object, int] = {}
     for row in rows:
         if not _may_share(row):
             if before := collected.pop(row.lane, None) if row.lane is not None else None:
-                yield before  # of the same lane, and to be stored first
+                yield before  # earlier rows of the same lane must be stored first
             yield [row]
             continue
         key = (row.message.topic, None) if row.lane is None else row.lane

@@ -1,4 +1,4 @@
-"""Rows as messages: what the sink sends for each row of an Arrow batch."""
+"""Converts rows to messages: one message for each row of an Arrow batch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SEQUENCE: Final = "RMQD_SEQ"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Which task's rows they are: the same for a task that Spark tries again, so that readers can drop duplicates."""
+    """The task that sends rows: the same if Spark retries the task, so that readers can drop duplicates."""
 
     query: str
     batch: str
@@ -37,17 +37,17 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class OutgoingRow:
-    """A message, and by what its queue is chosen: `queue_id` and `broker` if they are set, else its sharding key."""
+    """A message. Its queue is chosen by `queue_id` and `broker` if set, else by its sharding key."""
 
     message: OutgoingMessage
     queue_id: int | None = None
     broker: str = ""
     place: Sequence[Any] = ()
-    """The message that the row is of."""
+    """The message from which the row was read."""
 
     @property
     def lane(self) -> object:
-        """Rows with the same one are stored in their order; None where no order is asked for."""
+        """Rows with the same lane are stored in order; None if no order is requested."""
         message = self.message
         if self.queue_id is not None:
             return message.topic, self.broker, self.queue_id
@@ -55,9 +55,10 @@ class OutgoingRow:
 
 
 def rows_of(batch: pa.RecordBatch, options: SinkOptions, origin: Origin, first: int) -> Iterator[OutgoingRow]:
-    """The rows of a batch whose first row is the task's `first`; the option `topic` wins over the column.
+    """Yield the rows of a batch. `first` is the number of its first row in the task.
 
-    Both are without the namespace, and messages go to the topic that has it. A row that cannot be sent is refused.
+    The option `topic` overrides the column. Both topics are without the namespace, which is added. A row that cannot be
+    sent is refused.
     """
     columns = {name: _values(batch.column(name)) for name in batch.schema.names if name in SINK_COLUMNS}
     marks = {QUERY: origin.query, BATCH: origin.batch, PART: str(origin.part)}
@@ -71,7 +72,7 @@ def rows_of(batch: pa.RecordBatch, options: SinkOptions, origin: Origin, first: 
 
 
 def refuse(place: Sequence[Any], marks: Mapping[str, str], error: Exception, options: SinkOptions) -> None:
-    """Leave a row out, which the log names, or raise InvalidMessageError, as the options say."""
+    """Skip a row and log it, or raise InvalidMessageError, depending on the options."""
     is_known = bool(place) and place[-1] is not None
     name = place_text(place) if is_known else f"row {marks[SEQUENCE]} of partition {marks[PART]}"
     if not options.leaves_out:
@@ -90,9 +91,9 @@ def _row(
         raise ValueError("its topic is null, and the option topic is not set")
     delay_level, deliver_at_ms = row.get("delay_level") or 0, row.get("deliver_at")
     if delay_level and deliver_at_ms is not None:
-        raise ValueError("it has a delay_level and deliver_at; a message has one of them")
+        raise ValueError("both delay_level and deliver_at are set; expected only one of them")
     if delay_level < 0:
-        raise ValueError(f"its delay_level is {delay_level}; the first is 1")
+        raise ValueError(f"its delay_level is {delay_level}; expected 1 or higher")
     given = dict(row.get("properties") or ())
     properties = {name: value or "" for name, value in given.items() if name not in SET_BY_ROCKETMQ}
     message = OutgoingMessage(
@@ -109,7 +110,7 @@ def _row(
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """A column's values; of timestamps, which Arrow has in microseconds, milliseconds since 1970."""
+    """Return a column's values. Timestamps, which Arrow has in microseconds, are in milliseconds since 1970."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(column.type):

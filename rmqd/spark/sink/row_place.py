@@ -35,6 +35,6 @@ def place_text(place: Sequence[Any]) -> str:
     """Return the text that identifies a rejected row in errors, by its message."""
     topic, broker, queue_id, offset = place
     if offset is None:
-        return f"a row whose message is not known, because the pipeline's rows have no column {PLACE}"
+        return f"a row of an unknown message, because the pipeline's rows have no column {PLACE}"
     at = f" of {broker}" if broker else ""
     return f"the row of topic {topic}, queue {queue_id}{at}, offset {offset}"

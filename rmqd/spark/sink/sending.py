@@ -1,8 +1,7 @@
 """An executor's producer: one for each process and name server, kept from task to task.
 
-Its event loop runs only while a batch of rows is being sent, in the thread of the task: what Spark's processes do
-between is reading the next batch, which a second thread could not do meanwhile, and sends that wait for a loop that
-does not run would count as lost.
+Its event loop runs only while a batch of rows is sent, in the thread of the task. Between batches, Spark's process
+reads the next batch, so a second thread would gain nothing; and sends waiting for a stopped loop would time out.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _senders: dict[tuple[int, int, Access], Sender] = {}
 
 
 def sender_to(access: Access) -> Sender:
-    """This process's and thread's sender. Raises RmqdError where what it needs is not there."""
+    """Return the sender of this process and thread. Raises RmqdError if a required file or secret is missing."""
     key = os.getpid(), threading.get_ident(), access
     if key not in _senders:
         _senders[key] = Sender(access)
@@ -45,13 +44,13 @@ def sender_to(access: Access) -> Sender:
 
 
 def close_senders() -> None:
-    """End this process's and thread's senders; who asks for one later gets another."""
+    """Close the senders of this process and thread. A later `sender_to` creates new ones."""
     for key in [key for key in _senders if key[:2] == (os.getpid(), threading.get_ident())]:
         _senders.pop(key).close()
 
 
 class Sender:
-    """Sends rows, and returns when each of them is stored. For one thread, which has no event loop running."""
+    """Sends rows, and waits until each is stored. For one thread, without a running event loop."""
 
     def __init__(self, access: Access) -> None:
         log_to_stderr()
@@ -61,23 +60,23 @@ class Sender:
         self._served: set[str] = set()
 
     def send(self, rows: Iterable[OutgoingRow], options: SinkOptions) -> tuple[int, int]:
-        """Store all rows, by `in_flight` requests at once; how many they were, and the bytes of their bodies.
+        """Store all rows, with `in_flight` concurrent requests. Return their number, and the size of their bodies.
 
-        A row is tried again for `tolerance_seconds` while brokers or name servers cannot be had. Raises the RmqdError
-        of the first row that could not be stored; others may be stored by then.
+        A row is retried for `tolerance_seconds` while brokers or name servers are unavailable. Raises the RmqdError of
+        the first row that could not be stored; others may be stored by then.
         """
         try:
             return self._loop.run_until_complete(self._send(rows, options))
         except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None  # the others are of rows that were under way beside it
+            raise errors.exceptions[0] from None  # the others are from concurrent rows
 
     def close(self) -> None:
-        """Close the connections. Nothing may be sent any more."""
+        """Close the connections. Send nothing after that."""
         self._loop.run_until_complete(self._client.close())
         self._loop.close()
 
     def look_again(self) -> None:
-        """Have the topics' routes asked for before the next row: queues may have come or gone."""
+        """Refresh the topics' routes before the next row, because queues may have changed."""
         for topic in self._served:
             with contextlib.suppress(RmqdError):
                 self._loop.run_until_complete(self._client.routes.refresh(topic))
@@ -101,7 +100,7 @@ class Sender:
             turn.size_bytes += sum(len(row.message.body) for row in stored)
 
     async def _store_bundle(self, bundle: Sequence[OutgoingRow], options: SinkOptions) -> Sequence[OutgoingRow]:
-        """Store the rows by one request; one by one where that is refused, so that the error is one row's own."""
+        """Store the rows with one request. If it is refused, send the rows one by one to find the rejected ones."""
         if len(bundle) > 1:
             try:
                 await self._store(bundle, options.tolerance_seconds)
@@ -142,7 +141,7 @@ class Sender:
 
 
 class _Turn:
-    """The bundles that are still to be sent, which several coroutines take from, and what was sent."""
+    """The bundles still to be sent, shared by several coroutines, and the totals sent so far."""
 
     def __init__(self, all_bundles: Iterator[Sequence[OutgoingRow]]) -> None:
         self.bundles = all_bundles
@@ -152,7 +151,7 @@ class _Turn:
 
     @contextlib.asynccontextmanager
     async def in_order(self, lane: object) -> AsyncIterator[None]:
-        """Enter when whoever entered the lane before has left it; nobody leaves after an error, which ends them all."""
+        """Enter when the previous user of the lane has left it. After an error no user leaves, and all tasks end."""
         former, mine = self._last.get(lane), asyncio.Event()
         self._last[lane] = mine
         if former is not None:

@@ -1,7 +1,7 @@
 """The format `rocketmq` as a sink: `df.write.format("rocketmq")` and `df.writeStream`.
 
-At least once: a task's commit message exists only when every row of the task is stored. A task that Spark tries again
-sends all of its rows again, with the same RMQD_QUERY, RMQD_BATCH, RMQD_PART and RMQD_SEQ.
+Delivery is at least once: a task returns its commit message only when all of its rows are stored. A task that Spark
+retries sends all of its rows again, with the same RMQD_QUERY, RMQD_BATCH, RMQD_PART and RMQD_SEQ.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# local properties that Spark gives the tasks of a streaming query
+# local properties that Spark sets for the tasks of a streaming query
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 
 
 @dataclass
 class Stored(WriterCommitMessage):
-    """What a task has stored."""
+    """The number and size of messages that a task has stored."""
 
     messages: int
     size_bytes: int
@@ -45,13 +45,13 @@ class Stored(WriterCommitMessage):
 def make_options(
     values: Mapping[str, str], schema: StructType, *, overwrite: bool, otherwise: Access | None = None
 ) -> SinkOptions:
-    """Check options and columns, as `parse_sink_options`. Raises ConfigError with a line for each problem."""
+    """Check options and columns like `parse_sink_options`. Raises ConfigError with a line for each problem."""
     columns = {column.name: column.dataType.simpleString() for column in schema.fields}
     return parse_sink_options(values, columns, overwrite=overwrite, otherwise=otherwise)
 
 
 class RocketMQWriter(DataSourceArrowWriter):
-    """Writes a DataFrame. Made and asked to commit on the driver, pickled to executors for `write`."""
+    """Writes a DataFrame. Created and committed on the driver, pickled to executors for `write`."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -62,12 +62,12 @@ class RocketMQWriter(DataSourceArrowWriter):
         return _write(iterator, self._options, self._id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What is stored stays: a topic takes nothing back."""
+        """Log how many messages were stored. They cannot be removed from the topic."""
         _tell_stored(messages, "")
 
 
 class RocketMQStreamWriter(DataSourceStreamArrowWriter):
-    """The same for a streaming query; Spark makes a new one for each batch."""
+    """The same for a streaming query. Spark creates a new one for each batch."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -77,10 +77,10 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
         return _write(iterator, self._options, "")
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing is left to do: all of the batch is stored by then."""
+        """Do nothing: all rows of the batch are already stored."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What is stored stays, and comes again with the batch."""
+        """Log how many messages were stored. The repeated batch sends them again."""
         _tell_stored(messages, str(batchId))
 
 

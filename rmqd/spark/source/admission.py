@@ -1,4 +1,4 @@
-"""How much of a backlog one batch takes. Pure."""
+"""The share of a backlog that one batch takes. No I/O."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from rmqd.wire.message_queue import MessageQueue
 
 
 def share(backlog: Mapping[MessageQueue, int], most: int) -> dict[MessageQueue, int]:
-    """How many of at most `most` messages each queue may give, in proportion to what waits in it.
+    """Return how many messages each queue contributes to a batch of at most `most`, in proportion to its backlog.
 
-    Each queue in which something waits gives one at least, so that none starves: where there are more such queues than
-    `most`, that is more. Otherwise it is `most` in all, or everything.
+    Each queue with messages contributes at least one, so that none starves. The total is `most` or the whole backlog;
+    it is higher only if there are more such queues than `most`.
     """
     waiting = {queue: count for queue, count in sorted(backlog.items()) if count > 0}
     total = sum(waiting.values())
@@ -19,7 +19,7 @@ def share(backlog: Mapping[MessageQueue, int], most: int) -> dict[MessageQueue, 
         return waiting
     taken = {queue: max(1, count * most // total) for queue, count in waiting.items()}
     rest = most - sum(taken.values())
-    # what rounding left over, or what the small queues got above their part, is the largest queues' matter
+    # the largest queues absorb the rounding error, and the minimum of the small queues
     for queue in sorted(waiting, key=lambda queue: (-waiting[queue], queue)):
         if rest == 0:
             break
@@ -32,7 +32,7 @@ def share(backlog: Mapping[MessageQueue, int], most: int) -> dict[MessageQueue, 
 def share_bytes(
     backlog: Mapping[MessageQueue, int], sizes: Mapping[MessageQueue, float], most_bytes: int
 ) -> dict[MessageQueue, int]:
-    """The same for bytes: `sizes` are the queues' mean message sizes."""
+    """Do the same for bytes; `sizes` are the mean message sizes of the queues."""
     waiting = {queue: count for queue, count in sorted(backlog.items()) if count > 0}
     total = sum(count * sizes[queue] for queue, count in waiting.items())
     if total <= most_bytes:

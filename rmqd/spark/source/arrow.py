@@ -1,4 +1,4 @@
-"""Messages as Arrow record batches, of exactly the types that Spark expects of the columns' SQL types."""
+"""Messages as Arrow record batches, with exactly the Arrow types that Spark expects for the columns' SQL types."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _BY_PROPERTY: Final = {"keys": KEYS, "tags": TAGS, "sharding_key": SHARDING_KEY}
 _NUMBERS: Final = {"int": np.int32, "bigint": np.int64}
 _LAST_MILLISECOND: Final = np.iinfo(np.int64).max // 1000
 _HEX: Final = np.frombuffer(np.arange(1 << 16, dtype=">u2").tobytes().hex().upper().encode(), np.uint32)
-"""The four hexadecimal digits of each number of two bytes."""
+"""The four hexadecimal digits of each 16-bit number."""
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """The schema of the batches."""
+    """Return the schema of the batches."""
     return pa.schema([(name, _TYPES[COLUMNS[name][0]]) for name in columns])
 
 
 class BatchBuilder:
-    """Collects messages, and makes batches of them."""
+    """Collects messages, and converts them to batches."""
 
     def __init__(self, decoding: Decoding) -> None:
         self._decoding = decoding
@@ -48,9 +48,9 @@ class BatchBuilder:
         self.records = Records()
 
     def finish(self) -> pa.RecordBatch:
-        """A batch of all that was put into `records` since the last one.
+        """Return a batch of all messages added to `records` since the last batch.
 
-        Raises ProtocolError for what is damaged; a corrupt message is a row without body where that is permitted.
+        Raises ProtocolError for damaged data; if permitted, a corrupt message becomes a row without body instead.
         """
         records, self.records = self.records, Records()
         decoding = self._decoding
@@ -94,11 +94,11 @@ class BatchBuilder:
 
     def _msg_id(self, rows: _Rows) -> pa.Array:
         ids = rows.properties.column(UNIQ_KEY)
-        # only what is not of a producer has none
+        # only messages that were not sent by a producer have none
         return pc.coalesce(ids, self._stored_id(rows)) if ids.null_count else ids
 
     def _stored_id(self, rows: _Rows) -> pa.Array:
-        """As `Message.stored_id`."""
+        """Return the same ids as `Message.stored_id`."""
         are_members = (rows.messages.fixed("sys_flag") & INNER_BATCH) != 0
         if not are_members.any():
             return rows.offset_ids
@@ -116,7 +116,7 @@ class BatchBuilder:
 
 
 class _Rows:
-    """What several columns are made of, made once."""
+    """Intermediate results that several columns share, computed once."""
 
     def __init__(self, messages: Decoded) -> None:
         self.messages = messages
@@ -138,7 +138,7 @@ class _Rows:
 
 def _host(name: str) -> Callable[[BatchBuilder, _Rows], Any]:
     def make(_: BatchBuilder, rows: _Rows) -> pa.Array:
-        """A topic has few hosts: each is written once."""
+        """Format each distinct host once, because a topic has few hosts."""
         hosts = rows.messages.hosts(name)
         if not isinstance(hosts, list) and len(hosts) and (hosts == hosts[0]).all():
             return repeated(format_host(hosts[:1].tobytes()), len(hosts), pa.string())

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class RocketMQBatchReader(DataSourceReader):
-    """Reads from the starting offsets to the ending ones, as they are when the read is planned."""
+    """Reads from the starting to the ending offsets, which are fixed when the read is planned."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -43,7 +43,7 @@ class RocketMQBatchReader(DataSourceReader):
         return as_partitions(options, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Called on executors; Spark makes a partition of None where there is nothing to read."""
+        """Called on executors. Spark passes a partition of None if there is nothing to read."""
         return read_partition(partition, self._options.decoding)
 
     def _ranges(self, cluster: Cluster) -> list[QueueRange]:
@@ -51,7 +51,7 @@ class RocketMQBatchReader(DataSourceReader):
         queues = Subscribed(options).now(cluster)
         check_filter(cluster, options, queues)
         starts = starts_of(cluster, options, Bound("earliest"), queues)
-        any_end = replace(options, must_find_timestamp=False)  # a read may end where its queue does
+        any_end = replace(options, must_find_timestamp=False)  # a read may end at the end of its queue
         ends = resolve(cluster, any_end, options.ending, queues, Bound("latest"))
         spans = self._narrowed(cluster, {queue: (starts[queue], ends[queue]) for queue in queues})
         subscription = self.narrowing.filter(options.subscription)
@@ -60,7 +60,7 @@ class RocketMQBatchReader(DataSourceReader):
     def _narrowed(
         self, cluster: Cluster, spans: dict[MessageQueue, tuple[int, int]]
     ) -> dict[MessageQueue, tuple[int, int]]:
-        """Without what a query's conditions rule out."""
+        """Remove the offsets that the query's conditions rule out."""
         narrowing = self.narrowing
         spans = {queue: narrowing.cut(*span) for queue, span in spans.items() if narrowing.has(queue)}
         first, end = narrowing.stored_ms
@@ -73,7 +73,7 @@ class RocketMQBatchReader(DataSourceReader):
 
 
 def ranges_of(cluster: Cluster, options: SourceOptions, spans: dict[MessageQueue, tuple[int, int]]) -> list[QueueRange]:
-    """Ranges for executors, in the queues' order; without the empty ones."""
+    """Return the non-empty ranges for executors, in order of the queues."""
     return [
         QueueRange(
             topic=queue.topic,
@@ -93,14 +93,14 @@ def ranges_of(cluster: Cluster, options: SourceOptions, spans: dict[MessageQueue
 
 
 def as_partitions(options: SourceOptions, ranges: list[QueueRange]) -> list[InputPartition]:
-    """What Spark makes tasks of: each has ranges of queues, one mostly."""
+    """Return the partitions, one for each task. Most have a range of one queue."""
     most = options.max_records_per_partition
     pieces = split_ranges(ranges, options.min_partitions, most)
     return [InputPartition(task) for task in share_tasks(pieces, options.max_partitions, most)]
 
 
 def read_partition(partition: InputPartition, decoding: Decoding) -> Generator[pa.RecordBatch, None, int]:
-    """The batches of a partition, none for one of None. Returns how many messages were lost."""
+    """Yield the batches of a partition, none for None. Returns the number of lost messages."""
     if partition.value is None:
         return 0
     try:
@@ -113,11 +113,11 @@ def read_partition(partition: InputPartition, decoding: Decoding) -> Generator[p
         stored = replace(decoding, columns=made.stored, used=made.used)
         return (yield from made.over(read_ranges(partition.value, stored)))
     finally:
-        freeze_imports()  # now that all is imported
+        freeze_imports()  # everything is imported now
 
 
 def schema_of(decoding: Decoding) -> pa.Schema:
-    """The schema of the batches that `read_partition` gives."""
+    """Return the schema of the batches that `read_partition` yields."""
     import pyarrow as pa
 
     from rmqd.spark.source.arrow import arrow_schema
@@ -132,7 +132,7 @@ def schema_of(decoding: Decoding) -> pa.Schema:
 
 
 def check_filter(cluster: Cluster, options: SourceOptions, queues: frozenset[MessageQueue]) -> None:
-    """Raise FilterRefusedError where a broker cannot read an SQL condition."""
+    """Raise FilterRefusedError if a broker does not support an SQL condition."""
     filters = {topic: options.filter_of(topic) for topic in sorted({queue.topic for queue in queues})}
     by_sql = {topic: subscription for topic, subscription in filters.items() if subscription.kind != EXPRESSION_TAG}
     if by_sql:

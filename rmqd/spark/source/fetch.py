@@ -1,6 +1,6 @@
 """Reads ranges of queues on an executor of `spark.read` and `spark.readStream`, blocking.
 
-`range_plan` decides what is asked for and what answers mean; this asks, waits and hands messages on.
+`range_plan` decides what to pull and what responses mean; this module sends, waits and passes messages on.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ log = structlog.get_logger(__name__)
 
 
 def read_ranges(ranges: Sequence[QueueRange], decoding: Decoding) -> Generator[pa.RecordBatch, None, int]:
-    """The messages of a task's ranges as record batches, one range after the other, each in its queue's order.
+    """Yield the messages of a task's ranges as record batches, one range after the other, each in its queue's order.
 
-    Returns how many messages were lost. Raises DataLossError where a broker no longer has all of them and that is to
-    fail, ProtocolError for a message that is corrupt unless that is permitted, and what the plan fails by where no
-    replica gives an answer that can be read for `patience_seconds`.
+    Returns the number of lost messages. Raises DataLossError if a broker no longer has all of them and the ranges
+    should fail, ProtocolError for a corrupt message unless permitted, and the error of the plan if no replica returns a
+    readable response for `patience_seconds`.
     """
     log_to_stderr()
     builder, lost = BatchBuilder(decoding), 0
     for queue_range in ranges:
-        # brokers compare hashes of tags; the tags themselves are compared when all is decoded
+        # brokers compare hashes of tags; the tags themselves are compared after decoding
         origin, settings = Origin(queue_range.queue, queue_range.subscription.tags), queue_range.pull
         puller = RangePuller(queue_range)
         for reply, low, high in puller.answers():
@@ -55,22 +55,22 @@ def read_ranges(ranges: Sequence[QueueRange], decoding: Decoding) -> Generator[p
 
 
 class RangePuller:
-    """Pulls a range over one connection at a time, as its plan says."""
+    """Pulls a range over one connection at a time, directed by its plan."""
 
     def __init__(self, queue_range: QueueRange) -> None:
         self._range = queue_range
         self._timeout_seconds = queue_range.pull.timeout_seconds
         self._plan = RangePlan(queue_range, queue_range.access.credentials())
         self._connection: PullConnection | None = None
-        self._replies: dict[int | None, RemotingCommand] = {}  # by the opaque of the pull
+        self._replies: dict[int | None, RemotingCommand] = {}  # key: opaque of the pull
 
     @property
     def lost(self) -> int:
-        """How many messages of the range are lost, so far."""
+        """Number of messages lost so far."""
         return self._plan.lost
 
     def answers(self) -> Iterator[tuple[FramedReply, int, int]]:
-        """The answers that have messages, each with the offsets of which they are to be taken, the last exclusive."""
+        """Yield the responses with messages, each with its wanted offsets, from the first to before the last."""
         try:
             while self._plan.more:
                 found: list[tuple[FramedReply, int, int]] = []
@@ -78,7 +78,7 @@ class RangePuller:
                     self._ask()
                     self._await_first()
                     self._settle_first_ones(found)
-                    self._ask()  # before what came is decoded: the broker answers meanwhile
+                    self._ask()  # the broker answers while the received messages are decoded
                 except RmqdError as error:
                     self._disconnect()
                     self._plan.failed(error, time.monotonic())
@@ -90,7 +90,7 @@ class RangePuller:
             self._disconnect()
 
     def _ask(self) -> None:
-        """Do what the plan wants done first, and have enough pulls under way."""
+        """Pause and query the route if the plan requires it, and keep enough pulls in flight."""
         plan = self._plan
         if pause := plan.take_pause():
             time.sleep(pause)
@@ -102,7 +102,7 @@ class RangePuller:
                 plan.learn_nothing(error)
             else:
                 plan.learn(replicas)
-        if plan.is_half_answered:  # each sending wakes the broker, whatever it brings
+        if plan.is_half_answered:  # send in groups, because each send wakes the broker
             while plan.extend():
                 pass
         frames = [frame for _, frame in plan.requests()]
@@ -112,7 +112,7 @@ class RangePuller:
             self._connection.send(frames, self._timeout_seconds)
 
     def _await_first(self) -> None:
-        """Have the first span's answer; what comes meanwhile, and is there already, is kept for the others."""
+        """Wait for the first span's response. Responses for other spans that arrive meanwhile are kept."""
         spans = self._plan.spans
         asked = {span.opaque for span in spans}
         while self._connection is not None and spans and spans[0].opaque not in self._replies:
@@ -121,9 +121,9 @@ class RangePuller:
                     self._replies[reply.opaque] = reply
 
     def _settle_first_ones(self, found: list[tuple[FramedReply, int, int]]) -> None:
-        """Settle spans in their order, as far as they have answers.
+        """Settle spans in order, as far as they have responses.
 
-        Answers with messages go to `found`, which keeps those that came before one that raises.
+        Append responses with messages to `found`, which keeps them if a later one raises.
         """
         plan = self._plan
         while plan.spans and (reply := self._replies.pop(plan.spans[0].opaque, None)) is not None:
@@ -131,7 +131,7 @@ class RangePuller:
             framed = FramedReply(reply.payload, reply.body_start)
             decision = plan.answered(reply, framed.broken)
             if isinstance(decision, ResetByOperator):
-                # the batch has the range that the checkpoint says; who moves the group there is not asked here
+                # the checkpoint determines the batch's range, regardless of an operator's reset
                 queue, reset_to = str(self._range.queue), decision.offset
                 log.warning("spark.reset_ignored", queue=queue, offset=first, reset_to=reset_to)
             elif decision is not None and decision.found:

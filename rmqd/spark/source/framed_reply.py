@@ -1,8 +1,8 @@
-"""Finds where each record of a reply begins, before the reply is accepted: one that is not whole is pulled again.
+"""Finds the start of each record of a response before the response is accepted. Incomplete responses are pulled again.
 
-The layout of a record is that of `rmqd.wire.messages.record`. As in `rmqd.wire.messages.decode`, its total size and the
-lengths of its parts must agree. No object is made for a record: `rmqd.spark.source.records` decodes many at once. Most
-producers send messages of one length, so records that follow one of their own layout are looked at all at once.
+The layout of a record is the same as in `rmqd.wire.messages.record`. As in `rmqd.wire.messages.decode`, its total size
+and the lengths of its parts must agree. No object is created for a record: `rmqd.spark.source.records` decodes many at
+once. Most producers send messages of equal length, so consecutive records of equal layout are checked all at once.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from rmqd.spark.source.slices import Ints
 from rmqd.wire.messages.record import MAGIC_V1, MAGIC_V2
 from rmqd.wire.messages.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 
-# total size, magic, sys flag, and body size where both hosts are IPv4
+# total size, magic, sys flag, and body size if both hosts are IPv4
 _unpack: Final = Struct(">II28xi44xI").unpack_from
 _body_size_at: Final = Struct(">I").unpack_from
-_BODY: Final = 88  # where the body starts, with two IPv4 hosts
-_LONGER: Final = 12  # how many bytes longer an IPv6 host is than an IPv4 host
+_BODY: Final = 88  # position of the body with two IPv4 hosts
+_LONGER: Final = 12  # additional bytes of an IPv6 host
 _HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 _total_at: Final = Struct(">I").unpack_from
 _magic_at: Final = Struct(">4xI").unpack_from
-_FIXED: Final = (*range(8), *range(36, 40), *range(84, 88))  # where the numbers stand that `_unpack` reads
+_FIXED: Final = (*range(8), *range(36, 40), *range(84, 88))  # positions of the bytes that `_unpack` reads
 _FEWEST_ALIKE: Final = 4
 _MOST_ALIKE: Final = 64
 
 
 @lru_cache(maxsize=256)
 def _deciding(count: int, size: int, topic: range, properties: int) -> Ints:
-    """The places of the bytes that decide about the layout of `count` records of `size` bytes each, with IPv4 hosts.
+    """Return the positions of the bytes that determine the layout of `count` records with IPv4 hosts.
 
-    `topic` and `properties` are where the lengths of the two stand in a record.
+    `size` is the size of a record; `topic` and `properties` are the positions of the two lengths in a record.
     """
     record = [*_FIXED, *topic, properties, properties + 1]
     return np.add.outer(np.arange(count) * size, record).ravel()
 
 
 class FramedReply:
-    """The bytes of a reply from `start` on, which are `count` records.
+    """The bytes of a response from `start` on, which are `count` records.
 
-    Records of one size that lie one behind the other are a run. `runs` has three numbers for each: the position of the
-    first one, how many they are, and their size. `broken` says why the bytes are not whole records; None if they are.
-    `runs` has those before the fault.
+    Consecutive records of equal size are a run. `runs` has three numbers for each run: the position of the first
+    record, the number of records, and their size. `broken` is why the bytes are not complete records; None if they are.
+    Then `runs` contains the records before the fault.
     """
 
     __slots__ = ("broken", "count", "data", "runs", "start")
@@ -72,11 +72,11 @@ class FramedReply:
                 topic_end = topic + 1 + data[topic]
                 if magic != MAGIC_V1:
                     if magic != MAGIC_V2:
-                        return f"a message starts with the magic 0x{magic:08X}, none that RocketMQ writes"
+                        return f"a message starts with the unknown magic 0x{magic:08X}"
                     topic_end = topic + 2 + (data[topic] << 8 | data[topic + 1])
                 end = topic_end + 2 + (data[topic_end] << 8 | data[topic_end + 1])
                 if end - at != total:
-                    return f"a message announces {total} bytes; its parts take {end - at}"
+                    return f"a message is declared with {total} bytes, but its parts have {end - at}"
                 in_run = 1
                 if may_be_alike and not sys_flag & _HOSTS_V6:
                     alike = self._alike(at, total, topic - at, topic_end - at)
@@ -86,11 +86,11 @@ class FramedReply:
                 self.count += in_run
                 at += in_run * total
         except (IndexError, StructError):
-            return f"a message is cut short: {size - at} bytes are left for it"
-        return None if at == size else f"the last message goes {at - size} bytes past the reply's end"
+            return f"a message is cut off: only {size - at} bytes are left for it"
+        return None if at == size else f"the last message ends {at - size} bytes after the response"
 
     def _alike(self, at: int, size: int, topic: int, properties: int) -> int:
-        """How many records right behind the one at `at` have its layout; 0 where they are few, or one differs."""
+        """Return how many next records have the layout of the record at `at`; 0 if they are few or one differs."""
         data, end = self.data, at + size
         count = min((len(data) - end) // size, _MOST_ALIKE)
         if count < _FEWEST_ALIKE or _total_at(data, end + (count - 1) * size)[0] != size:

@@ -1,7 +1,6 @@
-"""Queues of a query's checkpoint that it no longer reads: their broker or topic is gone, or they are not subscribed to.
+"""Queues in a query's checkpoint that it no longer reads: their broker or topic disappeared, or they are unsubscribed.
 
-They keep their offsets for a retention time, so that a broker that comes back is read on from there. Then they are
-dropped.
+Their offsets are kept for a retention time, so that reading continues there if a broker returns. Then they are removed.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 class GoneQueues:
-    """Since when queues are gone (milliseconds since 1970). The end of a batch has it too, for the query's next run."""
+    """When queues disappeared (milliseconds since 1970). Also stored in the end of a batch, for the next run."""
 
     def __init__(self, retention_seconds: float) -> None:
         self._retention_ms = retention_seconds * 1000
@@ -28,7 +27,7 @@ class GoneQueues:
         self._retired = 0
 
     def look(self, begin: Offsets, there: Set[MessageQueue], heads: Mapping[MessageQueue, int]) -> None:
-        """Note which of the queues in `begin` are not `there`, and tell of each once."""
+        """Record the queues of `begin` that are not in `there`. Each is logged once."""
         self._ends |= heads
         for queue in sorted(begin.positions.keys() - there - self._since.keys()):
             self._since[queue] = begin.gone.get(queue) or int(time.time() * 1000)
@@ -39,7 +38,7 @@ class GoneQueues:
             del self._since[queue]
 
     def noted_in(self, end: Offsets) -> Offsets:
-        """The end of a batch, with the queues that are gone, and without those that have been gone for too long."""
+        """Add the missing queues to the end of a batch, and remove queues whose retention time is over."""
         oldest = time.time() * 1000 - self._retention_ms
         late = {queue for queue, since in self._since.items() if since <= oldest}
         for queue in sorted(late & end.positions.keys()):
@@ -58,6 +57,6 @@ class GoneQueues:
         )
 
     def _unread(self, offsets: Offsets, queue: MessageQueue) -> int | None:
-        """How many messages it had behind its place when it was last there; None where this run never saw it."""
+        """Return the number of unread messages when the queue was last seen; None if this run never saw it."""
         end = self._ends.get(queue)
         return None if end is None else max(0, end - offsets.positions[queue])

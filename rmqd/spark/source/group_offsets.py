@@ -1,14 +1,14 @@
-"""Commits a query's place as a consumer group's offsets on the brokers.
+"""Commits a query's offsets as the offsets of a consumer group.
 
-The checkpoint owns the query's place. It is committed to the brokers for `mqadmin consumerProgress`, and for the next
-owner of the group. The query may commit only while the group is its own:
+The checkpoint owns the query's offsets. They are committed to the brokers for `mqadmin consumerProgress`, and for the
+next owner of the group. The query commits only while it alone uses the group:
 
-- An offset never goes back. If the broker's offset is beyond the query's place, it stays until the query has passed it:
-  another consumer has handled the messages between, or an operator moved the group there, and a lower commit would have
-  them handled again. The exception is a queue that was created anew, whose old offset may be beyond its end.
-- While consumers are connected in the group, nothing is committed. They start from the group's offsets when queues
-  change owners, and would skip messages that the query has read, and they have not.
-- A queue that is in no route, or without a master, is left out, and committed once it is there again. Others go on.
+- A committed offset never decreases. If the broker's offset is beyond the query's offset, it stays until the query has
+  passed it: another consumer has handled the messages between, or an operator moved the group there. A lower commit
+  would repeat these messages. The exception is a recreated queue, whose old offset may be beyond its end.
+- While consumers are connected in the group, nothing is committed. They read the group's offsets at each rebalance, and
+  would skip messages that only the query has read.
+- A queue without a route or without a master is skipped, and committed when it is available again.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-MEMBERS_SECONDS: Final = 10.0  # between two looks at who is connected in the group
-AWAY_SECONDS: Final = 10.0  # before a queue that was away is asked about again; Spark polls 90 times a second
+MEMBERS_SECONDS: Final = 10.0  # between two checks for members of the group
+AWAY_SECONDS: Final = 10.0  # before an unavailable queue is tried again; Spark polls 90 times a second
 TELL_SECONDS: Final = 60.0  # between two warnings of one kind
-SHARED: Final = "if another query or consumer has this groupId: one of its own for each, or commitOffsets=false"
+SHARED: Final = "if another query or consumer uses this groupId: give each its own, or set commitOffsets=false"
 
 
 class GroupOffsets:
-    """Commits what a query has done. Without a group, or with commitOffsets=false, it does nothing."""
+    """Commits the offsets of a query. Does nothing without a group or with commitOffsets=false."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._told: dict[MessageQueue, int] = {}  # the places about which nothing is to be told to brokers
-        self._stored: dict[MessageQueue, int] = {}  # the brokers' offsets, as they were found or made last
+        self._told: dict[MessageQueue, int] = {}  # offsets that need no commit
+        self._stored: dict[MessageQueue, int] = {}  # offsets of the brokers, as last read or committed
         self._away_until: dict[MessageQueue, float] = {}
         self._retry_topics = RetryTopics(options.group)
         self._failing = False
         self._warned_at: dict[str, float] = {}
         self._looked_at_members: float | None = None
         self._in_use = False
-        self._has_told_that = False  # nothing is committed
+        self._has_told_that = False  # whether it is logged that nothing is committed
 
     def pin(self, starts: Mapping[MessageQueue, int]) -> None:
-        """Commit where the query starts, in queues for which the group has no offset. Raises RmqdError."""
+        """Commit the query's start offsets in queues without a group offset. Raises RmqdError."""
         if not self._options.commit_offsets:
             return
         cluster = cluster_of(self._options.access)
@@ -61,7 +61,7 @@ class GroupOffsets:
         those_there(cluster.commit(self._options.group, missing))
 
     def commit(self, positions: Mapping[MessageQueue, int]) -> None:
-        """Commit what is new in `positions`. Raises nothing: what was not taken is committed the next time."""
+        """Commit changed offsets. Raises nothing: failed commits are repeated the next time."""
         if not self._options.commit_offsets:
             self._tell_once_that_nothing_is_committed()
             return
@@ -81,7 +81,7 @@ class GroupOffsets:
             self._failing = True
 
     def _commit(self, changed: Mapping[MessageQueue, int]) -> None:
-        """Commit in each queue whose broker answers. Raises the error of another one, afterwards."""
+        """Commit the queues whose brokers answer. Afterwards raises the error of another broker, if there is one."""
         cluster, group = cluster_of(self._options.access), self._options.group
         asked = cluster.committed(group, changed)
         due = self._due(cluster, asked.found, changed)
@@ -95,13 +95,13 @@ class GroupOffsets:
             raise error
 
     def _show(self, cluster: Cluster, queues: Collection[MessageQueue]) -> None:
-        """Have `mqadmin consumerProgress` find the brokers that have the group's offsets."""
+        """Make sure that `mqadmin consumerProgress` finds the brokers with the group's offsets."""
         self._retry_topics.ensure(cluster, queues)
 
     def _due(
         self, cluster: Cluster, found: Mapping[MessageQueue, int | None], changed: Mapping[MessageQueue, int]
     ) -> dict[MessageQueue, int]:
-        """What is to be committed, where brokers have `found`; where nothing is to be, that is noted."""
+        """Return the offsets to commit, given the brokers' offsets in `found`. Record queues that need no commit."""
         due, ahead = {}, {}
         others = {queue: at for queue, at in found.items() if at is not None and at != self._stored.get(queue, at)}
         stored = {queue: self._stored[queue] for queue in others}
@@ -125,7 +125,7 @@ class GroupOffsets:
         return due | made_anew
 
     def _is_in_use(self, queues: Mapping[MessageQueue, int]) -> bool:
-        """Whether consumers are connected in the group: the query is none of them. Raises RmqdError."""
+        """Return whether consumers are connected in the group. The query itself is not one. Raises RmqdError."""
         now = time.monotonic()
         if self._looked_at_members is None or now - self._looked_at_members >= MEMBERS_SECONDS:
             members = cluster_of(self._options.access).members(self._options.group, queues)
@@ -136,13 +136,13 @@ class GroupOffsets:
         return self._in_use
 
     def _tell_once_that_nothing_is_committed(self) -> None:
-        """Log it if `commitOffsets` was not set: the group shows a lag though the query has read everything."""
+        """Log once that the group will show a lag, if `commitOffsets` is false by default."""
         if self._options.group and "commitOffsets" not in self._options.given and not self._has_told_that:
             self._has_told_that = True
             log.info("spark.commits_disabled", group=self._options.group, accepted="commitOffsets=true")
 
     def _is_due(self, what: str, committed: Mapping[MessageQueue, int]) -> bool:
-        """Whether to warn of these offsets: there are some, and the last warning of the kind is long enough ago."""
+        """Return whether to warn about these offsets: there are some, and the last warning is long enough ago."""
         now = time.monotonic()
         if not committed or now - self._warned_at.get(what, -TELL_SECONDS) < TELL_SECONDS:
             return False
@@ -154,5 +154,5 @@ class GroupOffsets:
 
 
 def _by_name(offsets: Mapping[MessageQueue, int]) -> dict[str, int]:
-    """Offsets by the queues' names, in order."""
+    """Return the offsets by name of the queue, sorted."""
     return {str(queue): offsets[queue] for queue in sorted(offsets)}

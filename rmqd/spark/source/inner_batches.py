@@ -1,4 +1,4 @@
-"""Batches that brokers store as one record (queue.type=BatchCQ), taken apart for columns as they are for handlers."""
+"""Unpacks batches that brokers store as one record (queue.type=BatchCQ), with the same result as for handlers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _NO_QUEUE: Final = MessageQueue("", "", -1)
 
 
 def unwrapped(data: bytes, starts: Ints, ends: Ints, batches: frozenset[int]) -> tuple[bytes, Ints, Ints]:
-    """(records, where each begins, the row that it was) with the members of batches in place of the rows in `batches`.
+    """Replace the rows in `batches` by the members of these batches. Return (records, start of each, original row).
 
-    A batch that cannot be taken apart stays as it is; `why_closed` says why.
+    A batch that cannot be unpacked stays as it is; `why_closed` returns the reason.
     """
     parts: list[bytes] = []
     rows: list[int] = []
@@ -29,9 +29,9 @@ def unwrapped(data: bytes, starts: Ints, ends: Ints, batches: frozenset[int]) ->
 
 
 def why_closed(record: bytes) -> str:
-    """Why a record whose frame holds cannot be read: its batch cannot be taken apart, or its flags are not known."""
+    """Return why a well-framed record is unreadable: its batch cannot be unpacked, or its flags are unknown."""
     block = decode_messages(record, _NO_QUEUE)
-    return block.corrupt[0].reason if block.corrupt else "it holds a batch of which nothing is known"
+    return block.corrupt[0].reason if block.corrupt else "it contains a batch of an unknown format"
 
 
 def _records(record: bytes) -> list[bytes]:

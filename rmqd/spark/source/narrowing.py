@@ -1,7 +1,6 @@
-"""What SQL conditions say about which messages a bounded read can leave out: queues, offsets, store times, tags. Pure.
+"""The messages that a bounded read can skip because of SQL conditions: by queue, offset, store time or tag. No I/O.
 
-Spark applies the conditions itself to all that comes, so it does no harm to read more than they ask for, and never is
-less read.
+Spark applies the conditions itself to the result. So reading more than necessary is harmless, and never less is read.
 """
 
 from __future__ import annotations
@@ -16,22 +15,22 @@ from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG, SUBSCRIPTION_ALL
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
-# a broker searches by time as if its messages were stored in the order of time, and its clock may have been set back
+# brokers search by time as if messages were stored in order of time, but their clocks may have been set back
 CLOCK_SLACK_MS: Final = 5000
 BY_QUEUE: Final = ("topic", "source_topic", "broker", "queue_id")
 
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """Conditions that all hold. Lower bounds are inclusive and upper ones exclusive; None where there is none."""
+    """Conditions that all hold. Lower bounds are inclusive, upper bounds exclusive; None means no bound."""
 
     among: Mapping[str, frozenset[object]] = field(default_factory=dict)
-    """By column, the only values that it can have."""
+    """The only possible values, by column."""
     offsets: tuple[int | None, int | None] = None, None
     stored_ms: tuple[int | None, int | None] = None, None
 
     def one_of(self, column: str, values: Collection[object]) -> Narrowing:
-        """The same, and the column has one of these values."""
+        """Add the condition that the column has one of these values."""
         if column == "queue_offset":
             numbers = [value for value in values if isinstance(value, int)]
             return self.at_least(column, min(numbers)).at_most(column, max(numbers)) if numbers else self
@@ -41,7 +40,7 @@ class Narrowing:
         return replace(self, among={**self.among, column: allowed})
 
     def at_least(self, column: str, value: object) -> Narrowing:
-        """The same, and the column has this value or a higher one."""
+        """Add the condition that the column has this value or a higher one."""
         if column == "queue_offset" and isinstance(value, int):
             return replace(self, offsets=(_higher(self.offsets[0], value), self.offsets[1]))
         if column == "store_timestamp" and isinstance(value, datetime) and value.tzinfo:
@@ -49,7 +48,7 @@ class Narrowing:
         return self
 
     def at_most(self, column: str, value: object) -> Narrowing:
-        """The same, and the column has this value or a lower one."""
+        """Add the condition that the column has this value or a lower one."""
         if column == "queue_offset" and isinstance(value, int):
             return replace(self, offsets=(self.offsets[0], _lower(self.offsets[1], value + 1)))
         if column == "store_timestamp" and isinstance(value, datetime) and value.tzinfo:
@@ -58,23 +57,23 @@ class Narrowing:
         return self
 
     def has(self, queue: MessageQueue) -> bool:
-        """Whether a queue can have such messages."""
+        """Return whether a queue can have matching messages."""
         values = {"source_topic": queue.topic, "broker": queue.broker_name, "queue_id": queue.queue_id}
-        if not is_retry_topic(queue.topic):  # whose messages are of other topics
+        if not is_retry_topic(queue.topic):  # its messages belong to other topics
             values["topic"] = queue.topic
         return all(value in self.among[column] for column, value in values.items() if column in self.among)
 
     def cut(self, low: int, high: int) -> tuple[int, int]:
-        """A range of offsets without those that are left out."""
+        """Remove offsets outside the bounds from a range."""
         return max(low, self.offsets[0] or 0), high if self.offsets[1] is None else min(high, self.offsets[1])
 
     def cut_by_time(self, span: tuple[int, int], found: tuple[int | None, int | None]) -> tuple[int, int]:
-        """A range of offsets without those that are too old or too young, where the broker `found` these times."""
+        """Remove too old and too young messages from a range; `found` are the broker's offsets for the times."""
         (low, high), (first, end) = span, found
         return max(low, first or 0), high if end is None else min(high, end)
 
     def filter(self, given: Filter) -> Filter:
-        """By which tags the broker is to filter, if nobody has said so."""
+        """Return a filter by tags for the broker, if none is given."""
         tags = self.among.get("tags")
         if tags is None or not given.takes_all or not all(map(_is_tag, tags)):
             return given

@@ -1,9 +1,9 @@
-"""A query's place in all its queues, as Spark keeps it in the checkpoint. Pure: imports neither pyspark nor pyarrow.
+"""A query's offsets in all its queues, as stored in Spark's checkpoint. No I/O; imports neither pyspark nor pyarrow.
 
-The JSON is `{"v": 1, "q": {topic: {broker: {queue id: offset}}}, "new": {...}, ...}`. An offset is the first one that
-was not read. `new` has the queues that this batch is the first to read (for a query's first batch: all), with the
-offsets at which it starts there: a batch that is repeated from the checkpoint then reads just what it read the first
-time. Spark compares the text, so that the order of keys is part of the value: it is sorted at every level.
+The JSON is `{"v": 1, "q": {topic: {broker: {queue id: offset}}}, "new": {...}, ...}`. An offset is the first unread
+one. `new` contains the queues that this batch is the first to read (in a query's first batch: all), with their start
+offsets, so that a batch repeated from the checkpoint reads the same messages again. Spark compares the text, so all
+keys are sorted.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ ByQueue = Mapping[MessageQueue, int]
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """`positions` by queue, exclusive; `new` is where queues that were not there before start.
+    """`positions` are exclusive ends by queue; `new` are the start offsets of new queues.
 
-    `gone` has the times (milliseconds since 1970) at which queues were first seen to be there no more. `marks` are
-    offsets of messages that were read, and `marked_ms` the times when these were stored: a topic that is created again
-    has other messages there.
+    `gone` are the times (milliseconds since 1970) at which queues were first missing. `marks` are the offsets of some
+    read messages, and `marked_ms` their store times: a recreated topic has other messages at these offsets.
     """
 
     positions: ByQueue = field(default_factory=dict)
@@ -39,7 +38,7 @@ class Offsets:
     marked_ms: ByQueue = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """What `of` reads; equal offsets give equal text."""
+        """Return the JSON tree that `of` reads. Equal offsets give equal text."""
         value: dict[str, Any] = {name: nested(found) for name in _MORE if (found := getattr(self, name))}
         value["q"] = nested(self.positions)
         value["v"] = VERSION
@@ -47,16 +46,16 @@ class Offsets:
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Offsets:
-        """Read what `to_json` wrote. Raises RmqdError for anything else."""
+        """Read the output of `to_json`. Raises RmqdError for anything else."""
         if value.get("v") != VERSION:
             raise RmqdError(
-                f"the checkpoint's offsets are of version {value.get('v')!r}, and this rmqd reads version {VERSION}: "
+                f"the checkpoint has offsets of version {value.get('v')!r}; expected version {VERSION}: "
                 f"{json.dumps(value):.200}"
             )
         return cls(flat(value.get("q"), "q"), **{name: flat(value.get(name, {}), name) for name in _MORE})
 
     def ranges(self, end: Offsets) -> dict[MessageQueue, tuple[int, int]]:
-        """What lies between these and later offsets, by queue, in the queues' order; without the empty ones."""
+        """Return the non-empty ranges between these and later offsets, in order of the queues."""
         found = {}
         for queue in sorted(end.positions):
             high = end.positions[queue]
@@ -67,7 +66,7 @@ class Offsets:
 
 
 def nested(by_queue: ByQueue) -> dict[str, dict[str, dict[str, int]]]:
-    """Offsets by topic, broker and queue id, keys in order."""
+    """Return offsets by topic, broker and queue id, with sorted keys."""
     tree: dict[str, dict[str, dict[str, int]]] = {}
     for queue in sorted(by_queue):
         tree.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[str(queue.queue_id)] = by_queue[queue]
@@ -78,10 +77,10 @@ def nested(by_queue: ByQueue) -> dict[str, dict[str, dict[str, int]]]:
 
 
 def flat(tree: object, what: str) -> dict[MessageQueue, int]:
-    """The reverse of `nested`, for what people write too. Raises RmqdError with the shape that is accepted."""
+    """Return the reverse of `nested`, also for input from users. Raises RmqdError with the expected shape."""
     found: dict[MessageQueue, int] = {}
     try:
-        for topic, brokers in tree.items():  # type: ignore[attr-defined]  # whatever it is: see below
+        for topic, brokers in tree.items():  # type: ignore[attr-defined]  # any type, see the except clause
             for broker, queues in brokers.items():
                 for queue_id, offset in queues.items():
                     found[MessageQueue(topic, broker, int(queue_id))] = _integer(offset)
@@ -92,5 +91,5 @@ def flat(tree: object, what: str) -> dict[MessageQueue, int]:
 
 def _integer(value: object) -> int:
     if type(value) is not int:
-        raise TypeError(f"{value!r} where an offset should be")
+        raise TypeError(f"{value!r} instead of an offset")
     return value

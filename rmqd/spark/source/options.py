@@ -1,4 +1,4 @@
-"""The source's options, checked together: a reader is told of everything that is wrong with them at once. Pure."""
+"""The source's options, checked together, so that all problems are reported at once. No I/O."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ KAFKAS: Final = {
     "kafka.security.protocol": "tls",
     "kafka.sasl.jaas.config": "accessKey and secretKey",
 }
-"""What has the part of an option of Kafka's source."""
+"""Our options for options of the Kafka source."""
 NAMES: Final = (*access.NAMES, *_OTHERS, *value_format.NAMES)
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
@@ -60,10 +60,10 @@ _WHAT: Final = ("subscribe", "subscribePattern", "assign")
 _MAXIMUM: Final = ("maxOffsetsPerTrigger", "maxRowsPerTrigger")
 
 CATALOG_PREFIX: Final = "option."
-"""Of the second copy of each option that Spark's catalog hands over, beside `provider`, when a table is created."""
+"""Prefix of a second copy of each option that Spark's catalog passes, together with `provider`, by CREATE TABLE."""
 NO_CATALOG: Final = (
-    "CREATE TABLE: Spark's catalog keeps a table's options from Python sources when it is read; "
-    "accepted: CREATE TEMPORARY VIEW name USING rocketmq OPTIONS (...)"
+    "CREATE TABLE: Spark's catalog would store the options of a Python source; "
+    "use CREATE TEMPORARY VIEW name USING rocketmq OPTIONS (...)"
 )
 
 _Fields = Mapping[str, tuple[str, Callable[[str], Any]]]
@@ -91,36 +91,36 @@ _FIELDS: Final[_Fields] = {
     "checkCrc": ("check_crc", flag),
     "pushdown": ("pushdown", flag),
 }
-"""The fields of SourceOptions that one option sets."""
+"""Fields of SourceOptions that a single option sets."""
 _PULL: Final[_Fields] = {
     "pullBatchSize": ("batch_size", lambda text: min(positive(text), 1024)),
     "pullParallelism": ("in_flight", lambda text: min(positive(text), 64)),
     "pullTimeoutMs": ("timeout_seconds", milliseconds),
     "rowsPerBatch": ("rows_per_batch", positive),
 }
-"""Those of PullSettings."""
+"""Fields of PullSettings that a single option sets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What is read, from where to where, and how fast. One of `topics`, `pattern` and `assigned` is set."""
+    """The topics, filters, bounds and speed of a read. One of `topics`, `pattern` and `assigned` is set."""
 
     access: Access
     topics: tuple[str, ...] = ()
     pattern: str = ""
     assigned: tuple[MessageQueue, ...] = ()
     include_retry_topic: bool = False
-    """Whether the group's retry topic is read beside the topics, as soon as it is there."""
+    """Whether the group's retry topic is read together with the topics, when it exists."""
     subscription: Filter = field(default_factory=Filter)
     filters: Mapping[str, Filter] = field(default_factory=dict)
-    """By topic, in place of `subscription`."""
+    """Filters by topic; override `subscription`."""
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     used_columns: frozenset[str] | None = None
-    """Of these, those that the query uses, where that is known; the others are null."""
+    """The columns that the query uses, if known; the others are null."""
     group: str = ""
     commit_offsets: bool = False
     starting: Bound | None = None
-    """None where no option says it: `committed` with a group, else `latest` for a stream and `earliest` for a batch."""
+    """None if not set: then `committed` with a group, else `latest` for a stream and `earliest` for a batch."""
     fallback: Bound = field(default_factory=lambda: Bound("earliest"))
     must_find_timestamp: bool = False
     ending: Bound = field(default_factory=lambda: Bound("latest"))
@@ -139,16 +139,16 @@ class SourceOptions:
     queue_retention_seconds: float = 259200.0
     drain_file: str = ""
     permissive: bool = False
-    """Whether a message that is corrupt becomes a row with its error, in place of failing its task."""
+    """Whether a corrupt message becomes a row with its error, instead of failing its task."""
     check_crc: bool = True
     pushdown: bool = False
     value: ValueFormat | None = None
-    """How bodies become a column of their own, if they do."""
+    """How to decode bodies into a column, if they are decoded."""
     pull: PullSettings = field(default_factory=PullSettings)
 
     @property
     def decoding(self) -> Decoding:
-        """What executors are told of the columns."""
+        """The settings that executors need to decode columns."""
         return Decoding(
             self.columns,
             used=self.used_columns,
@@ -159,20 +159,20 @@ class SourceOptions:
 
     @property
     def retry_topic(self) -> str:
-        """The group's retry topic where it is read, else nothing."""
+        """The group's retry topic if it is read, else an empty string."""
         return retry_topic(self.group) if self.include_retry_topic else ""
 
     def filter_of(self, topic: str) -> Filter:
-        """What the broker leaves out of a topic; of retries nothing: they passed the filter once."""
+        """Return the broker-side filter of a topic. Retries are not filtered again."""
         return Filter() if topic == self.retry_topic else self.filters.get(topic, self.subscription)
 
     def refuse_batch_only(self) -> None:
-        """Raise ConfigError where an option is set that a stream, which has no end, cannot have."""
+        """Raise ConfigError if an option is set that a stream, which has no end, cannot have."""
         wrong: list[object] = [
-            f"{name}: a stream has no end; this option is for spark.read" for name in BATCH_ONLY if name in self.given
+            f"{name}: a stream has no end; use this option with spark.read" for name in BATCH_ONLY if name in self.given
         ]
         if self.pushdown:
-            wrong.append("pushdown: Spark has it for spark.read only; a stream's conditions are tags and sql")
+            wrong.append("pushdown: Spark supports it only for spark.read; use tags or sql to filter a stream")
         if wrong:
             raise ConfigError(wrong)
 
@@ -185,17 +185,17 @@ def parse_options(values: Mapping[str, str]) -> SourceOptions:
 
 
 def with_more(options: SourceOptions, given: GivenOptions) -> SourceOptions:
-    """The options with what each of the given ones says by itself. Problems are noted in `given`."""
+    """Add the given options to `options`. Problems are recorded in `given`."""
     fields = given.fields(_LIMITS) | given.fields(_FIELDS)
     pull = _pull_fields(given, fields)
     decoded = _decoded(given, options.columns)
-    if decoded["value"] == ValueFormat("json", None):  # a group has no schema() that would say it
+    if decoded["value"] == ValueFormat("json", None):  # a group has no schema() to provide it
         given.problem("valueSchema", MISSING["json"])
     return replace(options, **fields, **decoded, pull=replace(options.pull, **pull))
 
 
 def _decoded(given: GivenOptions, default: tuple[str, ...], *, permissive: bool = False) -> dict[str, Any]:
-    """Which columns there are, of which bodies may have two; the default where no option says it."""
+    """Return the columns, which may include the two columns of bodies; `default` if no option sets them."""
     more = tuple(VALUE_COLUMNS) if "value" in given.values else ()
     errors = ("decode_error",) if permissive else ()
     columns = given.read("columns", lambda text: column_names(text, more, errors), (*default, *errors, *more))
@@ -210,26 +210,26 @@ def _pull_fields(given: GivenOptions, fields: Mapping[str, Any]) -> dict[str, An
 
 
 class _Reading(GivenOptions):
-    """One look through all options, which collects what is wrong."""
+    """Reads all options and collects their problems."""
 
     instead = KAFKAS
 
     def options(self) -> SourceOptions:
         group = self.read("groupId", check_group, "")
         if "tags" in self.values and "sql" in self.values:
-            self.problem("sql", "tags is set too; a subscription has one of them")
+            self.problem("sql", "tags is also set; expected only one of them")
         self._only_one(STARTS)
         self._only_one(BATCH_ONLY)
         self._only_one(_MAXIMUM)
-        # a query that starts elsewhere than its group is mostly a look at what somebody else consumes
+        # a query that starts elsewhere than its group usually only inspects what another consumer handles
         commits = self.read("commitOffsets", flag, bool(group) and not self._starts_elsewhere())
         if commits and not group:
-            self.problem("commitOffsets", "needs groupId, the consumer group whose offsets they are")
+            self.problem("commitOffsets", "needs groupId, the consumer group for the offsets")
         retries = self.read("includeRetryTopic", flag, False)
         if retries and not group:
-            self.problem("includeRetryTopic", "needs groupId, the consumer group whose retries they are")
+            self.problem("includeRetryTopic", "needs groupId, the consumer group of the retries")
         if retries and "assign" in self.values:
-            self.problem("includeRetryTopic", "assign names all queues that are read; use subscribe")
+            self.problem("includeRetryTopic", "assign already names all queues; use subscribe instead")
         permissive = self.read("mode", error_mode, False)
         starting = self._starting(bool(group))
         limits = self.fields(_LIMITS)
@@ -243,7 +243,7 @@ class _Reading(GivenOptions):
         self.problems += wrong
         named = [name for name in _WHAT if name in self.values]
         if len(named) != 1:
-            self.problem("subscribe", f"one of {', '.join(_WHAT)} says what to read; {len(named)} of them are set")
+            self.problem("subscribe", f"expected exactly one of {', '.join(_WHAT)}; {len(named)} of them are set")
         fields = self.fields(_FIELDS)
         values: dict[str, Any] = {
             "access": reached,
@@ -273,7 +273,7 @@ class _Reading(GivenOptions):
             kinds: tuple[Kind, ...] = ("earliest", "latest", "committed")
             bound = self.read("startingOffsets", lambda text: offsets_bound(text, kinds), Bound("earliest"))
             if bound.kind == "committed" and not has_group:
-                self.problem("startingOffsets", "committed needs groupId, the consumer group that committed them")
+                self.problem("startingOffsets", "committed needs groupId, the consumer group of the committed offsets")
             return bound
         if "startingTimestamp" in self.values:
             return self.read("startingTimestamp", time_ms, None)
@@ -282,7 +282,7 @@ class _Reading(GivenOptions):
         return Bound("committed") if has_group else None
 
     def _starts_elsewhere(self) -> bool:
-        """Whether an option says where to start, other than where the group is."""
+        """Return whether an option sets a start other than the group's offsets."""
         given = [self.values[name].strip().lower() for name in STARTS if name in self.values]
         return any(value != "committed" for value in given)
 
@@ -296,4 +296,4 @@ class _Reading(GivenOptions):
     def _only_one(self, names: tuple[str, ...]) -> None:
         given = [name for name in names if name in self.values]
         for name in given[1:]:
-            self.problem(name, f"{given[0]} is set too; only one of them can be")
+            self.problem(name, f"{given[0]} is also set; expected only one of them")

@@ -1,4 +1,4 @@
-"""Offsets for the words of the options: where the queues' ends are, and what a group committed."""
+"""Resolves the start and end options to offsets: ends of queues, committed offsets, and times."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 def starts_of(
     cluster: Cluster, options: SourceOptions, default: Bound, queues: Iterable[MessageQueue]
 ) -> dict[MessageQueue, int]:
-    """Where a read starts in each queue; `default` is for options that do not say it. Raises RmqdError as `resolve`.
+    """Return the start offset of each queue; `default` applies if no option sets it. Raises RmqdError as `resolve`.
 
-    Where nothing is said of the group's retries, they are read from the first one: they are messages of this group.
+    Unless set, retries are read from the first one, because all of them belong to this group.
     """
     bound, wanted = options.starting or default, set(queues)
     retries = {queue for queue in wanted if queue.topic == options.retry_topic}
@@ -33,14 +33,14 @@ def starts_of(
 def resolve(
     cluster: Cluster, options: SourceOptions, bound: Bound, queues: Iterable[MessageQueue], otherwise: Bound
 ) -> dict[MessageQueue, int]:
-    """An offset for each queue; `otherwise` is for those about which the bound says nothing.
+    """Return an offset for each queue; `otherwise` is for queues that the bound does not cover.
 
-    Raises RmqdError where a broker does not answer, or the bound names a queue that is not there.
+    Raises RmqdError if a broker does not answer, or the bound names an unknown queue.
     """
     wanted = sorted(queues)
     unknown = sorted(set(bound.by_queue) - set(wanted))
     if unknown:
-        raise RmqdError(f"offsets are given for {unknown[0]}, which is not among the queues that are read")
+        raise RmqdError(f"offsets are given for {unknown[0]}, which is not one of the queues to read")
     found: dict[MessageQueue, int] = {}
     if bound.kind == "earliest":
         found = everyone(cluster.min_offsets(wanted))
@@ -74,7 +74,7 @@ def _at(cluster: Cluster, options: SourceOptions, times_ms: Mapping[MessageQueue
         for queue, offset in sorted(found.items()):
             if offset >= highs[queue]:
                 raise RmqdError(
-                    f"{queue} has no message that was stored at {times_ms[queue]} (milliseconds since 1970) or later; "
-                    "startingOffsetsByTimestampStrategy=latest starts such a queue at its end"
+                    f"{queue} has no message stored at or after {times_ms[queue]} (milliseconds since 1970); set "
+                    "startingOffsetsByTimestampStrategy=latest to start such a queue at its end"
                 )
     return found

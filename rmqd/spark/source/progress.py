@@ -1,4 +1,4 @@
-"""How far a query goes on: where the queues end, and how much of that its next batch takes."""
+"""The progress of a query: the ends of the queues, and the end of its next batch."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-MARK_SECONDS: Final = 60.0  # between two looks at whether topics were created again
-UNKNOWN_SIZE_BYTES: Final = 1024.0  # until a broker has told a queue's message sizes
+MARK_SECONDS: Final = 60.0  # between two checks whether topics were recreated
+UNKNOWN_SIZE_BYTES: Final = 1024.0  # message size until a broker returns the queue's mean size
 
 
 class Heads:
-    """The queues' ends. They are asked for every `fetchOffset.intervalMs` at most: Spark polls 90 times a second."""
+    """The ends of the queues, queried at most every `fetchOffset.intervalMs`: Spark polls 90 times a second."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._asked_at: float | None = None
         self._pinned: dict[MessageQueue, int] | None = None
         self.silent = SilentBrokers(options.tolerance_seconds)
-        """The queues whose brokers did not answer when others did."""
+        """Queues whose brokers did not answer while others did."""
         self.last: dict[MessageQueue, int] = {}
-        """As they were when they were last asked for."""
+        """The ends at the last query."""
 
     @property
     def pinned(self) -> bool:
@@ -47,26 +47,26 @@ class Heads:
 
     @property
     def age_left_seconds(self) -> float:
-        """How long `now` still gives the ends that were asked for last; 0 where it asks."""
+        """How long `now` still returns the last ends; 0 if it would query the brokers."""
         if self._asked_at is None:
             return 0.0
         return max(0.0, self._asked_at + self._options.fetch_interval_seconds - time.monotonic())
 
     def pin(self, cluster: Cluster, queues: Iterable[MessageQueue]) -> None:
-        """Fix the ends at their present values, for a bounded query. Raises RmqdError if a master does not answer.
+        """Fix the ends at their current values, for a bounded query. Raises RmqdError if a master does not answer.
 
-        By a slave that is behind, the query would end before what its master has.
+        A slave that is behind its master would end the query too early.
         """
         self._pinned = everyone(cluster.max_offsets(queues))
         self.last = dict(self._pinned)
 
     def reach(self, positions: Mapping[MessageQueue, int]) -> None:
-        """Raise pinned ends to where the query starts, if they are below it. The difference is not a loss of data."""
+        """Raise fixed ends to the start offsets, if they are lower. The difference is not a data loss."""
         if self._pinned is not None:
             self._pinned |= {queue: max(self._pinned.get(queue, at), at) for queue, at in positions.items()}
 
     def now(self, cluster: Cluster, queues: Collection[MessageQueue]) -> Mapping[MessageQueue, int]:
-        """The ends of the queues whose brokers answered. Raises RmqdError where none did."""
+        """Return the ends of the queues whose brokers answered. Raises RmqdError if none did."""
         if self._pinned is not None:
             return self._pinned
         if self.age_left_seconds:
@@ -82,11 +82,11 @@ class Heads:
 
 
 class Progress:
-    """Makes a batch's end of its start and the queues' ends."""
+    """Computes the end of a batch from its start and the ends of the queues."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.max_offsets = options.max_offsets
-        """The most messages in the next batch."""
+        """Maximum number of messages in the next batch."""
         self._options = options
         self._sizes: dict[MessageQueue, float] = {}
         self._last_batch_at = time.monotonic()
@@ -96,10 +96,10 @@ class Progress:
     def next(
         self, cluster: Cluster, begin: Offsets, heads: Mapping[MessageQueue, int], *, takes_all: bool, is_bounded: bool
     ) -> Offsets | None:
-        """Where the next batch ends; None where it would be empty. Raises RmqdError.
+        """Return the end of the next batch; None if it would be empty. Raises RmqdError.
 
-        A queue whose broker does not answer is left to a later batch, unless the query is bounded: then an empty batch
-        is the last one, and the error is raised.
+        Queues whose broker does not answer wait for a later batch. In a bounded query the error is raised instead,
+        because an empty batch ends the query.
         """
         new = {queue: head for queue, head in heads.items() if queue not in begin.positions}
         starts = self._starts(cluster, new, by_all=is_bounded) if new else {}
@@ -136,9 +136,9 @@ class Progress:
     def _back(
         self, cluster: Cluster, begin: Offsets, behind: Iterable[MessageQueue], *, by_all: bool
     ) -> dict[MessageQueue, int]:
-        """The ends of those queues in `behind` that really end below the query's position.
+        """Return the ends of the queues in `behind` that really end below the query's position.
 
-        The masters are asked anew: a slave may have told the end, which only is behind its master.
+        Asks the masters again, because the end may come from a slave that is only behind its master.
         """
         wanted = [queue for queue in behind if queue in begin.positions]
         ends = _answers(cluster.max_offsets(wanted), by_all=by_all) if wanted else {}
@@ -147,9 +147,9 @@ class Progress:
     def _made_again(
         self, cluster: Cluster, begin: Offsets, looked: Collection[MessageQueue], back: Collection[MessageQueue]
     ) -> list[MessageQueue]:
-        """The queues whose topic was created again: another message is where one was read.
+        """Return the queues whose topic was recreated: the message at a known offset is a different one.
 
-        Retention may have removed that one, but not from a queue in `back`, which ends below the query's place.
+        The message may have expired instead, but not in the queues of `back`, which end below the query's position.
         """
         marked = {queue: begin.marks[queue] for queue in looked if queue in begin.marks}
         there = cluster.stored_at(marked).found if marked else {}
@@ -157,9 +157,9 @@ class Progress:
         return sorted(others | {queue for queue in back if there.get(queue) == -1 or queue not in marked})
 
     def _marked(self, cluster: Cluster, end: Offsets, queues: Iterable[MessageQueue], *, is_due: bool) -> Offsets:
-        """The end of a batch, with new marks for new queues, and for all if the former ones were looked at just now.
+        """Return the end of a batch with new marks: for new queues, and if `is_due` for all queues.
 
-        `queues` are those whose brokers answer.
+        `queues` are the queues whose brokers answer.
         """
         marking = [queue for queue in queues if is_due or queue in end.new]
         last = {queue: at - 1 for queue in marking if (at := end.positions.get(queue, 0)) > 0}
@@ -175,11 +175,11 @@ class Progress:
         )
 
     def _starts(self, cluster: Cluster, new: Mapping[MessageQueue, int], *, by_all: bool) -> dict[MessageQueue, int]:
-        """Where new queues start: at their first messages, or where their group is in them; `new` has their ends."""
+        """Return the start offsets of new queues: the first message, or the group's offset. `new` has their ends."""
         starts = _answers(cluster.min_offsets(new), by_all=by_all)
         if not self._options.commit_offsets:
             return starts
-        # one that was gone for long and is back, or one that the group consumed by other means
+        # a queue that reappeared after a long time, or that the group consumed by other means
         committed = _answers(cluster.committed(self._options.group, starts), by_all=by_all)
         return {
             queue: max(low, min(committed[queue] or 0, new[queue]))
@@ -210,7 +210,7 @@ class Progress:
         return waiting
 
     def _is_enough(self, backlog: Mapping[MessageQueue, int]) -> bool:
-        """Whether so much waits, or for so long, that a batch is worth while."""
+        """Return whether enough messages wait, or have waited long enough, for a batch."""
         waiting = sum(count for count in backlog.values() if count > 0)
         is_late = time.monotonic() - self._last_batch_at >= self._options.max_trigger_delay_seconds
         return waiting >= (self._options.min_offsets or 0) or (waiting > 0 and is_late)
@@ -218,9 +218,9 @@ class Progress:
     def _report_loss(
         self, begin: Offsets, heads: Mapping[MessageQueue, int], going_on: Mapping[MessageQueue, int]
     ) -> None:
-        """Report queues that were created again, or whose last messages a broker lost, and where the query continues.
+        """Report queues that were recreated, or whose last messages were lost, and where the query continues.
 
-        This is the second place, beside RangePlan, at which a query finds that data is lost.
+        RangePlan is the other module that detects data loss.
         """
         for queue, offset in sorted(going_on.items()):
             position, head = begin.positions[queue], heads[queue]

@@ -1,6 +1,6 @@
-"""The properties of many messages as Arrow arrays, found by their separators: no Python object for each message.
+"""The properties of many messages as Arrow arrays, split at their separators without a Python object for each message.
 
-Messages of one producer mostly have the same names in the same order; then the names are looked at once.
+Messages of one producer usually have the same names in the same order. Then the names are decoded only once.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _ENTRY_END: Final = ord(ENTRY_END)
 
 
 class PropertyArrays:
-    """Made once for a batch of stored properties (`binary`): `map` has all of them, `column` those of one name."""
+    """Created once for a batch of stored properties (`binary`). `map` has all of them, `column` one property."""
 
     def __init__(self, raw: pa.Array) -> None:
         split = _split(raw)
-        if split is None:  # something is not as producers write it
+        if split is None:  # the encoding is unusual
             split = _parsed(raw)
         self._firsts, self._row_names, self._names, self._values = split
 
     def map(self) -> pa.Array:
-        """One map for each message."""
+        """Return one map for each message."""
         starts = pa.array(self._firsts.astype(np.int32))
         return pa.MapArray.from_arrays(starts, self._names, self._values)
 
     def column(self, name: str) -> pa.Array:
-        """The value of a property for each message, null where it has none; the last one where it comes twice."""
+        """Return the value of a property for each message; null if it is missing, the last value if it is repeated."""
         rows = len(self._firsts) - 1
         if name in self._row_names:
             width = len(self._row_names)
@@ -46,7 +46,7 @@ class PropertyArrays:
         entries = np.flatnonzero(self._codes == code)
         owners = np.searchsorted(self._firsts, entries, "right") - 1
         chosen = np.full(rows, -1, np.int64)
-        chosen[owners] = entries  # of two for the same row numpy keeps the last
+        chosen[owners] = entries  # if a row has two entries, numpy keeps the last
         return self._values.take(pa.array(chosen, mask=chosen < 0))
 
     @cached_property
@@ -64,14 +64,14 @@ class PropertyArrays:
 
 
 _Split = tuple[Ints, tuple[str, ...], pa.Array, pa.Array]
-"""Where each message's entries begin, and one more; a message's names if all have the same; all names, all values."""
+"""Start of each message's entries, plus the end; the names if all messages have the same; all names; all values."""
 _Octets = np.ndarray[tuple[int], np.dtype[np.uint8]]
 _Places = tuple[Ints, Ints, Ints, Ints]
-"""Where each message's entries begin, and one more; of all entries the names' starts and ends, and the values' ends."""
+"""Start of each message's entries, plus the end; then for each entry: name start, name end, value end."""
 
 
 def _split(raw: pa.Array) -> _Split | None:
-    """None where an entry is not a name and a value, or something is not UTF-8."""
+    """Return None if an entry lacks its name or value, or something is not UTF-8."""
     _, bounds_buffer, data = raw.buffers()
     bounds: Ints = np.frombuffer(bounds_buffer, np.int32, len(raw) + 1, 4 * raw.offset).astype(np.int64)
     if data is None or bounds[0] == bounds[-1]:
@@ -93,11 +93,11 @@ def _split(raw: pa.Array) -> _Split | None:
 
 
 def _split_alike(octets: _Octets, bounds: Ints) -> _Split | None:
-    """The same where all messages have the same names, and values as long as the others', else None.
+    """Split messages with the same names, whose values have the same lengths; None for other messages.
 
-    Then the entries are columns of a table. What lies between values is compared with that of the first message, which
-    has all of its separators there; one within a value would be one more. Raises ArrowInvalid and UnicodeDecodeError
-    for what is not UTF-8.
+    Such entries form a table. The bytes between the values must be equal to the first message's, which contain all
+    of its separators; a separator inside a value would be an additional one. Raises ArrowInvalid and
+    UnicodeDecodeError if something is not UTF-8.
     """
     size, rows = int(bounds[1] - bounds[0]), len(bounds) - 1
     if not size or (np.diff(bounds) != size).any():
@@ -107,7 +107,7 @@ def _split_alike(octets: _Octets, bounds: Ints) -> _Split | None:
     if first is None:
         return None
     starts, ends, value_ends = (each.tolist() for each in first[1:])
-    fixed = zip([0, *value_ends], [*(end + 1 for end in ends), size], strict=True)  # from a value's end to the next
+    fixed = zip([0, *value_ends], [*(end + 1 for end in ends), size], strict=True)  # between two values
     for start, end in fixed:
         if column(octets, start, end, size).tobytes() != octets[start:end].tobytes() * rows:
             return None
@@ -127,23 +127,23 @@ def _split_alike(octets: _Octets, bounds: Ints) -> _Split | None:
 
 @lru_cache(maxsize=8)
 def _laid_out(lengths: tuple[int, ...], rows: int) -> tuple[Ints, pa.Buffer]:
-    """Where each message's entries begin, and one more; and where values of these lengths do, in bytes."""
+    """Return the start of each message's entries, plus the end, and the offsets of values of these lengths in bytes."""
     bounds = np.zeros(rows * len(lengths) + 1, np.int32)
     np.cumsum(np.tile(np.array(lengths, np.int32), rows), out=bounds[1:])
     return np.arange(rows + 1) * len(lengths), pa.py_buffer(bounds)
 
 
 def _are_marks(octets: _Octets) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Whether each is a separator: the two are neighbours, and what is below wraps around."""
+    """Return whether each byte is a separator. The two separators are adjacent, and lower bytes wrap around."""
     return octets - _KEY_END < 2
 
 
 def _places(octets: _Octets, bounds: Ints) -> _Places | None:
-    """The places of entries; None where an entry is not a name and a value."""
+    """Return the positions of the entries; None if an entry lacks its name or value."""
     marks = np.flatnonzero(_are_marks(octets))
     kinds = octets[marks]
     firsts = np.searchsorted(marks, bounds)
-    open_ended = np.flatnonzero(np.diff(firsts) % 2)  # the last entry's end may be left out
+    open_ended = np.flatnonzero(np.diff(firsts) % 2)  # the last entry may lack its end mark
     if len(open_ended):
         marks = np.insert(marks, firsts[open_ended + 1], bounds[open_ended + 1])
         kinds = np.insert(kinds, firsts[open_ended + 1], _ENTRY_END)
@@ -156,7 +156,7 @@ def _places(octets: _Octets, bounds: Ints) -> _Places | None:
     name_starts[1:] = value_ends[:-1] + 1
     has_any = firsts[:-1] < firsts[1:]
     name_starts[firsts[:-1][has_any]] = bounds[:-1][has_any]
-    # where a message has bytes, entries fill them: what is left over is a name without a value
+    # entries must fill the bytes of a message: a remainder is a name without a value
     filled = np.where(has_any, np.append(value_ends, 0)[firsts[1:] - 1] + 1 >= bounds[1:], bounds[:-1] == bounds[1:])
     if not filled.all() or (name_ends <= name_starts).any() or (value_ends <= name_ends + 1).any():
         return None
@@ -164,7 +164,7 @@ def _places(octets: _Octets, bounds: Ints) -> _Places | None:
 
 
 def _common_names(data: pa.Buffer, firsts: Ints, starts: Ints, ends: Ints) -> tuple[str, ...]:
-    """The names of each message where all have the same in the same order, else nothing. Raises UnicodeDecodeError."""
+    """Return the names if all messages have the same, in the same order, else (). Raises UnicodeDecodeError."""
     width = int(firsts[1])
     if (np.diff(firsts) != width).any():
         return ()

@@ -1,7 +1,7 @@
-"""An executor's connection to a broker: blocking, with several pulls under way, whose replies wait in the socket.
+"""A blocking connection from an executor to a broker, with several pulls in flight.
 
-Spark reads synchronously, in one process for each core: an event loop in a second thread would only take turns with
-the building of batches. While a batch is built, the broker answers the next pulls into the socket's buffer.
+Spark reads synchronously, in one process for each core: an event loop in a second thread would only compete with the
+building of batches. While a batch is built, the broker writes the next responses into the socket's buffer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _idle: dict[tuple[int, str, Access], PullConnection] = {}
 
 
 class PullConnection:
-    """Sends requests and gives their replies in the order in which they come."""
+    """Sends requests, and returns responses in order of arrival."""
 
     def __init__(self, address: str, access: Access) -> None:
         self.address = address
@@ -41,10 +41,10 @@ class PullConnection:
             self._socket.settimeout(timeout_seconds)
             self._socket.sendall(b"".join(frames))
         except OSError as error:
-            raise RemotingClosedError(self.address, str(error) or "it takes no request") from error
+            raise RemotingClosedError(self.address, str(error) or "the request could not be sent") from error
 
     def receive(self, timeout_seconds: float) -> list[RemotingCommand]:
-        """All replies that are there, one at least. Raises RemotingError or ProtocolError."""
+        """Return all responses that have arrived, at least one. Raises RemotingError or ProtocolError."""
         replies: list[RemotingCommand] = []
         try:
             self._socket.settimeout(timeout_seconds)
@@ -55,13 +55,13 @@ class PullConnection:
                 commands = map(self._headers.decode, self._frames.feed(data))
                 replies = [command for command in commands if command.is_response]
         except TimeoutError:
-            raise RemotingTimeoutError(self.address, f"no answer to a pull in {timeout_seconds:g} s") from None
+            raise RemotingTimeoutError(self.address, f"no response to a pull in {timeout_seconds:g} s") from None
         except OSError as error:
             raise RemotingClosedError(self.address, str(error)) from error
         return replies
 
     def close(self) -> None:
-        """Close at once; replies under way are lost."""
+        """Close at once. Outstanding responses are lost."""
         self._socket.close()
 
 
@@ -85,13 +85,15 @@ def _connect(address: str, tls: TlsOptions) -> socket.socket:
 
 
 def take_connection(address: str, access: Access) -> PullConnection:
-    """A connection that nobody uses now: a kept one, or a new one. Raises RemotingConnectError, and RmqdError for keys
-    or certificates that are not there."""
+    """Return an idle connection, a kept one or a new one.
+
+    Raises RemotingConnectError, and RmqdError for missing keys or certificates.
+    """
     return _idle.pop((os.getpid(), address, access), None) or PullConnection(address, access)
 
 
 def keep_connection(connection: PullConnection) -> None:
-    """Keep a connection for the process's next task; no reply may be outstanding on it."""
+    """Keep a connection for the process's next task. It must not have outstanding responses."""
     key = os.getpid(), connection.address, connection.access
     former = _idle.pop(key, None)
     if former is not None:

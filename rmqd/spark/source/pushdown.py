@@ -1,7 +1,7 @@
-"""Bounded reads that leave out what SQL conditions rule out (option `pushdown`): queues, offsets, times and tags.
+"""Bounded reads that skip what SQL conditions rule out (option `pushdown`): queues, offsets, times and tags.
 
-Spark refuses every read through such a reader while spark.sql.python.filterPushdown.enabled is false, as it is unless
-somebody sets it; so there is one only where it is asked for.
+Spark rejects every read through such a reader while spark.sql.python.filterPushdown.enabled is false, the default. So
+it is used only on request.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _UPPER_BOUND: Final = (LessThan, LessThanOrEqual)
 
 
 class PushdownBatchReader(RocketMQBatchReader):
-    """Spark tells it a read's conditions before it asks for partitions."""
+    """Receives the conditions of a read before Spark asks for partitions."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Note what can be left out; all conditions are returned, for Spark to apply them to what comes."""
+        """Derive what can be skipped. Return all conditions, so that Spark applies them to the result."""
         self.narrowing = narrowed(filters)
         return filters
 
 
 def narrowed(filters: Iterable[Filter]) -> Narrowing:
-    """What conditions that all hold say of a read; those about a field of a column say nothing."""
+    """Return what can be skipped if all conditions hold. Conditions on a field of a column are ignored."""
     found = Narrowing()
     for condition in filters:
         if isinstance(condition, (*_EQUAL, In, *_LOWER_BOUND, *_UPPER_BOUND)) and len(condition.attribute) == 1:

@@ -1,4 +1,4 @@
-"""The lag of a streaming query, from Spark's progress. Pure."""
+"""The lag of a streaming query, from Spark's progress. No I/O."""
 
 from __future__ import annotations
 

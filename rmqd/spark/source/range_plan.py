@@ -1,54 +1,54 @@
-"""How one range of a queue is pulled, what each answer of a broker means for it, and when its messages are lost.
+"""How a range of a queue is pulled, what each response of a broker means, and when messages are lost.
 
-A range is the offsets of one queue from `start` to before `end`. Each offset has to be dealt with, in order: its
-message is delivered, or the broker filters it out, or it is lost. `RangePlan` decides all of that, and sends nothing,
-receives nothing and never waits. Two pullers do that for it: `source.fetch`, which blocks, and `handlers.range_pulls`,
-in an event loop. Both do what `RangePlan` wants done before the next pull (a pause, a question for the route), send the
-pulls of `requests`, and report each answer (`answered`) and each failure (`failed`).
+A range is the offsets of one queue from `start` to before `end`. Each offset must be settled, in order: its message is
+delivered, filtered out by the broker, or lost. `RangePlan` makes all these decisions; it sends nothing, receives
+nothing and never waits. Two pullers do that: `source.fetch`, which blocks, and `handlers.range_pulls`, in an event
+loop. Before each pull, a puller pauses and queries the route if `RangePlan` requires it. It sends the pulls of
+`requests`, and reports each response (`answered`) and each failure (`failed`).
 
-A range is cut into spans, one pull each. Their offsets are fixed in advance, so several pulls can be under way at once.
-Answers are settled in the queue's order. A range that the broker filters has one span, because only the answer tells up
-to which offset the broker has filtered.
+A range is divided into spans, one pull each. Their offsets are fixed in advance, so several pulls can be in flight.
+Responses are settled in the queue's order. A range with a broker-side filter has a single span, because only the
+response shows how far the broker has filtered.
 
-What an answer means for the first span ("a failure" is treated like silence, see below):
+The meaning of a response for the first span ("failure" is treated like no response, see below):
 
-| answer                                        | of the master                     | of a slave                    |
+| response                                      | from the master                   | from a slave                  |
 |-----------------------------------------------|-----------------------------------|-------------------------------|
-| SUCCESS, nextBeginOffset above the asked one  | dealt with up to nextBeginOffset  | the same                      |
-| SUCCESS, and its bytes are no messages        | a failure                         | a failure                     |
-| no messages, nextBeginOffset above it:        |                                   |                               |
-| - in a filtered range                         | dealt with up to nextBeginOffset  | the same                      |
-| - in another one                              | asked again, then a loss up to    | a failure                     |
+| SUCCESS, nextBeginOffset above the pull's     | settled up to nextBeginOffset     | the same                      |
+| SUCCESS with damaged bytes                    | failure                           | failure                       |
+| no messages, nextBeginOffset above the pull's:|                                   |                               |
+| - in a filtered range                         | settled up to nextBeginOffset     | the same                      |
+| - in an unfiltered range                      | asked again, then a loss up to    | failure                       |
 |                                               | nextBeginOffset                   |                               |
-| no nextBeginOffset above it                   | asked again, then a loss up to    | a failure                     |
+| nextBeginOffset not above the pull's          | asked again, then a loss up to    | failure                       |
 |                                               | the range's end                   |                               |
-| PULL_OFFSET_MOVED                             | asked again, then a loss up to    | a failure                     |
+| PULL_OFFSET_MOVED                             | asked again, then a loss up to    | failure                       |
 |                                               | nextBeginOffset                   |                               |
-| PULL_OFFSET_MOVED by an operator's reset      | says nothing of the range         | the same                      |
-| another code                                  | ends the range, unless it is      | a failure                     |
-|                                               | retriable or blames a stale route |                               |
+| PULL_OFFSET_MOVED by an operator's reset      | does not affect the range         | the same                      |
+| any other code                                | ends the range, unless retriable  | failure                       |
+|                                               | or caused by a stale route        |                               |
 
-A broker that filters nothing and passes over offsets no longer has their messages: MESSAGE_WAS_REMOVING, retention took
-the commit log's file before the index's entries, or OFFSET_FOUND_NULL, a file of the index is gone. In a filtered range
-such an answer is not to be told from one whose messages do not match.
+A broker without a filter that skips offsets no longer has their messages: MESSAGE_WAS_REMOVING (retention removed the
+commit log file before the index entries) or OFFSET_FOUND_NULL (an index file is missing). In a filtered range such a
+response looks the same as one whose messages do not match.
 
-Only the master (broker id 0) knows what the broker has. A slave copies the master's log and may be behind it, and so
-may its topics, groups and permissions. After a failure the route is asked for anew, and after a pause the next replica
-is pulled from. If no offset is dealt with for `patience_seconds` after the first failure, the range fails, unless the
-route does not name the broker any more (a loss, see below). That failure skips no messages.
+Only the master (broker id 0) knows which messages the broker has. A slave copies the master's log and may be behind it;
+its topics, groups and permissions may be outdated too. After a failure, the route is queried again, and after a pause
+the next replica is pulled from. If no offset is settled for `patience_seconds` after the first failure, the range
+fails, unless the route no longer names the broker (a loss, see below). That failure skips no messages.
 
-Bytes that are no messages were damaged on the way, or in one replica's store: the pull is repeated, as if no answer had
-come. So a puller finds the messages of an answer before it reports the answer. What becomes of a message that is
-corrupt, or without the tags that are wanted, is its puller's business.
+Damaged bytes were damaged on the network, or in the store of one replica. The pull is repeated as if there had been no
+response. So a puller must find the messages of a response before it reports the response. The puller also handles
+corrupt messages, and messages without the wanted tags.
 
-A range loses messages in two cases, and `_lose` reports both:
+A range loses messages in two cases, both reported by `_lose`:
 
-- The master says that it does not have them (by PULL_OFFSET_MOVED, or by `EMPTY_ANSWERS`), and says so again as the
-  master of a route that was asked for after that. A route that is older than the election of another master still calls
-  the former one master. Losses without a message between them are one loss.
-- `patience_seconds` are over, and the topic's route does not name the broker, or there is no such route.
+- The master reports that it does not have them (by PULL_OFFSET_MOVED, or by `EMPTY_ANSWERS`), and does so again as the
+  master of a route that was queried after that. An older route may still name the previous master after an election.
+  Losses without a message between them are one loss.
+- `patience_seconds` are over, and the topic has no route, or its route does not name the broker.
 
-With `fail_on_data_loss` a loss is a DataLossError. Otherwise the range goes on behind what is lost.
+With `fail_on_data_loss` a loss raises DataLossError. Otherwise the range continues after the lost messages.
 """
 
 from __future__ import annotations
@@ -72,19 +72,19 @@ from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PULLED, PullMessageResponseHeader
 from rmqd.wire.messages.sys_flag import PullSysFlag
 
-FIRST_PAUSE_SECONDS: Final = 0.1  # before the next replica is asked; doubled from pause to pause
+FIRST_PAUSE_SECONDS: Final = 0.1  # before the next replica is tried; doubles with each pause
 LONGEST_PAUSE_SECONDS: Final = 2.0
-BROKERS_LIMIT: Final = 32  # messages in an answer, unless a broker's maxTransferCountOnMessageInMemory is another one
-EMPTY_ANSWERS: Final = 5  # of a master before they are believed: its index may not have the newest messages yet
+BROKERS_LIMIT: Final = 32  # messages in a response; the broker's default for maxTransferCountOnMessageInMemory
+EMPTY_ANSWERS: Final = 5  # from a master before it is believed: its index may lack the newest messages
 
 
 class NotOnReplicaError(RemotingError):
-    """A slave does not have what is asked for; the master may."""
+    """A slave does not have the requested messages; the master may have them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dealt:
-    """Offsets from `low` to before `high` are dealt with; `found` is whether the answer has messages of them."""
+    """Offsets from `low` to before `high` are settled; `found` is whether the response has messages for them."""
 
     low: int
     high: int
@@ -93,13 +93,13 @@ class Dealt:
 
 @dataclass(frozen=True, slots=True)
 class ResetByOperator:
-    """An operator sent the group to `offset`. A broker tells that once, in place of an answer."""
+    """An operator reset the group to `offset`. The broker reports it once, instead of a normal response."""
 
     offset: int
 
 
 class Span:
-    """Offsets from `low` to before `high`, which one pull at a time is to bring; `opaque` is that of the pull."""
+    """Offsets from `low` to before `high`, for one pull at a time. `opaque` is the id of that pull."""
 
     __slots__ = ("high", "low", "opaque")
 
@@ -110,17 +110,17 @@ class Span:
 
 
 class RangePlan:
-    """One range's state; its pulls are signed by `credentials` where there are some."""
+    """The state of one range. Pulls are signed if there are `credentials`."""
 
     def __init__(self, queue_range: QueueRange, credentials: Credentials | None = None) -> None:
         self.spans: deque[Span] = deque()
-        """The spans whose pulls are under way or have to be repeated, in the queue's order."""
+        """Spans whose pulls are in flight or must be repeated, in the queue's order."""
         self.reaches_to = queue_range.start
-        """The end of the last span."""
+        """End of the last span."""
         self.lost = 0
-        """How many offsets are lost."""
+        """Number of lost offsets."""
         self.wants_route = not queue_range.replicas
-        """Whether the route has to be asked for before the next pull: see `learn` and `learn_nothing`."""
+        """Whether the route must be queried before the next pull; see `learn` and `learn_nothing`."""
         self._log = structlog.get_logger(__name__, queue=str(queue_range.queue))
         self._range = queue_range
         self._settings = queue_range.pull
@@ -131,43 +131,43 @@ class RangePlan:
         self._turn = 0
         self._stride = self._longest = self._settings.batch_size
         self._empty_answers = 0
-        self._doubts_route = False  # whether a master reported a loss, and the route has to confirm that it is master
-        self._is_confirmed = False  # whether the route was asked for after that report
-        self._failures = 0  # since something was dealt with
-        self._failing_since = 0.0  # when the first of them was
+        self._doubts_route = False  # a master reported a loss; the route must confirm that it is the master
+        self._is_confirmed = False  # the route was queried after that report
+        self._failures = 0  # since the last settled offset
+        self._failing_since = 0.0  # time of the first of them
         self._given_up_by: RmqdError | None = None
         self._pause_due = 0.0
 
     @property
     def more(self) -> bool:
-        """Whether a part of the range is not dealt with."""
+        """Whether part of the range is not settled."""
         return self.reaches_to < self._range.end or bool(self.spans)
 
     @property
     def awaited(self) -> int:
-        """How many messages the pulls of all spans may bring."""
+        """Maximum number of messages that the pulls of all spans may return."""
         return sum(map(self._batch_size, self.spans))
 
     @property
     def is_half_answered(self) -> bool:
-        """Whether no more than half of the spans are left that there may be."""
+        """Whether at most half of the possible spans are left."""
         return len(self.spans) <= self._settings.in_flight // 2
 
     @property
     def address(self) -> str:
-        """The replica to pull from. Raises RouteNotFoundError while none is known."""
+        """The replica to pull from. Raises RouteNotFoundError if none is known."""
         if not self._replicas:
             missing = f"no address is known for broker {self._range.broker_name}"
             raise RouteNotFoundError(self._range.topic, missing)
         return self._replica.address
 
     def take_pause(self) -> float:
-        """Seconds to wait before the next pull; told once."""
+        """Return how long to wait before the next pull, in seconds, and reset the pause."""
         pause, self._pause_due = self._pause_due, 0.0
         return pause
 
     def extend(self) -> bool:
-        """Add a span, unless all pulls that may be are under way or the range ends. Returns whether it added one."""
+        """Add a span, unless the maximum of pulls is in flight or the range ends. Return whether one was added."""
         end = self._range.end
         if len(self.spans) >= (1 if self._one_by_one else self._settings.in_flight) or self.reaches_to >= end:
             return False
@@ -177,7 +177,7 @@ class RangePlan:
         return True
 
     def requests(self) -> Iterator[tuple[int, bytes]]:
-        """The opaque and the frame of a pull, for each span that has none under way; the span has one from then on."""
+        """Yield opaque and frame of a new pull for each span without a pull in flight."""
         for span in self.spans:
             if span.opaque is None:
                 span.opaque = next(OPAQUE)
@@ -187,12 +187,12 @@ class RangePlan:
     def answered(
         self, reply: RemotingCommand, broken: str | None = None, cut_at: int | None = None
     ) -> Dealt | ResetByOperator | None:
-        """Settle the first span by the answer to its pull: it ends, or its start moves up.
+        """Settle the first span with the response to its pull: the span ends, or its start moves up.
 
-        Returns None if the same offset will be pulled again.
+        Return None if the same offset must be pulled again.
 
-        `broken` says why the bytes of an answer are no messages; None if they are. The messages from the offset
-        `cut_at` on were not taken, as there was no room.
+        `broken` is why the bytes of a response are damaged; None if they are not. Messages from the offset `cut_at` on
+        were not taken, for lack of room.
         Raises DataLossError, which is final, and errors to be passed to `failed`: BrokerError for a refusal,
         ProtocolError, NotOnReplicaError.
         """
@@ -203,7 +203,7 @@ class RangePlan:
             raise BrokerError.of(code, reply.remark, self._range.broker_name)
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
         if is_found and broken is not None:
-            raise ProtocolError(f"the answer to a pull at offset {span.low} is damaged: {broken}")
+            raise ProtocolError(f"the response to a pull at offset {span.low} is damaged: {broken}")
         following = header.next_begin_offset if cut_at is None else cut_at
         goes_on = following > span.low
         if is_moved and reply.remark == OPERATOR_RESET:
@@ -225,10 +225,10 @@ class RangePlan:
         return self._lose(span, until, (first, header.max_offset))
 
     def failed(self, error: RmqdError, now: float) -> None:
-        """An attempt ended with this error: turn to the next replica after a pause. Pulls under way are forgotten.
+        """Report a failed attempt: the next replica is tried after a pause. Pulls in flight are forgotten.
 
-        Raises the error if no later attempt may succeed. When the patience is over the error is kept: the next answer
-        about the route decides between this error and a loss.
+        Raises the error if no later attempt can succeed. When the patience is over, the error is kept: the next route
+        query decides between this error and a loss.
         """
         if self._given_up_by is not None or not self._may_pass(error):
             raise error
@@ -237,7 +237,7 @@ class RangePlan:
         if not self._failures:
             self._failing_since = now
         if now - self._failing_since >= self._settings.patience_seconds:
-            is_damage = isinstance(error, ProtocolError)  # which does not name the queue
+            is_damage = isinstance(error, ProtocolError)  # its text does not name the queue
             self._given_up_by = ProtocolError(f"{self._range.queue}: {error}") if is_damage else error
             return
         self._log.warning("spark.pull_failed", error=str(error))
@@ -246,9 +246,9 @@ class RangePlan:
         self._pause_due = doubled(FIRST_PAUSE_SECONDS, self._failures, LONGEST_PAUSE_SECONDS)
 
     def learn(self, replicas: Sequence[Replica]) -> None:
-        """Use the replicas that the topic's route names; if they changed, begin with the first.
+        """Use the replicas in the topic's route. If they changed, start with the first.
 
-        If the route names none, the known ones are kept. Raises DataLossError, and the error that `failed` has kept.
+        If the route names none, the known ones are kept. Raises DataLossError, or the error that `failed` has kept.
         """
         self.wants_route = False
         if self._given_up_by is not None:
@@ -263,7 +263,7 @@ class RangePlan:
         self._doubts_route = False
 
     def learn_nothing(self, error: RmqdError) -> None:
-        """No name server answered: pull by what is known. Raises the error if that is not enough."""
+        """Continue with the known replicas, because no name server answered. Raises `error` if none is known."""
         if self._given_up_by is not None:
             raise self._given_up_by
         if not self._replicas or self._doubts_route:
@@ -282,7 +282,7 @@ class RangePlan:
         return min(self._settings.batch_size, span.high - span.low)
 
     def _may_pass(self, error: RmqdError) -> bool:
-        """Whether an attempt that ended with this error may succeed later, or at another replica."""
+        """Return whether a later attempt, or another replica, may succeed after this error."""
         if isinstance(error, BrokerError):
             return error.retriable or error.stale_route or not self._asks_master
         return isinstance(error, (RemotingError, RouteNotFoundError, ProtocolError))
@@ -292,25 +292,25 @@ class RangePlan:
         return NotOnReplicaError(
             self._range.broker_name,
             f"slave {replica.broker_id} ({replica.address}) does not have offset {offset} yet; "
-            "its master has to be asked",
+            "the master must be asked",
         )
 
     def _go_on(self, span: Span, following: int, *, found: bool) -> Dealt:
         self._is_confirmed = False
         if not self._one_by_one:
-            # a broker limits the messages and the bytes of an answer: make spans as long as its answers are
+            # the broker limits messages and bytes of a response: make spans as long as its responses
             if following >= span.high:
                 self._stride = min(2 * self._stride, self._longest)
             else:
                 self._stride = max(1, following - span.low)
-                if self._stride >= BROKERS_LIMIT:  # of messages, not of bytes: longer spans would be cut again
+                if self._stride >= BROKERS_LIMIT:  # limited by messages, not bytes: longer spans would be cut again
                     self._longest = self._stride
         return self._settle(span, following, found=found)
 
     def _lose(self, span: Span, until: int, held: tuple[int, int] | None) -> Dealt:
-        """The messages from the span's start to before `until` are lost.
+        """Report the messages from the span's start to before `until` as lost.
 
-        `held` are the first offset that the broker has and the one behind its last; None if the broker is gone.
+        `held` is the broker's first offset and the one after its last; None if the broker is missing.
         """
         low, high = span.low, min(until, self._range.end)
         if self._range.fail_on_data_loss:
@@ -328,7 +328,7 @@ class RangePlan:
         self._lose(rest, rest.high, None)
 
     def _settle(self, span: Span, offset: int, *, found: bool) -> Dealt:
-        """Move a span's start to `offset`, or end the span; the patience begins anew."""
+        """Move a span's start to `offset`, or end the span. The patience starts again."""
         self._failures = self._empty_answers = 0
         dealt = Dealt(span.low, min(offset, span.high), found)
         if dealt.high == span.high:

@@ -1,8 +1,8 @@
-"""Stored messages decoded straight into columns, many at once: their bytes are looked at by numpy and Arrow.
+"""Decodes many stored messages at once into columns, using numpy and Arrow.
 
-The layout is that of `rmqd.wire.messages.message`. Replies are kept as they came until there are enough for a batch;
-then each field of all of them is read in one go. What is done for each message by itself is finding its end
-(`framed_reply`), and its CRC.
+The layout is the same as in `rmqd.wire.messages.message`. Responses are kept unparsed until they fill a batch; then
+each field of all messages is read in one step. Only finding the end of a message (`framed_reply`) and checking its CRC
+is done for each message separately.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from rmqd.wire.messages.sys_flag import BORN_HOST_V6, COMPRESSED, KNOWN, NEED_UN
 
 try:
     from zlib_ng.zlib_ng import crc32
-except ImportError:  # an older environment on a cluster, or a machine that it is not built for
+except ImportError:  # an older environment on a cluster, or a platform without zlib_ng
     from zlib import crc32
 
 V4_BYTES: Final = 8
 V6_BYTES: Final = 20
 
-# up to the two hosts, whose length depends on sys_flag
+# up to the two hosts, whose length depends on `sys_flag`
 _HEAD: Final = np.dtype(
     [
         ("store_size", ">u4"),
@@ -46,24 +46,24 @@ _HEAD: Final = np.dtype(
         ("born_timestamp", ">i8"),
     ]
 )
-# after the second one; between the two is `store_timestamp`
+# after the second host; `store_timestamp` is between the hosts
 _TAIL: Final = np.dtype([("reconsume_times", ">i4"), ("prepared_transaction_offset", ">i8"), ("body_size", ">u4")])
 _LONG: Final = np.dtype(">i8")
-# all of that where both hosts are IPv4: each access to a record is to memory that is not in the cache, so one is to do
+# everything, if both hosts are IPv4; one access is faster, because each access to a record misses the cache
 _HOSTS: Final = [("born_host", ">i8"), ("store_timestamp", ">i8"), ("store_host", ">i8")]
 _WHOLE: Final = np.dtype([*_HEAD.descr, *_HOSTS, *_TAIL.descr])
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The queue that messages are of. With `tags`, only those are wanted that have one of them."""
+    """The queue of messages. If `tags` is not empty, only messages with one of these tags are wanted."""
 
     queue: MessageQueue
     tags: frozenset[str] = frozenset()
 
 
 class Records:
-    """Grows by replies; `finish` decodes all of them."""
+    """Collects responses; `finish` decodes all of them."""
 
     __slots__ = ("_count", "_origins", "_parts", "_replies", "_runs", "size_bytes")
 
@@ -73,15 +73,15 @@ class Records:
         self._parts: list[memoryview] = []
         self._count = 0
         self._runs: list[int] = []
-        # of each reply: offsets, how far its records move in `_parts`, whose they are; how many they are
+        # for each response: first and end offset, index of its origin, shift of its records in `_parts`, record count
         self._replies: list[tuple[int, int, int, int, int]] = []
 
     def __len__(self) -> int:
-        """How many there are, those that are not to be taken included."""
+        """Return the number of records, including unwanted ones."""
         return self._count
 
     def add(self, reply: FramedReply, low: int, high: int, origin: Origin) -> None:
-        """Take the records of a reply that they fill: those of the offsets from `low` to before `high`."""
+        """Add the records of a response. Wanted are the offsets from `low` to before `high`."""
         if not self._origins or self._origins[-1] is not origin:
             self._origins.append(origin)
         self._parts.append(memoryview(reply.data)[reply.start :])
@@ -92,10 +92,10 @@ class Records:
         self.size_bytes += len(reply.data) - reply.start
 
     def finish(self, *, permissive: bool = False, check_crc: bool = True) -> Decoded:
-        """Decode all that was added and is wanted.
+        """Decode all wanted messages.
 
-        Raises ProtocolError, unless it is `permissive`, for a record that is taken and whose body cannot be
-        decompressed or, with `check_crc`, does not match its CRC.
+        Unless `permissive`, raises ProtocolError for a message whose body cannot be decompressed, or whose CRC does not
+        match if `check_crc` is set.
         """
         data = b"".join(self._parts)
         replies = np.array(self._replies or [(0, 0, 0, 0, 0)], np.int64).T
@@ -107,20 +107,20 @@ class Records:
             data, starts, rows = unwrapped(data, starts, layout.ends, batches)
             layout, lows, highs, origins = _Layout(data, starts), lows[rows], highs[rows], origins[rows]
         offsets, is_batch = layout.head["queue_offset"], (layout.head["sys_flag"] & NEED_UNWRAP) != 0
-        # a batch that could not be taken apart may begin before the range and have members in it
+        # a batch that cannot be unpacked may start before the range and have members in it
         taken = ((lows <= offsets) | is_batch) & (offsets < highs)
         if any(origin.tags for origin in self._origins):
             present = PropertyArrays(layout.properties()).column(TAGS).to_pylist()
             wanted = [self._origins[place].tags for place in origins.tolist()]
             fits = [not tags or tag in tags for tag, tags in zip(present, wanted, strict=True)]
-            taken &= np.array(fits, np.bool_) | is_batch  # a batch has no tag: its members have
+            taken &= np.array(fits, np.bool_) | is_batch  # a batch has no tag; its members do
         if not taken.all():
             layout, origins = _Layout(data, starts[taken]), origins[taken]
         return Decoded(layout, self._origins, origins, permissive=permissive, check_crc=check_crc)
 
 
 class _Layout:
-    """Where each field of a record lies in the bytes of a reply."""
+    """The positions of the fields in the bytes of the responses."""
 
     def __init__(self, data: bytes, starts: Ints) -> None:
         self.data = data
@@ -160,13 +160,13 @@ class _Layout:
 
 
 class Decoded:
-    """The messages of a batch. `bodies` are decompressed; `errors` has, by row, why one has no body."""
+    """The decoded messages. `bodies` are decompressed; `errors` contains, by row, why a message has no body."""
 
     def __init__(
         self, layout: _Layout, origins: list[Origin], origin_of: Ints, *, permissive: bool, check_crc: bool
     ) -> None:
         self.queues = [origin.queue for origin in origins]
-        """The queues that messages may be of."""
+        """The queues that messages may belong to."""
         self._queue_of = origin_of
         self._layout = layout
         self.errors: dict[int, str] = {}
@@ -180,7 +180,7 @@ class Decoded:
         return len(self._layout.starts)
 
     def fixed(self, name: str) -> Array:
-        """A field of fixed place and size, as the machine has its numbers."""
+        """Return a field with a fixed size, in native byte order."""
         layout = self._layout
         if name == "store_timestamp" and layout.any_long:
             values = gather(layout.data, _LONG, layout.store_timestamps)
@@ -189,13 +189,13 @@ class Decoded:
         return values.astype(values.dtype.newbyteorder("="))
 
     def by_queue(self, values: list[Any], kind: pa.DataType) -> pa.Array:
-        """For each message the value of its queue: `values` are in the order of `queues`."""
+        """Return for each message the value of its queue; `values` are in the order of `queues`."""
         if len(values) == 1:
             return repeated(values[0], len(self), kind)
         return pa.array(values, kind).take(pa.array(self._queue_of))
 
     def topics(self) -> pa.Array:
-        """The names that the records have."""
+        """Return the topics in the records."""
         data, starts, ends = self._layout.data, self._layout.topic_starts, self._layout.topic_ends
         name = common_value(data, starts, ends)
         if name is None:
@@ -203,11 +203,11 @@ class Decoded:
         return repeated(name.decode("utf-8", "replace"), len(self), pa.string())
 
     def properties(self) -> pa.Array:
-        """The properties as they are stored, as bytes."""
+        """Return the stored properties, as bytes."""
         return self._layout.properties()
 
     def hosts(self, name: str) -> Array | list[bytes]:
-        """`born_host` or `store_host` as it is stored: as numbers of 8 bytes, or, where one is IPv6, as bytes."""
+        """Return the stored `born_host` or `store_host`: 8-byte numbers, or bytes if any host is IPv6."""
         layout = self._layout
         if not layout.any_long:
             return layout.head[name]
@@ -219,7 +219,7 @@ class Decoded:
 
     def _check_crc(self, stored: pa.Array, *, permissive: bool) -> None:
         found = np.fromiter(map(crc32, parts(stored)), np.uint32, len(stored))
-        # Java keeps 31 of its bits
+        # Java stores 31 bits of the CRC
         for row in np.flatnonzero((found ^ self._layout.head["body_crc"]) & 0x7FFFFFFF).tolist():
             self._corrupt(row, "the CRC of its body does not match", permissive=permissive)
 

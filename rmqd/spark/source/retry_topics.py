@@ -1,7 +1,7 @@
-"""Has brokers make the retry topic of a stream's group: without it mqadmin cannot show how far the group is.
+"""Creates the retry topic of a stream's group, because mqadmin needs it to show the group's progress.
 
-`mqadmin consumerProgress -g` asks the brokers in the route of the group's retry topic. A broker makes that topic when a
-consumer of the group connects, and a stream is no member of its group.
+`mqadmin consumerProgress -g` asks the brokers in the route of the group's retry topic. A broker creates that topic when
+a consumer of the group connects, and a stream is not a member of its group.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from rmqd.wire.topics import retry_topic
 
 log = structlog.get_logger(__name__)
 
-AGAIN_SECONDS: Final = 60.0  # before brokers that did not make it are asked again
+AGAIN_SECONDS: Final = 60.0  # before a failed attempt is repeated
 
 
 class RetryTopics:
-    """At which brokers the retry topic of a group is. Each is asked to make it once."""
+    """The brokers that have the retry topic of a group. Each is asked once to create it."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -31,9 +31,9 @@ class RetryTopics:
         self._rests_until = 0.0
 
     def ensure(self, cluster: Cluster, queues: Collection[MessageQueue]) -> None:
-        """Have the brokers of these queues make it, if nobody is connected in the group.
+        """Create the topic at the brokers of these queues, if no consumer is connected in the group.
 
-        Raises nothing: the group's offsets are right without the topic, and are only not shown.
+        Raises nothing: without the topic the group's offsets are correct, and only not displayed.
         """
         missing = {queue.broker_name for queue in queues} - self._brokers
         if not missing or time.monotonic() < self._rests_until:
@@ -41,7 +41,7 @@ class RetryTopics:
         known = cluster.queues([retry_topic(self._group)])
         self._brokers |= {queue.broker_name for found in known.found.values() for queue in found}
         missing -= self._brokers
-        # without an answer of a name server it is not known where the topic is
+        # without a name server's answer, it is unknown which brokers have the topic
         is_known = all(isinstance(error, RouteNotFoundError) for error in known.failed.values())
         if missing and is_known:
             made = cluster.make_retry_topic(self._group, [one for one in queues if one.broker_name in missing])

@@ -1,4 +1,4 @@
-"""Errors of the source as Spark shows them: the reason, without pages of tracebacks."""
+"""Shows errors of the source in Spark without pages of tracebacks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rmqd.errors import RmqdError
 
 @contextlib.contextmanager
 def reason_first() -> Iterator[None]:
-    """Make Spark show the text of an RmqdError, instead of a traceback that ends with the text. Also a decorator.
+    """Make Spark show the text of an RmqdError instead of a traceback. Also a decorator.
 
-    Spark reads an environment variable of its process for that. The process ends with the error.
+    Spark reads an environment variable of the process, which ends with the error.
     """
     try:
         yield

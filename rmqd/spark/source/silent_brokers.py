@@ -1,4 +1,4 @@
-"""Brokers that do not tell where their queues end while others do: a query goes on without those queues."""
+"""Brokers that do not answer while others do. A query continues without their queues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 class BrokerSilentError(RemotingError):
-    """A broker has not answered for too long where its queues end."""
+    """A broker did not return the end offsets of its queues for too long."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class _Silence:
     asking: Future[Answers[int]] | None = None
 
     def told(self, cluster: Cluster, queues: Collection[MessageQueue]) -> Answers[int]:
-        """What the broker has answered since it was asked last. If it is not being asked, it is from now on."""
+        """Return the answers since the last call. Starts a request if none is running."""
         if self.asking is None:
             self.asking = cluster.begin_max_offsets(queues)
         elif self.asking.done():
@@ -38,23 +38,23 @@ class _Silence:
 
 
 class SilentBrokers:
-    """Since when brokers are silent. Each is logged once, and once more when it answers."""
+    """The brokers that do not answer, and since when. Logged once when a broker falls silent and when it returns."""
 
     def __init__(self, patience_seconds: float) -> None:
         self._patience_seconds = patience_seconds
         self._silent: dict[str, _Silence] = {}
 
     def ends(self, cluster: Cluster, queues: Collection[MessageQueue]) -> Answers[int]:
-        """Where the queues end, as brokers tell.
+        """Return the end offsets of the queues.
 
-        No broker that is silent already is waited for: what it answers is taken by a later call. A request to one takes
-        seconds to fail, and the queues of all others would rest meanwhile.
+        Does not wait for brokers that are already silent: their answers are returned by a later call. Their requests
+        take seconds to fail, and would delay all other queues.
         """
         answers = cluster.max_offsets([one for one in queues if one.broker_name not in self._silent], of_slaves=True)
         for broker, silence in self._silent.items():
             asked = [queue for queue in queues if queue.broker_name == broker]
             told = silence.told(cluster, asked)
-            for queue in asked:  # which may be others than those that the broker was asked about
+            for queue in asked:  # may differ from the queues in the request
                 if queue in told.found:
                     answers.found[queue] = told.found[queue]
                 else:
@@ -62,7 +62,7 @@ class SilentBrokers:
         return answers
 
     def look(self, answers: Answers[int]) -> None:
-        """Note which brokers did not answer. A queue that does not exist is not counted as silence."""
+        """Record the brokers that did not answer. A missing queue does not count as silence."""
         failed: dict[str, list[MessageQueue]] = {}
         for queue in sorted(answers.failed.keys() - answers.away):
             failed.setdefault(queue.broker_name, []).append(queue)
@@ -70,7 +70,7 @@ class SilentBrokers:
         now = time.monotonic()
         for broker in sorted(self._silent.keys() - failed.keys()):
             silence = self._silent.pop(broker)
-            if broker in there:  # and is not gone from all routes
+            if broker in there:  # otherwise it is missing in all routes
                 log.info("spark.broker_returned", broker=broker, after_seconds=round(now - silence.since, 1))
         for broker, queues in sorted(failed.items()):
             error = answers.failed[queues[0]]
@@ -88,11 +88,12 @@ class SilentBrokers:
             )
 
     def raise_if_too_long(self) -> None:
-        """Raise BrokerSilentError if a broker has been silent for longer than the tolerance."""
+        """Raise BrokerSilentError if a broker has not answered for longer than the tolerance."""
         now = time.monotonic()
         for broker, silence in self._silent.items():
             seconds = now - silence.since
             if seconds >= self._patience_seconds:
                 raise BrokerSilentError(
-                    broker, f"has not told for {seconds:.0f} s where its queues end, while others did: {silence.error}"
+                    broker,
+                    f"has not returned the ends of its queues for {seconds:.0f} s while others did: {silence.error}",
                 )

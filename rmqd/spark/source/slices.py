@@ -1,4 +1,4 @@
-"""Parts of one buffer as Arrow arrays, without a Python object for each."""
+"""Slices of one buffer as Arrow arrays, without a Python object for each."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ _INT32: Final = np.int32
 
 
 def gather(data: Any, what: np.dtype[Any], places: Ints) -> Array:
-    """What lies at these places, wherever they are: to numpy an item begins at each byte of the buffer."""
+    """Return the items at arbitrary byte positions of the buffer, by treating every byte as the start of an item."""
     if not len(places):
         return np.empty(0, what)
-    # as bytes without a meaning, which numpy copies ten times as fast as fields
+    # as opaque bytes, which numpy copies ten times as fast as fields
     whole: Array = np.ndarray((len(data) - what.itemsize + 1,), f"V{what.itemsize}", data, strides=(1,))
     return whole[places].view(what)
 
 
 def column(table: Any, start: int, end: int, size: int) -> Array:
-    """The bytes from `start` to before `end` of each row of a table, whose rows have `size` bytes; no copy of them."""
+    """Return the bytes from `start` to before `end` of each row of a table, without a copy; a row has `size` bytes."""
     return np.ndarray((len(table) // size,), f"V{end - start}", table, start, (size,))
 
 
 def steps(runs: list[int]) -> Ints:
-    """The places of runs one after the other: of each run its first place, how many it has, and how far they are apart
-    stand in the list, in a row."""
+    """Return the positions in consecutive runs. The list has three numbers for each: first position, count, step."""
     firsts, counts, distances = np.array(runs, np.int64).reshape(-1, 3).T
     before = np.cumsum(counts) - counts
     places: Ints = np.repeat(firsts - before * distances, counts)
@@ -44,7 +43,7 @@ def steps(runs: list[int]) -> Ints:
 
 
 def common_value(data: Any, starts: Ints, ends: Ints) -> bytes | None:
-    """The bytes from each start to before its end, if they are the same everywhere."""
+    """Return the bytes from each start to before its end, if they are all equal, else None."""
     if not len(starts) or (ends - starts != ends[0] - starts[0]).any():
         return None
     first = bytes(memoryview(data)[starts[0] : ends[0]])
@@ -54,12 +53,12 @@ def common_value(data: Any, starts: Ints, ends: Ints) -> bytes | None:
 
 
 def cut(data: Any, starts: Ints, ends: Ints) -> pa.Array:
-    """The bytes from each start to before its end, of anything that is a buffer, as `binary`.
+    """Return the bytes from each start to before its end as `binary`. `data` is any buffer.
 
-    Each start must be at or after the end before it. Slices of one length that lie equally far apart, as in messages
-    that are alike, are columns of a table, which numpy copies twice as fast as Arrow. Arrow's arrays have no gaps
-    between their values, so one is laid over what is wanted and what is not, in turns, and Arrow copies every second
-    value out of it.
+    Each start must not be before the previous end. Slices of equal length and distance, as in similar messages, are
+    columns of a table, which numpy copies twice as fast as Arrow. For other slices, Arrow's arrays have no gaps between
+    their values; so an array is created over both wanted and unwanted bytes in turn, and Arrow copies every second
+    value.
     """
     rows = len(starts)
     if not rows:
@@ -75,7 +74,7 @@ def cut(data: Any, starts: Ints, ends: Ints) -> pa.Array:
 
 
 def parts(values: pa.Array) -> Sequence[bytes | memoryview]:
-    """The bytes of each value of a `binary` array without nulls, which begins where its buffers do."""
+    """Return the bytes of each value of a `binary` array without nulls and without an offset into its buffers."""
     _, bounds_buffer, data = values.buffers()
     bounds: Ints = np.frombuffer(bounds_buffer, _INT32, len(values) + 1)
     if size := _common(np.diff(bounds)):
@@ -86,7 +85,7 @@ def parts(values: pa.Array) -> Sequence[bytes | memoryview]:
 
 
 def texts(values: pa.Array) -> pa.Array:
-    """Bytes as strings; what is not UTF-8 gets U+FFFD in the place of its damage."""
+    """Convert bytes to strings, with U+FFFD in place of invalid UTF-8."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -94,7 +93,7 @@ def texts(values: pa.Array) -> pa.Array:
 
 
 def of_equal_length(octets: Octets, kind: pa.DataType) -> pa.Array:
-    """A value for each row: `binary`, or strings of ASCII characters."""
+    """Return an array with one value for each row, as `binary` or as ASCII strings."""
     rows, length = octets.shape
     offsets = np.arange(0, (rows + 1) * length, length, dtype=_INT32) if length else np.zeros(rows + 1, _INT32)
     whole = pa.py_buffer(np.ascontiguousarray(octets))
@@ -103,10 +102,10 @@ def of_equal_length(octets: Octets, kind: pa.DataType) -> pa.Array:
 
 @lru_cache(maxsize=32)
 def repeated(value: Any, rows: int, kind: pa.DataType) -> pa.Array:
-    """The same value in each row. Batches mostly have as many rows as the one before, so it is made once for them."""
+    """Return the same value in each row. Cached, because most batches have as many rows as the previous batch."""
     return pa.repeat(pa.scalar(value, kind), rows)
 
 
 def _common(values: Ints) -> int:
-    """The number that all of them are; 0 where they differ, or there is none."""
+    """Return the number that all values are equal to; 0 if they differ or there are none."""
     return int(values[0]) if len(values) and (values == values[0]).all() else 0

@@ -2,11 +2,11 @@
 
 All methods but `read` run in one process for each run of a query, which keeps the reader. Spark calls
 
-    initialOffset (twice, before the first batch of a new checkpoint only),
-    latestOffset(start) at every poll, idle or not; then, where that is not `start`: partitions, read, commit
+    initialOffset (twice, only before the first batch of a new checkpoint),
+    latestOffset(start) at every poll, idle or not; then, if the result differs from `start`: partitions, read, commit
 
-and compares offsets by their text. `start` is the end of the last batch that is in the checkpoint, so that is what the
-group has done: it is committed to the broker there. `commit` comes one batch late, and never for the last one.
+and compares offsets by their text. `start` is the end of the last batch in the checkpoint, which the group has
+finished, so `latestOffset` commits it to the broker. Spark calls `commit` one batch late, and never for the last batch.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ log = structlog.get_logger(__name__)
 
 
 class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One query's reader. Pickles until it is asked for offsets; `read` needs its options alone."""
+    """The reader of one query. Picklable until it is asked for offsets; `read` needs only its options."""
 
     _fails_by_silent_broker = True
-    """Whether one broker's silence beyond the tolerance ends the query: who runs one by hand sees nothing else."""
+    """Whether a broker's silence beyond the tolerance ends the query. A user who runs it by hand sees nothing else."""
     _waits_for_ends = True
-    """Whether a poll that finds nothing new waits until the queues' ends may be asked for, and asks.
+    """Whether a poll that finds nothing new waits until the ends may be queried again, and queries them.
 
-    So what was sent before the poll began is found, and `processAllAvailable` has it.
+    This finds all messages sent before the poll, so `processAllAvailable` includes them.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -74,7 +74,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @reason_first()
     def initialOffset(self) -> dict[str, Any]:
-        """Where the first batch starts. Asked twice and answered once: "latest" has moved on by then."""
+        """Return the start of the first batch. Spark asks twice, so it is resolved once: "latest" would have moved."""
         if self._initial is None:
             start = patiently(self._resolve_start, self._options.tolerance_seconds)
             self._heads.reach(start.positions)
@@ -82,7 +82,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What `latestOffset` is told in `limit`; Spark can be told one limit only, and the other is kept to anyway."""
+        """Return the `limit` for `latestOffset`. Spark accepts only one limit; the others are applied anyway."""
         if self._options.max_offsets is not None:
             return ReadMaxRows(self._options.max_offsets)
         if self._options.max_bytes is not None:
@@ -93,7 +93,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @reason_first()
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note where the queues end now: the query reads so far and ends."""
+        """Record the current ends of the queues. The query reads up to them and ends."""
         cluster = cluster_of(self._options.access)
 
         def look() -> None:
@@ -103,13 +103,13 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @reason_first()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next batch ends; `start` itself where there is none."""
+        """Return the end of the next batch; `start` itself if there is none."""
         begin = Offsets.of(start)
         self._group.commit(begin.positions)
         if self._is_held():
             return start
         is_first = start == self._initial
-        if self._heads.pinned:  # "nothing new" would end the query as done, whatever is unread
+        if self._heads.pinned:  # "nothing new" would end the query, even with unread messages
             end = patiently(lambda: self._advance(begin, limit, is_first=is_first), self._options.tolerance_seconds)
             return start if end is None else end.to_json()
         wait = self._heads.age_left_seconds if self._waits_for_ends else 0.0
@@ -126,12 +126,12 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end is None else end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the queues ended when they were last asked: a query's progress has it, and so the lag."""
+        """Return the last known ends of the queues. Spark puts them into the query's progress, which shows the lag."""
         return Offsets(self._heads.last).to_json() if self._heads.last else None
 
     @reason_first()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The ranges between two offsets: for a batch that is repeated the same as before."""
+        """Return the ranges between two offsets. A repeated batch has the same ranges."""
         cluster = cluster_of(self._options.access)
         spans = Offsets.of(start).ranges(Offsets.of(end))
         return as_partitions(self._options, ranges_of(cluster, self._options, spans))
@@ -141,11 +141,11 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition, self._options.decoding)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Called when the batch after this one is made; `latestOffset` has committed it already, where it is asked."""
+        """Called when the next batch is planned; usually `latestOffset` has already committed the offsets."""
         self._group.commit(Offsets.of(end).positions)
 
     def stop(self) -> None:
-        """Spark seldom calls this: its process is killed at the end of a query. Nothing depends on it."""
+        """Do nothing: Spark usually kills the process at the end of a query without calling this."""
 
     def _is_held(self) -> bool:
         return bool(self._options.drain_file) and Path(self._options.drain_file).exists()
@@ -156,7 +156,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         queues = self._subscribed.now(cluster)
         self._check_filter(cluster, queues)
         starts = starts_of(cluster, options, Bound("latest"), queues)
-        # so that the same comes out if the process ends before this is in the checkpoint
+        # fix the result, in case the process ends before it is in the checkpoint
         self._group.pin(starts)
         return Offsets(starts)
 
@@ -168,24 +168,24 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._silent_since = None
         if self._fails_by_silent_broker:
             self._heads.silent.raise_if_too_long()
-        # what is available now would never come to its end, waiting for more
+        # a bounded query would never end if it waited for a minimum of messages
         takes_all = isinstance(limit, ReadAllAvailable) or (self._heads.pinned and isinstance(limit, ReadMinRows))
         self._gone.look(begin, queues, heads)
         end = self._progress.next(cluster, begin, heads, takes_all=takes_all, is_bounded=self._heads.pinned)
         if end is None:
             return None
         end = self._gone.noted_in(end)
-        # the checkpoint does not have where the first batch starts: Spark asks `initialOffset` anew if it is repeated
+        # the checkpoint lacks the first batch's start: Spark calls `initialOffset` again if the batch is repeated
         return replace(end, new={**begin.positions, **end.new}) if is_first else end
 
     def _check_filter(self, cluster: Cluster, queues: frozenset[MessageQueue]) -> None:
-        """Also of queues that come later: theirs may be the first broker that cannot filter by SQL."""
+        """Check new queues as well: their broker may be the first that does not support SQL filters."""
         if queues - self._checked:
             check_filter(cluster, self._options, queues - self._checked)
             self._checked |= queues
 
     def _bear(self, error: RmqdError) -> None:
-        """No broker answers: wait for one, but not for ever."""
+        """Tolerate that no broker answers, but not longer than the tolerance."""
         now = time.monotonic()
         if self._silent_since is None:
             self._silent_since = now

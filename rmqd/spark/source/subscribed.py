@@ -1,4 +1,4 @@
-"""Which queues a query reads: those of its topics, found anew at intervals, or those that it names."""
+"""The queues that a query reads: the queues of its topics, refreshed at intervals, or the queues in `assign`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 class Subscribed:
-    """The queues of a query. What was found stays while no name server answers."""
+    """The queues of a query. The last known queues are kept while no name server answers."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -30,10 +30,10 @@ class Subscribed:
         self._gone: frozenset[str] = frozenset()
 
     def now(self, cluster: Cluster, *, all_topics: bool = True) -> frozenset[MessageQueue]:
-        """The queues as the name server tells them now.
+        """Return the queues in the current routes.
 
-        Raises RouteNotFoundError for a topic or a queue that is not there (unless `all_topics` need not be: then where
-        none of them is), and RmqdError where nobody answers.
+        Raises RouteNotFoundError for a missing topic or queue (without `all_topics` only if all topics are missing),
+        and RmqdError if no name server answers.
         """
         options = self._options
         if options.assigned:
@@ -41,12 +41,12 @@ class Subscribed:
             there = {queue for queues in found.values() for queue in queues}
             missing = sorted(set(options.assigned) - there)
             if missing:
-                raise RouteNotFoundError(missing[0].topic, f"assign names {missing[0]}, and there is no such queue")
+                raise RouteNotFoundError(missing[0].topic, f"assign names {missing[0]}, but this queue does not exist")
             self._known = frozenset(options.assigned)
         else:
             answers = cluster.queues(self._topics(cluster))
             for queue in _without_route(answers):
-                # retries of which there are none yet, or a pattern's topic that is gone since it was listed
+                # a retry topic without retries so far, or a topic of the pattern that was deleted since it was listed
                 is_named = queue.topic in options.topics
                 if not is_named or (not all_topics and answers.found):
                     del answers.failed[queue]
@@ -56,7 +56,7 @@ class Subscribed:
         return self._known
 
     def refreshed(self, cluster: Cluster) -> frozenset[MessageQueue]:
-        """The queues as they were found, not longer than `routeRefreshMs` ago where a name server answers."""
+        """Return the queues, refreshed if the last refresh is `routeRefreshMs` ago and a name server answers."""
         options, now = self._options, time.monotonic()
         if self._looked_at is not None and now - self._looked_at < options.route_refresh_seconds:
             return self._known

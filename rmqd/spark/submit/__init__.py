@@ -1,8 +1,8 @@
-"""Groups on clusters: a packed environment, and what spark-submit is told.
+"""Groups on clusters: packed environments, and the options for spark-submit.
 
-The driver on the cluster runs the group as `rmqd spark run` does, by `engine.foreground`.
+The driver on the cluster runs the group like `rmqd spark run`, with `engine.foreground`.
 
-    run, submission                   `rmqd spark submit`: runs spark-submit; what it asks of it
+    run, submission                   `rmqd spark submit`: runs spark-submit; its options
     submitted                         the main program of the driver on the cluster
-    packed_environment, packed_files  the archive for executors, and what goes into it
+    packed_environment, packed_files  the archive for executors, and its files
 """

@@ -1,8 +1,8 @@
-"""A packed environment: an archive with rmqd, plugins and what they need, which Spark unpacks beside each executor.
+"""A packed environment: an archive with rmqd, plugins and their dependencies, which Spark unpacks for each executor.
 
-It has no interpreter of its own. `bin/python` in it is a launcher: it takes the node's Python, which must be of the
-same version, and puts what lies in `lib` first on its path. So the archive can be unpacked anywhere, and a node whose
-Python does not fit says so.
+It contains no interpreter. Its `bin/python` is a launcher that starts the node's Python, which must have the same
+version, with `lib` first on the path. So the archive can be unpacked anywhere, and a node without a suitable Python
+reports that.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Final
 from rmqd.spark.submit.packed_files import PackedFile
 
 NAME: Final = "environment"
-"""The folder as executors see it, in the one that they run in."""
+"""Name of the unpacked folder in an executor's working directory."""
 PYTHON: Final = f"./{NAME}/bin/python"
-COMPRESSION: Final = 1  # a third of the time of the usual 6, for a tenth more bytes
+COMPRESSION: Final = 1  # takes a third of the time of the usual 6, and a tenth more space
 
 _LAUNCHER: Final = """#!/bin/sh
 # The Python of rmqd's packed environment: this node's own, with what lies beside.
@@ -39,7 +39,7 @@ exit 127
 
 
 def pack(files: Iterable[PackedFile], archive: Path) -> None:
-    """Write the archive, or nothing. Raises OSError."""
+    """Write the archive completely, or not at all. Raises OSError."""
     handle, unfinished = tempfile.mkstemp(dir=archive.parent, prefix=f".{archive.name}-")
     try:
         with os.fdopen(handle, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz", compresslevel=COMPRESSION) as tar:
@@ -53,7 +53,7 @@ def pack(files: Iterable[PackedFile], archive: Path) -> None:
 
 
 def launcher() -> str:
-    """The text of `bin/python`, for the version of this Python."""
+    """Return the text of `bin/python`, for the version of this Python."""
     major, minor = sys.version_info[:2]
     return _LAUNCHER % {"major": major, "minor": minor, "platform": sysconfig.get_platform()}
 
@@ -66,7 +66,7 @@ def _add_launcher(tar: tarfile.TarFile) -> None:
 
 
 def _of_nobody(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Whoever unpacks it may read it, and the packing user's name is nobody's business."""
+    """Make an entry readable for all users, and remove the name of the packing user."""
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     entry.mode = 0o755 if entry.mode & 0o111 else 0o644

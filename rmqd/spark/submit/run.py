@@ -1,4 +1,4 @@
-"""Submits a group to a cluster: writes what spark-submit needs into a folder, runs it, and ends it in order."""
+"""Submits a group to a cluster: writes the files for spark-submit into a folder, runs it, and stops it gracefully."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 
 
 def find_spark_submit(spark_home: str = "") -> str:
-    """The program: of this folder, of SPARK_HOME, or what PySpark brought. Raises RmqdError where there is none."""
+    """Return the path of spark-submit: from this folder, SPARK_HOME, or PySpark. Raises RmqdError if it is missing."""
     for source, home in (("--spark-home", spark_home), ("SPARK_HOME", os.environ.get("SPARK_HOME", ""))):
         if home:
             program = Path(home).absolute() / "bin" / "spark-submit"
             if not os.access(program, os.X_OK):
-                raise RmqdError(f"{source} is {home}, and there is no program {program}")
+                raise RmqdError(f"{source} is {home}, but there is no program {program}")
             return str(program)
     found = find_spec("pyspark")
     if found is None or found.origin is None:
-        raise RmqdError("there is no spark-submit: pip install 'rmqd[spark]' brings one, or SPARK_HOME names Spark")
+        raise RmqdError("there is no spark-submit; run pip install 'rmqd[spark]', or set SPARK_HOME")
     return str(Path(found.origin).parent / "bin" / "spark-submit")
 
 
 def write_folder(submission: Submission, folder: Path) -> None:
-    """Write the files that the command names. They hold what the configuration holds, passwords too: for us alone."""
+    """Write the files that the command names, readable only for this user: they contain the configured passwords."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     (folder / MAIN).write_text(_MAIN_PROGRAM)
     _write_private(folder / ORDER, pickle.dumps(submission.order))
@@ -58,15 +58,16 @@ def write_folder(submission: Submission, folder: Path) -> None:
 
 
 def run(submission: Submission, spark_submit: str, folder: Path) -> int:
-    """Run spark-submit until it ends; its exit code. A signal ends the group in order, a second one at once.
+    """Run spark-submit until it ends, and return its exit code.
 
-    A driver here that ended in order counts as success, whatever the Java machine says of the signal. Raises OSError.
+    A signal ends the group gracefully, a second one at once. A local driver that ended gracefully counts as success,
+    regardless of the JVM's exit code after the signal. Raises OSError.
     """
     with (
         subprocess.Popen(
             submission.command(spark_submit, folder),
             cwd=folder,
-            start_new_session=True,  # a terminal's Ctrl-C is for us, and we hand it on
+            start_new_session=True,  # Ctrl-C in a terminal should reach only this process, which forwards it
             preexec_fn=_end_with_parent,
             stdin=subprocess.DEVNULL,
         ) as process,
@@ -98,7 +99,7 @@ def _handing_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def _end_with_parent() -> None:
-    """In the child, before it is spark-submit: end in order also where nobody is left to hand a signal on. On Linux."""
+    """Run in the child before spark-submit: on Linux, end it gracefully if this process dies."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -110,10 +111,10 @@ def _write_private(path: Path, content: bytes) -> None:
 
 
 def _escaped(value: str) -> str:
-    """As Java's properties have it."""
+    """Escape a value for Java's properties files."""
     return value.replace("\\", "\\\\").replace("\n", "\\n")
 
 
 def remove_folder(folder: Path) -> None:
-    """What a submission wrote; the order may hold passwords."""
+    """Remove the files of a submission, which may contain passwords."""
     shutil.rmtree(folder, ignore_errors=True)

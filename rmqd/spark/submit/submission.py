@@ -1,8 +1,8 @@
-"""What `rmqd spark submit` asks of spark-submit: where a group runs on a cluster, and with what. Pure.
+"""The command line of spark-submit for `rmqd spark submit`. No I/O.
 
-Executors run the launcher of the packed environment by a path relative to their own folder. The driver's helpers for
-Python sources are started by that very path too, so the folder in which a driver runs has the same launcher: Spark
-unpacks it there in deploy mode cluster, and `write_folder` puts one there for a driver on this machine.
+Executors run the launcher of the packed environment by a path relative to their own folder. The driver's helper
+processes for Python sources are started by the same path, so the driver's folder contains the same launcher: Spark
+unpacks it there in deploy mode cluster, and `write_folder` writes one for a driver on this machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NO_ENVIRONMENT: Final = "none"
 UPLOAD_PATH: Final = "spark.kubernetes.file.upload.path"
 IMAGE: Final = "spark.kubernetes.container.image"
 IMAGE_MAIN: Final = "local:///opt/rmqd/rmqd_group.py"
-"""Where deploy/spark/Dockerfile puts the main program."""
+"""Location of the main program in the image of deploy/spark/Dockerfile."""
 IMAGE_PYTHON: Final = "/opt/rmqd/bin/python"
 MAIN: Final = "rmqd_group.py"
 ORDER: Final = "rmqd_group.order"
@@ -36,32 +36,32 @@ ENDED: Final = "ended"
 PROPERTIES: Final = "secret.properties"
 ARCHIVES: Final = "spark.archives"
 FILES: Final = "spark.files"
-# Behind --, a second one of these would take the place of ours.
+# If repeated after --, these would override rmqd's own options.
 TAKEN: Final = {
-    "--master": "before --, as an option of rmqd spark submit",
-    "--deploy-mode": "before --, as an option of rmqd spark submit",
+    "--master": "the option --master before --",
+    "--deploy-mode": "the option --deploy-mode before --",
     "--archives": f"{ARCHIVES} in the group's spark.conf",
     "--files": f"{FILES} in the group's spark.conf",
     "--properties-file": "the group's spark.conf",
 }
 PATHS: Final = (ARCHIVES, FILES, "spark.jars", "spark.submit.pyFiles")
-# What Spark itself does not show in its user interface: `spark.redaction.regex`.
+# Properties that Spark itself hides in its user interface: `spark.redaction.regex`.
 SECRET: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """One group that is to run on a cluster."""
+    """One group to run on a cluster."""
 
     order: GroupOrder
     master: str
     deploy_mode: str
     conf: Mapping[str, str]
-    """Properties of the session, those of the group among them."""
+    """Properties of the session, including the group's."""
     environment: str
-    """The archive, as a path or a URL; empty: rmqd is installed wherever Spark runs."""
+    """The archive, as a path or a URL; empty if rmqd is installed on all nodes."""
     passed: Sequence[str] = ()
-    """Options of spark-submit that are handed on as they are."""
+    """Options that are passed to spark-submit unchanged."""
 
     @property
     def is_here(self) -> bool:
@@ -74,15 +74,15 @@ class Submission:
         return self.master.startswith("k8s://")
 
     def command(self, spark_submit: str, folder: Path) -> list[str]:
-        """The command line; the files that it names are written by `write_folder`."""
+        """Return the command line. The files that it names are written by `write_folder`."""
         return [spark_submit, *self._options(folder), *self.passed, *self._program(folder)]
 
     def public_conf(self) -> dict[str, str]:
-        """What may stand in a command line, which every user of this machine can read."""
+        """Return the properties for the command line, which every user of this machine can read."""
         return {key: value for key, value in self._all_conf().items() if not SECRET.search(key)}
 
     def secret_conf(self) -> dict[str, str]:
-        """What goes by a file instead."""
+        """Return the properties for a private file."""
         return {key: value for key, value in self._all_conf().items() if SECRET.search(key)}
 
     def _all_conf(self) -> dict[str, str]:
@@ -123,7 +123,7 @@ def submission_of(
     environment: str = "",
     passed: Sequence[str] = (),
 ) -> Submission:
-    """What to submit; `conf` are the session's properties. Raises ConfigError where the group cannot run so."""
+    """Return the submission of a group; `conf` are the session's properties. Raises ConfigError if they are invalid."""
     settings = order.settings.spark or SparkConfig()
     submission = Submission(
         order=order,
@@ -139,7 +139,7 @@ def submission_of(
 
 
 def _placed(value: str) -> str:
-    """Paths, separated by commas, as they are to be named from another folder, in which spark-submit runs."""
+    """Make paths, separated by commas, absolute, because spark-submit runs in another folder."""
     return ",".join(os.path.abspath(one) if os.path.exists(one.partition("#")[0]) else one for one in value.split(","))
 
 
@@ -147,36 +147,36 @@ def _problems(submission: Submission, settings: SparkConfig) -> Iterator[str]:
     at = f"groups.{submission.order.name}"
     master, is_here = submission.master, submission.is_here
     if submission.order.settings.engine != "spark":
-        yield f"{at}.engine: {submission.order.settings.engine} is not run by Spark; accepted: spark"
+        yield f"{at}.engine: {submission.order.settings.engine} does not run on Spark; expected spark"
         return
     if master.startswith("local"):
         yield (
-            f"{at}.spark.master: {master} is this machine alone; accepted by rmqd spark submit: spark://HOST:7077, "
-            f"yarn or k8s://URL, there or by --master. rmqd spark run {submission.order.name} runs it here"
+            f"{at}.spark.master: {master} is only this machine; rmqd spark submit expected spark://HOST:7077, "
+            f"yarn or k8s://URL, here or in --master. To run it here, use rmqd spark run {submission.order.name}"
         )
         return
     for option in submission.passed:
         name = option.partition("=")[0]
         if name in TAKEN:
-            yield f"{name} behind --: rmqd spark submit sets it; accepted: {TAKEN[name]}"
+            yield f"{name} after --: rmqd spark submit sets it; use {TAKEN[name]}"
     if submission.deploy_mode not in DEPLOY_MODES:
-        yield f"{at}.spark.conf.{DEPLOY_MODE}: {submission.deploy_mode!r}; accepted: {' | '.join(DEPLOY_MODES)}"
+        yield f"{at}.spark.conf.{DEPLOY_MODE}: {submission.deploy_mode!r}; expected {' | '.join(DEPLOY_MODES)}"
         return
     if master.startswith("spark://") and not is_here:
         yield (
-            f"{at}.spark.master: deploy mode cluster: a standalone cluster takes no drivers in Python; accepted: "
-            "client, or a cluster of YARN or Kubernetes"
+            f"{at}.spark.master: a standalone cluster does not support deploy mode cluster for drivers in Python; "
+            "expected deploy mode client, or a cluster of YARN or Kubernetes"
         )
     if not is_here and "://" not in settings.checkpoint:
-        told = f"{settings.checkpoint} is" if settings.checkpoint else "missing, which is"
+        told = f"{settings.checkpoint} is" if settings.checkpoint else "missing, and the default is"
         yield (
-            f"{at}.spark.checkpoint: {told} a folder of whichever machine the driver runs on, which in deploy mode "
-            "cluster is another one each time; accepted: a URL, such as s3a://bucket/checkpoints/ or hdfs:///checkpoints/"
+            f"{at}.spark.checkpoint: {told} a folder of the driver's machine, and in deploy mode cluster each start "
+            "may use another machine; expected a URL, such as s3a://bucket/checkpoints/ or hdfs:///checkpoints/"
         )
     if submission.on_kubernetes and IMAGE not in submission.conf:
-        yield f"{at}.spark.conf.{IMAGE}: missing; accepted: the image of deploy/spark/Dockerfile, in your registry"
+        yield f"{at}.spark.conf.{IMAGE}: missing; expected the image of deploy/spark/Dockerfile, in your registry"
     if submission.on_kubernetes and not is_here and UPLOAD_PATH not in submission.conf:
         yield (
-            f"{at}.spark.conf.{UPLOAD_PATH}: missing; accepted: a URL by which the driver is given the group's "
-            "configuration, such as s3a://bucket/upload. deploy/spark/rmqd-group.yaml does without"
+            f"{at}.spark.conf.{UPLOAD_PATH}: missing; expected a URL for passing the group's configuration to the "
+            "driver, such as s3a://bucket/upload. deploy/spark/rmqd-group.yaml does not need it"
         )

@@ -1,8 +1,8 @@
-"""The main program of a driver that spark-submit started: runs one group until it is told to stop.
+"""The main program of a driver that spark-submit started: runs one group until it is stopped.
 
-The first to hear of a stop is spark-submit's Java machine, and where it ends, Spark's own hooks would stop the session
-under the running micro-batch. So one of ours comes before them: it has the group end in order, and holds up the machine
-meanwhile. Without spark-submit the signals come to this process, and do the same.
+spark-submit's JVM receives a stop signal first, and Spark's own shutdown hooks would stop the session during the
+running micro-batch. So rmqd's hook runs before them: it ends the group gracefully, and delays the JVM's exit until
+then. Without spark-submit, this process receives the signals, and does the same.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from rmqd.spark.group_order import GroupOrder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FIRST: Final = 1000  # priority of the hook; Spark's own have 40
-GRACE_SECONDS: Final = 15.0  # beyond the group's shutdown_timeout
+FIRST: Final = 1000  # priority of the hook; Spark's own hooks have 40
+GRACE_SECONDS: Final = 15.0  # after the group's shutdown_timeout
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the group; the exit code."""
+    """Run the group, and return the exit code."""
     asked = _parser().parse_args(arguments)
     try:
         order = _order(asked)
     except (RmqdError, OSError) as error:
         problems = error.problems if isinstance(error, ConfigError) else [error]
         for problem in problems:
-            print(f"rmqd: {problem}", file=sys.stderr)  # noqa: T201 for a person, or the cluster's log
+            print(f"rmqd: {problem}", file=sys.stderr)  # noqa: T201 for a user, or the cluster's log
         return ExitCode.CONFIG
     return run(order, asked.ended)
 
 
 def run(order: GroupOrder, ended: Path | None = None) -> int:
-    """Run it until a signal, or until the Java machine is to end; the exit code, which is left in the file `ended`."""
+    """Run the group until a signal or the JVM's shutdown. Return the exit code, and write it into the file `ended`."""
     from rmqd.spark.engine.foreground import run_group
 
     sys.path += [folder for folder in order.import_path if folder not in sys.path]
@@ -60,7 +60,7 @@ def run(order: GroupOrder, ended: Path | None = None) -> int:
 
 
 class End:
-    """Told when the group is to end, and when it has."""
+    """Signals when the group must end, and when it has ended."""
 
     def __init__(self, patience_seconds: float) -> None:
         self.asked = threading.Event()
@@ -71,37 +71,37 @@ class End:
         self._hook: Any = None
 
     def ask(self, *_: object) -> None:
-        """As a handler of signals; a second one is in a hurry."""
+        """Called as a signal handler. A second signal forces the end."""
         if self.asked.is_set():
             self.hurried.set()
         self.asked.set()
 
     def hold_up(self, spark: SparkSession) -> None:
-        """Have the session's Java machine ask, and wait for the group's end, before it ends itself."""
+        """Make the session's JVM request the group's end, and wait for it, before it exits."""
         java_gateway: Any = import_module("pyspark.java_gateway")
         gateway: Any = spark.sparkContext._gateway
         java_gateway.ensure_callback_server_started(gateway)
         self._hooks = gateway.jvm.org.apache.hadoop.util.ShutdownHookManager.get()
-        self._hook = gateway.jvm.java.lang.Thread(_Runnable(self))  # an object of Java's, which it knows again
+        self._hook = gateway.jvm.java.lang.Thread(_Runnable(self))  # a Java object, needed to remove the hook
         seconds = int(self._patience_seconds)
         self._hooks.addShutdownHook(self._hook, FIRST, seconds, gateway.jvm.java.util.concurrent.TimeUnit.SECONDS)
 
     def let_go(self) -> None:
-        """The group has ended: the Java machine may, without asking a process that is gone by then."""
+        """Remove the hook after the group has ended, so that the JVM does not call a process that no longer exists."""
         self._done.set()
         if self._hooks is not None:
-            with suppress(Exception):  # it is ending already, or has ended
+            with suppress(Exception):  # the JVM is exiting or has exited
                 self._hooks.removeShutdownHook(self._hook)
 
     def wait(self) -> None:
-        """Ask, and wait; not for ever."""
+        """Request the end, and wait for it for a limited time."""
         self.asked.set()
         self._done.wait(self._patience_seconds)
 
 
 class _Runnable:
     class Java:
-        """Names the Java interface that py4j has this class implement."""
+        """Names the Java interface that this class implements, for py4j."""
 
         implements = ("java.lang.Runnable",)
 
@@ -109,12 +109,12 @@ class _Runnable:
         self._end = end
 
     def run(self) -> None:
-        """Called by the Java machine when it is about to end."""
+        """Called by the JVM before it exits."""
         self._end.wait()
 
 
 def _order(asked: argparse.Namespace) -> GroupOrder:
-    """Raises OSError for a file that cannot be read, ConfigError for what it has wrong."""
+    """Load the group's specification. Raises OSError for an unreadable file, ConfigError for an invalid one."""
     if asked.order is not None:
         order = pickle.loads(asked.order.read_bytes())
         assert isinstance(order, GroupOrder)
@@ -125,13 +125,15 @@ def _order(asked: argparse.Namespace) -> GroupOrder:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(MAIN_NAME, description="Run one group of rmqd in a driver of Spark's.")
+    parser = argparse.ArgumentParser(MAIN_NAME, description="Run one group of rmqd in a Spark driver.")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--order", type=Path, help="the group as rmqd spark submit wrote it down")
-    what.add_argument("--config", type=Path, help="the configuration's file or folder, with --group")
-    parser.add_argument("--group", default="", help="the group of --config; default: the only one on Spark")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as rmqd run")
-    parser.add_argument("--ended", type=Path, help="where the exit code is left once the group has ended in order")
+    what.add_argument("--order", type=Path, help="the file of the group that rmqd spark submit wrote")
+    what.add_argument("--config", type=Path, help="the configuration file or folder; use with --group")
+    parser.add_argument("--group", default="", help="the group in --config; default: the only one on Spark")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="the same as for rmqd run")
+    parser.add_argument(
+        "--ended", type=Path, help="file for the exit code, written when the group has ended gracefully"
+    )
     return parser
 
 

@@ -1,14 +1,15 @@
-"""Bodies decoded by the source: JSON, Avro and Protobuf as a column `value` of a schema that is known at `load()`.
+"""Bodies decoded by the source: JSON, Avro and Protobuf as a column `value`, with a schema known at `load()`.
 
-What does not fit the schema is null there, and the column `_bad_row` says why: no body ends a query. Decoding is
-Python's: Spark 4.3 has no function of its own for a Python source, and its Avro and Protobuf come as jars.
+A body that does not fit the schema is null there, and the column `_bad_row` contains the reason, so no body ends a
+query. Decoding is done in Python, because Spark 4.3 has no decoding functions for Python sources, and its Avro and
+Protobuf support needs additional jars.
 
-    kinds            types of columns, as SQL writes them; pure
-    fitting          values of Python made to fit a type, or refused; pure
-    inferring        the type that bodies in JSON have; pure
-    value_format     the source's options of it: format and schema, read on the driver
+    kinds            types of columns in SQL; no I/O
+    fitting          converts Python values to a type, or rejects them; no I/O
+    inferring        the type of JSON bodies; no I/O
+    value_format     the source's options for format and schema, read on the driver
     avro_value       schemas and records of Avro
-    schema_registry  what RocketMQ's schema registry says of schemas
-    protobuf_value   messages of Protobuf, by a descriptor file
+    schema_registry  schemas from RocketMQ's schema registry
+    protobuf_value   messages of Protobuf, from a descriptor file
     value_columns    the columns of a batch, on executors
 """

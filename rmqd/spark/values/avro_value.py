@@ -1,4 +1,4 @@
-"""Avro: a schema as a type, and the records of bodies."""
+"""Avro: converts a schema to a type, and decodes bodies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLAIN: Final = {
     "string": "string",
     "enum": "string",
 }
-# by the type that each is of: Avro has it mean nothing on another one
+# key: base type and logical type; Avro ignores a logical type on any other base type
 _LOGICAL: Final = {
     ("int", "date"): "date",
     ("long", "timestamp-millis"): "timestamp",
@@ -37,15 +37,15 @@ _DECIMALS: Final = (("bytes", "decimal"), ("fixed", "decimal"))
 
 
 def avro_kind(text: str) -> Kind:
-    """The struct of a record's schema. Raises ValueError for what is no schema, or has no such type."""
+    """Return a record's schema as a struct. Raises ValueError for an invalid or unsupported schema."""
     kind = _Walk().kind(_parsed(text))
     if kind.name != "struct":
-        raise ValueError(f"the schema is of {kind.sql}; accepted: a record")
+        raise ValueError(f"the schema is of type {kind.sql}; expected a record")
     return kind
 
 
 def avro_reader(text: str, *, is_registered: bool) -> Callable[[bytes], Any]:
-    """The function that reads a body's record; it raises any error for a body that has none."""
+    """Return a function that decodes bodies. It may raise any exception for an invalid body."""
     import fastavro
 
     from rmqd.typed.avro import record_reader
@@ -54,16 +54,16 @@ def avro_reader(text: str, *, is_registered: bool) -> Callable[[bytes], Any]:
 
 
 def registered_reader(text: str, registry: SchemaRegistry) -> Callable[[bytes], Any]:
-    """The function that reads a body's record by the schema that its prefix names, as the given schema has it.
+    """Return a function that decodes bodies with the schema that their prefix names, and converts to the given schema.
 
-    It raises RegistryAwayError where the registry does not answer, and any other error for a body that has no record.
+    It raises RegistryAwayError if the registry does not answer, and any other exception for an invalid body.
     """
     import fastavro
 
     from rmqd.typed.avro import read_record
 
     reader = fastavro.parse_schema(_parsed(text))
-    unknown: dict[int, str] = {}  # the words alone: an error that is kept keeps each body that it is raised for
+    unknown: dict[int, str] = {}  # only the texts: a stored exception would keep a reference to each body
 
     def read(body: bytes) -> Any:
         record_id, record = parted(body)
@@ -85,23 +85,23 @@ def _parsed(text: str) -> Any:
     try:
         schema = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"no JSON: {error}") from None
+        raise ValueError(f"not valid JSON: {error}") from None
     try:
         fastavro.parse_schema(schema)
     except Exception as error:  # noqa: BLE001  fastavro raises many kinds
-        raise ValueError(f"no schema of Avro: {error!r}") from None
+        raise ValueError(f"not a valid Avro schema: {error!r}") from None
     return schema
 
 
 class _Walk:
-    """One look through a schema, which knows the types that it has met by their full names."""
+    """Converts a schema, and remembers its named types by full name."""
 
     def __init__(self) -> None:
         self._named: dict[str, Kind] = {}
         self._under_way: list[str] = []
 
     def kind(self, schema: Any, space: str = "") -> Kind:
-        """`space` is the namespace of what is around it: of names without one."""
+        """Convert a schema. `space` is the enclosing namespace, for names without one."""
         if isinstance(schema, list):
             return self._union(schema, space)
         if isinstance(schema, str):
@@ -125,16 +125,16 @@ class _Walk:
         logical = schema["type"], str(schema.get("logicalType"))
         if logical in _DECIMALS:
             if not isinstance(precision := schema.get("precision"), int):
-                raise ValueError("a decimal has no precision; accepted: how many digits it has at most, as a number")
+                raise ValueError("a decimal has no precision; expected the maximum number of digits, as a number")
             return decimal_kind(precision, schema.get("scale", 0))
         if logical in _UNREAD:
-            raise ValueError(f"{logical[1]} has no type of Spark's here; accepted: the schema without it")
+            raise ValueError(f"{logical[1]} has no Spark type here; remove the logical type from the schema")
         return Kind(_LOGICAL[logical]) if logical in _LOGICAL else None
 
     def _record(self, schema: Mapping[str, Any], space: str) -> Kind:
         full = _full_name(schema, space)
-        if schema.get("fields") is None:  # which fastavro takes for a record without any
-            raise ValueError(f'the record {full} has no fields; accepted: {{"name": …, "type": …}} in "fields": […]')
+        if schema.get("fields") is None:  # fastavro would accept it as a record without fields
+            raise ValueError(f'the record {full} has no fields; expected {{"name": …, "type": …}} in "fields": […]')
         inner = full.rpartition(".")[0]
         self._under_way.append(full)
         kind = Kind("struct", tuple((field["name"], self.kind(field["type"], inner)) for field in schema["fields"]))
@@ -146,7 +146,7 @@ class _Walk:
         others = [member for member in members if member != "null"]
         if len(others) != 1:
             raise ValueError(
-                f"the union {json.dumps(members)[:60]} has no type of Spark's; accepted: null and one other"
+                f"the union {json.dumps(members)[:60]} has no Spark type; expected null and one other type"
             )
         return self.kind(others[0], space)
 
@@ -157,12 +157,12 @@ class _Walk:
         if full in self._named:
             return self._named[full]
         if full in self._under_way:
-            raise ValueError(f"the record {full} has itself in it, and no type of Spark's is so deep")
-        raise ValueError(f"{name} has no type of Spark's")
+            raise ValueError(f"the record {full} contains itself; Spark has no recursive types")
+        raise ValueError(f"{name} has no Spark type")
 
 
 def _full_name(schema: Mapping[str, Any], space: str) -> str:
-    """The name of a type with its namespace: that in its name, else its own, else that of what is around it."""
+    """Return the full name of a type: the namespace in its name, else its own namespace, else the enclosing one."""
     return _in_space(schema["name"], schema.get("namespace", space))
 
 

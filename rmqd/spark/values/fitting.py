@@ -1,7 +1,7 @@
-"""Values of Python made to fit a type, or refused with what is wrong. Pure.
+"""Converts Python values to a type, or rejects them with a reason. No I/O.
 
-What JSON does not have comes as text: dates and times in ISO 8601, bytes in base64. Its numbers with a point come as
-decimals, which have all of their digits.
+Values that JSON lacks are given as text: dates and times in ISO 8601, bytes in base64. JSON numbers with a decimal
+point are given as decimals, which keep all digits.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Fit = Callable[[Any], Any]
 
 _BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _LARGEST_FLOAT: Final = 3.4028235677973366e38
-_WIDEST: Final = Context(prec=MOST_DIGITS)  # Python's own context has 28 digits
+_WIDEST: Final = Context(prec=MOST_DIGITS)  # Python's default context has 28 digits
 
 
 def fit_of(kind: Kind) -> Fit:
-    """What makes a value fit. It raises ValueError for one that does not; null fits everything."""
+    """Return a function that converts values. It raises ValueError for invalid values; null is always valid."""
     fit = _FITS[kind.name](kind)
     return lambda value: None if value is None else fit(value)
 
@@ -182,11 +182,11 @@ def _time(kind: Kind) -> Fit:
             return value.replace(tzinfo=None)
         if value.tzinfo is None:
             return value.replace(tzinfo=UTC)
-        if not MINYEAR < value.year < MAXYEAR:  # Arrow counts from UTC, whose calendar a zone can leave
+        if not MINYEAR < value.year < MAXYEAR:  # Arrow stores UTC, where the year may be out of range
             try:
                 value.astimezone(UTC)
             except OverflowError:
-                raise ValueError(f"{value} is out of the calendar in UTC") from None
+                raise ValueError(f"{value} is not a date of the years 1 to 9999 in UTC") from None
         return value
 
     return fit
@@ -210,7 +210,7 @@ _FITS: Final[dict[str, Callable[[Kind], Fit]]] = {
 
 
 def _json(value: Any) -> str:
-    """As the body has it, with its numbers as exact as they are there."""
+    """Return JSON as in the body, with exact numbers."""
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, list):
@@ -222,4 +222,4 @@ def _json(value: Any) -> str:
 
 def _no(value: Any, kind: str) -> ValueError:
     text = str(value) if isinstance(value, Decimal) else repr(value)
-    return ValueError(f"{text if len(text) <= 40 else text[:37] + '...'} is no {kind}")
+    return ValueError(f"{text if len(text) <= 40 else text[:37] + '...'} is not a valid {kind}")

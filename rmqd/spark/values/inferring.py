@@ -1,7 +1,8 @@
-"""The schema that bodies in JSON have, found by looking at some. Pure.
+"""Infers the schema of JSON bodies from a sample. No I/O.
 
-It takes what every one of them fits: a number with a point in one makes all of a field's numbers doubles, and a field
-that is of several kinds is a string, with the JSON of what is none. Texts stay texts: a date may be one today alone.
+The schema fits all bodies of the sample: if one number of a field has a decimal point, the field is a double, and a
+field with several types is a string, which contains the JSON of other values. Texts stay strings, because a text that
+looks like a date today may be another text tomorrow.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ from rmqd.spark.values.kinds import Kind
 
 MOST_FIELDS: Final = 2_000
 _LONG: Final = 1 << 63
-_MOST_LEVELS: Final = 100  # what is deeper is found bad by no schema at all; types are walked level by level
+_MOST_LEVELS: Final = 100  # bodies that are deeper are ignored; types are traversed recursively
 _UNKNOWN: Final = Kind("")
 _STRING: Final = Kind("string")
 
 
 class TooManyFieldsError(Exception):
-    """Bodies have more fields than a table can have columns: mostly their names are data, such as keys of a map."""
+    """Bodies have more fields than a table can have columns, usually because field names are data, like map keys."""
 
 
 def infer_kind(bodies: Iterable[bytes]) -> tuple[Kind | None, int]:
-    """The struct that bodies are, and how many of them tell of it; others are no JSON objects, or too deep for a type.
+    """Return the struct of the bodies, and how many bodies it is based on.
 
-    None where none does. Raises TooManyFieldsError.
+    Bodies that are not JSON objects, or too deep, do not count. The struct is None if no body counts. Raises
+    TooManyFieldsError.
     """
     found, told, fields = _UNKNOWN, 0, 0
     for body in bodies:
@@ -49,7 +51,7 @@ def infer_kind(bodies: Iterable[bytes]) -> tuple[Kind | None, int]:
 
 
 def ddl_of(kind: Kind) -> str:
-    """A struct as the option valueSchema has it: `id bigint, lines array<struct<sku:string>>`."""
+    """Return a struct in the form of the option valueSchema: `id bigint, lines array<struct<sku:string>>`."""
     one_by_one = ((Kind("struct", (field,)).sql, field[1].sql) for field in kind.fields)
     return ", ".join(f"{sql[len('struct<') : -len(f':{inner}>')]} {inner}" for sql, inner in one_by_one)
 
@@ -74,7 +76,7 @@ def _kind_of(value: Any) -> Kind:
 
 
 def _merged(one: Kind, other: Kind) -> Kind:
-    """The kind that values of both fit."""
+    """Return a kind that fits the values of both."""
     if _UNKNOWN in (one, other):
         return other if one == _UNKNOWN else one
     if one.name == other.name == "array":
@@ -83,7 +85,7 @@ def _merged(one: Kind, other: Kind) -> Kind:
         fields = dict(one.fields)
         for name, kind in other.fields:
             fields[name] = _merged(fields.get(name, _UNKNOWN), kind)
-        if len(fields) > MOST_FIELDS:  # before there are as many as an array in one body can have
+        if len(fields) > MOST_FIELDS:  # check early: one body may contain an array of many different structs
             raise TooManyFieldsError(f"bodies have more than {MOST_FIELDS:,} fields")
         return Kind("struct", tuple(fields.items()))
     if one == other:
@@ -92,7 +94,7 @@ def _merged(one: Kind, other: Kind) -> Kind:
 
 
 def _fields(kind: Kind) -> int:
-    """How many fields a kind has, at all levels."""
+    """Return the number of fields at all levels."""
     return sum(1 + _fields(inner) for _, inner in kind.fields)
 
 
@@ -101,7 +103,7 @@ def _depth(kind: Kind) -> int:
 
 
 def _settled(kind: Kind) -> Kind:
-    """With a kind for what no body tells, and without fields whose names SQL takes for another one's."""
+    """Replace unknown kinds, and remove fields whose names differ only in case, which SQL does not distinguish."""
     if kind == _UNKNOWN:
         return _STRING
     if kind.name == "array":
@@ -116,4 +118,4 @@ def _settled(kind: Kind) -> Kind:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not valid JSON")

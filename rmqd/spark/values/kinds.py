@@ -1,4 +1,4 @@
-"""Types of columns: read from SQL's notation and written in it, without a JVM. Pure."""
+"""Types of columns: parsed from SQL and written as SQL, without a JVM. No I/O."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Kind:
 
     name: str
     fields: tuple[tuple[str, Kind], ...] = ()
-    """Of a struct. Of an array its `element`, of a map its `value`: its keys are strings."""
+    """The fields of a struct; the `element` of an array; the `value` of a map, whose keys are strings."""
     precision: int = 0
     scale: int = 0
 
     @property
     def sql(self) -> str:
-        """As Spark's `simpleString` writes it, with names in backquotes where SQL wants them."""
+        """The type like Spark's `simpleString`, but with names in backquotes if SQL requires them."""
         if self.name == "decimal":
             return f"decimal({self.precision},{self.scale})"
         if self.name == "array":
@@ -55,23 +55,25 @@ class Kind:
 
 
 def decimal_kind(precision: int, scale: int) -> Kind:
-    """A decimal. Raises ValueError where Spark has none that is so large."""
+    """Return a decimal. Raises ValueError if it exceeds Spark's limits."""
     if not 0 < precision <= MOST_DIGITS or not 0 <= scale <= precision:
-        raise ValueError(f"decimal({precision},{scale}) is none: at most {MOST_DIGITS} digits, scale within them")
+        raise ValueError(
+            f"decimal({precision},{scale}) is not valid; expected at most {MOST_DIGITS} digits, and a scale within them"
+        )
     return Kind("decimal", precision=precision, scale=scale)
 
 
 def parse_kind(text: str) -> Kind:
-    """The struct that a schema in SQL's notation means: `id bigint, lines array<struct<sku: string>>`.
+    """Parse a schema in SQL as a struct: `id bigint, lines array<struct<sku: string>>`.
 
-    Raises ValueError with the place of what is not understood.
+    Raises ValueError with the text that is not valid.
     """
     reading = _Reading(text)
     return Kind("struct", reading.fields(end=""))
 
 
 class _Reading:
-    """One look through a schema's text."""
+    """Parses the text of a schema."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -80,7 +82,7 @@ class _Reading:
         while text[place:].strip():
             match = _TOKEN.match(text, place)
             if match is None:
-                raise ValueError(f"{text[place:].strip()[:20]!r} is not understood")
+                raise ValueError(f"{text[place:].strip()[:20]!r} is not valid in a schema")
             self._tokens.append((match.group().strip(), match.start()))
             place = match.end()
         self._at = 0
@@ -90,10 +92,10 @@ class _Reading:
         while True:
             name = self._next("the name of a field")
             if not re.match(r"[A-Za-z_`]", name):
-                raise ValueError(f"{name!r} is no name of a field")
+                raise ValueError(f"{name!r} is not a valid field name")
             name = name[1:-1].replace("``", "`") if name.startswith("`") else name
             if name.lower() in (known.lower() for known in found):
-                raise ValueError(f"{name} is there more than once")
+                raise ValueError(f"{name} occurs more than once")
             if self._peek() == ":":
                 self._at += 1
             found[name] = self._kind()
@@ -117,7 +119,7 @@ class _Reading:
         if name == "map":
             self._expect("<")
             if self._next("a type").lower() != "string":
-                raise ValueError("the keys of a map are strings")
+                raise ValueError("the keys of a map must be strings")
             self._expect(",")
             value = self._kind()
             self._expect(">")
@@ -126,7 +128,7 @@ class _Reading:
             self._expect("<")
             return Kind("struct", self.fields(end=">"))
         known = ", ".join([*dict.fromkeys(_PLAIN.values()), "decimal(p,s)", "array<>", "map<string,>", "struct<>"])
-        raise ValueError(f"{name} is no type; there are {known}")
+        raise ValueError(f"{name} is not a valid type; expected one of {known}")
 
     def _decimal(self) -> Kind:
         precision, scale = 10, 0
@@ -142,7 +144,7 @@ class _Reading:
     def _number(self) -> int:
         text = self._next("a number")
         if not text.isdecimal():
-            raise ValueError(f"{text!r} is no number")
+            raise ValueError(f"{text!r} is not a valid number")
         return int(text)
 
     def _peek(self) -> str:
@@ -151,14 +153,14 @@ class _Reading:
     def _next(self, what: str) -> str:
         token = self._peek()
         if not token:
-            raise ValueError(f"{self._text!r} ends where {what} is expected")
+            raise ValueError(f"{self._text!r} ends too early; expected {what}")
         self._at += 1
         return token
 
     def _expect(self, sign: str) -> None:
         token = self._peek()
         if token != sign:
-            raise ValueError(f"{token or 'the end'!r} stands where {sign or 'the end or a comma'!r} is expected")
+            raise ValueError(f"{token or 'the end'!r} is not valid here; expected {sign or 'the end or a comma'!r}")
         self._at += 1
 
 

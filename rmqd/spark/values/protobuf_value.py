@@ -1,6 +1,6 @@
-"""Protobuf: a message of a descriptor file as a type, and the messages of bodies.
+"""Protobuf: converts a message of a descriptor file to a type, and decodes bodies.
 
-The file is what `protoc --include_imports --descriptor_set_out=FILE` writes.
+The file is the output of `protoc --include_imports --descriptor_set_out=FILE`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 TIMESTAMP: Final = "google.protobuf.Timestamp"
-# by FieldDescriptor.cpp_type
+# key: FieldDescriptor.cpp_type
 _PLAIN: Final = {1: "int", 2: "bigint", 3: "bigint", 5: "double", 6: "float", 7: "boolean", 8: "string", 9: "string"}
 _UNSIGNED_64: Final = Kind("decimal", precision=20)
 _BYTES, _MESSAGE, _UINT64 = 12, 11, 4
 
 
 def protobuf_kind(descriptors: bytes, message: str) -> Kind:
-    """The struct of a message. Raises ValueError for what is no descriptor file, or has no such message."""
+    """Return a message as a struct. Raises ValueError for an invalid descriptor file or an unknown message."""
     return _kind_of(_descriptor(descriptors, message), ())
 
 
 def protobuf_reader(descriptors: bytes, message: str) -> Callable[[bytes], Any]:
-    """The function that reads a body's message; it raises any error for a body that has none."""
+    """Return a function that decodes bodies. It may raise any exception for an invalid body."""
     from google.protobuf.message_factory import GetMessageClass
 
     descriptor = _descriptor(descriptors, message)
@@ -51,18 +51,18 @@ def _descriptor(descriptors: bytes, message: str) -> Descriptor:
             pool.Add(file)
     except (DecodeError, TypeError) as error:
         raise ValueError(
-            f"no descriptor file, as protoc --include_imports --descriptor_set_out writes: {error}"
+            f"not a valid descriptor file: {error}; expected one from protoc --include_imports --descriptor_set_out"
         ) from None
     try:
         return pool.FindMessageTypeByName(message)
     except KeyError:
         known = [f"{file.package}.{one.name}".lstrip(".") for file in files.file for one in file.message_type]
-        raise ValueError(f"{message} is no message of the file; it has {', '.join(known)}") from None
+        raise ValueError(f"unknown message {message}; expected one of {', '.join(known)}") from None
 
 
 def _kind_of(descriptor: Descriptor, above: tuple[str, ...]) -> Kind:
     if descriptor.full_name in above:
-        raise ValueError(f"the message {descriptor.full_name} has itself in it, and no type of Spark's is so deep")
+        raise ValueError(f"the message {descriptor.full_name} contains itself; Spark has no recursive types")
     above = (*above, descriptor.full_name)
     return Kind("struct", tuple((field.name, _field_kind(field, above)) for field in descriptor.fields))
 
@@ -88,7 +88,7 @@ def _single_kind(field: FieldDescriptor, above: tuple[str, ...]) -> Kind:
 
 
 def _values_of(message: Any) -> dict[str, Any]:
-    """The fields of a message. One without presence that is not set has its default, as in any Protobuf reader."""
+    """Return the fields of a message. An unset field without presence has its default, as in any Protobuf reader."""
     values: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         if field.has_presence and not message.HasField(field.name):

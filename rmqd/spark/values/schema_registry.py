@@ -1,9 +1,9 @@
-"""RocketMQ's schema registry, by the REST API of its release 0.1.0: a subject's latest schema, and what an id means.
+"""RocketMQ's schema registry, through the REST API of its release 0.1.0: latest schemas of subjects, schemas by id.
 
-A subject is what the registry knows schemas by: mostly a topic's name. A record's id names a version of the subject's
-schema. The registry answers an id that it does not know as it answers when its own storage fails, and with a status of
-five digits at that. So an id that it refuses is taken as unknown only if it still tells the subject's latest schema,
-and then refuses the id again. What a proxy says of itself, or of whoever asks, is no answer about an id.
+The registry knows schemas by subject, which is usually a topic's name. A record's id identifies a version of the
+subject's schema. For an unknown id the registry returns the same error as for a failure of its storage, with a status
+of five digits. So an id counts as unknown only if the registry then returns the subject's latest schema, and rejects
+the id again. A proxy's errors about itself or about access say nothing about an id.
 """
 
 from __future__ import annotations
@@ -23,78 +23,77 @@ from rmqd.spark.patience import patiently
 
 API: Final = "/schema-registry/v1"
 TIMEOUT_SECONDS: Final = 10.0
-ACCEPTED: Final = "accepted: http://HOST:PORT of RocketMQ's schema registry"
+ACCEPTED: Final = "expected http://HOST:PORT of RocketMQ's schema registry"
 _KEPT_SCHEMAS: Final = 1024
-_OF_THE_MOMENT: Final = (401, 403, 408, 429, *range(500, 600))  # of access, load and failures: bodies may be good
+_OF_THE_MOMENT: Final = (401, 403, 408, 429, *range(500, 600))  # access, load and failures: bodies may be good
 _LONG_STATUS: Final = re.compile(r"HTTP/1\.[01] ([0-9]{4,})")
 
 
 class RegistryAwayError(RmqdError):
-    """The registry does not answer, or cannot say what it should: the bodies may be good."""
+    """The registry does not answer, or cannot return the schema. The bodies may be good."""
 
 
 class UnknownRecordError(ValueError):
-    """The registry has no such record: the body cannot be read, however often it is tried."""
+    """The registry has no such record. Retrying cannot make the body readable."""
 
 
 class _RefusedError(Exception):
-    """The registry answers that it does not have what was asked for, or that something is wrong with it."""
+    """The registry rejected the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaRegistry:
-    """One subject of a registry. Pickles; every process asks for itself, and keeps what it was told."""
+    """One subject of a registry. Picklable; every process queries the registry itself, and caches the answers."""
 
     url: str
     subject: str = ""
     patience_seconds: float = 0.0
-    """How long an executor bears with a registry that is away."""
+    """How long an executor waits for an unavailable registry."""
 
     @property
     def shown(self) -> str:
-        """For people."""
+        """Description for messages."""
         return f"the subject {self.subject} of {self.url}"
 
     def latest(self) -> str:
-        """The subject's latest schema. Raises RegistryAwayError where it cannot be had."""
+        """Return the subject's latest schema. Raises RegistryAwayError if it is unavailable."""
         try:
             return _idl(self._asked(f"/subject/{quote(self.subject, safe='')}/schema"))
         except _RefusedError as error:
             raise RegistryAwayError(
-                f"{self.url} has no schema of the subject {self.subject}: it answers {error}; accepted: a subject that "
-                "is registered there, as valueSubject"
+                f"{self.url} has no schema of the subject {self.subject}: it returned {error}; set valueSubject to a "
+                "registered subject"
             ) from None
 
     def written_by(self, record_id: int) -> Any:
-        """The schema that a record was written by, as fastavro has parsed it.
+        """Return the writer's schema of a record, as parsed by fastavro.
 
-        Raises UnknownRecordError for an id that the registry does not have, and RegistryAwayError where it does not
-        answer for longer than it is waited for.
+        Raises UnknownRecordError for an unknown id, and RegistryAwayError if the registry stays unavailable.
         """
         return _written_by(self, record_id)
 
     def ask_written_by(self, record_id: int) -> Any:
-        """The same, of the registry itself and at once."""
+        """Do the same without cache and retries."""
         import fastavro
 
         path = f"/subject/{quote(self.subject, safe='')}/recordId/{record_id}/schema"
         try:
             answer = self._asked(path)
         except _RefusedError:
-            self.latest()  # it works, then; it may have failed for a moment
+            self.latest()  # the registry works; the error may have been temporary
             try:
                 answer = self._asked(path)
             except _RefusedError as error:
-                raise UnknownRecordError(f"{self.shown} has no record {record_id}: it answers {error}") from None
+                raise UnknownRecordError(f"{self.shown} has no record {record_id}: it returned {error}") from None
         if answer.get("recordId") != record_id:
             raise UnknownRecordError(
-                f"{self.shown} has the record {answer.get('recordId')} as version {answer.get('version')}, and the "
-                f"body was written by the record {record_id}: is it of another subject?"
+                f"{self.shown} has the record {answer.get('recordId')} as version {answer.get('version')}, but the "
+                f"body was written with the record {record_id}: does it belong to another subject?"
             )
         try:
             return fastavro.parse_schema(json.loads(_idl(answer)))
         except Exception as error:  # noqa: BLE001  fastavro raises many kinds
-            raise UnknownRecordError(f"{self.shown} has no schema of Avro as record {record_id}: {error!r}") from None
+            raise UnknownRecordError(f"{self.shown} has no Avro schema as record {record_id}: {error!r}") from None
 
     def _asked(self, path: str) -> dict[str, Any]:
         request = urllib.request.Request(f"{self.url}{API}{path}", headers={"Accept": "application/json"})
@@ -105,7 +104,7 @@ class SchemaRegistry:
             with error:
                 told = f"{error.code} {_first_line(error.read())}".strip()
             if error.code in _OF_THE_MOMENT:
-                raise RegistryAwayError(f"{self.url} does not tell schemas: it answers {told}") from None
+                raise RegistryAwayError(f"{self.url} returns no schemas: it returned {told}") from None
             raise _RefusedError(told) from None
         except http.client.BadStatusLine as error:
             if found := _LONG_STATUS.match(str(error)):
@@ -115,20 +114,20 @@ class SchemaRegistry:
             reason = getattr(error, "reason", error)
             raise RegistryAwayError(f"{self.url} does not answer: {reason or type(error).__name__}") from error
         except ValueError as error:
-            raise RegistryAwayError(f"{self.url}{API} does not answer with JSON: {error}; {ACCEPTED}") from None
+            raise RegistryAwayError(f"{self.url}{API} does not return JSON: {error}; {ACCEPTED}") from None
         if not isinstance(document, dict):
-            raise RegistryAwayError(f"{self.url}{API} answers with no schema; {ACCEPTED}")
+            raise RegistryAwayError(f"{self.url}{API} does not return a schema; {ACCEPTED}")
         return document
 
 
 @functools.lru_cache(_KEPT_SCHEMAS)
 def _written_by(registry: SchemaRegistry, record_id: int) -> Any:
-    """Kept for the life of the process: what an id means never changes."""
+    """Cached for the life of the process, because the schema of an id never changes."""
     return patiently(lambda: registry.ask_written_by(record_id), registry.patience_seconds)
 
 
 def registry_url(text: str) -> str:
-    """The address of a registry as an option has it. Raises ValueError with what is accepted."""
+    """Check the address of a registry in an option. Raises ValueError with the expected form."""
     url = text.strip().rstrip("/").removesuffix(API)
     try:
         parts = urlsplit(url)
@@ -136,16 +135,16 @@ def registry_url(text: str) -> str:
     except ValueError:
         is_address = False
     if not is_address or parts.query or parts.fragment:
-        raise ValueError(f"{text!r} is no address; {ACCEPTED}")
+        raise ValueError(f"{text!r} is not a valid address; {ACCEPTED}")
     if parts.username is not None:
-        raise ValueError("has a user in it, and Spark shows options in plans and logs; accepted: an address without")
+        raise ValueError("contains a user, and Spark shows options in plans and logs; expected an address without user")
     return url
 
 
 def _idl(answer: dict[str, Any]) -> str:
     idl = answer.get("idl")
     if not isinstance(idl, str):
-        raise _RefusedError(f"without an idl: {json.dumps(answer)[:100]}")
+        raise _RefusedError(f"no idl: {json.dumps(answer)[:100]}")
     return idl
 
 

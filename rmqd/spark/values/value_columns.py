@@ -1,4 +1,4 @@
-"""The columns `value` and `_bad_row` of a batch, made of its bodies on executors."""
+"""The columns `value` and `_bad_row` of a batch, decoded from its bodies on executors."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from rmqd.spark.values.value_format import BAD_ROW, VALUE, ValueFormat
 
 BODY: Final = "body"
 NO_BODY: Final = "the message is corrupt, and has no body"
-_MOST_CHARACTERS: Final = 300  # of a reason
+_MOST_CHARACTERS: Final = 300  # maximum length of a reason
 
 
 class ValueColumns:
-    """Makes batches of the columns that a read has, of those that the source itself has."""
+    """Converts batches of the source's own columns to batches with the columns of a read."""
 
     def __init__(self, value: ValueFormat, columns: Sequence[str], used: frozenset[str] | None = None) -> None:
-        """Of the columns only those that are used need to be more than null; None for all."""
+        """Columns that are not in `used` may be null; None means that all are used."""
         self._columns = tuple(columns)
         self._is_decoded = used is None or not used.isdisjoint((VALUE, BAD_ROW))
         self.used = used if used is None or not self._is_decoded else used | {BODY}
-        """Which columns the source has to decode."""
+        """The columns that the source must decode."""
         self._decode = value.decoder()
         self._types = value_types(value)
 
     @property
     def stored(self) -> tuple[str, ...]:
-        """The columns that the source has to read."""
+        """The columns that the source must read."""
         stored = [name for name in self._columns if name not in (VALUE, BAD_ROW)]
         return tuple(stored if BODY in stored else [*stored, BODY])
 
     def over(self, read: Generator[pa.RecordBatch, None, int]) -> Generator[pa.RecordBatch, None, int]:
-        """All batches of a read. Returns what the read returns."""
+        """Yield all batches of a read, and return its result."""
         while True:
             try:
                 batch = next(read)
@@ -44,7 +44,7 @@ class ValueColumns:
             yield self.of(batch)
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch with the columns that the read has, in their order."""
+        """Return a batch with the columns of the read, in order."""
         values: list[Any] = [None] * len(batch)
         reasons: list[str | None] = [None] * len(batch)
         if self._is_decoded:
@@ -56,11 +56,11 @@ class ValueColumns:
         )
 
     def _values(self, values: list[Any], reasons: list[str | None]) -> pa.Array:
-        """The column; what Arrow cannot hold, such as half of a surrogate pair, becomes null with its reason."""
+        """Return the column. Values that Arrow cannot store, such as half a surrogate pair, become null."""
         kind = self._types[VALUE]
         try:
             return pa.array(values, kind)
-        except Exception:  # noqa: BLE001  whatever a conversion raises: one row at least is bad, and found below
+        except Exception:  # noqa: BLE001  conversions raise many kinds; at least one row is bad, and found below
             for place, value in enumerate(values):
                 try:
                     pa.array([value], kind)
@@ -73,19 +73,19 @@ class ValueColumns:
             return None, NO_BODY
         try:
             return self._decode(body), None
-        except RegistryAwayError:  # it says nothing about the body: the task fails, and is tried again
+        except RegistryAwayError:  # the body may be good: the task fails, and is retried
             raise
-        except Exception as error:  # noqa: BLE001  whatever a reader of bodies raises
+        except Exception as error:  # noqa: BLE001  decoders raise many kinds
             return None, _reason(error)
 
 
 def _reason(error: Exception) -> str:
     text = (str(error) or type(error).__name__)[:_MOST_CHARACTERS]
-    return text.encode(errors="backslashreplace").decode()  # it may quote what no column can hold
+    return text.encode(errors="backslashreplace").decode()  # it may quote text that a column cannot store
 
 
 def value_types(value: ValueFormat) -> dict[str, pa.DataType]:
-    """The types of Arrow that Spark expects of the two columns."""
+    """Return the Arrow types that Spark expects for the two columns."""
     from pyspark.sql.pandas.types import to_arrow_type
 
     assert value.kind is not None

@@ -1,7 +1,7 @@
-"""The options `value…` of the source: which format bodies have, and by which schema they are read.
+"""The source's `value…` options: the format of bodies, and their schema.
 
-Read on the driver, files included; what comes of it pickles, and executors need no file. A registry is asked for the
-column's schema by `pinned` alone, once: what it says then holds for as long as the read or the query lives.
+They are read on the driver, including files. The result is picklable, and executors need no files. A registry is asked
+for the column's schema only once, by `pinned`: the schema is fixed for the life of the read or query.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BAD_ROW: Final = "_bad_row"
 FORMATS: Final = ("json", "avro", "protobuf")
 NAMES: Final = ("value", "valueSchema", "valueMessage", "valueRegistered", "valueRegistry", "valueSubject")
 INFER: Final = "infer"
-"""In place of a schema, where a group of a pipeline has it: the one that is to be found by looking at bodies."""
+"""Stands for a schema in a pipeline's group: infer the schema from bodies."""
 _OF: Final = {
     "valueMessage": "protobuf",
     "valueRegistered": "avro",
@@ -34,70 +34,72 @@ _OF: Final = {
 }
 _MODULES: Final = {"avro": "fastavro", "protobuf": "google.protobuf"}
 MISSING: Final = {
-    "json": "missing; accepted: columns as SQL writes them, such as `id bigint, amount double`, or schema() with them",
-    "avro": "missing; accepted: a record's schema as JSON, or the path of a file of it that ends in .avsc; or "
+    "json": "missing; expected SQL columns, such as `id bigint, amount double`; or use schema()",
+    "avro": "missing; expected a record's schema as JSON, or the path of an .avsc file with the schema; or use "
     "valueRegistry",
-    "protobuf": "missing; accepted: the path of a file that protoc --include_imports --descriptor_set_out wrote",
+    "protobuf": "missing; expected the path of a file written by protoc --include_imports --descriptor_set_out",
 }
 _NOT_INFERRED: Final = (
-    "infer is for a group with engine: spark and a pipeline, which keeps what it finds: spark.options in YAML; "
-    "accepted: columns as SQL writes them. In a notebook they are spark.read.json(orders.limit(10000)"
-    '.selectExpr("CAST(body AS STRING)")).schema.simpleString(), where orders is what load() gives without value'
+    "infer is only for a pipeline of a group with engine: spark, which stores the schema: in spark.options in YAML; "
+    "expected SQL columns. In a notebook, get them from spark.read.json(orders.limit(10000)"
+    '.selectExpr("CAST(body AS STRING)")).schema.simpleString(), where orders is the result of load() without value'
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ValueFormat:
-    """How a body becomes the column `value`."""
+    """How to convert a body to the column `value`."""
 
     format: str
     kind: Kind | None
-    """A struct; None for JSON of which only `schema()` is to say it, and until `pinned` has asked a registry."""
+    """A struct; None for JSON whose type only `schema()` gives, and until `pinned` has asked a registry."""
     schema: str = ""
     descriptors: bytes = b""
     message: str = ""
     is_registered: bool = False
-    """Whether records of Avro have the prefix of RocketMQ's schema registry."""
+    """Whether Avro records have the prefix of RocketMQ's schema registry."""
     registry: SchemaRegistry | None = None
-    """That has the schemas of the records' writers, if it is to be asked."""
+    """The registry with the schemas of the records' writers, if any."""
 
     @property
     def sql(self) -> str:
-        """The type of the column. Raises ConfigError where it is not known."""
+        """The type of the column. Raises ConfigError if it is unknown."""
         if self.kind is None:
             raise ConfigError([f"valueSchema: {MISSING[self.format]}"])
         return self.kind.sql
 
     def problems_with(self, sql: str) -> list[str]:
-        """Why bodies cannot have the type that a reader's own schema has for the column."""
+        """Return why bodies cannot have the type of the column in a reader's own schema."""
         try:
             (_, kind), *_ = parse_kind(f"{VALUE} {sql}").fields
         except ValueError as error:
             return [f"schema: {VALUE}: {error}"]
         if kind.name != "struct":
-            return [f"schema: {VALUE} is {sql}; accepted: a struct"]
+            return [f"schema: {VALUE} is {sql}; expected a struct"]
         if self.kind is not None and kind != self.kind:
-            return [f"schema: {VALUE} is {sql}; accepted: {self.kind.sql}, as valueSchema says"]
+            return [f"schema: {VALUE} is {sql}; expected {self.kind.sql}, the type in valueSchema"]
         return []
 
     def with_kind(self, sql: str) -> ValueFormat:
-        """With a type from a reader's own schema, of which `problems_with` has found none."""
+        """Return the format with a type from a reader's own schema, already checked by `problems_with`."""
         return replace(self, kind=parse_kind(f"{VALUE} {sql}").fields[0][1])
 
     def of_topics(self, topics: Sequence[str]) -> ValueFormat:
-        """With the subject that these topics mean where no option says it. Raises ConfigError where they do not."""
+        """Return the format with the topic as the default subject. Raises ConfigError unless there is one topic."""
         if self.registry is None or self.registry.subject:
             return self
         if len(topics) != 1:
             raise ConfigError(
-                [f"valueSubject: missing, where {len(topics) or 'unknown'} topics are read; accepted: the subject of "
-                 "the registry that has the schema of all bodies"]
+                [f"valueSubject: missing, and the default needs one topic, not {len(topics) or 'unknown'} topics; set "
+                 "valueSubject to the subject with the schema of all bodies"]
             )  # fmt: skip
         return replace(self, registry=replace(self.registry, subject=topics[0]))
 
     def pinned(self, patience_seconds: float) -> ValueFormat:
-        """With the registry's latest schema where no option has one; the registry is asked anyway, to see that it is
-        there. Raises RegistryAwayError with what it answers."""
+        """Return the format with the registry's latest schema, if no option gives a schema.
+
+        The registry is queried even with a schema, to check that it is available. Raises RegistryAwayError.
+        """
         if self.registry is None:
             return self
         latest = self.registry.latest()
@@ -112,14 +114,14 @@ class ValueFormat:
             raise RegistryAwayError(f"the schema of {registry.shown}: {error}") from None
 
     def decoder(self) -> Callable[[bytes], Any]:
-        """The function that makes a value of a body. It raises any error for a body that does not fit."""
+        """Return the function that converts a body to a value. It may raise any exception for an invalid body."""
         assert self.kind is not None
         read, fit = self._reader(), fit_of(self.kind)
 
         def decode(body: bytes) -> Any:
             value = read(body)
-            if value is None:  # which any column takes, and no body is
-                raise ValueError("null is no object")
+            if value is None:  # a null would fit any column, but is not a valid body
+                raise ValueError("null is not an object")
             return fit(value)
 
         return decode
@@ -139,25 +141,25 @@ class ValueFormat:
 
 
 def read_value(given: GivenOptions, flag: Callable[[str], bool]) -> ValueFormat | None:
-    """The format that options ask for, if any; what is wrong with them becomes a problem of `given`."""
+    """Return the format that options request, if any. Problems are recorded in `given`."""
     chosen = given.read("value", _format, "")
     for name, format_ in _OF.items():
         if name in given.values and chosen and chosen != format_:
-            given.problem(name, f"of no use with value={chosen}; accepted: with value={format_}")
+            given.problem(name, f"not used with value={chosen}; set value={format_}")
     if "value" not in given.values:
         for name in NAMES[1:]:
             if name in given.values:
-                given.problem(name, f"of no use without value; accepted: value with {' | '.join(FORMATS)}")
+                given.problem(name, f"not used without value; expected value with {' | '.join(FORMATS)}")
         return None
     module = _MODULES.get(chosen)
     if module and not _is_installed(module):
-        given.problem("value", f"{chosen} needs {module}: pip install 'rmqd[{chosen}]', on executors too")
+        given.problem("value", f"{chosen} needs {module}; run pip install 'rmqd[{chosen}]', also on executors")
         return None
     registered = given.read("valueRegistered", flag, False)
     registry = _registry(given)
     message = given.values.get("valueMessage", "")
     if chosen == "protobuf" and not message:
-        given.problem("valueMessage", "missing; accepted: a message's full name, such as shop.Order")
+        given.problem("valueMessage", "missing; expected a message's full name, such as shop.Order")
         return None
     if "valueSchema" not in given.values and (chosen == "json" or registry is not None):
         return ValueFormat(chosen, None, registry=registry)
@@ -166,7 +168,7 @@ def read_value(given: GivenOptions, flag: Callable[[str], bool]) -> ValueFormat 
         return None
     if chosen and given.values["valueSchema"].strip().lower() == INFER:
         accepted = MISSING[chosen].removeprefix("missing; ")
-        given.problem("valueSchema", _NOT_INFERRED if chosen == "json" else f"infer is for value=json; {accepted}")
+        given.problem("valueSchema", _NOT_INFERRED if chosen == "json" else f"infer needs value=json; {accepted}")
         return None
     made = given.read("valueSchema", lambda text: _with_schema(chosen, text, message, registered), None)
     return None if made is None else replace(made, registry=registry)
@@ -175,7 +177,7 @@ def read_value(given: GivenOptions, flag: Callable[[str], bool]) -> ValueFormat 
 def _registry(given: GivenOptions) -> SchemaRegistry | None:
     if "valueRegistry" not in given.values:
         if "valueSubject" in given.values:
-            given.problem("valueSubject", "of no use without valueRegistry; accepted: beside it")
+            given.problem("valueSubject", "not used without valueRegistry; set valueRegistry, too")
         return None
     url = given.read("valueRegistry", registry_url, "")
     return SchemaRegistry(url, given.values.get("valueSubject", "").strip())
@@ -192,7 +194,7 @@ def _with_schema(format_: str, text: str, message: str, is_registered: bool) -> 
 
         descriptors = _content(text)
         return ValueFormat("protobuf", protobuf_kind(descriptors, message), descriptors=descriptors, message=message)
-    if text.strip().lower().startswith("struct<"):  # as Spark's simpleString writes it
+    if text.strip().lower().startswith("struct<"):  # the form of Spark's simpleString
         return ValueFormat("json", parse_kind(f"{VALUE} {text}").fields[0][1])
     return ValueFormat("json", parse_kind(text))
 
@@ -201,19 +203,19 @@ def _content(path: str) -> bytes:
     try:
         return Path(path.strip()).read_bytes()
     except OSError as error:
-        raise ValueError(f"{path.strip()} cannot be read: {error.strerror}") from None
+        raise ValueError(f"{path.strip()} is unreadable: {error.strerror}") from None
 
 
 def _format(text: str) -> str:
     if text.strip().lower() not in FORMATS:
-        raise ValueError(f"{text!r} is none; accepted: {' | '.join(FORMATS)}")
+        raise ValueError(f"{text!r} is not a valid format; expected {' | '.join(FORMATS)}")
     return text.strip().lower()
 
 
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # the package above it
+    except ModuleNotFoundError:  # the parent package is missing
         return False
 
 
@@ -222,4 +224,4 @@ def _read_json(body: bytes) -> Any:
 
 
 def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not valid JSON")

@@ -1,4 +1,4 @@
-"""Connections to a PostgreSQL, by psycopg; and its errors in one line, without passwords."""
+"""Connections to PostgreSQL through psycopg, and its errors in one line, without passwords."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 INSTALL: Final = "pip install 'rmqd[postgresql]'"
 CONNECT_SECONDS: Final = 10
-# a driver or a task whose machine is gone must not hold locks for longer than it takes to see that
+# short, because a driver or task on a lost machine holds its locks until the database notices
 KEEPALIVES: Final = {"keepalives_idle": 20, "keepalives_interval": 5, "keepalives_count": 4}
-# classes of SQLSTATE whose texts quote names and nothing of a row: connections, rights, SQL, resources, operators;
-# SQL alone may be a value, which is parsed as that: of a tsquery or a jsonpath, or a name in COPY or a function
+# SQLSTATE classes whose texts quote names but no values of a row: connections, privileges, SQL, resources, operators.
+# Class 42 may quote a value that is parsed as SQL: a tsquery, a jsonpath, or a name in COPY or a function.
 _WITHOUT_VALUES: Final = ("08", "25", "28", "3D", "3F", "40", "42", "53", "54", "55", "57", "58")
 _SQL: Final = "42"
 _SYNTAX: Final = "42601"
@@ -28,12 +28,12 @@ _COPIED_COLUMN: Final = re.compile(r"^COPY [^,]*, line \d+, column ([^:]+):", re
 
 
 def conninfo_of(url: str, options: Mapping[str, str], group: str) -> str:
-    """What every connection of a group is made by: libpq's parameters. Raises RmqdError, ConfigError."""
+    """Return libpq's parameters for all connections of a group. Raises RmqdError, ConfigError."""
     try:
         import psycopg
         from psycopg.conninfo import make_conninfo
     except ImportError as error:
-        raise RmqdError(f"sink.format: postgresql needs psycopg, and {error}; {INSTALL}") from error
+        raise RmqdError(f"sink.format: postgresql needs psycopg, but {error}; run {INSTALL}") from error
     ours: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS, "application_name": f"rmqd {group}", **KEEPALIVES}
     try:
         given = psycopg.conninfo.conninfo_to_dict(url, **options)
@@ -44,29 +44,29 @@ def conninfo_of(url: str, options: Mapping[str, str], group: str) -> str:
 
 @contextlib.contextmanager
 def connected(conninfo: str, where: str) -> Iterator[Connection[tuple[Any, ...]]]:
-    """A connection in autocommit mode. Errors of the database become RmqdErrors that begin with `where`."""
+    """Open a connection in autocommit mode. Database errors become RmqdErrors that start with `where`."""
     import psycopg
 
     try:
         with psycopg.connect(conninfo, autocommit=True) as connection:
             yield connection
     except psycopg.Error as error:
-        # without the cause, whose text goes to Spark's logs with the values that it quotes
+        # no cause, because Spark would log its text, including quoted values
         raise RmqdError(f"sink {where}: {told(error)}") from None
 
 
 def exists(connection: Connection[tuple[Any, ...]], table: str) -> bool:
-    """Whether there is a table of a full name."""
+    """Return whether a table exists, by its full name."""
     found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone()
     return found is not None and bool(found[0])
 
 
 def told(error: psycopg.Error) -> str:
-    """What the database says, without a value of a row: those stand in its quotes, DETAIL and CONTEXT."""
+    """Return the error of the database without values of a row, which are in its quotes, DETAIL and CONTEXT."""
     import psycopg
 
     state, diagnosis = error.sqlstate, error.diag
-    if state is None:  # psycopg's own words: of the connection, or of a value
+    if state is None:  # an error of psycopg itself, about the connection or a value
         is_of_connection = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
         return one_line(error) if is_of_connection else _until_quote(one_line(error), ())
     text = diagnosis.message_primary or ""
@@ -75,7 +75,7 @@ def told(error: psycopg.Error) -> str:
     if match := _COPIED_COLUMN.search(context):
         names["column"] = match[1]
     if state.startswith(_RAISED) or "at RAISE" in context:
-        text = "a function or trigger has refused a row in words of its own, which the database's log has"
+        text = "a function or trigger refused a row; the log of the database has the message"
     elif not state.startswith(_WITHOUT_VALUES) or state == _SYNTAX or (state.startswith(_SQL) and context):
         text = _until_quote(text, [name for name in names.values() if name])
     parts = [f"{text} ({state})", *(f"{what} {name}" for what, name in names.items() if name)]
@@ -83,7 +83,7 @@ def told(error: psycopg.Error) -> str:
 
 
 def refused_row(error: psycopg.Error, columns: Sequence[str] | None = None) -> bool:
-    """Whether the database refused a row by its values. A null in a column that no row has is the table's fault."""
+    """Return whether the database refused a row for its values. A null in a column missing in all rows is excluded."""
     import psycopg
 
     if columns is not None and isinstance(error, psycopg.errors.NotNullViolation):
@@ -94,7 +94,7 @@ def refused_row(error: psycopg.Error, columns: Sequence[str] | None = None) -> b
 
 
 def _until_quote(text: str, names: Sequence[str]) -> str:
-    """A text up to what it quotes, unless that is one of the names."""
+    """Return the text before the first quoted string that is not one of the names."""
     for quoted in _QUOTED.finditer(text):
         if quoted[1] not in names:
             return f"{text[: quoted.start()]}…"
@@ -102,5 +102,5 @@ def _until_quote(text: str, names: Sequence[str]) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """All that is said of a connection that cannot be had, or of its parameters: no row is known yet."""
+    """Return the error of a connection, or of its parameters, on one line. It cannot contain values of rows."""
     return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())

@@ -1,7 +1,7 @@
-"""The SQL of the sink `postgresql` for rows that may be deletions. Pure.
+"""The SQL of the sink `postgresql` for rows that may be deletions. No I/O.
 
-Of a key that is deleted nothing is left in the table by which an older change could be told, so a table beside it keeps
-the key and its place in the order: an older row of the key is left out, a later one takes the deletion's place.
+A deleted key leaves no row in the table that could be compared with an older change. So a second table keeps the keys
+of deletions and their order columns: an older row of the key is skipped, a later row replaces the deletion.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from typing import Final
 from rmqd.spark.pipelines.postgresql.statements import Statements, later, listed, quoted
 
 DELETED_AT: Final = "rmqd_deleted_at"
-"""The own column of the table of deletions: when a deletion was written, by the database's clock."""
+"""An additional column of the table of deletions: when the deletion was written, by the database's clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deletions:
-    """What the statements of a group about a table become where a column of its rows says which are deletions."""
+    """The statements of a group for a table if a column of its rows marks deletions."""
 
     statements: Statements
 
     @property
     def name(self) -> str:
-        """The name of the table that keeps deletions: the same for all groups that write to the table."""
+        """The name of the table of deletions. All groups that write to the table use the same name."""
         return self.statements.companion("rmqd_deleted_")
 
     @property
     def table(self) -> str:
-        """Its full name."""
+        """The full name of the table of deletions."""
         return self.statements.beside(self.name)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What it keeps of a row."""
+        """The columns of a row that are stored."""
         return tuple(dict.fromkeys((*self.statements.keys, *self.statements.order_by)))
 
     def make(self) -> Iterable[str]:
-        """Make it, with the types of the table's columns."""
+        """Create the table of deletions, with the types of the table's columns."""
         yield (
             f"CREATE TABLE {self.table} AS SELECT {listed(self.columns)}, now() AS {DELETED_AT} "
             f"FROM {self.statements.target} WITH NO DATA"
@@ -46,14 +46,14 @@ class Deletions:
         yield f"ALTER TABLE {self.table} ADD PRIMARY KEY ({listed(self.statements.keys)})"
 
     def lock(self) -> str:
-        """Have groups apply their rows one after another: none may miss a deletion that another has under way."""
+        """Serialize the groups that write to the table, so that no group misses an uncommitted deletion of another."""
         return f"LOCK TABLE {self.table} IN SHARE ROW EXCLUSIVE MODE"
 
     def move(self, epoch: int, part: range | None = None) -> str:
-        """Apply the rows of attempts to the table, and tell of how many keys it has something later, or a later
-        deletion; parameter: the attempts.
+        """Apply the rows of attempts, and return the number of keys with a later row or a later deletion.
 
-        All parts see the tables as they were before, and no two touch one row: of each key one row counts.
+        Parameter: the attempts. All parts of the statement see the tables as they were before it, and no two parts
+        touch the same row, because only one row of each key counts.
         """
         statements = self.statements
         keys, deleted = listed(statements.keys), f"{quoted(statements.delete_column)} IS TRUE"
@@ -78,9 +78,9 @@ class Deletions:
         )
 
     def _same(self, one: str, other: str) -> str:
-        """Whether two rows are of one key."""
+        """Return the condition that two rows have the same key."""
         return " AND ".join(f"{one}.{quoted(name)} = {other}.{quoted(name)}" for name in self.statements.keys)
 
     def _later(self, one: str, other: str) -> str:
-        """Whether the first of two rows is later."""
+        """Return the condition that row `one` is later."""
         return f"({later(one, other, self.statements.order_by)})"

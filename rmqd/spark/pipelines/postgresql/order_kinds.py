@@ -1,11 +1,11 @@
-"""The note of what a table's order counts by: a row that counts by something else is neither later nor earlier.
+"""Records the meaning of the values in a table's order columns. Values of different meaning cannot be compared.
 
-A pipeline tells it of a column by the metadata `rmqd.order`, in which `{topics}` are the group's. The note is beside
-the table, for all groups that write there, and has the topics of all of them. The transaction of a batch has a share of
-it: so it becomes another one only when none is under way.
+A pipeline describes a column in the metadata `rmqd.order`, in which `{topics}` stands for the group's topics. The
+record is in a table next to the sink's table, for all groups that write there, and contains the topics of all of them.
+The transaction of a batch holds a shared lock on it, so it changes only between batches.
 
-Places in two topics never compare, which harms nobody where no key is in both. Whether one is, the note cannot tell: it
-takes a topic beside those that were there for one with keys of its own, and one instead of them for one with theirs.
+Offsets of two topics are not comparable, which is harmless if no key is in both. The record cannot know that. It
+assumes that an additional topic has other keys, and that a topic which replaces others has the same keys.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ _NAME: Final = "rmqd_order_kinds"
 
 @dataclass(frozen=True, slots=True)
 class OrderKind:
-    """What a column of a group's order counts by."""
+    """The meaning of the values in a group's order column."""
 
     told: str
-    """With `{topics}`, where places are those in topics."""
+    """The description; contains `{topics}` if the values are offsets in topics."""
     topics: frozenset[str] = frozenset()
-    """The group's."""
+    """The group's topics."""
 
     @property
     def text(self) -> str:
-        """As it is noted where no other group is."""
+        """The description as recorded if no other group writes to the table."""
         return self._of(self.topics)
 
     def covered_by(self, noted: str) -> bool:
-        """Whether the note has it, maybe with more topics."""
+        """Return whether the recorded description is the same, possibly with more topics."""
         there = self._topics_in(noted)
         return noted == self.text or (there is not None and self.topics <= there)
 
     def beside(self, noted: str) -> str | None:
-        """What is to be noted of rows of both; none if they do not compare."""
+        """Return the description to record for the rows of both; None if they are not comparable."""
         if self.covered_by(noted):
             return noted
         there = self._topics_in(noted)
         return self.text if there is not None and there <= self.topics else None
 
     def joined(self, noted: str) -> str | None:
-        """The note with the topics of both; none if more than topics differ."""
+        """Return the recorded description with the topics of both; None if they differ in more than topics."""
         there = self._topics_in(noted)
         return None if there is None else self._of(there | self.topics)
 
@@ -70,7 +70,7 @@ class OrderKind:
 
 
 def kinds_of(rows: StructType, order_by: Sequence[str], topics: Sequence[str]) -> dict[str, OrderKind]:
-    """What each column of the order counts by, of those of which the pipeline tells it."""
+    """Return the meaning of each order column that the pipeline describes."""
     told = {field.name: field.metadata or {} for field in rows.fields}
     return {
         name: OrderKind(str(told[name][METADATA]), frozenset(topics))
@@ -81,21 +81,21 @@ def kinds_of(rows: StructType, order_by: Sequence[str], topics: Sequence[str]) -
 
 @dataclass(frozen=True, slots=True)
 class OrderKinds:
-    """What the order of a group's rows counts by, beside what is noted for their table."""
+    """The meanings of a group's order columns, compared with the record of their table."""
 
     statements: Statements
     kinds: Mapping[str, OrderKind]
-    """By the column's name."""
+    """By column name."""
 
     @property
     def table(self) -> str:
-        """The full name of the table that notes it."""
+        """The full name of the table that contains the record."""
         return self.statements.beside(_NAME)
 
     def note(self, connection: Connection[tuple[Any, ...]]) -> None:
-        """Note it, in a transaction, where the table has no rows that count by something else.
+        """Record the descriptions, in a transaction.
 
-        Raises ConfigError where it has.
+        Raises ConfigError if the table has rows with values of another meaning.
         """
         if not self.kinds:
             return
@@ -121,13 +121,13 @@ class OrderKinds:
                 )
 
     def see(self, connection: Connection[tuple[Any, ...]]) -> None:
-        """Have it stay as it is until the transaction ends. Raises RmqdError where another group has changed it."""
+        """Lock the record until the transaction ends. Raises RmqdError if another group has changed it."""
         for name, kind in self.kinds.items():
             there = self._noted(connection, name, "SHARE")
             if there is not None and not kind.covered_by(there):
                 raise RmqdError(
-                    f"{self.statements.table}: another group has begun to order its rows by {name} as {there!r}, and "
-                    f"this one does as {kind.text!r}; accepted: one of the groups, or the same order in both"
+                    f"{self.statements.table}: another group now orders its rows by {name} as {there!r}, and this "
+                    f"group as {kind.text!r}; run only one of the groups, or use the same order in both"
                     f"{self._joining(name, kind, there)}"
                 )
 
@@ -139,10 +139,10 @@ class OrderKinds:
         return None if found is None else str(found[0])
 
     def _filled(self, connection: Connection[tuple[Any, ...]], name: str) -> Iterator[str]:
-        """Which tables have places in the order: null is one of whatever kind.
+        """Yield the tables with a value in the order column. Null is comparable with everything.
 
-        Deletions are asked for them by a group without `delete_column`, too, as another one may have written them:
-        they have a column of its order only where that is theirs.
+        The table of deletions is checked even for a group without `delete_column`, because another group may have
+        written it. It has the column only if that group uses the same order column.
         """
         deletions = Deletions(self.statements).table
         for table in (self.statements.target, deletions):
@@ -153,29 +153,29 @@ class OrderKinds:
                 yield table
 
     def _forget(self, table: str, name: str) -> str:
-        """The statement that leaves no place in the order: what is kept of a deletion is nothing else."""
+        """Return the statement that removes the values of the order column; deletions contain nothing else."""
         is_target = table == self.statements.target
         return f"UPDATE {table} SET {quoted(name)} = NULL" if is_target else f"TRUNCATE {table}"
 
     def _joining(self, name: str, kind: OrderKind, there: str) -> str:
-        """The way out that is one where nothing but topics differ."""
+        """Return the additional remedy if only the topics differ, or an empty string."""
         if (joined := kind.joined(there)) is None:
             return ""
         where = {"target": self.statements.table, "column_name": name, "kind": there}
         found = " AND ".join(f"{column} = {_literal(value)}" for column, value in where.items())
         return (
-            "; or, where no key is in two of the topics, as with shards, to have them all count: "
+            "; or, if no key is in two of the topics, as with shards, record all topics: "
             f"UPDATE {self.table} SET kind = {_literal(joined)} WHERE {found}"
         )
 
     def _problem(self, name: str, kind: OrderKind, there: str, filled: Sequence[str]) -> str:
         return (
-            f"sink {self.statements.table}: its rows are ordered by {name} as {there!r}, and the group's as "
-            f"{kind.text!r}; of two such rows nobody knows the later one, and an older change would replace a later "
-            f"one; accepted: {there!r}{self._joining(name, kind, there)}; or to stop all groups that write there, once "
-            "they have no lag, and to have whatever comes count as later: "
+            f"sink {self.statements.table}: its rows are ordered by {name} as {there!r}, and the rows of the group as "
+            f"{kind.text!r}, so they cannot be compared, and an older change would replace a later one; "
+            f"expected {there!r}{self._joining(name, kind, there)}; or, to let all new changes count as later, wait "
+            "until no group that writes there has lag, stop these groups, and run "
             f"{'; '.join(self._forget(table, name) for table in filled)}; "
-            f"or to begin anew: stop them, TRUNCATE {', '.join(filled)}, and reset the group to its first messages"
+            f"or, to start over, stop them, run TRUNCATE {', '.join(filled)}, and reset the group to its first messages"
         )
 
 

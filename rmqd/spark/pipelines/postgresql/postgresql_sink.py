@@ -1,4 +1,4 @@
-"""The sink `postgresql` on the driver: one transaction for each batch, which holds the batch's number."""
+"""The sink `postgresql` on the driver: one transaction for each batch, which also records the batch."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-LOCK_SECONDS: Final = 5  # for what may be left as well: a lost task's connection can hold its staging table for minutes
+LOCK_SECONDS: Final = 5  # for optional cleanup; the connection of a lost task can lock its staging table for minutes
 
 
 class PostgresqlSink:
-    """One group's way to a table. For one query at a time, on the driver.
+    """The table of one group's pipeline. For one query at a time, on the driver.
 
-    Methods raise RmqdError with what the database says.
+    Methods raise RmqdError with the error of the database.
     """
 
     def __init__(self, sink: SinkConfig, options: Mapping[str, str], writer: str, topics: Sequence[str] = ()) -> None:
-        """`writer` tells those apart that write to one table: a group's name. `options` are libpq's.
+        """`writer` is the group's name, because several groups may write to the table. `options` are libpq's.
 
-        `topics` are those that the rows are of.
+        `topics` are the topics of the rows.
         """
         self._sink = sink
         self._conninfo = conninfo_of(sink.url, options, writer)
@@ -50,10 +50,9 @@ class PostgresqlSink:
         self._epoch = 0
 
     def prepare(self, schema: StructType) -> None:
-        """See that rows of this schema can go to the table, and take over from former drivers: what they still have
-        under way is refused from here on.
+        """Check that the table can take rows of this schema, and take over from previous drivers.
 
-        Raises ConfigError with all that is wrong.
+        Batches that previous drivers still write are refused from now on. Raises ConfigError with all problems.
         """
         sink = self._sink
         schema = _without(schema, PLACE)
@@ -85,23 +84,23 @@ class PostgresqlSink:
             self._forget_former_stagings(connection)
 
     def take_over(self) -> None:
-        """Have batches of former drivers refused from here on."""
+        """Refuse batches of previous drivers from now on."""
         with self._connected() as connection:
             self._statements = self._of_batches(connection)
             with connection.transaction():
                 self._next_epoch(connection)
 
     def write(self, frame: DataFrame, batch: MicroBatch) -> None:
-        """Have a batch's rows in the table, once however often it is repeated.
+        """Write a batch's rows to the table, exactly once even if the batch is repeated.
 
-        Raises RmqdError where another driver has taken over, or where the table has a later batch of the query.
+        Raises RmqdError if another driver has taken over, or if the table has a later batch of the query.
         """
         from rmqd.spark.pipelines.postgresql.row_copy import TOLD, RowCopy
 
         statements = self._statements
         with self._connected() as connection:
             if self._is_written(connection, batch, lock=False):
-                # yet what a stateful query keeps is only kept when its plan runs
+                # Spark updates the state of a stateful query only if the plan runs
                 frame.write.format("noop").mode("overwrite").save()
                 return
         refuse = statements.refuse(self._epoch) if self._leaves_out else ""
@@ -109,7 +108,7 @@ class PostgresqlSink:
         copied = frame.mapInArrow(copy, TOLD).collect()
         with self._connected() as connection:
             with connection.transaction():
-                if statements.delete_column:  # first of all, so that what this transaction sees is from behind it
+                if statements.delete_column:  # lock first, so that the transaction sees all earlier deletions
                     connection.execute(Deletions(statements).lock())
                 if not self._is_written(connection, batch, lock=True):
                     self._order_kinds.see(connection)
@@ -118,7 +117,7 @@ class PostgresqlSink:
                 self._if_not_held(connection, statements.empty_staging(self._epoch))
 
     def has(self, batch: MicroBatch) -> bool:
-        """Whether the table has a batch for good."""
+        """Return whether the table has the batch for good."""
         with self._connected() as connection:
             last = connection.execute(self._statements.last_batch(lock=False), self._name).fetchone()
             return last is not None and last[1:] == (batch.query, batch.number, batch.plan_id)
@@ -131,28 +130,28 @@ class PostgresqlSink:
         return connected(self._conninfo, self._where)
 
     def _of_batches(self, connection: Connection[tuple[Any, ...]]) -> Statements:
-        """The statements about batches alone, for which no rows are known yet."""
+        """Return the statements for batches only, because the columns of the rows are not known yet."""
         from pyspark.sql.types import StructType
 
         shape = read_shape(connection, self._sink.table, StructType())
         return Statements(self._writer, shape.schema, shape.table, ())
 
     def _next_epoch(self, connection: Connection[tuple[Any, ...]]) -> int:
-        """Take the next epoch; a former driver's transaction is awaited, if it has one under way."""
+        """Take the next epoch. Waits for the transaction of a previous driver, if there is one."""
         self._have_batches_table(connection)
         taken = connection.execute(self._statements.take_epoch(), self._name).fetchone()
         assert taken is not None
         return int(taken[0])
 
     def _have_batches_table(self, connection: Connection[tuple[Any, ...]]) -> None:
-        """Make it unless it is there: making asks for a right that a group need not have later."""
+        """Create the table of batches if it is missing. Only creating it needs the CREATE privilege."""
         if exists(connection, self._statements.batches):
             return
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (ONE_AT_A_TIME,))
         connection.execute(self._statements.make_batches())
 
     def _have_deletions_table(self, connection: Connection[tuple[Any, ...]]) -> None:
-        """Make it unless it is there. Raises ConfigError where it is there, and keeps something else."""
+        """Create the table of deletions if it is missing. Raises ConfigError if it has other columns."""
         deletions = Deletions(self._statements)
         if not exists(connection, deletions.table):
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (ONE_AT_A_TIME,))
@@ -164,14 +163,14 @@ class PostgresqlSink:
         if missing := set(deletions.columns) - {column.name for column in found}:
             raise ConfigError(
                 [
-                    f"sink {self._where}: {deletions.table}, which keeps what was deleted, has no column "
-                    f"{', '.join(sorted(missing))}: keys or order_by were others when it was made; accepted: these, or "
-                    f"what DROP TABLE {deletions.table} does if no change that is older than a deletion can come"
+                    f"sink {self._where}: {deletions.table}, which keeps deleted keys, has no column "
+                    f"{', '.join(sorted(missing))}, because keys or order_by have changed; restore them, or run "
+                    f"DROP TABLE {deletions.table} if no change older than a deletion can arrive"
                 ]
             )
 
     def _forget_former_stagings(self, connection: Connection[tuple[Any, ...]]) -> None:
-        """Drop what former drivers have left; their tasks fail by that, if they still copy."""
+        """Drop the staging tables of previous drivers. Their tasks fail if they still copy."""
         prefix, schema = self._statements.staging_prefix, self._statements.schema
         tables = connection.execute(
             "SELECT tablename FROM pg_tables WHERE schemaname = %s AND starts_with(tablename, %s)", (schema, prefix)
@@ -181,26 +180,26 @@ class PostgresqlSink:
                 self._if_not_held(connection, f"DROP TABLE IF EXISTS {self._statements.beside(name)}")
 
     def _is_written(self, connection: Connection[tuple[Any, ...]], batch: MicroBatch, *, lock: bool) -> bool:
-        """Whether the table has the batch. With `lock` no other driver can change that until the transaction ends.
+        """Return whether the table has the batch. With `lock` other drivers cannot change that in this transaction.
 
-        Raises RmqdError where this driver, or this checkpoint, is not the last one that wrote.
+        Raises RmqdError if another driver, or another checkpoint of the query, wrote later.
         """
         last = connection.execute(self._statements.last_batch(lock=lock), self._name).fetchone()
         if last is None:
-            raise RmqdError(f"{self._noted} is gone: somebody has deleted it; the group's next start makes it anew")
+            raise RmqdError(f"{self._noted} is missing: it was deleted; restart the group to create it again")
         epoch, query, number, plan = last
         if epoch != self._epoch:
             raise RmqdError(
-                f"another driver of {self._writer} has begun to write to {self._where}, and this one has to end: "
-                f"its epoch is {self._epoch}, and {epoch} is the last one"
+                f"another driver of {self._writer} has started to write to {self._where}, so this driver must end: "
+                f"its epoch is {self._epoch}; expected {epoch}, the latest"
             )
         if query != batch.query or number < batch.number:
             return False
         if (number, plan) == (batch.number, batch.plan_id):
             return True
         raise RmqdError(
-            f"{self._where} has batch {number} of this query already, and now comes batch {batch.number} with other "
-            f"messages: was the checkpoint taken back? If it shall be written again, delete {self._noted}"
+            f"{self._where} already has batch {number} of this query, and batch {batch.number} has different "
+            f"messages: was the checkpoint reset? To write the batch again, delete {self._noted}"
         )
 
     def _move(self, connection: Connection[tuple[Any, ...]], batch: MicroBatch, attempts: list[str], rows: int) -> None:
@@ -209,15 +208,15 @@ class PostgresqlSink:
         statements = self._statements
         if attempts:
             counted = connection.execute(statements.count_staged(self._epoch), (attempts,)).fetchone()
-            if counted is None or counted[0] != rows:  # a crash of the database empties tables that are not logged
-                raise RmqdError(f"of {rows} rows that were copied for {self._where}, the database has {counted}")
+            if counted is None or counted[0] != rows:  # a crash of the database empties unlogged tables
+                raise RmqdError(f"{rows} rows were copied for {self._where}, but the database has {counted}")
             try:
                 moved = self._move_rows(connection, attempts)
             except psycopg.errors.CardinalityViolation as error:
                 keys = ", ".join(self._sink.keys)
                 raise RmqdError(
-                    f"{self._where}: batch {batch.number} has several rows of one key ({keys}), and which of them "
-                    "counts is not said; accepted: sink.order_by, columns by which the last one is known"
+                    f"{self._where}: batch {batch.number} has several rows with the same key ({keys}); set "
+                    "sink.order_by to the columns that determine the last one"
                 ) from error
             if moved:
                 self._tell_older(batch, moved)
@@ -226,9 +225,9 @@ class PostgresqlSink:
         connection.execute(statements.note_batch(), (batch.query, batch.number, batch.plan_id, rows, *self._name))
 
     def _move_rows(self, connection: Connection[tuple[Any, ...]], attempts: list[str]) -> int:
-        """Move the rows that the table takes. Returns how many keys have something later there.
+        """Move the rows that the table accepts. Return the number of keys with a later row in the table.
 
-        Raises RmqdError for the first row that the table refuses, unless such rows are left out.
+        Raises RmqdError for the first row that the table refuses, unless such rows are skipped.
         """
         import psycopg
 
@@ -247,11 +246,11 @@ class PostgresqlSink:
         statements = self._statements
         move = Deletions(statements).move if statements.delete_column else statements.move
         moved = connection.execute(move(self._epoch, part), (attempts,)).fetchone()
-        connection.execute("SET CONSTRAINTS ALL IMMEDIATE")  # COMMIT would check them, and name no row
+        connection.execute("SET CONSTRAINTS ALL IMMEDIATE")  # COMMIT would check them without naming the row
         return int(moved[0]) if moved is not None else 0
 
     def _refuse_rows(self, connection: Connection[tuple[Any, ...]], attempts: list[str], rows: list[int]) -> int:
-        """Find the rows that the table refuses, by halves, and mark them as refused. Returns how many they are."""
+        """Find the rows that the table refuses, by bisection, and mark them as refused. Return their number."""
         import psycopg
 
         if not rows:
@@ -270,7 +269,7 @@ class PostgresqlSink:
             refuse = self._statements.refuse_staged(self._epoch)
             place = connection.execute(refuse, (told(error), attempts, rows[0])).fetchone()
             if not self._leaves_out and place is not None:
-                raise RmqdError(f"sink {self._where}: {told(error)}; it is {place_text(place)}") from None
+                raise RmqdError(f"sink {self._where}: {told(error)}; the message is {place_text(place)}") from None
             return 1
 
     def _keep_refused(self, connection: Connection[tuple[Any, ...]], batch: MicroBatch, attempts: list[str]) -> None:
@@ -284,7 +283,7 @@ class PostgresqlSink:
                 batch=batch.number,
                 rows=len(refused),
                 kept_in=self._statements.refused,
-                first=f"{refused[0][4]}; it is {place_text(refused[0][:4])}",
+                first=f"{refused[0][4]}; the message is {place_text(refused[0][:4])}",
             )
 
     @property
@@ -299,9 +298,9 @@ class PostgresqlSink:
             batch=batch.number,
             keys=keys,
             order_by=list(self._sink.order_by),
-            meaning="as many keys have something later in the table, or a later deletion: expected where messages are "
-            "read again. If none are, a trigger of the table leaves rows out, by returning NULL; or the order begins "
-            "anew, as of a topic that was made anew, and changes are lost: docs/pipelines.md says what to do",
+            meaning="the table has later rows, or later deletions, for this many keys: expected if messages are "
+            "consumed again. Otherwise a trigger of the table skips rows by returning NULL; or the order has "
+            "restarted, as after a topic was recreated, and changes are lost: see docs/pipelines.md",
         )
 
     @property
@@ -309,7 +308,7 @@ class PostgresqlSink:
         return f"the row of writer {self._writer} and target {self._statements.table} in {BATCHES}"
 
     def _if_not_held(self, connection: Connection[tuple[Any, ...]], statement: str) -> None:
-        """Do what need not be done now: a table that somebody still holds is left."""
+        """Execute an optional statement. Skip it if another connection locks the table."""
         import psycopg
 
         try:
@@ -327,10 +326,10 @@ def _without(schema: StructType, name: str) -> StructType:
 
 
 def _delete_problems(schema: StructType, sink: SinkConfig) -> Iterator[str]:
-    """What is wrong with the column that says which rows are deletions."""
+    """Yield the problems of the column that marks deletions."""
     if not (name := sink.delete_column):
         return
     if name not in schema.fieldNames():
-        yield f"delete_column: there is no column {name}; the pipeline's are {', '.join(schema.fieldNames())}"
+        yield f"delete_column: unknown column {name}; expected one of {', '.join(schema.fieldNames())}"
     elif (kind := schema[name].dataType.simpleString()) != "boolean":
-        yield f"delete_column: {name} is {kind} in the pipeline; accepted: boolean"
+        yield f"delete_column: {name} is {kind} in the pipeline; expected boolean"

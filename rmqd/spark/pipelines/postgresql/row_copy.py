@@ -1,4 +1,4 @@
-"""What a task does for the sink `postgresql`: it copies its rows to the staging table."""
+"""The tasks of the sink `postgresql`: copy rows to the staging table."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from rmqd.spark.pipelines.postgresql.connections import connected, refused_row, 
 from rmqd.spark.sink.row_place import PLACE, PLACE_COLUMNS, place_text, places_of
 
 TOLD: Final = "attempt string, rows bigint"
-_ROWS_BITS: Final = 33  # as Spark's monotonically_increasing_id: a partition's rows follow those of the one before
+_ROWS_BITS: Final = 33  # like Spark's monotonically_increasing_id: numbers increase with the partition
 
 Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RowCopy:
-    """A function for `mapInArrow`: takes a partition's rows, and gives the attempt and how many they were. Pickles."""
+    """A function for `mapInArrow`: copies a partition's rows, and returns the attempt and their number. Picklable."""
 
     conninfo: str
-    """With a password, perhaps: it is of the function, which Spark shows nowhere."""
+    """May contain a password. Spark does not display attributes of the function."""
     where: str
     statement: str
     json_columns: frozenset[str]
     refuse: str = ""
-    """The statement that stages a refused row with its reason; empty if a refused row fails the task."""
+    """The statement that stages a refused row with its reason; empty if a refused row should fail the task."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Copy a partition. Raises RmqdError with what the database says, by which the task fails."""
+        """Copy a partition. Raises RmqdError with the error of the database, so the task fails."""
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             return
@@ -55,7 +55,7 @@ class RowCopy:
         yield pa.RecordBatch.from_pydict({"attempt": [attempt], "rows": [rows - start]})
 
     def _copy(self, connection: Any, rows: Sequence[Row], batch: pa.RecordBatch) -> None:
-        """Copy all rows by one statement; if a row is refused, halves of them until it is found."""
+        """Copy all rows with one statement. If a row is refused, copy halves until the row is found."""
         import psycopg
 
         if not rows:
@@ -77,13 +77,13 @@ class RowCopy:
     def _refuse(self, connection: Any, row: Row, batch: pa.RecordBatch, reason: str) -> None:
         own = 2 + len(PLACE_COLUMNS)
         if not self.refuse:
-            raise RmqdError(f"sink {self.where}: {reason}; it is {place_text(row[2:own])}") from None
+            raise RmqdError(f"sink {self.where}: {reason}; the message is {place_text(row[2:own])}") from None
         names = [name for name in batch.schema.names if name != PLACE]
         content = json.dumps(dict(zip(names, row[own:], strict=True)), default=str)
         connection.execute(self.refuse, (*row[:own], reason, content))
 
     def _values(self, batch: pa.RecordBatch, bad: dict[int, str]) -> Iterator[list[Any]]:
-        """The values of each column. Rows with a value that Python does not have are noted in `bad`."""
+        """Yield the values of each column. Add the rows with values that Python cannot represent to `bad`."""
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             if name == PLACE:
                 continue
@@ -96,7 +96,7 @@ class RowCopy:
 
 
 def _python_values(name: str, column: pa.Array, bad: dict[int, str]) -> list[Any]:
-    kind = _in_utc(column.type)  # a time near the calendar's end may be beyond it in the session's time zone
+    kind = _in_utc(column.type)  # in the session's time zone, a time near year 1 or 9999 may be out of range
     column = column if kind == column.type else column.cast(kind)
     try:
         values: list[Any] = column.to_pylist()
@@ -107,7 +107,7 @@ def _python_values(name: str, column: pa.Array, bad: dict[int, str]) -> list[Any
                 values.append(value.as_py())
             except (ValueError, OverflowError):
                 values.append(None)
-                bad[number] = f"column {name}: the value is out of the calendar, whose years are 1 to 9999"
+                bad[number] = f"column {name}: the value is not a date of the years 1 to 9999"
     return values
 
 
@@ -129,7 +129,7 @@ def _json_of(kind: pa.DataType) -> Callable[[Any], str]:
 
 
 def _plain_of(kind: pa.DataType) -> Callable[[Any], Any]:
-    """What makes a value one that JSON has: pyarrow gives a map as pairs."""
+    """Return a function that converts a value for JSON, because pyarrow returns a map as pairs."""
     if pa.types.is_map(kind):
         inner = _plain_of(kind.item_type)
         return lambda pairs: None if pairs is None else {str(key): inner(value) for key, value in pairs}

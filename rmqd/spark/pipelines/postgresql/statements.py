@@ -1,4 +1,4 @@
-"""The SQL of the sink `postgresql`. Pure."""
+"""The SQL of the sink `postgresql`. No I/O."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from dataclasses import dataclass
 from typing import Final
 
 ATTEMPT: Final = "rmqd_attempt"
-"""The staging table's own column: which attempt of a task has copied a row."""
+"""A column of the staging table: the task attempt that copied the row."""
 ROW: Final = "rmqd_row"
-"""Another one: the row's place in the batch, by partition."""
+"""A column of the staging table: the position of the row in the batch, by partition."""
 OFFSET: Final = "rmqd_queue_offset"
 _MESSAGE: Final = ("rmqd_topic", "rmqd_broker", "rmqd_queue_id", OFFSET)
 REASON: Final = "rmqd_reason"
-"""Another one: why a row is refused; null if it is not."""
+"""A column of the staging table: why the row is refused; null if it is not."""
 _CONTENT: Final = "rmqd_content"
 _MORE: Final = {
     ROW: "bigint", **dict(zip(_MESSAGE, ("text", "text", "integer", "bigint"), strict=True)), REASON: "text",
     _CONTENT: "text",
 }  # fmt: skip
 OWN: Final = (ATTEMPT, *_MORE)
-_LONGEST_NAME: Final = 63  # bytes, of PostgreSQL's names
+_LONGEST_NAME: Final = 63  # bytes; PostgreSQL's limit
 BATCHES: Final = "rmqd_batches"
 ONE_AT_A_TIME: Final = 0x726D7164
-"""The advisory lock under which tables are made for all groups: the letters rmqd."""
+"""The advisory lock for creating the tables that all groups share: the letters rmqd."""
 
 
 def quoted(name: str) -> str:
-    """An identifier as SQL takes it whatever its letters."""
+    """Quote an identifier for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def listed(names: Iterable[str]) -> str:
-    """Several identifiers, separated by commas."""
+    """Quote several identifiers, separated by commas."""
     return ", ".join(map(quoted, names))
 
 
 def later(one: str, other: str, names: Sequence[str]) -> str:
-    """Whether the first of two rows is later, by columns of which the first that differ count; null is before all."""
+    """Return the condition that row `one` is later: the first column that differs decides, and null comes first."""
     found, same = [], ""
     for name in names:
         first, second = f"{one}.{quoted(name)}", f"{other}.{quoted(name)}"
@@ -49,7 +49,7 @@ def later(one: str, other: str, names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """The statements of one group about one table, whose driver has an epoch."""
+    """The statements of one group for one table. A driver is identified by its epoch."""
 
     writer: str
     """The group's name."""
@@ -58,15 +58,15 @@ class Statements:
     staged: tuple[str, ...]
     """The columns of the rows, in their order."""
     keys: tuple[str, ...] = ()
-    """Of rows that replace each other; none: rows are added."""
+    """Key columns: a row replaces the row with the same key. If empty, rows are appended."""
     order_by: tuple[str, ...] = ()
-    """By which of two rows of a key the later one is known."""
+    """Columns that determine the later of two rows with the same key."""
     delete_column: str = ""
-    """Of the rows, not of the table: whether a row is the deletion of its key."""
+    """A column of the rows, not of the table: whether the row deletes its key."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those of the rows' columns that the table has."""
+        """The columns of the rows that the table has."""
         return tuple(name for name in self.staged if name != self.delete_column)
 
     @property
@@ -76,12 +76,12 @@ class Statements:
 
     @property
     def batches(self) -> str:
-        """The full name of the table that notes batches."""
+        """The full name of the table of batches."""
         return f"{quoted(self.schema)}.{BATCHES}"
 
     @property
     def staging_prefix(self) -> str:
-        """How the names of all staging tables of this group and table begin; PostgreSQL's names have 63 bytes."""
+        """Prefix of all staging tables of this group and table. PostgreSQL limits names to 63 bytes."""
         digest = hashlib.sha256(f"{self.writer}\0{self.table}".encode()).hexdigest()[:16]
         return f"rmqd_staged_{digest}_"
 
@@ -94,7 +94,7 @@ class Statements:
         return f"{quoted(self.schema)}.{quoted(name)}"
 
     def companion(self, prefix: str) -> str:
-        """The name of a table beside the table: the same for all groups that write there."""
+        """Return the name of a table next to the table. All groups that write to the table use the same name."""
         whole = f"{prefix}{self.table}"
         if len(whole.encode()) <= _LONGEST_NAME:
             return whole
@@ -102,11 +102,11 @@ class Statements:
 
     @property
     def refused(self) -> str:
-        """The full name of the table that keeps refused rows."""
+        """The full name of the table of refused rows."""
         return self.beside(self.companion("rmqd_refused_"))
 
     def make_batches(self) -> str:
-        """Make the table that notes batches."""
+        """Create the table of batches."""
         return (
             f"CREATE TABLE IF NOT EXISTS {self.batches} (writer text NOT NULL, target text NOT NULL, "
             "epoch bigint NOT NULL, query text, batch bigint, plan text, rows bigint, written_at timestamptz, "
@@ -121,7 +121,7 @@ class Statements:
         )
 
     def make_staging(self, epoch: int) -> str:
-        """Make a driver's staging table. It need not survive a crash of the database: the batch is then repeated."""
+        """Create a driver's staging table. After a crash of the database it may be empty; the batch is repeated."""
         delete = f", false AS {quoted(self.delete_column)}" if self.delete_column else ""
         return (
             f"CREATE UNLOGGED TABLE {self.staging(epoch)} AS SELECT ''::text AS {ATTEMPT}, {listed(self.columns)}"
@@ -130,34 +130,34 @@ class Statements:
         )
 
     def copy(self, epoch: int) -> str:
-        """Copy rows to the staging table, each behind its attempt, its place in the batch, and its message."""
+        """Copy rows to the staging table, each after its attempt, its position in the batch, and its message."""
         return f"COPY {self.staging(epoch)} ({listed((ATTEMPT, ROW, *_MESSAGE, *self.staged))}) FROM STDIN"
 
     def refuse(self, epoch: int) -> str:
-        """Stage a refused row; parameters: as `copy`, but reason and content in place of the row's columns."""
+        """Stage a refused row; parameters as for `copy`, but reason and content instead of the row's columns."""
         names = (ATTEMPT, ROW, *_MESSAGE, REASON, _CONTENT)
         return f"INSERT INTO {self.staging(epoch)} ({listed(names)}) VALUES ({', '.join(['%s'] * len(names))})"
 
     def staged_rows(self, epoch: int) -> str:
-        """Ask for the places of rows that are not refused, in order; parameter: the attempts."""
+        """Select the positions of rows that are not refused, in order; parameter: the attempts."""
         return f"SELECT {ROW} FROM {self.staging(epoch)} WHERE {ATTEMPT} = ANY(%s) AND {REASON} IS NULL ORDER BY {ROW}"
 
     def refuse_staged(self, epoch: int) -> str:
-        """Refuse a row that is staged, and ask for its message; parameters: reason, attempts, place in the batch."""
+        """Refuse a staged row, and return its message; parameters: reason, attempts, position in the batch."""
         return (
             f"UPDATE {self.staging(epoch)} s SET {REASON} = %s, {_CONTENT} = (to_jsonb(s) - ARRAY{list(OWN)})::text "
             f"WHERE {ATTEMPT} = ANY(%s) AND {ROW} = %s RETURNING {', '.join(_MESSAGE)}"
         )
 
     def make_refused(self) -> str:
-        """Make the table that keeps refused rows."""
+        """Create the table of refused rows."""
         return (
             f"CREATE TABLE IF NOT EXISTS {self.refused} (writer text, query text, batch bigint, topic text, "
             "broker text, queue_id integer, queue_offset bigint, reason text, content text, refused_at timestamptz)"
         )
 
     def keep_refused(self, epoch: int) -> str:
-        """Keep the refused rows, and ask for their messages and reasons; parameters: writer, query, batch, attempts."""
+        """Store refused rows, and return their messages and reasons; parameters: writer, query, batch, attempts."""
         kept = ", ".join((*_MESSAGE, REASON, _CONTENT))
         return (
             f"INSERT INTO {self.refused} SELECT %s, %s, %s, {kept}, now() FROM {self.staging(epoch)} "
@@ -166,7 +166,7 @@ class Statements:
         )
 
     def last_batch(self, *, lock: bool) -> str:
-        """Ask for epoch, query, batch and plan; parameters: writer, table."""
+        """Select epoch, query, batch and plan; parameters: writer, table."""
         return (
             f"SELECT epoch, query, batch, plan FROM {self.batches} WHERE writer = %s AND target = %s"
             f"{' FOR UPDATE' if lock else ''}"
@@ -177,18 +177,19 @@ class Statements:
         return f"SELECT count(*) FROM {self.staging(epoch)} WHERE {ATTEMPT} = ANY(%s)"
 
     def chosen(self, epoch: int, part: range | None = None) -> str:
-        """The staged rows of attempts that are not refused, maybe only those of a part of the batch."""
+        """Return the FROM clause of the staged rows that are not refused, optionally of a part of the batch."""
         between = "" if part is None else f" AND {ROW} >= {part.start} AND {ROW} < {part.stop}"
         return f"FROM {self.staging(epoch)} WHERE {ATTEMPT} = ANY(%s) AND {REASON} IS NULL{between}"
 
     def newest(self) -> str:
-        """The order that has the last row of each key first. Rows that are equal by `order_by` count as they came."""
+        """Return the ORDER BY that puts the last row of each key first. Ties are broken by offset, then position."""
         columns = [listed(self.keys), *(f"{quoted(name)} DESC NULLS LAST" for name in self.order_by)]
         return ", ".join([*columns, f"{OFFSET} DESC NULLS LAST", f"{ROW} DESC"])
 
     def move(self, epoch: int, part: range | None = None) -> str:
-        """Move the rows of attempts to the table, and tell of how many keys it has something later; parameter: the
-        attempts.
+        """Move the rows of attempts to the table, and return the number of keys with a later row in the table.
+
+        Parameter: the attempts.
         """
         stored = listed(self.columns)
         insert = f"INSERT INTO {self.target} AS t ({stored}) SELECT {stored}"
@@ -202,7 +203,7 @@ class Statements:
         )
 
     def on_conflict(self) -> str:
-        """What becomes of a row whose key is there."""
+        """Return the ON CONFLICT clause."""
         if not self.keys:
             return ""
         others = [name for name in self.columns if name not in self.keys]
@@ -212,16 +213,16 @@ class Statements:
         return f" ON CONFLICT ({listed(self.keys)}) DO UPDATE SET {changes}{self._unless_later()}"
 
     def _unless_later(self) -> str:
-        """A row that is there and later stays."""
+        """Return the condition that keeps a later row in the table."""
         return f" WHERE NOT ({later('t', 'EXCLUDED', self.order_by)})" if self.order_by else ""
 
     def note_batch(self) -> str:
-        """Note a batch; parameters: query, batch, plan, rows, writer, table."""
+        """Record a batch; parameters: query, batch, plan, rows, writer, table."""
         return (
             f"UPDATE {self.batches} SET query = %s, batch = %s, plan = %s, rows = %s, written_at = now() "
             "WHERE writer = %s AND target = %s"
         )
 
     def empty_staging(self, epoch: int) -> str:
-        """Forget all that was copied."""
+        """Remove all copied rows."""
         return f"TRUNCATE {self.staging(epoch)}"

@@ -1,4 +1,4 @@
-"""A table as PostgreSQL describes it, and whether rows of a schema can go there."""
+"""A table as PostgreSQL describes it, and whether rows of a schema fit it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from pyspark.sql.types import StructType
 
-_MICROSECONDS: Final = 6  # digits, as Spark has them
-# by the table's type: Spark's that it rounds
+_MICROSECONDS: Final = 6  # digits of Spark's timestamps
+# by type of the table: Spark's types whose values it rounds
 _ROUNDED: Final = {
     "date": ("timestamp", "timestamp_ntz", "string"),
     "real": ("int", "bigint", "double", "decimal", "string"),
@@ -23,13 +23,13 @@ _ROUNDED: Final = {
     "money": ("float", "double", "decimal", "string"),
 }
 KEYS_TOLD: Final = "rmqd.keys"
-"""The metadata of a column by which a pipeline tells the sink by which columns it knows a row again."""
+"""Metadata of a column: the key columns that the pipeline uses. The sink's `keys` must be the same."""
 JSON_TYPES: Final = ("json", "jsonb")
 _UNORDERED: Final = "json"
 _TEXTS: Final = ("text", "character varying", "character")
 _NUMBERS: Final = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 BYTES: Final = "bytea"
-# what a missing table would be made with; Spark's simple names
+# types for a proposed CREATE TABLE, by Spark's simple name
 _KINDS: Final = {
     "string": "text",
     "int": "integer",
@@ -66,13 +66,13 @@ class Column:
     """A column of a table."""
 
     kind: str
-    """Its type, as PostgreSQL writes it, without length or scale."""
+    """The type as PostgreSQL writes it, without length or scale."""
     is_computed: bool
-    """Whether the database alone gives it its value."""
+    """Whether only the database sets the value."""
     is_needed: bool
-    """Whether a row must bring a value for it."""
+    """Whether a row must contain a value for the column."""
     written: str = ""
-    """Its type with length or scale."""
+    """The type with length or scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,24 +83,22 @@ class TableShape:
     table: str
     columns: dict[str, Column]
     unique: tuple[frozenset[str], ...]
-    """The sets of columns of which no two rows have the same values."""
+    """The sets of columns with a unique index."""
 
     def problems(self, rows: StructType, keys: Sequence[str], order_by: Sequence[str]) -> Iterator[str]:
-        """Why rows cannot go there."""
+        """Yield why the rows do not fit the table."""
         names = rows.fieldNames()
-        yield from (
-            f"column {name}: rmqd has one of this name itself; accepted: another name" for name in OWN if name in names
-        )
+        yield from (f"column {name}: rmqd uses this name itself; rename the column" for name in OWN if name in names)
         for field in rows.fields:
             if problem := self._column_problem(field.name, field.dataType.simpleString()):
                 yield f"column {field.name}: {problem}"
         for name, column in self.columns.items():
             if column.is_needed and name not in names:
-                yield f"column {name}: the table wants a value, and the pipeline's rows have no such column"
+                yield f"column {name}: the table requires a value, and the pipeline's rows have no such column"
         for key, columns in (("keys", keys), ("order_by", order_by)):
             for name in columns:
                 if name not in names:
-                    yield f"{key}: there is no column {name}; the pipeline's are {', '.join(names)}"
+                    yield f"{key}: unknown column {name}; expected one of {', '.join(names)}"
         yield from (
             f"order_by: {problem}"
             for name in order_by
@@ -109,51 +107,51 @@ class TableShape:
         for told in filter(None, ((field.metadata or {}).get(KEYS_TOLD) for field in rows.fields)):
             if set(told) != set(keys):
                 yield (
-                    f"keys: the pipeline knows a row by {', '.join(told)}, and the sink by "
-                    f"{', '.join(keys) or 'nothing'}; accepted: the same in both"
+                    f"keys: the pipeline identifies a row by {', '.join(told)}, and the sink by "
+                    f"{', '.join(keys) or 'nothing'}; expected the same in both"
                 )
         if keys and frozenset(keys) not in self.unique:
             yield (
-                f"keys: the table has no unique index of just {', '.join(keys)}; accepted: what CREATE UNIQUE INDEX "
-                f"ON {quoted(self.schema)}.{quoted(self.table)} ({listed(keys)}) makes"
+                f"keys: the table has no unique index on exactly {', '.join(keys)}; run CREATE UNIQUE INDEX "
+                f"ON {quoted(self.schema)}.{quoted(self.table)} ({listed(keys)})"
             )
 
     def _column_problem(self, name: str, kind: str) -> str:
         column = self.columns.get(name)
         if column is None:
-            return f"the table has none of this name; it has {', '.join(self.columns)}"
+            return f"unknown column; expected one of {', '.join(self.columns)}"
         if column.is_computed:
-            return "the database computes it; accepted: the pipeline's rows without it"
+            return "the database computes it; remove it from the pipeline's rows"
         outer = kind.partition("<")[0]
         is_json = column.kind in JSON_TYPES
         if not is_json and (outer in ("struct", "map") or "struct<" in kind or "map<" in kind):
-            return f"is {outer} in the pipeline and {column.kind} in the table; accepted: jsonb in the table"
+            return f"is {outer} in the pipeline and {column.kind} in the table; expected jsonb in the table"
         if outer == "array" and not is_json and not column.kind.endswith("[]"):
-            return f"is {outer} in the pipeline and {column.kind} in the table; accepted: an array or jsonb there"
+            return f"is {outer} in the pipeline and {column.kind} in the table; expected an array or jsonb in the table"
         if kind == "binary" and column.kind != BYTES:
-            return f"is binary in the pipeline and {column.kind} in the table; accepted: CAST({name} AS STRING)"
+            return f"is binary in the pipeline and {column.kind} in the table; use CAST({name} AS STRING)"
         return ""
 
     def _order_problem(self, name: str, kind: str) -> str:
-        """Why the table would not tell of two values which one is later."""
+        """Return why the table could not order two values; empty if it can."""
         column = self.columns.get(name)
         if column is None:
             return ""
-        accepted = f"accepted: {_KINDS.get(kind, _other(kind))} in the table"
+        accepted = f"expected {_KINDS.get(kind, _other(kind))} in the table"
         if column.kind == _UNORDERED:
             return f"{name} is {column.kind} in the table, which has no order; {accepted}"
         is_number = kind.removeprefix("array<").startswith(_NUMBERS)
         if is_number and column.kind.removesuffix("[]") in _TEXTS:
             return f"{name} is {kind} in the pipeline and {column.kind} in the table, where 10 is before 9; {accepted}"
         if _is_coarser(column.written or column.kind, kind.removeprefix("array<").removesuffix(">")):
-            why = "which tells fewer values apart, so that an older row would replace a later one"
+            why = "which distinguishes fewer values, so an older row would replace a later one"
             return (
                 f"{name} is {kind} in the pipeline and {column.written or column.kind} in the table, {why}; {accepted}"
             )
         return ""
 
     def json_columns(self, rows: StructType) -> frozenset[str]:
-        """The columns whose values go there as JSON; text goes as it is."""
+        """Return the columns whose values must be converted to JSON; strings are copied unchanged."""
         return frozenset(
             field.name
             for field in rows.fields
@@ -162,9 +160,9 @@ class TableShape:
 
 
 def _is_coarser(written: str, kind: str) -> bool:
-    """Whether PostgreSQL rounds values of Spark's `kind` without a word."""
+    """Return whether PostgreSQL silently rounds values of Spark's type `kind`."""
     table, outer = re.sub(r"\(.*?\)|\[\]", "", written), kind.partition("(")[0]
-    digits = [int(number) for number in re.findall(r"-?\d+", written)]  # precision of a time; precision and scale
+    digits = [int(number) for number in re.findall(r"-?\d+", written)]  # precision of a time, or precision and scale
     if table.startswith("timestamp"):
         return bool(digits) and digits[0] < _MICROSECONDS and outer not in ("date", "bigint")
     if table == "numeric" and digits:
@@ -174,14 +172,14 @@ def _is_coarser(written: str, kind: str) -> bool:
 
 
 def read_shape(connection: Connection[tuple[Any, ...]], table: str, rows: StructType) -> TableShape:
-    """Ask for a table, by its name as SQL writes it. Raises RmqdError where there is none, with what would make it."""
+    """Return the shape of a table, by its SQL name. Raises RmqdError with a CREATE TABLE statement if it is missing."""
     found = connection.execute(_TABLE, (table,)).fetchone()
     if found is None:
         made = ", ".join(
             f"{quoted(field.name)} {_KINDS.get(field.dataType.simpleString(), _other(field.dataType.simpleString()))}"
             for field in rows.fields
         )
-        raise RmqdError(f"there is no table {table}; accepted: what CREATE TABLE {table} ({made}) makes, or the like")
+        raise RmqdError(f"there is no table {table}; create it, for example with CREATE TABLE {table} ({made})")
     oid, schema, name = found
     columns = {row[0]: Column(*row[1:]) for row in connection.execute(_COLUMNS, (oid,))}
     unique = tuple(frozenset(row[0]) for row in connection.execute(_UNIQUE, (oid,)))
