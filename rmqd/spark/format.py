@@ -80,7 +80,7 @@ class RocketMQSource(DataSource):
             return RocketMQWriter(make_options(dict(self.options.items()), schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Return the writer for `df.writeStream`. In output mode complete (`overwrite`), it sends each batch in full."""
+        """Return the writer for `df.writeStream`. In output mode complete (`overwrite`), each batch is sent in full."""
         from rmqd.spark.sink.writer import RocketMQStreamWriter, make_options
 
         with reason_first():

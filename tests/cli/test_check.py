@@ -258,16 +258,16 @@ def test_a_group_on_spark_needs_pyspark_and_a_java(monkeypatch: pytest.MonkeyPat
     Path("rmqd.yaml").write_text(wrong)
     result = rmqd("check", "--config", "rmqd.yaml")
     assert result.code == 78
-    assert "spark.options: minBytes: there is no such option; there are " in result.err
+    assert "spark.options: minBytes: there is no such option; expected one of " in result.err
     Path("rmqd.yaml").write_text(wrong.replace("minBytes", "maxBytesPerTrigger"))
 
     def no_java(environ: object) -> None:
-        raise RmqdError("Spark needs Java 17 or later, and there is none")
+        raise RmqdError("Spark needs Java 17 or later, but there is none")
 
     monkeypatch.setattr("rmqd.spark.java.find_java", no_java)
     result = rmqd("check", "--config", "rmqd.yaml")
     assert result.code == 78
-    assert result.err == ("rmqd.yaml:5:13: groups.mailer.engine: Spark needs Java 17 or later, and there is none\n")
+    assert result.err == ("rmqd.yaml:5:13: groups.mailer.engine: Spark needs Java 17 or later, but there is none\n")
 
 
 def test_filters_that_match_no_message_are_warned_of() -> None:

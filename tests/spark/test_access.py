@@ -23,13 +23,13 @@ NEEDED = {"nameserver": "127.0.0.1:9876", "subscribe": "orders"}
 def test_what_is_wrong_is_told_by_source_and_sink() -> None:
     """In a line that does not show a secret."""
     cases: list[tuple[dict[str, str], str]] = [
-        ({"accessKey": "me", "secretKey": "open sesame"}, "secretKey: Spark shows options in plans and logs; accepted"),
-        ({"accessKey": "me"}, "secretKey: is missing beside accessKey"),
-        ({"secretKey": "${S}"}, "accessKey: is missing beside secretKey"),
-        ({"securityToken": "${T}"}, "secretKey: is missing beside securityToken"),
-        ({"tls": "yes"}, "tls: 'yes' is neither true nor false"),
+        ({"accessKey": "me", "secretKey": "open sesame"}, "secretKey: Spark shows options in plans and logs; expected"),
+        ({"accessKey": "me"}, "secretKey: missing; accessKey needs it"),
+        ({"secretKey": "${S}"}, "accessKey: missing; secretKey needs it"),
+        ({"securityToken": "${T}"}, "secretKey: missing; securityToken needs it"),
+        ({"tls": "yes"}, "tls: 'yes' is not a valid truth value; expected true or false"),
         ({"tlsCaFile": "/ca.pem"}, "tlsCaFile: needs tls=true"),
-        ({"tls": "true", "tlsCertFile": "/c.pem"}, "tlsKeyFile: is missing beside tlsCertFile"),
+        ({"tls": "true", "tlsCertFile": "/c.pem"}, "tlsKeyFile: missing; tlsCertFile needs it"),
         ({"tls": "true", "tlsKeyPassword": "plain"}, "tlsKeyPassword: Spark shows"),
     ]
     for options, said in cases:
@@ -48,7 +48,7 @@ def test_each_process_looks_secrets_up_for_itself(tmp_path: Path, monkeypatch: p
     access, problems = read_access(given)
     assert problems == []
     with pytest.raises(
-        RmqdError, match=r"securityToken: the environment variable TOKEN is not set.*by this process of Spark"
+        RmqdError, match=r"securityToken: the environment variable TOKEN is not set.*in this Spark process"
     ):
         access.credentials()
     monkeypatch.setenv("TOKEN", "lent")

@@ -102,7 +102,7 @@ def test_a_group_that_ran_elsewhere_goes_on_where_it_ended_there(broker: Embedde
     driver = Driver(broker, folder)
     assert driver.generation.number == 2
     assert driver.generation.starting == {queue("orders", 0): 4, queue("orders", 1): 3}
-    assert "went on elsewhere" in driver.generation.reason
+    assert "was consumed elsewhere" in driver.generation.reason
     assert driver.run() == ["0:4"]
     assert (folder / "generation-000001" / "checkpoint" / "commits" / "0").exists()
     driver.stop()
@@ -222,8 +222,8 @@ def test_a_broker_that_lost_the_groups_offsets_changes_nothing(broker: EmbeddedB
 def test_a_checkpoint_of_another_query_is_refused(broker: EmbeddedBroker, folder: Path) -> None:
     offsets = folder / "generation-000001" / "checkpoint" / "offsets" / "0"
     offsets.write_text(offsets.read_text().replace('"q"', '"topic"'))
-    with pytest.raises(RmqdError, match=r"generation-000001/checkpoint/offsets/0 has no offsets of RocketMQ"):
+    with pytest.raises(RmqdError, match=r"generation-000001/checkpoint/offsets/0 has no RocketMQ offsets"):
         Driver(broker, folder)
     offsets.write_text("v2\n{}")
-    with pytest.raises(RmqdError, match="is of version 'v2', and this rmqd reads v1"):
+    with pytest.raises(RmqdError, match="has version 'v2'; expected v1"):
         Driver(broker, folder)

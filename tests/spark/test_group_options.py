@@ -43,9 +43,9 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     wrong = {"minPartition": 4, "maxPartitions": "many", "startingOffsets": "earliest", "failOnDataLoss": True}
     assert [text.partition("groups.g.spark.options: ")[2] for text in problems(PIPELINE, wrong)] == [
         "minPartition: there is no such option; did you mean minPartitions?",
-        "startingOffsets: not here; accepted: consume_from_where and consume_timestamp of the group",
-        "failOnDataLoss: not here; accepted: on_offset_illegal of the group",
-        "maxPartitions: 'many' is no number above 0",
+        "startingOffsets: not available here; use consume_from_where and consume_timestamp of the group",
+        "failOnDataLoss: not available here; use on_offset_illegal of the group",
+        "maxPartitions: 'many' is not valid; expected a number above 0",
     ]
 
 
@@ -53,9 +53,9 @@ def test_a_handler_has_no_rows() -> None:
     """What is about them is for pipelines."""
     assert given(HANDLER)(queueRetention="1h").queue_retention_seconds == 3600.0
     [text] = problems(HANDLER, {"columns": "body"})
-    assert text.endswith("columns: not here; accepted: a pipeline, which has rows")
+    assert text.endswith("columns: not available here; use a pipeline, which has rows")
     [text] = problems({**HANDLER, "pull_interval": "1s"}, {"pullParallelism": 4})
-    assert text.endswith("accepted: no pull_interval, which has one pull at a time")
+    assert text.endswith("use no pull_interval, which allows only one pull at a time")
 
 
 def test_each_option_is_taken_or_refused_with_a_place() -> None:
@@ -70,6 +70,8 @@ def test_bodies_become_columns_of_a_pipeline() -> None:
     assert found.columns == ("topic", "body", "value", "_bad_row")
     assert found.value.sql == "struct<id:bigint>"
     assert given(PIPELINE)(value="json", valueSchema="id int", columns=["value"]).columns == ("topic", "value")
-    assert "valueSchema: missing; accepted: columns as SQL writes them" in problems(PIPELINE, {"value": "json"})[0]
-    assert "valueSchema: bigit is no type" in problems(PIPELINE, {"value": "json", "valueSchema": "id bigit"})[0]
-    assert "value: not here; accepted: a pipeline" in problems(HANDLER, {"value": "json"})[0]
+    assert "valueSchema: missing; expected SQL columns" in problems(PIPELINE, {"value": "json"})[0]
+    assert (
+        "valueSchema: bigit is not a valid type" in problems(PIPELINE, {"value": "json", "valueSchema": "id bigit"})[0]
+    )
+    assert "value: not available here; use a pipeline" in problems(HANDLER, {"value": "json"})[0]

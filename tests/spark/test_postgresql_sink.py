@@ -98,7 +98,7 @@ def test_a_batch_that_is_repeated_is_left_out(spark: SparkSession, prices_databa
     assert not sink.has(batch(3, b"other"))
     assert not sink.has(batch(4))
     for late in (batch(3, b"other"), batch(2)):
-        with pytest.raises(RmqdError, match=r"has batch 3 of this query already.*was the checkpoint taken back"):
+        with pytest.raises(RmqdError, match=r"already has batch 3 of this query.*was the checkpoint reset"):
             sink.write(frame, late)
     sink.write(frame, batch(0, query="another"))
     assert len(prices_database.run("SELECT id FROM prices")) == 4

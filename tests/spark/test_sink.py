@@ -67,14 +67,14 @@ def test_all_problems_are_told_at_once() -> None:
         parse_sink_options(values, columns, overwrite=True)
     assert [str(problem) for problem in raised.value.problems] == [
         "topik: the sink has no such option; did you mean topic?",
-        "nameserver: 'nowhere' is not host:port",
-        "sendParallelism: '0' is no number above 0",
-        'mode: what a topic has cannot be overwritten; mode("append") adds to it',
-        "column body: is missing; it is a binary or a string",
+        "nameserver: 'nowhere' is not a valid address; expected host:port",
+        "sendParallelism: '0' is not valid; expected a number above 0",
+        'mode: a topic cannot be overwritten; use mode("append")',
+        "column body: missing; expected a binary or a string",
         "column tag: the sink has no such column; did you mean tags?",
-        "column properties: is map<string,int>; accepted: map<string,string>",
-        "column delay_level: is string; accepted: int, bigint, smallint, tinyint",
-        "topic: is missing: an option for all rows, or a column for each",
+        "column properties: is map<string,int>; expected map<string,string>",
+        "column delay_level: is string; expected int, bigint, smallint, tinyint",
+        "topic: missing; expected an option for all rows, or a column",
     ]
 
 
@@ -99,7 +99,10 @@ def test_a_row_that_cannot_be_sent(embedded: RocketMQ) -> None:
     """Its number is told."""
     cases: list[tuple[dict[str, Any], str]] = [
         ({"body": None, "tags": "a"}, "row 1 of partition 0: its body is null"),
-        ({"body": "b", "delay_level": 1, "deliver_at": TIME}, "a delay_level and deliver_at; a message has one"),
+        (
+            {"body": "b", "delay_level": 1, "deliver_at": TIME},
+            "both delay_level and deliver_at are set; expected only one",
+        ),
         ({"body": "b", "delay_level": -1}, "its delay_level is -1"),
     ]
     for row, said in cases:

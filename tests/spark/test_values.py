@@ -45,15 +45,15 @@ def test_a_schema_is_read_as_sql_writes_it() -> None:
 
 def test_what_is_no_schema_is_told() -> None:
     cases: list[tuple[str, str]] = [
-        ("id", "ends where a type is expected"),
-        ("", "ends where the name of a field is expected"),
-        ("id bigit", "bigit is no type; there are boolean, tinyint"),
-        ("id bigint name string", "'name' stands where 'the end or a comma' is expected"),
-        ("id bigint, ID int", "ID is there more than once"),
-        ("a array<int", "'the end' stands where '>' is expected"),
-        ("a map<int,int>", "the keys of a map are strings"),
+        ("id", "ends too early; expected a type"),
+        ("", "ends too early; expected the name of a field"),
+        ("id bigit", "bigit is not a valid type; expected one of boolean, tinyint"),
+        ("id bigint name string", "'name' is not valid here; expected 'the end or a comma'"),
+        ("id bigint, ID int", "ID occurs more than once"),
+        ("a array<int", "'the end' is not valid here; expected '>'"),
+        ("a map<int,int>", "the keys of a map must be strings"),
         ("n decimal(40,1)", "at most 38 digits"),
-        ("a int;", "';' is not understood"),
+        ("a int;", "';' is not valid"),
     ]
     for text, message in cases:
         with pytest.raises(ValueError, match=message):
@@ -88,20 +88,20 @@ def test_what_fits_a_type() -> None:
 def test_what_does_not_fit_is_told_with_its_place() -> None:
     cases: list[tuple[str, Any, str]] = [
         ("tinyint", 128, "v: 128 is too large for tinyint"),
-        ("bigint", 1.5, "v: 1.5 is no bigint"),
-        ("bigint", True, "v: True is no bigint"),
-        ("double", "1", "v: '1' is no double"),
+        ("bigint", 1.5, "v: 1.5 is not a valid bigint"),
+        ("bigint", True, "v: True is not a valid bigint"),
+        ("double", "1", "v: '1' is not a valid double"),
         ("float", 1e39, "is too large for float"),
         ("decimal(3,1)", 1.25, "v: 1.25 has more digits than decimal"),
         ("decimal(3,1)", 1000, "v: 1000 has more digits than decimal"),
-        ("decimal(3,1)", "x", "v: 'x' is no decimal"),
-        ("boolean", 1, "v: 1 is no boolean"),
-        ("binary", "%", "v: '%' is no base64"),
-        ("date", "2026", "v: '2026' is no date such as"),
-        ("timestamp", "noon", "v: 'noon' is no time such as"),
-        ("array<int>", [1, "x"], "v: 1: 'x' is no int"),
-        ("map<string,int>", [], r"v: \[\] is no object"),
-        ("struct<a:struct<b:int>>", {"a": {"b": "x"}}, "v: a: b: 'x' is no int"),
+        ("decimal(3,1)", "x", "v: 'x' is not a valid decimal"),
+        ("boolean", 1, "v: 1 is not a valid boolean"),
+        ("binary", "%", "v: '%' is not a valid base64"),
+        ("date", "2026", "v: '2026' is not a valid date such as"),
+        ("timestamp", "noon", "v: 'noon' is not a valid time such as"),
+        ("array<int>", [1, "x"], "v: 1: 'x' is not a valid int"),
+        ("map<string,int>", [], r"v: \[\] is not a valid object"),
+        ("struct<a:struct<b:int>>", {"a": {"b": "x"}}, "v: a: b: 'x' is not a valid int"),
     ]
     for kind, given, message in cases:
         with pytest.raises(ValueError, match=message):
@@ -125,9 +125,9 @@ def test_bodies_of_json_become_a_column(broker: EmbeddedBroker) -> None:
     assert rows[0]["value"] == {"id": 7, "lines": [{"sku": "x", "price": 2.0}], "paid": None}
     assert rows[0]["_bad_row"] is None
     assert [row["value"] for row in rows[1:]] == [None] * 5
-    assert rows[1]["_bad_row"] == "id: '7' is no bigint"
-    assert rows[2]["_bad_row"] == "[] is no object"
-    assert rows[4]["_bad_row"] == "NaN is no JSON"
+    assert rows[1]["_bad_row"] == "id: '7' is not a valid bigint"
+    assert rows[2]["_bad_row"] == "[] is not a valid object"
+    assert rows[4]["_bad_row"] == "NaN is not valid JSON"
     assert all(row["_bad_row"] for row in rows[1:])
 
 
@@ -139,12 +139,17 @@ JSON_VALUES: dict[str, tuple[str, str, Any, str | None]] = {
     "numbers in a text": (TEXT, '{"x": [12345678901234567.89, 1]}', '{"x": [12345678901234567.89, 1]}', None),
     "a double": ("a array<double>", "[1e-2, 1.50]", [0.01, 1.5], None),
     "no double": ("a double", "1e400", None, r"a: 1E\+400 is too large for double"),
-    "no bigint": ("a bigint", "1.50", None, "a: 1.50 is no bigint"),
+    "no bigint": ("a bigint", "1.50", None, "a: 1.50 is not a valid bigint"),
     "half of a surrogate pair": (TEXT, HALF, None, "surrogates not allowed"),
     "a key of that": ("a map<string,int>", f"{{{HALF}: 1}}", None, "surrogates not allowed"),
-    "a bad value under it": ("a map<string,int>", f"{{{HALF}: 1.5}}", None, r"a: \\ud800: 1.5 is no int"),
-    "before the calendar": ("a array<timestamp>", '["0001-01-01T00:00:00+08:00"]', None, "out of the calendar in UTC"),
-    "behind it": ("a timestamp", '"9999-12-31T23:59:59-08:00"', None, "a: .* is out of the calendar in UTC"),
+    "a bad value under it": ("a map<string,int>", f"{{{HALF}: 1.5}}", None, r"a: \\ud800: 1.5 is not a valid int"),
+    "before the calendar": (
+        "a array<timestamp>",
+        '["0001-01-01T00:00:00+08:00"]',
+        None,
+        "not a date of the years 1 to 9999 in UTC",
+    ),
+    "behind it": ("a timestamp", '"9999-12-31T23:59:59-08:00"', None, "a: .* not a date of the years 1 to 9999 in UTC"),
 }
 
 
@@ -163,32 +168,32 @@ def test_a_value_of_json_is_exact_or_its_row_is_bad(schema: str, written: str, v
 RECURSIVE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
 UNION = {"type": "record", "name": "Two", "fields": [{"name": "a", "type": ["int", "string"]}]}
 REFUSED: dict[str, tuple[dict[str, str], str]] = {
-    "a format": ({"value": "xml"}, "value: 'xml' is none; accepted: json | avro | protobuf"),
-    "no value": ({"valueSchema": "id int"}, "valueSchema: of no use without value"),
-    "no schema": ({"value": "json"}, "valueSchema: missing; accepted: columns as SQL writes them"),
-    "wrong ddl": ({"value": "json", "valueSchema": "id"}, "valueSchema: 'id' ends where a type is expected"),
+    "a format": ({"value": "xml"}, "value: 'xml' is not a valid format; expected json | avro | protobuf"),
+    "no value": ({"valueSchema": "id int"}, "valueSchema: not used without value"),
+    "no schema": ({"value": "json"}, "valueSchema: missing; expected SQL columns"),
+    "wrong ddl": ({"value": "json", "valueSchema": "id"}, "valueSchema: 'id' ends too early; expected a type"),
     "inferred": (
         {"value": "json", "valueSchema": "infer"},
-        "valueSchema: infer is for a group with engine: spark and a pipeline, .* accepted: columns as SQL writes them",
+        "valueSchema: infer is only for a pipeline of a group with engine: spark, .* expected SQL columns",
     ),
     "inferred avro": (
         {"value": "avro", "valueSchema": "Infer"},
-        "valueSchema: infer is for value=json; accepted: a record's schema",
+        "valueSchema: infer needs value=json; expected a record's schema",
     ),
-    "no avro": ({"value": "avro", "valueSchema": "{}"}, "valueSchema: no schema of Avro"),
-    "no json": ({"value": "avro", "valueSchema": "x"}, "valueSchema: no JSON"),
-    "recursive": ({"value": "avro", "valueSchema": json.dumps(RECURSIVE)}, "the record Node has itself in it"),
+    "no avro": ({"value": "avro", "valueSchema": "{}"}, "valueSchema: not a valid Avro schema"),
+    "no json": ({"value": "avro", "valueSchema": "x"}, "valueSchema: not valid JSON"),
+    "recursive": ({"value": "avro", "valueSchema": json.dumps(RECURSIVE)}, "the record Node contains itself"),
     "no fields": (
         {"value": "avro", "valueSchema": '{"type": "record", "name": "Order"}'},
         "record Order has no fields",
     ),
-    "union": ({"value": "avro", "valueSchema": json.dumps(UNION)}, "has no type of Spark's; accepted: null and one"),
-    "no file": ({"value": "avro", "valueSchema": "absent.avsc"}, "valueSchema: absent.avsc cannot be read: No such"),
+    "union": ({"value": "avro", "valueSchema": json.dumps(UNION)}, "has no Spark type; expected null and one"),
+    "no file": ({"value": "avro", "valueSchema": "absent.avsc"}, "valueSchema: absent.avsc is unreadable: No such"),
     "another's": (
         {"value": "json", "valueSchema": "id int", "valueRegistered": "true"},
-        "valueRegistered: of no use with value=json; accepted: with value=avro",
+        "valueRegistered: not used with value=json; set value=avro",
     ),
-    "no column": ({"columns": "value"}, "columns: value is no column"),
+    "no column": ({"columns": "value"}, "columns: unknown column value"),
 }
 
 

@@ -66,11 +66,11 @@ def test_a_topic_in_sql(spark: SparkSession, broker: EmbeddedBroker) -> None:
 
 def test_wrong_options_are_told_by_load(spark: SparkSession) -> None:
     """All of them, before anything is read, in the error's first lines."""
-    with pytest.raises(Exception, match="nameserver: is missing") as raised:
+    with pytest.raises(Exception, match="nameserver: missing") as raised:
         spark.read.format("rocketmq").options(subscribe="orders", namesrv="localhost:9876", minPartitions="many").load()
     first, *others = str(raised.value).splitlines()
     assert first.endswith("ConfigError: namesrv: there is no such option; did you mean nameserver?")
-    assert "minPartitions: 'many' is no number above 0" in others
+    assert "minPartitions: 'many' is not valid; expected a number above 0" in others
     assert not any("Traceback" in line for line in others)
 
 
@@ -80,7 +80,7 @@ def test_a_schema_says_which_columns_are_read(spark: SparkSession, broker: Embed
     reader = spark.read.format("rocketmq").options(nameserver=broker.nameserver, subscribe="orders")
     rows = reader.schema("body binary, queue_offset bigint").load().collect()
     assert [tuple(row) for row in rows] == [(b"0:0", 0), (b"0:1", 1)]
-    with pytest.raises(Exception, match="bdoy is no column; did you mean body") as raised:
+    with pytest.raises(Exception, match="unknown column bdoy; did you mean body") as raised:
         reader.schema("bdoy binary").load().collect()
     assert "Job aborted" not in str(raised.value)
 

@@ -182,9 +182,9 @@ def test_debeziums_changes_count_by_the_sources_log(
     run(spark, by_position, tmp_path)
     assert found(postgresql, database) == wanted
     for order, kind in (("time", "order: time"), ("offset", "format: debezium, order: offset in orders")):
-        with pytest.raises(ConfigError, match=f"as 'cdc, order: position', and the group's as 'cdc, {kind}'"):
+        with pytest.raises(ConfigError, match=f"as 'cdc, order: position', and the rows of the group as 'cdc, {kind}'"):
             start(spark, cdc_order(broker, database, {**options, "order": order}), tmp_path)
-    with pytest.raises(ConfigError, match="the pipeline knows a row by name, and the sink by id"):
+    with pytest.raises(ConfigError, match="the pipeline identifies a row by name, and the sink by id"):
         start(spark, cdc_order(broker, database, {**options, "keys": ["name"]}), tmp_path)
 
 
@@ -204,13 +204,17 @@ def test_another_order_format_or_topic_is_refused_and_one_topic_more_is_noted(
     sink()
     postgresql.execute(database, "INSERT INTO orders VALUES (1, 'former', NULL, '{7,0}')")
     kind = "cdc, format: canal, order: offset in orders"
-    with pytest.raises(ConfigError, match=f"as '{kind}', and the group's as 'cdc, order: time'") as refused:
+    with pytest.raises(ConfigError, match=f"as '{kind}', and the rows of the group as 'cdc, order: time'") as refused:
         sink(order="time")
     assert "SET kind" not in str(refused.value)
-    with pytest.raises(ConfigError, match=f"as '{kind}', and the group's as 'cdc, format: debezium") as refused:
+    with pytest.raises(
+        ConfigError, match=f"as '{kind}', and the rows of the group as 'cdc, format: debezium"
+    ) as refused:
         sink(format="debezium")
     assert "SET kind" not in str(refused.value)
-    with pytest.raises(ConfigError, match=f"as '{kind}', and the group's as 'cdc, format: canal, order: offset in new"):
+    with pytest.raises(
+        ConfigError, match=f"as '{kind}', and the rows of the group as 'cdc, format: canal, order: offset in new"
+    ):
         sink(["new"])
     sink(["new", "orders"])
     assert postgresql.execute(database, "SELECT kind FROM rmqd_order_kinds") == [

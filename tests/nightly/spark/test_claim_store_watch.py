@@ -106,7 +106,7 @@ async def test_a_store_that_goes_away_is_a_problem_until_it_is_back(store: Store
             store.server.kill()
             await eventually(lambda: problems() == ["claim_store_away"], "the store is told to be away")
             [problem] = run.snapshot().problems
-            assert "the driver does not reach the store: " in problem.evidence
+            assert "the driver cannot reach the store: " in problem.evidence
             store.server.start()
             await eventually(lambda: not problems(), "the store is told to be back")
         finally:

@@ -147,7 +147,7 @@ def test_a_note_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         def put_new(self, path: str, content: bytes) -> bool:
             return False
 
-    with pytest.raises(RmqdError, match=rf"{QUERY}-000000003, which notes what is compacted, could not be written"):
+    with pytest.raises(RmqdError, match=rf"{QUERY}-000000003, which records compacted batches, could not be written"):
         batches(Refusing(tmp_path)).add({QUERY: 3})
 
 
@@ -169,6 +169,6 @@ def test_a_note_of_an_older_rmqd_that_tells_nothing_is_left_and_named(content: b
     """Rows could be there twice behind a checkpoint that is taken back."""
     staging = LocalFolder(tmp_path / "staging")
     staging.put(f"{COMPACTIONS}/batches.json", content)
-    with pytest.raises(RmqdError, match=r"batches\.json does not tell which batches were compacted"):
+    with pytest.raises(RmqdError, match=r"batches\.json does not contain the compacted batches"):
         Compactions(LocalFolder(tmp_path / "archive"), staging).settle()
     assert staging.names(COMPACTIONS) == ["batches.json"]

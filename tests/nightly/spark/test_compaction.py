@@ -147,9 +147,7 @@ def test_an_archive_goes_on_meanwhile(spark: SparkSession, tmp_path: Path) -> No
     whole = list(range((BATCHES + 1) * EACH))
     assert seen == [whole]
     assert read(folder) == whole
-    with pytest.raises(
-        RmqdError, match=r"batch 1 of archive comes with other messages .* is compacted with other rows"
-    ):
+    with pytest.raises(RmqdError, match=r"batch 1 of archive has other messages .* compacted together with other rows"):
         sink(spark, folder).write(rows(spark, 1), MicroBatch(QUERY, 1, b"another plan"))
     assert read(folder) == whole
 
@@ -217,7 +215,7 @@ def test_the_command_refuses_a_group_without_files(tmp_path: Path) -> None:
     ended = command(tmp_path / "archive", "rocketmq", "archive")
     assert ended.returncode == 78
     assert (
-        "group archive has a sink of format rocketmq, and no files to compact; accepted: format: parquet"
+        "group archive has a sink of format rocketmq, and no files to compact; expected sink.format: parquet"
         in ended.stderr
     )
     assert command(tmp_path / "archive", "parquet", "--size", "large").returncode == 2

@@ -55,9 +55,9 @@ def test_a_plan_is_read_as_it_was_written() -> None:
     assert plan.sources == (f"date=1/{name(0)}", f"date=1/{name(1)}")
     assert CompactionPlan.decode(plan.encode(), "plan") == plan
     assert plan_of(Chunk("", (name(0),), 1), "abc", "w", 7).target == "compacted-abc.parquet"
-    with pytest.raises(RmqdError, match="the file is no plan of a compaction"):
+    with pytest.raises(RmqdError, match="the file is not a valid compaction plan"):
         CompactionPlan.decode(b"{}", "the file")
-    with pytest.raises(RmqdError, match="its version is 2, and 1 is known here"):
+    with pytest.raises(RmqdError, match="its format is 2; expected 1"):
         CompactionPlan.decode(plan.encode().replace(b'"version": 1', b'"version": 2'), "the file")
 
 

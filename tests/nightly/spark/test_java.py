@@ -54,7 +54,7 @@ def test_a_java_that_is_too_old_is_named(tmp_path: Path, script: str, version: s
     with pytest.raises(RmqdError) as raised:
         find_java({"JAVA_HOME": str(home)})
     assert str(raised.value).startswith(
-        f"Spark needs Java 17 or later, and JAVA_HOME={home} is Java {version}: set JAVA_HOME to a Java 17 or later, "
+        f"Spark needs Java 17 or later, but JAVA_HOME={home} is Java {version}; set JAVA_HOME to a Java 17 or later, "
     )
     with pytest.raises(RmqdError, match=f"{home}/bin/java, the java on PATH, is Java {version}"):
         find_java({"PATH": f"{home}/bin"})
@@ -62,7 +62,7 @@ def test_a_java_that_is_too_old_is_named(tmp_path: Path, script: str, version: s
 
 def test_a_java_home_without_a_java_is_named(tmp_path: Path) -> None:
     """It is not passed over: somebody set it."""
-    with pytest.raises(RmqdError, match=f"JAVA_HOME is {tmp_path}, and there is no program {tmp_path}/bin/java"):
+    with pytest.raises(RmqdError, match=f"JAVA_HOME is {tmp_path}, but there is no program {tmp_path}/bin/java"):
         find_java({"JAVA_HOME": str(tmp_path)})
 
 

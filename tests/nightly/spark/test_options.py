@@ -19,10 +19,10 @@ def test_a_schema_of_the_readers_own_has_columns_of_the_source() -> None:
             [("bdoy", "binary"), ("body", "string"), ("x1", "int"), ("topic", "string"), ("topic", "string")]
         )
     first, second, third, *doubled = map(str, raised.value.problems)
-    assert first == "schema: bdoy is no column; did you mean body?"
-    assert second == "schema: body is string; accepted: binary, and a cast of what is read"
-    assert third.startswith("schema: x1 is no column; there are topic, broker")
-    assert doubled == ["schema: topic is there more than once"] * 2
+    assert first == "schema: unknown column bdoy; did you mean body?"
+    assert second == "schema: body is string; expected binary; cast the column after reading it"
+    assert third.startswith("schema: unknown column x1; expected one of topic, broker")
+    assert doubled == ["schema: topic occurs more than once"] * 2
 
 
 @pytest.mark.process

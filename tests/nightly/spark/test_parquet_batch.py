@@ -42,7 +42,7 @@ def test_files_are_named_by_query_batch_attempt_and_task() -> None:
 
 def test_a_file_that_spark_names_otherwise_is_not_left_behind() -> None:
     """A version of Spark might; its rows must not be lost in silence."""
-    with pytest.raises(RmqdError, match=r"Spark wrote data-1.parquet, and files are expected"):
+    with pytest.raises(RmqdError, match=r"Spark wrote data-1.parquet; expected"):
         manifest_of(BATCH, "there", ["data-1.parquet"], [], 1)
 
 
@@ -64,16 +64,16 @@ def test_a_manifest_is_of_one_plan_of_a_batch() -> None:
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"version": 1, "staged": "x", "moves": [["a"]]}'])
 def test_what_is_no_manifest_is_told_by_its_name(content: bytes) -> None:
     """Somebody's editor, or a disk."""
-    with pytest.raises(RmqdError, match=r"12-ab.json is no manifest of a batch"):
+    with pytest.raises(RmqdError, match=r"12-ab.json is not a valid batch manifest"):
         Manifest.decode(content, "12-ab.json")
-    with pytest.raises(RmqdError, match=r"layout.json does not tell a folder's columns"):
+    with pytest.raises(RmqdError, match=r"layout.json does not contain the columns of a folder"):
         Layout.decode(content, "layout.json")
 
 
 def test_a_manifest_of_a_later_version_is_let_be() -> None:
     """It may say what this version does not know."""
     later = Manifest("x", (), (), 0).encode().replace(b'"version": 1', b'"version": 2')
-    with pytest.raises(RmqdError, match="was written by another rmqd: its version is 2, and 1 is known here"):
+    with pytest.raises(RmqdError, match="was written by another version of rmqd: its format is 2; expected 1"):
         Manifest.decode(later, "12-ab.json")
 
 
@@ -84,4 +84,4 @@ def test_a_column_that_went_does_not_come_back_as_another_type() -> None:
     assert second.problems_after(first) == []
     kept = Layout.decode(second.with_former(first).encode(), "layout.json")
     (problem,) = Layout(("topic",), {"topic": "string", "id": "bigint"}).problems_after(kept)
-    assert problem == "column id: is bigint now, and int in the folder; one reader cannot read both"
+    assert problem == "column id: is now bigint, but int in the folder; no reader can read both"

@@ -302,11 +302,15 @@ def test_rows_of_a_table_are_replaced_where_a_column_says_their_batch(
 
 
 REFUSED = {
-    "delta": ({"format": "delta", "path": "/data"}, PRICES, "needs Delta Lake's package, which Spark does not bring"),
+    "delta": (
+        {"format": "delta", "path": "/data"},
+        PRICES,
+        "needs the Delta Lake package, which Spark does not contain",
+    ),
     "columns": (
         {"format": "rocketmq", "topic": "out"},
         PRICES,
-        "column body: is missing; it is a binary or a string",
+        "column body: missing; expected a binary or a string",
     ),
     "a database": (
         {"format": "jdbc", "options": {"url": "jdbc:derby:memory:absent;password=x", "dbtable": "prices"}},
@@ -316,7 +320,7 @@ REFUSED = {
     "nothing": (
         {"format": "rocketmq", "topic": "out"},
         {"plugin": "tests.nightly.spark.test_pipelines:nothing"},
-        "the pipeline tests.nightly.spark.test_pipelines:nothing returned a NoneType; accepted: a DataFrame",
+        "the pipeline tests.nightly.spark.test_pipelines:nothing returned a NoneType; expected a DataFrame",
     ),
     "no stream": (
         {"format": "rocketmq", "topic": "out"},

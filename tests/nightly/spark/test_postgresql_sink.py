@@ -49,7 +49,7 @@ def test_a_batch_with_several_rows_of_a_key_asks_for_their_order(
     prices_database.run(TABLE)
     frame = rows(spark, (1, 10, 5), (1, 11, 6))
     sink = prices_database.sink(frame.schema, keys=["id"])
-    with pytest.raises(RmqdError, match=r"batch 0 has several rows of one key \(id\).*accepted: sink.order_by"):
+    with pytest.raises(RmqdError, match=r"batch 0 has several rows with the same key \(id\).*set sink.order_by"):
         sink.write(frame, batch(0))
     assert prices_database.run("SELECT * FROM prices") == []
     sink.write(rows(spark, (1, 10, 5)), batch(0))
@@ -63,7 +63,7 @@ def test_a_driver_that_wakes_up_late_writes_nothing(spark: SparkSession, prices_
     frame = rows(spark, (1, 10, 5))
     former = prices_database.sink(frame.schema)
     prices_database.sink(frame.schema)
-    with pytest.raises(RmqdError, match="another driver of prices-group has begun to write to prices"):
+    with pytest.raises(RmqdError, match="another driver of prices-group has started to write to prices"):
         former.write(frame, batch(0))
     asleep = prices_database.sink(frame.schema)
     taking_over: list[PostgresqlSink] = []
@@ -83,7 +83,7 @@ def test_a_driver_that_wakes_up_late_writes_nothing(spark: SparkSession, prices_
         def collect(self) -> list[Any]:
             return self._rows
 
-    with pytest.raises(RmqdError, match="another driver of prices-group has begun to write to prices"):
+    with pytest.raises(RmqdError, match="another driver of prices-group has started to write to prices"):
         asleep.write(Sleeper(), batch(0))  # type: ignore[arg-type]  # of a frame it uses this alone
     assert prices_database.run("SELECT * FROM prices") == []
     taking_over[0].write(frame, batch(0))
@@ -143,12 +143,12 @@ def test_values_arrive_as_they_are(spark: SparkSession, prices_database: Databas
 
 
 REFUSED = {
-    "no table": ("", {}, r"there is no table prices; accepted: what CREATE TABLE prices \(\"id\" bigint, \"amount\" "),
-    "no column": ("CREATE TABLE prices (id bigint, amount int)", {}, "column place: the table has none of this name"),
-    "no value": (f"{UNKEYED[:-1]}, more int NOT NULL)", {}, "column more: the table wants a value"),
-    "no index": (UNKEYED, {"keys": ["id"]}, r"keys: the table has no unique index of just id; accepted: what CREATE"),
-    "other index": (TABLE, {"keys": ["id", "place"]}, "keys: the table has no unique index of just id, place"),
-    "no key": (TABLE, {"keys": ["no"]}, "keys: there is no column no; the pipeline's are id, amount, place"),
+    "no table": ("", {}, r"there is no table prices; create it, .* CREATE TABLE prices \(\"id\" bigint, \"amount\" "),
+    "no column": ("CREATE TABLE prices (id bigint, amount int)", {}, "column place: unknown column; expected one of"),
+    "no value": (f"{UNKEYED[:-1]}, more int NOT NULL)", {}, "column more: the table requires a value"),
+    "no index": (UNKEYED, {"keys": ["id"]}, r"keys: the table has no unique index on exactly id; run CREATE"),
+    "other index": (TABLE, {"keys": ["id", "place"]}, "keys: the table has no unique index on exactly id, place"),
+    "no key": (TABLE, {"keys": ["no"]}, "keys: unknown column no; expected one of id, amount, place"),
     "computed": ("CREATE TABLE prices (id bigint GENERATED ALWAYS AS IDENTITY, amount int, place bigint)", {},
                  "column id: the database computes it"),
 }  # fmt: skip
@@ -170,10 +170,10 @@ def test_what_cannot_go_there_is_told_before_anything_is_read(
         (
             "CAST('x' AS BINARY)",
             "text",
-            r"is binary in the pipeline and text in the table; accepted: CAST\(v AS STRING",
+            r"is binary in the pipeline and text in the table; use CAST\(v AS STRING",
         ),
-        ("named_struct('a', 1)", "text", "is struct in the pipeline and text in the table; accepted: jsonb"),
-        ("array(1)", "int", "is array in the pipeline and integer in the table; accepted: an array or jsonb"),
+        ("named_struct('a', 1)", "text", "is struct in the pipeline and text in the table; expected jsonb"),
+        ("array(1)", "int", "is array in the pipeline and integer in the table; expected an array or jsonb"),
     ],
 )
 def test_a_column_of_another_kind_is_told(
@@ -301,7 +301,7 @@ def test_what_a_trigger_says_is_not_told(prices_database: Database) -> None:
     for code in ("P0001", "23514"):
         raising = f"DO $$ BEGIN RAISE EXCEPTION 'no % here', 4111 USING ERRCODE = '{code}'; END $$"
         with (
-            pytest.raises(RmqdError, match=rf"sink prices: a function or trigger has refused .* \({code}\)$"),
+            pytest.raises(RmqdError, match=rf"sink prices: a function or trigger refused a row.* \({code}\)$"),
             connected(prices_database.url, "prices") as connection,
         ):
             connection.execute(raising)

@@ -106,8 +106,10 @@ def test_a_body_that_the_registry_does_not_know_is_told(broker: EmbeddedBroker, 
     assert [row["value"] for row in rows] == [None, None, None, None, {"id": 7, "note": "x"}]
     reasons = [row["_bad_row"] for row in rows]
     where = f"the subject orders of {registry.url}"
-    assert reasons[0] == f"{where} has no record {unknown}: it answers 50001"
-    assert reasons[1].startswith(f"{where} has the record {known} as version 1, and the body was written by the record")
+    assert reasons[0] == f"{where} has no record {unknown}: it returned 50001"
+    assert reasons[1].startswith(
+        f"{where} has the record {known} as version 1, but the body was written with the record"
+    )
     assert reasons[2] == "the body does not begin with the prefix of RocketMQ's schema registry clients"
     assert reasons[3] == "4 bytes stand behind the record"
 
@@ -130,7 +132,7 @@ def test_a_registry_that_is_away_fails_the_task(broker: EmbeddedBroker, registry
     broker.send("orders", body(registry.record_id(1), FIRST, id=7, note="x"))
     (part,) = reader.partitions()
     registry.failing = [500]
-    with pytest.raises(RegistryAwayError, match=r"does not tell schemas: it answers 500 .*storage is away"):
+    with pytest.raises(RegistryAwayError, match=r"returns no schemas: it returned 500 .*storage is away"):
         list(reader.read(part))
     assert [row for batch in reader.read(part) for row in rows_of(batch)] == [{"value": {"id": 7, "note": "x"}}]
 
@@ -169,11 +171,11 @@ def test_bodies_of_an_unknown_record_are_let_go(registry: Registry) -> None:
 def test_a_registry_that_cannot_be_had_is_told_at_load(broker: EmbeddedBroker, registry: Registry) -> None:
     """Also where the reader has a schema of its own."""
     with pytest.raises(
-        ConfigError, match=r"^valueRegistry: http.* has no schema of the subject odors: it answers 50001"
+        ConfigError, match=r"^valueRegistry: http.* has no schema of the subject odors: it returned 50001"
     ):
         source(broker, registry, valueSubject="odors").schema()
     registry.versions[0] = {"type": "enum", "name": "Kind", "symbols": ["A"]}
-    with pytest.raises(ConfigError, match=r"^valueRegistry: the schema of the subject orders of .* accepted: a record"):
+    with pytest.raises(ConfigError, match=r"^valueRegistry: the schema of the subject orders of .* expected a record"):
         source(broker, registry).schema()
     away = Registry("orders")
     away.url = "http://127.0.0.1:1"
@@ -183,10 +185,16 @@ def test_a_registry_that_cannot_be_had_is_told_at_load(broker: EmbeddedBroker, r
 
 
 REFUSED: dict[str, tuple[dict[str, str], str]] = {
-    "no address": ({"valueRegistry": "registry:8080"}, "valueRegistry: 'registry:8080' is no address; accepted: http:"),
-    "a password": ({"valueRegistry": "http://a:b@registry"}, "valueRegistry: has a user in it, and Spark shows"),
-    "json": ({"value": "json"}, "valueRegistry: of no use with value=json; accepted: with value=avro"),
-    "two topics": ({"subscribe": "orders,refunds"}, "valueSubject: missing, where 2 topics are read; accepted: the"),
+    "no address": (
+        {"valueRegistry": "registry:8080"},
+        "valueRegistry: 'registry:8080' is not a valid address; expected http:",
+    ),
+    "a password": ({"valueRegistry": "http://a:b@registry"}, "valueRegistry: contains a user, and Spark shows"),
+    "json": ({"value": "json"}, "valueRegistry: not used with value=json; set value=avro"),
+    "two topics": (
+        {"subscribe": "orders,refunds"},
+        "valueSubject: missing, and the default needs one topic, not 2 topics; set",
+    ),
 }
 
 
@@ -197,7 +205,7 @@ def test_wrong_options_are_refused(options: dict[str, str], message: str) -> Non
     with pytest.raises(ConfigError, match=message):
         RocketMQSource({"nameserver": "127.0.0.1:1", **given}).schema()
     alone = {"nameserver": "127.0.0.1:1", "subscribe": "orders", "value": "avro", "valueSubject": "orders"}
-    with pytest.raises(ConfigError, match="valueSubject: of no use without valueRegistry"):
+    with pytest.raises(ConfigError, match="valueSubject: not used without valueRegistry"):
         RocketMQSource({**alone, "valueSchema": "{}"}).schema()
 
 

@@ -181,7 +181,7 @@ async def test_a_connection_that_fell_silent_is_replaced(cluster: Cluster, read:
 async def test_who_fails_says_which_replica_was_asked(cluster: Cluster, read: Read) -> None:
     """And that it is not the one that decides."""
     (alone,) = [case for case in CASES if case.name == "the slave is alone, and behind"]
-    with pytest.raises(RemotingError, match=r"slave 1 .* does not have offset 4 yet; its master has to be asked"):
+    with pytest.raises(RemotingError, match=r"slave 1 .* does not have offset 4 yet; the master must be asked"):
         await read(cluster.play(alone, loss_fails=False))
 
 
@@ -189,9 +189,7 @@ async def test_who_fails_says_which_replica_was_asked(cluster: Cluster, read: Re
 async def test_who_fails_says_which_answer_was_damaged(cluster: Cluster, read: Read) -> None:
     """And how, so that the broker's store can be looked at."""
     (broken,) = [case for case in CASES if case.name == "the answers of the only replica have a wrong magic for good"]
-    said = (
-        r"^orders@broker-a:0: the answer to a pull at offset 4 is damaged: a message starts with the magic 0x6E6F6E65"
-    )
+    said = r"^orders@broker-a:0: the response to a pull at offset 4 is damaged: .* with the unknown magic 0x6E6F6E65"
     with pytest.raises(ProtocolError, match=said):
         await read(cluster.play(broken, loss_fails=False))
 

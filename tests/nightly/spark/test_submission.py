@@ -159,8 +159,8 @@ def test_the_driver_here_has_a_python_by_the_path_that_executors_have(tmp_path: 
 
 def test_a_machine_alone_is_no_cluster(tmp_path: Path) -> None:
     assert refused(tmp_path, master="local[2,4]") == [
-        "groups.mailer.spark.master: local[2,4] is this machine alone; accepted by rmqd spark submit: "
-        "spark://HOST:7077, yarn or k8s://URL, there or by --master. rmqd spark run mailer runs it here"
+        "groups.mailer.spark.master: local[2,4] is only this machine; rmqd spark submit expected "
+        "spark://HOST:7077, yarn or k8s://URL, here or in --master. To run it here, use rmqd spark run mailer"
     ]
 
 
@@ -174,9 +174,9 @@ def test_a_checkpoint_is_a_url_or_a_folder_from_here(tmp_path: Path, monkeypatch
 
 
 def test_a_driver_in_the_cluster_needs_a_checkpoint_that_all_machines_have(tmp_path: Path) -> None:
-    for checkpoint, told in (("", "missing, which is"), ("/var/checkpoints", "/var/checkpoints is")):
+    for checkpoint, told in (("", "missing, and the default is"), ("/var/checkpoints", "/var/checkpoints is")):
         (problem,) = refused(tmp_path, master="yarn", deploy_mode="cluster", checkpoint=checkpoint)
-        assert problem.startswith(f"groups.mailer.spark.checkpoint: {told} a folder of whichever machine")
+        assert problem.startswith(f"groups.mailer.spark.checkpoint: {told} a folder of the driver's machine")
     asked = submission(tmp_path, master="yarn", deploy_mode="client", checkpoint="/var/checkpoints")
     assert asked.is_here
 
@@ -184,9 +184,9 @@ def test_a_driver_in_the_cluster_needs_a_checkpoint_that_all_machines_have(tmp_p
 def test_what_spark_itself_cannot_do_is_refused_before_it_says_so(tmp_path: Path) -> None:
     url = "hdfs:///checkpoints"
     (problem,) = refused(tmp_path, deploy_mode="cluster", checkpoint=url)
-    assert "a standalone cluster takes no drivers in Python" in problem
+    assert "a standalone cluster does not support deploy mode cluster" in problem
     (problem,) = refused(tmp_path, deploy_mode="clutser", checkpoint=url)
-    assert problem == "groups.mailer.spark.conf.spark.submit.deployMode: 'clutser'; accepted: client | cluster"
+    assert problem == "groups.mailer.spark.conf.spark.submit.deployMode: 'clutser'; expected client | cluster"
     problems = refused(tmp_path, master=KUBERNETES, deploy_mode="cluster", checkpoint=url, environment="none")
     assert [problem.partition(": ")[0] for problem in problems] == [
         "groups.mailer.spark.conf.spark.kubernetes.container.image",
@@ -225,15 +225,15 @@ def test_what_would_take_the_place_of_ours_is_refused(tmp_path: Path) -> None:
     assert refused(
         tmp_path, passed=["--archives", "model.zip", "--deploy-mode=cluster", "--executor-memory", "2g"]
     ) == [
-        "--archives behind --: rmqd spark submit sets it; accepted: spark.archives in the group's spark.conf",
-        "--deploy-mode behind --: rmqd spark submit sets it; accepted: before --, as an option of rmqd spark submit",
+        "--archives after --: rmqd spark submit sets it; use spark.archives in the group's spark.conf",
+        "--deploy-mode after --: rmqd spark submit sets it; use the option --deploy-mode before --",
     ]
 
 
 def test_a_group_that_is_not_on_spark_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"groups\.shop\.engine: local is not run by Spark; accepted: spark"):
+    with pytest.raises(ConfigError, match=r"groups\.shop\.engine: local does not run on Spark; expected spark"):
         order_of(config_file(tmp_path), "shop")
-    with pytest.raises(ConfigError, match="there is no group male; on Spark: mailer"):
+    with pytest.raises(ConfigError, match="unknown group male; expected one of the groups on Spark: mailer"):
         order_of(config_file(tmp_path), "male")
     assert order_of(config_file(tmp_path)).name == "mailer"
 
@@ -265,7 +265,7 @@ def test_the_command_refuses_with_78(tmp_path: Path) -> None:
     ended = rmqd("spark", "submit", "mailer", "-c", config_file(tmp_path), "--master", "local[2]")
 
     assert (ended.code, ended.out) == (78, "")
-    assert ended.err.startswith("groups.mailer.spark.master: local[2] is this machine alone")
+    assert ended.err.startswith("groups.mailer.spark.master: local[2] is only this machine")
 
 
 def spark_home(folder: Path) -> Path:

@@ -132,7 +132,7 @@ def test_spark_submit_is_the_named_one_then_that_of_spark_home_then_pysparks(
     assert find_spark_submit(str(tmp_path / "named")) == str(tmp_path / "named" / "bin" / "spark-submit")
     assert find_spark_submit() == str(tmp_path / "home" / "bin" / "spark-submit")
     with pytest.raises(
-        RmqdError, match=r"^--spark-home is /nowhere, and there is no program /nowhere/bin/spark-submit$"
+        RmqdError, match=r"^--spark-home is /nowhere, but there is no program /nowhere/bin/spark-submit$"
     ):
         find_spark_submit("/nowhere")
     monkeypatch.chdir(tmp_path)

@@ -69,5 +69,5 @@ def test_keys_that_are_not_the_pipelines_are_told(keys: list[str], other: str) -
     told = StructField("state", LONG, metadata={"rmqd.keys": ["id"]})
     rows = StructType([StructField("id", LONG), told])
     (found,) = shape.problems(rows, keys, [])
-    assert found == f"keys: the pipeline knows a row by id, and the sink by {other}; accepted: the same in both"
+    assert found == f"keys: the pipeline identifies a row by id, and the sink by {other}; expected the same in both"
     assert not list(shape.problems(rows, ["id"], []))

@@ -150,9 +150,12 @@ def test_what_avro_says_of_a_type_that_it_is_not_of_means_nothing(field: object,
     ("field", "problem"),
     [
         ({"type": "bytes", "logicalType": "decimal"}, "a decimal has no precision"),
-        ({"type": "bytes", "logicalType": "decimal", "precision": 39}, r"decimal\(39,0\) is none: at most 38 digits"),
-        ({"type": "int", "logicalType": "time-millis"}, "time-millis has no type of Spark's"),
-        ("Missing", "no schema of Avro: .*Missing"),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 39},
+            r"decimal\(39,0\) is not valid; expected at most 38 digits",
+        ),
+        ({"type": "int", "logicalType": "time-millis"}, "time-millis has no Spark type"),
+        ("Missing", "not a valid Avro schema: .*Missing"),
     ],
 )
 def test_what_no_column_of_spark_can_be_is_refused(field: object, problem: str) -> None:
@@ -202,7 +205,7 @@ REFUSED_OF_PROTOBUF: dict[str, tuple[dict[str, str], str]] = {
     "no message": ({"value": "protobuf", "valueSchema": "DESCRIPTORS"}, "valueMessage: missing"),
     "other message": (
         {"value": "protobuf", "valueSchema": "DESCRIPTORS", "valueMessage": "shop.Odor"},
-        "valueSchema: shop.Odor is no message of the file; it has shop.Order",
+        "valueSchema: unknown message shop.Odor; expected one of shop.Order",
     ),
 }
 
@@ -221,8 +224,8 @@ SCHEMAS: dict[str, tuple[StructType, str]] = {
     "another type": (StructType.fromJson({"type": "struct", "fields": [
         {"name": "value", "nullable": True, "metadata": {}, "type": {"type": "struct", "fields": [
             {"name": "id", "type": "string", "nullable": True, "metadata": {}}]}}]}),
-        "schema: value is struct<id:string>; accepted: struct<id:bigint>, as valueSchema says"),
-    "no struct": (StructType().add("value", "string"), "schema: value is string; accepted: a struct"),
+        "schema: value is struct<id:string>; expected struct<id:bigint>, the type in valueSchema"),
+    "no struct": (StructType().add("value", "string"), "schema: value is string; expected a struct"),
 }  # fmt: skip
 
 

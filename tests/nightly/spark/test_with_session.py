@@ -89,7 +89,7 @@ def test_sql_has_topics_as_views(spark: SparkSession, broker: EmbeddedBroker) ->
     finally:
         for view in ("orders", "refunds-eu"):
             spark.catalog.dropTempView(view)
-    with pytest.raises(Exception, match="accepted: CREATE TEMPORARY VIEW"):
+    with pytest.raises(Exception, match="use CREATE TEMPORARY VIEW"):
         spark.sql(create.replace("OR REPLACE TEMPORARY VIEW", "TABLE"))
 
 
