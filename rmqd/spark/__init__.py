@@ -74,7 +74,7 @@ def lag(progress: Mapping[str, Any] | None) -> QueryLag | None:
 
 
 def _finds_it(spark: SparkSession, name: str) -> bool:
-    """Return whether a session already has the format, usually by discovery. Spark would warn that it is replaced."""
+    """Return whether a session already has the format, usually by discovery. Spark warns if it is registered again."""
     from pyspark.sql.utils import is_remote
 
     return not is_remote() and bool(spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(name))

@@ -21,7 +21,7 @@ def order_of(path: Path | None, group: str = "", overrides: tuple[str, ...] = ()
     name = group or (on_spark[0] if len(on_spark) == 1 else "")
     if name not in config.groups:
         known = ", ".join(on_spark) or "none"
-        what = f"unknown group {group}" if group else "several groups, and none is chosen"
+        what = f"unknown group {group}" if group else "no group is chosen"
         raise ConfigError([f"{path}: {what}; expected one of the groups on Spark: {known}"])
     if name not in on_spark:
         raise ConfigError(

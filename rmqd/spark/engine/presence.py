@@ -105,7 +105,7 @@ class Presence:
     async def found(self) -> None:
         """Commit start offsets if the group is new, by the same rule as the local engine. Raises RmqdError.
 
-        Call it before a query reads the group's offsets. A queue without an offset is then a later one.
+        Call it before a query reads the group's offsets. A queue that has no offset after that was added later.
         """
         deadline = self._clock.monotonic() + PATIENCE_SECONDS
         while True:

@@ -120,7 +120,7 @@ class GroupStreamReader(RocketMQStreamReader):
     def _resolve_start(self) -> Offsets:
         """Return start offsets: the plan's, else the group's offset on the brokers, else the first message's.
 
-        `Presence.found` has committed the start offsets of a new group, so a queue without an offset is a later one.
+        `Presence.found` has committed the start offsets of a new group, so a queue without an offset was added later.
         """
         cluster, options = cluster_of(self._options.access), self._options
         # a later generation continues without a missing topic; at the group's first start its name may be misspelt

@@ -103,7 +103,7 @@ class HandlerStreamReader(GroupStreamReader):
         self._plan = plan
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the ranges between two offsets. Ranges of an unordered group are split if tasks would be idle."""
+        """Return the ranges between two offsets. Unless the group is orderly, they are split if tasks would be idle."""
         spans = Offsets.of(start).ranges(Offsets.of(end))
         ranges = ranges_of(cluster_of(self._options.access), self._options, spans)
         if self._plan.order.settings.consume_mode != "orderly":

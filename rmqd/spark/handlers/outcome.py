@@ -48,10 +48,13 @@ class RangeOutcome:
         try:
             value = pickle.loads(data)
         except Exception as error:
-            raise RmqdError(f"unreadable outcome of an executor; is its rmqd another version? {error}") from error
+            raise RmqdError(
+                f"unreadable outcome: {error}; check that executors run the same version of rmqd"
+            ) from error
         if not isinstance(value, RangeOutcome):
             raise RmqdError(
-                f"an executor returned a {type(value).__name__}; expected an outcome; is its rmqd another version?"
+                f"an executor returned a {type(value).__name__}; expected an outcome; check that it runs the same version "
+                "of rmqd"
             )
         return value
 

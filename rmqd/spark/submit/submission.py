@@ -151,8 +151,8 @@ def _problems(submission: Submission, settings: SparkConfig) -> Iterator[str]:
         return
     if master.startswith("local"):
         yield (
-            f"{at}.spark.master: {master} is only this machine; rmqd spark submit expected spark://HOST:7077, "
-            f"yarn or k8s://URL, here or in --master. To run it here, use rmqd spark run {submission.order.name}"
+            f"{at}.spark.master: {master} is only this machine; expected spark://HOST:7077, yarn or "
+            f"k8s://URL, here or in --master; to run it on this machine, use rmqd spark run {submission.order.name}"
         )
         return
     for option in submission.passed:

@@ -144,11 +144,11 @@ def _binary(kind: Kind) -> Fit:
         if isinstance(value, bytes):
             return value
         if not isinstance(value, str):
-            raise _no(value, "base64")
+            raise _no(value, "base64 text")
         try:
             return base64.b64decode(value, validate=True)
         except ValueError:
-            raise _no(value, "base64") from None
+            raise _no(value, "base64 text") from None
 
     return fit
 
@@ -158,11 +158,11 @@ def _date(kind: Kind) -> Fit:
         if isinstance(value, date) and not isinstance(value, datetime):
             return value
         if not isinstance(value, str):
-            raise _no(value, "date such as 2026-03-01")
+            raise _no(value, "date; expected a form such as 2026-03-01")
         try:
             return date.fromisoformat(value)
         except ValueError:
-            raise _no(value, "date such as 2026-03-01") from None
+            raise _no(value, "date; expected a form such as 2026-03-01") from None
 
     return fit
 
@@ -175,9 +175,9 @@ def _time(kind: Kind) -> Fit:
             try:
                 value = datetime.fromisoformat(value)
             except ValueError:
-                raise _no(value, "time such as 2026-03-01T10:00:00Z") from None
+                raise _no(value, "time; expected a form such as 2026-03-01T10:00:00Z") from None
         if not isinstance(value, datetime):
-            raise _no(value, "time such as 2026-03-01T10:00:00Z")
+            raise _no(value, "time; expected a form such as 2026-03-01T10:00:00Z")
         if is_local:
             return value.replace(tzinfo=None)
         if value.tzinfo is None:

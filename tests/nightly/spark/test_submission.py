@@ -159,8 +159,8 @@ def test_the_driver_here_has_a_python_by_the_path_that_executors_have(tmp_path: 
 
 def test_a_machine_alone_is_no_cluster(tmp_path: Path) -> None:
     assert refused(tmp_path, master="local[2,4]") == [
-        "groups.mailer.spark.master: local[2,4] is only this machine; rmqd spark submit expected "
-        "spark://HOST:7077, yarn or k8s://URL, here or in --master. To run it here, use rmqd spark run mailer"
+        "groups.mailer.spark.master: local[2,4] is only this machine; expected spark://HOST:7077, yarn or "
+        "k8s://URL, here or in --master; to run it on this machine, use rmqd spark run mailer"
     ]
 
 
