@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LEFT_MS: Final = 24 * 3600 * 1000  # writes of small files take seconds; the clocks of hosts may differ by hours
-_TEMPORARY: Final = re.compile(
-    r"[^.].*\.[0-9a-f]{32}\.tmp"
-)  # not files that `_replace` puts aside, possibly sole copies
+# does not match files that `_replace` puts aside, which may be the only copies
+_TEMPORARY: Final = re.compile(r"[^.].*\.[0-9a-f]{32}\.tmp")
 EXISTS: Final = "org.apache.hadoop.fs.FileAlreadyExistsException"
 
 

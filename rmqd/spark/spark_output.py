@@ -72,7 +72,7 @@ def settle_output() -> None:
 
 
 class OutputLines:
-    """Combines lines to events. `relay` receives events of rmqd's own log, as text and as values."""
+    """Combines lines into events. `relay` receives events of rmqd's own log, as text and as values."""
 
     def __init__(self, relay: Callable[[str, dict[str, Any]], None], settled: Callable[[], None]) -> None:
         self._relay = relay

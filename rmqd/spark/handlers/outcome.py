@@ -53,8 +53,8 @@ class RangeOutcome:
             ) from error
         if not isinstance(value, RangeOutcome):
             raise RmqdError(
-                f"an executor returned a {type(value).__name__}; expected an outcome; check that it runs the same version "
-                "of rmqd"
+                f"an executor returned a {type(value).__name__}; expected an outcome; "
+                "check that it runs the same version of rmqd"
             )
         return value
 
