@@ -231,9 +231,9 @@ def test_columns_may_come_and_go_and_keep_their_types(spark: SparkSession, tmp_p
     prepare("1 AS id", "'a' AS topic")
     prepare("1 AS id", "'a' AS topic", "'x' AS added")
     prepare("'a' AS topic", "'x' AS added")
-    with pytest.raises(ConfigError, match="column id: is string now, and int in the folder") as raised:
+    with pytest.raises(ConfigError, match="column id: is now string, but int in the folder") as raised:
         prepare("'1' AS id", "'a' AS topic", "1 AS added")
-    assert "column added: is int now, and string in the folder" in str(raised.value)
+    assert "column added: is now int, but string in the folder" in str(raised.value)
     with pytest.raises(ConfigError, match="the folder is partitioned by topic, and the group by nothing"):
         prepare("1 AS id", "'a' AS topic", partition_by=())
     with pytest.raises(ConfigError, match="unknown column day; expected one of id, topic"):

@@ -34,10 +34,10 @@ def problems(kind: DataType, column: str) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "column", "problem"),
     [
-        (LONG, "text", "bigint in the pipeline and text in the table, where 10 is before 9; accepted: bigint"),
+        (LONG, "text", "bigint in the pipeline and text in the table, where 10 is before 9; expected bigint"),
         (DecimalType(5, 2), "character varying", "decimal(5,2) in the pipeline and character varying in the table"),
         (LONGS, "text[]", "array<bigint> in the pipeline and text[] in the table, where 10 is before 9"),
-        (LONGS, "json", "json in the table, which has no order; accepted: bigint[] in the table"),
+        (LONGS, "json", "json in the table, which has no order; expected bigint[] in the table"),
     ],
 )
 def test_a_column_that_orders_otherwise_than_the_pipeline_is_told(kind: DataType, column: str, problem: str) -> None:
