@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def starts_of(
     cluster: Cluster, options: SourceOptions, default: Bound, queues: Iterable[MessageQueue]
 ) -> dict[MessageQueue, int]:
-    """Return the start offset of each queue; `default` applies if no option sets it. Raises RmqdError as `resolve`.
+    """Return the start offset of each queue; `default` applies if no option sets it. Raises RmqdError like `resolve`.
 
     Unless set, retries are read from the first one, because all of them belong to this group.
     """

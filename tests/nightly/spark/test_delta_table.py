@@ -95,7 +95,9 @@ def test_a_batch_with_several_rows_of_a_key_asks_for_their_order(spark: SparkSes
 def test_columns_that_are_not_there_are_told_at_the_start(spark: SparkSession, tmp_path: Path) -> None:
     """Unless the table may take them."""
     path = tmp_path / "prices"
-    with pytest.raises(ConfigError, match=r"sink.keys: the pipeline's rows have no column key; expected one of id, amount"):
+    with pytest.raises(
+        ConfigError, match=r"sink.keys: the pipeline's rows have no column key; expected one of id, amount"
+    ):
         table(spark, path, keys=["key"])
     spark.createDataFrame([(1,)], "id bigint").write.format("delta").save(str(path))
     with pytest.raises(ConfigError, match="has no column amount, place; run ALTER TABLE delta"):

@@ -76,6 +76,8 @@ def test_a_python_without_rmqd_is_named_with_what_to_do(tmp_path: Path) -> None:
     other = tmp_path / "python3"
     other.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'rmqd'\" >&2\nexit 1\n")
     other.chmod(0o755)
-    with pytest.raises(RmqdError, match=r"with .*/python3, and this fails there: ModuleNotFoundError.*set PYSPARK_PYTHON"):
+    with pytest.raises(
+        RmqdError, match=r"with .*/python3, and this fails there: ModuleNotFoundError.*set PYSPARK_PYTHON"
+    ):
         check_python(str(other))
     check_python(sys.executable)
