@@ -167,7 +167,7 @@ async def test_what_rests_with_nothing_handled_above_it_is_left_to_the_next_owne
     handle.failures["a"] = handle.failures["b"] = 1
     for key in "ab":
         handle.held[key] = asyncio.Event()
-    async with pool(handle, concurrency=4, order_by="keys", suspend_current_queue_time_seconds=0.3) as running:
+    async with pool(handle, concurrency=4, order_by="keys", suspend_current_queue_time_seconds=30) as running:
         queue = running.keyed(["c", "a", "b", "a", "b", "a"])
         await eventually(lambda: handle.seen["c"] == [0] and handle.now.total() == 2, "two are with the handler")
         if fails_before:
