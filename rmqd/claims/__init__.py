@@ -1,16 +1,16 @@
-"""`deduplicate`: where a group notes which messages are with a handler, and which are done with.
+"""`deduplicate`: records the messages that a handler is handling, and the messages that it has handled.
 
-A message is *claimed* before its handler is called, and *confirmed* once the handler has done its work. A claim has an
-owner (one run of a group in one process), a token of its own, and a lease: what its owner does not renew in time, any
-other may take. A confirmation stands for as long as the group's `keep` says. What a store says of a message is one of
-three things: the claim is the caller's, somebody else has it, or it is confirmed.
+A message is *claimed* before its handler is called, and *confirmed* after the handler has succeeded. A claim has an
+owner (one run of a group in one process), a token, and a lease: another owner may claim the message if the lease was
+not renewed in time. A confirmation is kept for the group's `keep`. For each message a store answers that the claim is
+now the caller's, that another owner holds it, or that the message is confirmed.
 
-Each call is one step for all of its messages, which happens whole or not at all. It raises ClaimStoreError where the
-store does not do it, or does not say that it did.
+Each call is one atomic step for all of its messages. It raises ClaimStoreError if the store fails, or if its answer is
+lost.
 
-    store             ClaimStore, what each store can do; keys, leases, errors
+    store             ClaimStore, the protocol of all stores; keys, leases, errors
     sqlite_store      a file, for the processes of one machine
-    redis_store       a Redis, by scripts that run alone
-    postgresql_store  a table of a PostgreSQL
+    redis_store       Redis; each step is one script
+    postgresql_store  a table in PostgreSQL
     opening           open_store: the store that a group's options name
 """

@@ -1,4 +1,4 @@
-"""Which store a group has."""
+"""The choice of a group's store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ StoreName = Literal["sqlite", "redis", "postgresql"]
 
 
 def open_store(name: StoreName, url: str, terms: Terms) -> ClaimStore:
-    """The store of this name; a file's path is the `url` of `sqlite`. Nothing is connected yet."""
+    """Return the store of this name. For `sqlite`, `url` is the path of a file. Does not connect yet."""
     if name == "redis":
         from rmqd.claims.redis_store import RedisClaims
 

@@ -1,4 +1,4 @@
-"""Claims in a table of PostgreSQL. Each step is one statement, and so a transaction; times are those of the server."""
+"""Claims in a PostgreSQL table. Each step is one statement, and so one transaction. The server's clock counts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rmqd.claims.store import ClaimStoreError, Held, Key, Standing, Terms
 
 TABLE: Final = "rmqd_claims"
 CONNECT_SECONDS: Final = 5
-CALL_SECONDS = 5.0  # for a server to answer: it may be gone without a word
-MOST_CONNECTIONS: Final = 4  # steps are short: what waits for one of them waits for milliseconds
-MOST_PURGED: Final = 10_000  # rows at a time, so that nobody waits for long
+CALL_SECONDS = 5.0  # limit for one statement: the server may have failed silently
+MOST_CONNECTIONS: Final = 4  # enough, because a statement takes milliseconds
+MOST_PURGED: Final = 10_000  # rows at a time, so that no other statement waits for long
 
-_LOCK: Final = f"SELECT pg_advisory_xact_lock(hashtext('{TABLE}'))"  # two that make a table at once would fail
+_LOCK: Final = f"SELECT pg_advisory_xact_lock(hashtext('{TABLE}'))"  # creating a table twice at once would fail
 _CREATE: Final = f"""
 CREATE TABLE IF NOT EXISTS {TABLE} (
     consumer_group text NOT NULL, topic text NOT NULL, id text NOT NULL,
@@ -30,8 +30,8 @@ CREATE TABLE IF NOT EXISTS {TABLE} (
 )
 """
 _INDEX: Final = f"CREATE INDEX IF NOT EXISTS {TABLE}_by_end ON {TABLE} (ends_at)"
-# Rows are locked in one order by all, so that no two of them wait for each other. What `claimed` does not have and the
-# statement's snapshot does not show was claimed by another a moment ago.
+# All statements lock rows in the same order, to avoid deadlocks. A message that is neither in `claimed` nor in the
+# statement's snapshot was claimed by another owner a moment ago.
 _CLAIM: Final = f"""
 WITH wanted AS (
     SELECT * FROM unnest(%(topics)s::text[], %(ids)s::text[], %(former)s::text[]) WITH ORDINALITY
@@ -70,7 +70,7 @@ confirmed AS (
 SELECT count(*) FROM wanted JOIN {TABLE} AS known
     ON known.consumer_group = %(group)s AND known.topic = wanted.topic AND known.id = wanted.id
 WHERE known.token <> %(token)s
-"""  # its own confirmation may be there: its answer got lost
+"""  # the call may repeat its own confirmation, after a lost response
 _HELD: Final = f"""
 SELECT consumer_group, topic, id FROM {TABLE}
 JOIN unnest(%(topics)s::text[], %(ids)s::text[], %(tokens)s::text[]) AS one (topic, id, token)
@@ -95,7 +95,7 @@ DELETE FROM {TABLE} WHERE ctid = ANY (
 
 
 class PostgresqlClaims:
-    """Claims in the table `rmqd_claims` of the database that a URL names. It is made where it is missing."""
+    """Claims in the table `rmqd_claims` of a URL's database. The table is created if it is missing."""
 
     def __init__(self, url: str, terms: Terms) -> None:
         self._terms = terms
@@ -106,7 +106,7 @@ class PostgresqlClaims:
                 "autocommit": True,
                 "fallback_application_name": "rmqd",
                 "connect_timeout": CONNECT_SECONDS,
-                # a host that is gone without a word
+                # detect a host that failed silently
                 "keepalives_idle": 10,
                 "keepalives_interval": 5,
                 "keepalives_count": 3,
@@ -117,11 +117,10 @@ class PostgresqlClaims:
             open=False,
             name="rmqd claims",
             timeout=CONNECT_SECONDS,
-            reconnect_timeout=CONNECT_SECONDS,  # then the next call tries anew, instead of waiting for a long pause
+            reconnect_timeout=CONNECT_SECONDS,  # the next call tries again, instead of waiting for a long backoff
         )
 
     async def claim(self, keys: Sequence[Key], token: str, former: Sequence[str] = ()) -> list[Standing]:
-        """Claim what may be claimed."""
         seconds, owner = self._terms.lease_seconds, self._terms.owner
         topics = list(former) or [""] * len(keys)
         rows = await self._run(_CLAIM, keys, token=token, seconds=seconds, owner=owner, former=topics)
@@ -131,25 +130,20 @@ class PostgresqlClaims:
         ]
 
     async def confirm(self, keys: Sequence[Key], token: str) -> int:
-        """Note that these are done with."""
         [(lost,)] = await self._run(_CONFIRM, keys, token=token, seconds=self._terms.keep_seconds)
         return int(lost)
 
     async def renew(self, held: Sequence[Held]) -> None:
-        """Begin the leases of these claims anew."""
         tokens = [token for _, token in held]
         await self._run(_RENEW, [key for key, _ in held], tokens=tokens, seconds=self._terms.lease_seconds)
 
     async def release(self, held: Sequence[Held]) -> None:
-        """Give these claims up."""
         await self._run(_RELEASE, [key for key, _ in held], tokens=[token for _, token in held])
 
     async def purge(self) -> None:
-        """Delete what is over."""
         await self._run(_PURGE, ())
 
     async def close(self) -> None:
-        """End the connections."""
         await self._pool.close()
 
     async def _run(self, statement: str, keys: Sequence[Key], **values: object) -> list[tuple[Any, ...]]:
@@ -177,19 +171,21 @@ class PostgresqlClaims:
             await _make_table(connection)
             return await _rows(connection, statement, values)
         except ReadOnlySqlTransaction:
-            await connection.close()  # a former primary: the pool replaces it, by one to the new primary
+            await connection.close()  # this is a former primary: the pool now connects to the new one
             raise
         except OperationalError as error:
             if not connection.closed:
                 raise
-            await self._pool.drain()  # the others lead to where this one did, and each would cost its own time limit
+            # the other connections lead to the same server, and each would cost its own time limit
+            await self._pool.drain()
             raise OperationalError(f"the connection ended, or had no answer for {CALL_SECONDS:g} s: {error}") from error
 
     @contextlib.contextmanager
     def _limit(self, connection: AsyncConnection[Any]) -> Iterator[None]:
-        """End the connection if the block takes too long.
+        """Close the connection if the block takes too long.
 
-        A task that were cancelled would wait for the server: the driver asks it to give the statement up.
+        Cancelling the task would not help: the driver then asks the server to cancel the statement, and waits for its
+        response.
         """
         timer = asyncio.get_running_loop().call_later(CALL_SECONDS, _cut, connection)
         try:
@@ -199,7 +195,7 @@ class PostgresqlClaims:
 
 
 def _cut(connection: AsyncConnection[Any]) -> None:
-    """Have whoever waits for an answer see the end of the connection."""
+    """Shut the socket down, so that the task that waits for a response fails at once."""
     if not connection.closed:
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as line:
             line.shutdown(socket.SHUT_RDWR)

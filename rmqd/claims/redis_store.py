@@ -1,7 +1,7 @@
-"""Claims in a Redis. A script runs alone: nobody sees half of a step, and leases are by the clock of the Redis.
+"""Claims in Redis. A script is atomic, and the Redis server's clock counts.
 
-A key's value is the token of its claim, and after the confirmation `confirmed` with that token. The token is kept
-because a confirmation whose response was lost is repeated. Redis deletes expired keys by itself.
+The value of a key is the token of its claim. After the confirmation it is `confirmed` and the token, because a
+confirmation is repeated if its response was lost. Redis deletes expired keys automatically.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ end
 
 
 class RedisClaims:
-    """Claims in the database that a URL names."""
+    """Claims in a URL's database."""
 
     def __init__(self, url: str, terms: Terms) -> None:
         self._terms = terms
@@ -65,43 +65,38 @@ class RedisClaims:
             url,
             socket_connect_timeout=TIMEOUT_SECONDS,
             socket_timeout=TIMEOUT_SECONDS,
-            retry=Retry(NoBackoff(), 0),  # who asks knows when to ask again
+            retry=Retry(NoBackoff(), 0),  # the caller decides when to try again
             decode_responses=True,
         )
 
     async def claim(self, keys: Sequence[Key], token: str, former: Sequence[str] = ()) -> list[Standing]:
-        """Claim what may be claimed."""
         former_keys = [(topic, name) for (_, name), topic in zip(keys, former or [""] * len(keys), strict=True)]
         arguments = (token, self._terms.owner, _milliseconds(self._terms.lease_seconds), str(len(keys)))
         return [Standing(one) for one in await self._run(_CLAIM, [*keys, *former_keys], arguments)]
 
     async def confirm(self, keys: Sequence[Key], token: str) -> int:
-        """Note that these are done with."""
         return int(await self._run(_CONFIRM, keys, (token, _milliseconds(self._terms.keep_seconds))))
 
     async def renew(self, held: Sequence[Held]) -> None:
-        """Begin the leases of these claims anew."""
         tokens = (token for _, token in held)
         await self._run(_RENEW, [key for key, _ in held], (_milliseconds(self._terms.lease_seconds), *tokens))
 
     async def release(self, held: Sequence[Held]) -> None:
-        """Give these claims up."""
         await self._run(_RELEASE, [key for key, _ in held], (token for _, token in held))
 
     async def purge(self) -> None:
-        """Nothing is left to be deleted."""
+        """Do nothing: Redis deletes expired keys."""
 
     async def close(self) -> None:
-        """End the connections."""
         await self._client.aclose()
 
     async def _run(self, script: str, keys: Sequence[Key], arguments: Iterable[str]) -> Any:
-        # the braces have a cluster keep a group's claims in one place, where a script may see them
+        # the braces make a cluster keep all claims of a group in one slot, as scripts require
         names = [f"rmqd:{{{self._terms.group}}}:{topic}:{name}" for topic, name in keys]
         command = ("EVAL", script, len(names), *names, *arguments)
         try:
             return await self._client.execute_command(*command)  # type: ignore[no-untyped-call]
-        except ReadOnlyError as error:  # a former master: the next connections may lead to the new one
+        except ReadOnlyError as error:  # this is a former master: new connections may reach the current one
             await self._client.connection_pool.disconnect()
             raise ClaimStoreError(f"Redis is read-only: {error}") from error
         except (RedisError, OSError) as error:

@@ -1,7 +1,7 @@
-"""Claims in a file of SQLite, which all processes of one machine may share.
+"""Claims in an SQLite file that all processes of one machine may share.
 
-Calls that come while a transaction is under way go together into the next one. A confirmation is on the disk before
-it is answered. A claim need not be: what ends the machine ends its owner too.
+Calls that arrive during a transaction share the next one. `confirm` returns after the confirmation is on disk. A claim
+may be lost in a crash of the machine, because the crash also ends its owner.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from rmqd.own_threads import in_own_thread
 
 T = TypeVar("T")
 
-BUSY_SECONDS: Final = 5.0  # for other processes to end their transactions
-MOST_PURGED: Final = 10_000  # rows at a time, so that nobody waits for long
+BUSY_SECONDS: Final = 5.0  # how long to wait for transactions of other processes
+MOST_PURGED: Final = 10_000  # rows at a time, so that no other call waits for long
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS claims (
     consumer_group TEXT NOT NULL, topic TEXT NOT NULL, id TEXT NOT NULL,
@@ -45,7 +45,7 @@ class _Call:
 
 
 class SqliteClaims:
-    """Claims in the file at a path, which is made where it is missing."""
+    """Claims in a file, which is created if it is missing."""
 
     def __init__(self, path: str, terms: Terms) -> None:
         self._path = Path(path)
@@ -55,27 +55,23 @@ class SqliteClaims:
         self._writing: asyncio.Task[None] | None = None
 
     async def claim(self, keys: Sequence[Key], token: str, former: Sequence[str] = ()) -> list[Standing]:
-        """Claim what may be claimed."""
         return await self._do(partial(self._claim, keys, token, former or [""] * len(keys)))
 
     async def confirm(self, keys: Sequence[Key], token: str) -> int:
-        """Note that these are done with; on the disk when this returns."""
+        """Returns after the confirmation is on disk."""
         return await self._do(partial(self._confirm, keys, token), is_durable=True)
 
     async def renew(self, held: Sequence[Held]) -> None:
-        """Begin the leases of these claims anew."""
         await self._do(partial(self._renew, held))
 
     async def release(self, held: Sequence[Held]) -> None:
-        """Give these claims up."""
         await self._do(partial(self._release, held))
 
     async def purge(self) -> None:
-        """Delete what is over."""
         await self._do(_purge)
 
     async def close(self) -> None:
-        """Wait for what is under way, and close the file."""
+        """Wait for the running transaction, and close the file."""
         if self._writing is not None:
             await asyncio.wait((self._writing,))
         await in_own_thread(self._close)
@@ -92,7 +88,7 @@ class SqliteClaims:
             calls, self._calls = self._calls, []
             try:
                 results = await in_own_thread(partial(self._transact, calls))
-            except Exception as error:  # noqa: BLE001 - raised by who waits
+            except Exception as error:  # noqa: BLE001 - passed to the callers
                 failure = ClaimStoreError(f"{self._path}: {error}")
                 failure.__cause__ = error
                 for call in calls:
@@ -106,20 +102,20 @@ class SqliteClaims:
     def _transact(self, calls: Sequence[_Call]) -> list[Any]:
         try:
             connection = self._connect()
-            # in a write-ahead log only FULL waits for the disk
+            # in WAL mode, only FULL waits for the disk
             connection.execute(f"PRAGMA synchronous = {'FULL' if any(one.is_durable for one in calls) else 'NORMAL'}")
             connection.execute("BEGIN IMMEDIATE")
             results = [call.work(connection) for call in calls]
             connection.execute("COMMIT")
         except BaseException:
-            self._close()  # which rolls back; the next call opens the file anew, should it be another one by then
+            self._close()  # rolls back; the next call opens the path again, which may be another file by then
             raise
         return results
 
     def _connect(self) -> sqlite3.Connection:
         if self._connection is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            # one thread at a time uses it, and not always the same one
+            # one thread at a time uses it, but not always the same thread
             self._connection = sqlite3.connect(
                 self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
@@ -155,7 +151,7 @@ class SqliteClaims:
         lost = 0
         for topic, name in keys:
             row = connection.execute(_SELECT, (group, topic, name, 0)).fetchone()
-            lost += row is not None and row[0] != token  # its own confirmation may be there: its answer got lost
+            lost += row is not None and row[0] != token  # it may repeat its own confirmation, after a lost response
             connection.execute(_WRITE, (group, topic, name, token, 1, ends_at))
         return lost
 

@@ -1,4 +1,4 @@
-"""What every store of claims can do."""
+"""The protocol of all stores of claims."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from typing import Final, Protocol
 from rmqd.errors import RmqdError
 
 Key = tuple[str, str]
-"""What a message is known by, within its group: the text of its topic's identity, and its id."""
-MOST_BYTES: Final = 200  # of a name; PostgreSQL indexes 2.7 kB of group, topic and name together
+"""How a group identifies a message: the text of its topic's identity, and its id."""
+# limit for each part of a key; PostgreSQL indexes at most 2.7 kB of group, topic and id together
+MOST_BYTES: Final = 200
 DIGEST: Final = "sha256:"
 Held = tuple[Key, str]
-"""A claim: whose key it is, and its token."""
+"""A claim: its key and its token."""
 
 
 def key_of(topic: str, name: str) -> Key:
-    """The key of a message, as any store can write it: texts that some store refuses are told by their digests.
+    """Return the key of a message in a form that every store can write. Texts that a store would refuse are replaced by
+    digests.
 
-    rmqd 0.1.0 had the plain topic in place of the identity. Such records are called former ones.
+    rmqd 0.1.0 stored the plain topic instead of its identity. Its records are called former ones.
     """
     return _writable(topic), _writable(name)
 
@@ -33,51 +35,52 @@ def _writable(text: str) -> str:
 
 
 class ClaimStoreError(RmqdError):
-    """The store did not do what it was asked, or did not say that it did. The text has its reason."""
+    """The store failed, or its answer was lost. The text has its reason."""
 
 
 class Standing(enum.Enum):
-    """What a store says of one message."""
+    """The state of one message in the store."""
 
     OURS = "ours"
-    """The claim was free, and is the caller's now."""
+    """The claim was free, and now belongs to the caller."""
     HELD = "held"
-    """Another owner has claimed it, and its lease goes on."""
+    """Another owner's claim, whose lease has not expired."""
     CONFIRMED = "confirmed"
-    """A handler has done its work for it."""
+    """A handler has handled the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Whose claims a store writes, and for how long."""
+    """The owner of a store's claims, and how long they last."""
 
     group: str
     owner: str
-    """One run of the group in one process. It may claim again what it has claimed: the answer may have been lost."""
+    """One run of the group in one process. It may repeat a claim, because the answer may have been lost."""
     lease_seconds: float
     keep_seconds: float
 
 
 class ClaimStore(Protocol):
-    """One group's claims. Each method raises ClaimStoreError; connections are made when they are needed."""
+    """The claims of one group. Each method raises ClaimStoreError. Stores connect when they are first used."""
 
     async def claim(self, keys: Sequence[Key], token: str, former: Sequence[str] = ()) -> list[Standing]:
-        """Claim what is free, is the owner's own, or has a lease that is over. The token begins with the owner.
+        """Claim the keys that are free, whose lease has expired, or that this owner already holds. The token starts
+        with the owner.
 
-        `former` has the topic in the former record of each key, and an empty text for a key without one.
+        `former` has the topic of each key's former record, or an empty text if the key has none.
         """
 
     async def confirm(self, keys: Sequence[Key], token: str) -> int:
-        """Note that these are done with. Returns how many somebody else has claimed since."""
+        """Record that these messages are handled. Returns how many of them another owner has claimed meanwhile."""
 
     async def renew(self, held: Sequence[Held]) -> None:
-        """Begin the leases of these claims anew, of those that still stand."""
+        """Restart the leases of these claims. Claims that this owner has lost are ignored."""
 
     async def release(self, held: Sequence[Held]) -> None:
-        """Give these claims up, those that still stand."""
+        """Release these claims. Claims that this owner has lost are ignored."""
 
     async def purge(self) -> None:
-        """Delete what is over, of every group."""
+        """Delete expired records of all groups."""
 
     async def close(self) -> None:
-        """End the connections."""
+        """Close all connections."""

@@ -1,8 +1,8 @@
-"""The handler `rocketmq`: passes messages on to another topic, or another cluster, by rmqd's own producer.
+"""The handler `rocketmq`: forwards messages to another topic or cluster, with rmqd's own producer.
 
-It is found by its entry point, as any handler; it is here, and not in the distribution rmqd-handlers, as that one uses
-rmqd's public names alone.
+It has an entry point like any other handler. It is not in the distribution rmqd-handlers, because that one uses only
+rmqd's public names.
 
-    copies   what a message is on its way: the copy that is sent, its hops, what it must stay behind
-    handler  the options; sends that are tried again; the client
+    copies   the copy that is sent, its hop count, its order key
+    handler  the options, the client, and sends with retries
 """

@@ -1,4 +1,4 @@
-"""What becomes of a message when it is passed on: the copy that is sent, and what it has to stay behind."""
+"""The copy of a message that is forwarded, its hop count and its order key."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rmqd.wire.messages.message import Message
 from rmqd.wire.messages.properties import SHARDING_KEY, UNIQ_KEY
 
 HOPS: Final = "RMQD_HOPS"
-"""The property that counts how often a message was passed on."""
+"""The property that counts how often a message was forwarded."""
 
 
 MOST_HOPS: Final = 9999
-"""Longer numbers count as this one: it is above any `max_hops`, and Python refuses to read numbers of any length."""
+"""Higher numbers count as this one. It is above any `max_hops`, and Python limits the digits that `int` parses."""
 
 
 def hops(message: Message) -> int:
-    """How often the message was passed on before; 0 where its property says nothing that is a number."""
+    """Return how often the message was forwarded before; 0 if its property is not a number."""
     said = message.properties.get(HOPS, "")
     if not (said.isascii() and said.isdigit()):
         return 0
@@ -26,7 +26,7 @@ def hops(message: Message) -> int:
 
 
 def copy_of(message: Message, topic: str) -> OutgoingMessage:
-    """The message for another topic: with its id, its time of birth and its own properties, and one hop more."""
+    """Return the message for another topic, with its id, born time and own properties, and one more hop."""
     return OutgoingMessage(
         topic,
         bytes(message.body),
@@ -37,7 +37,7 @@ def copy_of(message: Message, topic: str) -> OutgoingMessage:
 
 
 def order_key(message: Message, queue: MessageQueue, order_by: str) -> str | None:
-    """What the message has in common with those whose order is kept; None where nothing is to be kept."""
+    """Return the key that this message shares with all messages that must stay in order; None if it needs no order."""
     if order_by == "queue":
         return f"{queue.topic}@{queue.broker_name}@{queue.queue_id}"
     if order_by == "keys":

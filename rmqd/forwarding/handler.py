@@ -31,35 +31,35 @@ MOST_SECONDS: Final = 2.0
 
 
 class RocketMqOptions(ClusterConfig):
-    """The cluster that messages go to, as the configuration has clusters, and what is kept of them."""
+    """The target cluster, with the same keys as clusters in the configuration, and the options of forwarding."""
 
     topic: str = setting("", "the topic to send to; by default the message's own")
     order_by: Annotated[str, Field(pattern=r"^(sharding_key|keys|queue|property:.+)$")] = setting(
         "sharding_key",
-        "what is sent in order, to one queue: messages of the same sharding_key, keys, queue, or property:NAME; the "
-        "others go to all queues in turn",
+        "messages with the same sharding_key, keys, queue or property:NAME are sent in order, to one queue; all others "
+        "go to all queues in turn",
     )
     max_hops: Annotated[int, Field(ge=1, le=1000)] = setting(
-        1, "how often a message may be passed on; one that was so often already is acknowledged, and goes nowhere"
+        1, "how often a message may be forwarded; a message at this limit is acknowledged, and not sent"
     )
     in_flight: Annotated[int, Field(ge=1, le=1000)] = setting(
-        32, "how many messages of a batch are sent side by side, those of one key aside"
+        32, "how many messages of a batch are sent at the same time; those with one key are sent one after the other"
     )
     retry_for: Annotated[float, Duration("0s")] = setting(
         "30s",
-        "how long a batch is tried again in place while brokers cannot be had, before it is sent back for a retry; "
+        "how long a batch is retried in place while brokers are unavailable, before it is sent back for a retry; "
         "keep it below consume_timeout",
     )
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
         if not self.is_named:
-            raise ValueError("nameserver is missing: where to send to, also where that is the group's own cluster")
+            raise ValueError("nameserver is missing; expected the target cluster, even if it is the group's own")
         return self
 
 
 class RocketMq:
-    """Passes messages on to another topic or cluster; the order of messages of one key is kept."""
+    """Forwards messages to another topic or cluster. Messages with the same key keep their order."""
 
     Options = RocketMqOptions
 
@@ -70,7 +70,7 @@ class RocketMq:
         self._served: set[str] = set()
 
     async def start(self) -> None:
-        """Begin to keep routes up to date. A cluster that is away does not fail the start."""
+        """Start to refresh routes. An unreachable cluster does not fail the start."""
         self._client = ClientInstance(self._options.client_options())
         self._running = asyncio.create_task(self._client.run(), name="rocketmq handler: client")
 
@@ -84,16 +84,16 @@ class RocketMq:
         until = asyncio.get_running_loop().time() + self._options.retry_for
         failures = await asyncio.gather(
             *(self._send_in_order(batch, key, messages, slots, until) for key, messages in self._lanes(batch)),
-            return_exceptions=True,  # what is under way is not cut off
+            return_exceptions=True,  # sends that have started are not cut off
         )
         for failure in failures:
             if isinstance(failure, RmqdError):
-                setattr(failure, WAIT, MOST_SECONDS)  # no broker says anything of a message: that would be decided
+                setattr(failure, WAIT, MOST_SECONDS)  # wait: the broker's failure says nothing about the message
             if failure is not None:
                 raise failure
 
     def _lanes(self, batch: Batch) -> list[tuple[str | None, list[Message]]]:
-        """The messages to send: those of one key together, in their order."""
+        """Return the messages to send, grouped by key in their order."""
         lanes: dict[object, tuple[str | None, list[Message]]] = {}
         for message in batch:
             if hops(message) >= self._options.max_hops:
@@ -114,10 +114,10 @@ class RocketMq:
                 except (InvalidMessageError, MessageIllegalError) as error:
                     batch.dead_letter(message, error)
                 else:
-                    batch.ack(message)  # whatever becomes of the others
+                    batch.ack(message)  # even if later messages fail
 
     async def _send(self, message: Message, key: str | None, until: float) -> None:
-        """Store a copy. It is tried again until the loop's time `until`. Raises the RmqdError of the last try."""
+        """Store a copy. Retries until the event loop's time `until`, then raises the last RmqdError."""
         copy = copy_of(message, wrap_namespace(self._options.topic or message.topic, self._options.client.namespace))
         selector = None if key is None else by_hash(key)
         loop = asyncio.get_running_loop()

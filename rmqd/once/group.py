@@ -1,4 +1,4 @@
-"""The group that a handler runs in. It chooses how marks are written, by the kind of the handler's connection."""
+"""The group that a handler runs in. It writes marks in the way that the handler's connection needs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from rmqd.wire.messages.once import InGroup, Once
 
 
 def once_of(group: str, identity: Callable[[], Identity] | None = None) -> InGroup:
-    """The group of a handler; `group` as brokers know it. `identity` is asked at each use: it is known late."""
+    """Return the group of a handler; `group` is its name at the brokers. `identity` is called at each use, because it
+    is known late.
+    """
     return _GroupOnce(group, identity or (lambda: Identity("", "", group)))
 
 
@@ -26,7 +28,7 @@ class _GroupOnce:
         return self._identity()
 
     def __call__(self, message: Message, connection: object) -> Once:
-        """Choose how the mark of a message is written."""
+        """Return a block that writes the message's mark."""
         packages = {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}
         mark = Mark(self._group, message)
         if "psycopg" in packages:
@@ -38,6 +40,6 @@ class _GroupOnce:
 
             return SQLAlchemyOnce(mark, connection)
         raise TypeError(
-            f"message.once was given a {type(connection).__module__}.{type(connection).__qualname__}; accepted: a "
+            f"message.once was given a {type(connection).__module__}.{type(connection).__qualname__}; expected a "
             "connection of psycopg, or a connection or session of SQLAlchemy"
         )

@@ -1,4 +1,4 @@
-"""What is written of a handled message."""
+"""The record of a handled message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TABLE: Final = "rmqd_handled"
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """That a group has handled a message."""
+    """A group has handled a message."""
 
     group: str
     message: Message
@@ -24,5 +24,5 @@ class Mark:
 
     @property
     def former_row(self) -> tuple[str, str, str]:
-        """The primary key that rmqd 0.1.0 wrote. A replay has none: it handles what was handled before."""
+        """The primary key that rmqd 0.1.0 wrote. A replay has no topic here, because it handles messages again."""
         return self.group, "" if self.message.identity.replay else self.message.topic, self.message.lasting_id

@@ -1,4 +1,4 @@
-"""Marks by connections of psycopg 3."""
+"""Marks with connections of psycopg 3."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rmqd.handler_api import AlreadyHandled
 from rmqd.once.mark import TABLE, Mark
 
 _EXISTS: Final = f"SELECT to_regclass('{TABLE}') IS NOT NULL"
-_LOCK: Final = f"SELECT pg_advisory_xact_lock(hashtext('{TABLE}'))"  # two that make a table at once would fail
+_LOCK: Final = f"SELECT pg_advisory_xact_lock(hashtext('{TABLE}'))"  # creating a table twice at once would fail
 _CREATE: Final = (
     f"CREATE TABLE IF NOT EXISTS {TABLE} (consumer_group text NOT NULL, topic text NOT NULL, msg_id text NOT NULL, "
     "handled_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (consumer_group, topic, msg_id))"
@@ -22,11 +22,11 @@ _INSERT: Final = (
     "WHERE (consumer_group, topic, msg_id) = (%s, %s, %s)) ON CONFLICT DO NOTHING"
 )
 _seen: set[tuple[str, int, str, str]] = set()
-"""The databases, with their users, where this process has seen the table."""
+"""The databases, with their users, where this process has found the table."""
 
 
 class PsycopgOnce:
-    """A block in a transaction of psycopg, or in a savepoint of the one that is open."""
+    """A block in a new transaction of psycopg, or in a savepoint of the open transaction."""
 
     def __init__(self, mark: Mark, connection: Any) -> None:
         self._mark = mark
@@ -36,7 +36,7 @@ class PsycopgOnce:
     def __enter__(self) -> None:
         connection = self._connection
         if not isinstance(connection, Connection):
-            raise TypeError("message.once: an AsyncConnection of psycopg is for `async with`")
+            raise TypeError("message.once: an AsyncConnection of psycopg needs `async with`")
         self._transaction = connection.transaction()
         self._transaction.__enter__()
         try:
@@ -56,7 +56,7 @@ class PsycopgOnce:
     async def __aenter__(self) -> None:
         connection = self._connection
         if not isinstance(connection, AsyncConnection):
-            raise TypeError("message.once: a Connection of psycopg is for `with`, without `async`")
+            raise TypeError("message.once: a Connection of psycopg needs `with`, without `async`")
         self._transaction = connection.transaction()
         await self._transaction.__aenter__()
         try:
@@ -82,7 +82,7 @@ class PsycopgOnce:
         return self._place not in _seen
 
     def _forget(self, error: BaseException) -> None:
-        """Have the next attempt look for a table that is gone, or that is not in the schemas of this connection."""
+        """Make the next attempt look for the table again: it was dropped, or is not in this connection's schemas."""
         if isinstance(error, UndefinedTable):
             _seen.discard(self._place)
 
@@ -92,7 +92,9 @@ class PsycopgOnce:
 
 
 def _is_true(row: tuple[Any, ...] | None, place: tuple[str, int, str, str]) -> bool:
-    """Whether the table is there; where it is, that is not asked again. One that is made here may be rolled back."""
+    """Return whether the table exists, and remember it if it does. A table that was just created may still be rolled
+    back, so it is not remembered.
+    """
     is_there = row is not None and row[0]
     if is_there:
         _seen.add(place)

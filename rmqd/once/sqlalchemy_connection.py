@@ -1,4 +1,4 @@
-"""Marks by connections and sessions of SQLAlchemy 2, on any database that it knows."""
+"""Marks with connections and sessions of SQLAlchemy 2, on any database that it supports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from rmqd.handler_api import AlreadyHandled
 from rmqd.once.mark import TABLE, Mark
 
-_LONGEST: Final = 255  # three of them in four bytes a character are as long as a key of MySQL may be
+_LONGEST: Final = 255  # three of them, with four bytes for each character, fill a MySQL key
 _HANDLED: Final = Table(
     TABLE,
     MetaData(),
@@ -26,11 +26,11 @@ _HANDLED: Final = Table(
 _NAMES: Final = ("consumer_group", "topic", "msg_id")
 _FORMER: Final = select(func.count()).where(*(_HANDLED.c[name] == bindparam(name) for name in _NAMES))
 _seen: WeakSet[Engine] = WeakSet()
-"""Where this process has seen the table."""
+"""The engines with which this process has found the table."""
 
 
 class SQLAlchemyOnce:
-    """A block in a savepoint of the transaction that is open; the caller commits that as usual."""
+    """A block in a savepoint of the open transaction. The caller commits that transaction as usual."""
 
     def __init__(self, mark: Mark, connection: Any) -> None:
         self._mark = mark
@@ -39,7 +39,7 @@ class SQLAlchemyOnce:
 
     def __enter__(self) -> None:
         if not isinstance(self._connection, Connection | Session):
-            raise TypeError("message.once: an asynchronous connection of SQLAlchemy is for `async with`")
+            raise TypeError("message.once: an asynchronous connection of SQLAlchemy needs `async with`")
         self._begin(self._connection)
 
     def __exit__(self, *raised: Any) -> None:
@@ -47,7 +47,7 @@ class SQLAlchemyOnce:
 
     async def __aenter__(self) -> None:
         if not hasattr(self._connection, "run_sync"):
-            raise TypeError("message.once: a synchronous connection of SQLAlchemy is for `with`, without `async`")
+            raise TypeError("message.once: a synchronous connection of SQLAlchemy needs `with`, without `async`")
         await self._connection.run_sync(self._begin)
 
     async def __aexit__(self, *raised: Any) -> None:
@@ -55,18 +55,19 @@ class SQLAlchemyOnce:
 
     def _begin(self, connection: Connection | Session) -> None:
         direct = connection.connection() if isinstance(connection, Session) else connection
-        _make_table(direct)  # outside of what follows: its errors are none of the mark's
+        _make_table(direct)  # outside the savepoint: its errors do not concern the mark
         self._savepoint = connection.begin_nested()
         try:
             direct.execute(insert(_HANDLED).values(dict(zip(_NAMES, self._mark.row, strict=True))))
-            # after the insert: a transaction of SQLite that begins with a read may not write later
-            former = self._mark.former_row  # the same outside of a group, as in a test of a handler
+            # after the insert: in SQLite, a transaction that starts with a read cannot always write later
+            former = self._mark.former_row  # equals `row` outside of a group, for example in a handler's tests
             is_known = former != self._mark.row and direct.scalar(_FORMER, dict(zip(_NAMES, former, strict=True)))
         except IntegrityError:
             is_known = True
         except BaseException:
             _seen.discard(direct.engine)  # the table may have been dropped: the next attempt looks for it
-            with contextlib.suppress(DBAPIError):  # where SQLite ended the transaction, the error says why, not this
+            # if SQLite has ended the transaction, `raise` gives the reason, and this error does not
+            with contextlib.suppress(DBAPIError):
                 self._end(is_done=False)
             raise
         if is_known:
@@ -82,9 +83,10 @@ class SQLAlchemyOnce:
 
 
 def _make_table(connection: Connection) -> None:
-    """Make the table where it is missing. One that is made here may be rolled back, so that it is looked for again.
+    """Create the table if it is missing. The creation may be rolled back, so the next attempt looks for the table
+    again.
 
-    Of two that make it at once the second fails when the first is committed, and finds it then.
+    If two transactions create it at once, the second fails when the first is committed, and then finds the table.
     """
     if connection.engine in _seen:
         return

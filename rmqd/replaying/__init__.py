@@ -1,11 +1,11 @@
-"""A window of a group's messages handled again, under a shadow group beside it, which is removed at the end.
+"""Replays a range of a group's messages under a shadow group, which is removed at the end.
 
-Nothing of the group itself changes: the shadow has members, offsets and a retry topic of its own. It sends nothing
-back: what fails is tried again in this process, and what is given up is written to a file. A leaf: only the commands
-use this room.
+The group itself does not change: the shadow group has its own members, offsets and retry topic. A replay sends nothing
+back. Failed messages are retried in this process, and messages that fail at every attempt are written to a file. Only
+the commands import this package.
 
-    plan       ReplayPlan: what is to be handled, kept in a file until it is
-    ways_back  what becomes of messages that fail
-    run        one run: until all is handled, or it is stopped
-    shadow     the shadow group on the brokers: made, looked at, removed
+    plan       ReplayPlan: the messages of a replay, kept in a file until its end
+    ways_back  how failed messages are retried
+    run        one run, until all messages are handled or it is stopped
+    shadow     the shadow group on the brokers: create, query, remove
 """

@@ -1,4 +1,4 @@
-"""What a replay is to handle. It is kept in a file until the replay's end, so that one that was cut short goes on."""
+"""The plan of a replay. A file keeps it until the replay ends, so that an interrupted replay can resume."""
 
 from __future__ import annotations
 
@@ -21,55 +21,55 @@ _ENDING: Final = "-rmqd-replay"
 
 
 def shadow_name(group: str) -> str:
-    """The name of a group's shadow. Raises RmqdError where it would be longer than brokers take."""
+    """Return the name of a group's shadow group. Raises RmqdError if it is too long for brokers."""
     if len(group + _ENDING) > MAX_GROUP_LENGTH:
         raise RmqdError(
-            f"the shadow group {group}{_ENDING} has a longer name than brokers take; accepted: {MAX_GROUP_LENGTH}"
+            f"{group}{_ENDING}, the name of the shadow group, is too long; expected at most {MAX_GROUP_LENGTH}"
         )
     return group + _ENDING
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """One replay. Names are those that brokers know."""
+    """One replay. Names are the brokers' names."""
 
     group: str
     since: str
     until: str | None
-    """The times as they were asked for: who asks so again goes on."""
+    """The times as the user wrote them. The same times resume this replay."""
     from_ms: int
     to_ms: int
-    """The same in Unix milliseconds."""
+    """`since` and `until` in Unix milliseconds."""
     made_at: str
-    """When, as ISO 8601 in UTC."""
+    """ISO 8601 in UTC."""
     windows: tuple[Window, ...]
-    """Every queue that the group reads, also those without a message of the time: they are done from the beginning."""
+    """Every queue that the group reads, including queues without messages in this time, which are done from the
+    start.
+    """
     identity: str = ""
-    """Whose it is: the text of the group's identity. Empty in files of rmqd 0.1.0."""
+    """The text of the group's identity. Empty in files of rmqd 0.1.0."""
     is_begun: bool = False
-    """Whether the shadow group stands at the windows' beginnings, or further."""
+    """Whether the shadow group's offsets are set, at the windows' starts or later."""
 
     @property
     def shadow(self) -> str:
-        """The shadow group's name."""
         return shadow_name(self.group)
 
     @property
     def messages(self) -> int:
-        """How many there are at most: a filter takes some of them."""
+        """The number of messages, including messages that a filter will exclude."""
         return sum(window.size for window in self.windows)
 
     @property
     def ends(self) -> Mapping[MessageQueue, int]:
-        """The first offset behind each window."""
+        """The first offset after each window."""
         return {window.queue: window.end for window in self.windows}
 
     def begun(self) -> ReplayPlan:
-        """The same, with a shadow group that stands at the beginnings."""
+        """Return a copy whose shadow group's offsets are set."""
         return replace(self, is_begun=True)
 
     def to_json(self) -> bytes:
-        """As it is kept."""
         windows = [[*asdict(window.queue).values(), window.start, window.end] for window in self.windows]
         names = "group", "since", "until", "from_ms", "to_ms", "made_at", "identity", "is_begun"
         fields = {name: getattr(self, name) for name in names}
@@ -77,7 +77,7 @@ class ReplayPlan:
 
     @classmethod
     def from_json(cls, data: bytes) -> Self:
-        """Raises ValueError, KeyError, TypeError."""
+        """Parse a stored plan. Raises ValueError, KeyError or TypeError."""
         fields = json.loads(data)
         if fields.pop("form") != _FORM:
             raise ValueError("another form")
@@ -86,19 +86,19 @@ class ReplayPlan:
 
 
 class ReplayFolder:
-    """Where a group's replay keeps its plan, and what it gave up."""
+    """The folder of a group's replay: its plan, and the messages that failed."""
 
     def __init__(self, state_dir: Path, group: str, identity: Identity) -> None:
-        """`group` is its name in the configuration, by which rmqd 0.1.0 named the folder."""
+        """`group` is the name in the configuration, which rmqd 0.1.0 used as the folder's name."""
         self.identity = str(identity)
         self._folder = state_dir / "replays" / self.identity
         self._plan = self._folder / _PLAN
         self._former = state_dir / "replays" / group / _PLAN
 
     def read(self, *, is_forced: bool = False) -> ReplayPlan | None:
-        """The plan of a replay that has not come to its end. Raises RmqdError.
+        """Return the plan of an unfinished replay, or None. Raises RmqdError.
 
-        Also for a plan of another cluster or group, unless `is_forced`.
+        Also raises RmqdError for a plan of another cluster or group, unless `is_forced`.
         """
         path = self._plan if self._plan.exists() else self._former
         try:
@@ -109,13 +109,13 @@ class ReplayFolder:
             raise RmqdError(f"{path} cannot be read as the plan of a replay: {error}") from error
         if plan.identity != self.identity and not is_forced:
             raise RmqdError(
-                f"{path} is the plan of {plan.identity or f'{plan.group} on a cluster that rmqd 0.1.0 did not note'}, "
-                f"and this is {self.identity}; --force goes on with it here, and without the file a new replay begins"
+                f"{path} is the plan of {plan.identity or f'{plan.group} on a cluster that rmqd 0.1.0 did not store'}, "
+                f"and this is {self.identity}; --force resumes it here; delete the file to start a new replay"
             )
         return replace(plan, identity=self.identity)
 
     def write(self, plan: ReplayPlan) -> None:
-        """Keep a plan. Raises RmqdError."""
+        """Raises RmqdError."""
         try:
             make_folder(self._folder)
             replace_file(self._plan, plan.to_json())
@@ -123,34 +123,34 @@ class ReplayFolder:
             self._former.unlink(missing_ok=True)
         except OSError as error:
             raise RmqdError(
-                f"the replay keeps its plan in {self._folder}, which cannot be written: {error.strerror}; "
-                "accepted: --set state_dir=PATH of a folder that this user may write"
+                f"the folder of the replay's plan, {self._folder}, cannot be written: {error.strerror}; "
+                "set a writable folder with --set state_dir=PATH"
             ) from error
 
     def failures(self, plan: ReplayPlan) -> Failures:
-        """Where what the plan's replay gives up is written."""
+        """The file for messages that failed at every attempt of this plan's replay."""
         return Failures(self._folder / f"failures-{plan.made_at.replace(':', '')}.jsonl")
 
     def end(self) -> None:
-        """Forget the plan. What was given up stays. Raises OSError."""
+        """Delete the plan. The file of failures stays. Raises OSError."""
         self._plan.unlink(missing_ok=True)
         self._former.unlink(missing_ok=True)
 
 
 class Failures:
-    """A file with a JSON document a line for each message that a replay gave up, and why."""
+    """A file with one JSON document per line, for each message that failed at every attempt."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def add(self, failure: Mapping[str, Any]) -> None:
-        """Write one down. Raises OSError."""
+        """Append one failure. Raises OSError."""
         make_folder(self.path.parent)
         with self.path.open("a") as file:
             file.write(json.dumps(failure) + "\n")
 
     def read(self) -> Sequence[Mapping[str, Any]]:
-        """All that were written down, each message once: one may be given up again after a run was cut short."""
+        """Return all failures, each message once: after an interruption a message may fail again."""
         try:
             lines = self.path.read_text().splitlines()
         except FileNotFoundError:
@@ -160,6 +160,6 @@ class Failures:
             try:
                 one = json.loads(line)
             except ValueError:
-                continue  # the run was cut short while it wrote this one, and its message came again
+                continue  # the run was interrupted while it wrote this line, and its message was redelivered
             failures[one["topic"], one["broker"], one["queue"], one["offset"]] = one
         return list(failures.values())

@@ -1,4 +1,6 @@
-"""One run of a replay: the group's handler as a member of the shadow group, until all is handled or it is stopped."""
+"""One run of a replay. The group's handler is a member of the shadow group until all messages are handled, or it is
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,12 @@ if TYPE_CHECKING:
     from rmqd.wire.messages.message import Message
 
 LOOK_SECONDS: Final = 0.25
-PERSIST_SECONDS: Final = 1.0  # a run that is killed handles again what was handled since
+PERSIST_SECONDS: Final = 1.0  # after kill -9, a run repeats at most the messages of this time
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a replay is. `passed` counts what filters left out, too; the outcomes are those of this run."""
+    """The progress of a replay. `passed` includes messages that filters excluded. `outcomes` counts only this run."""
 
     passed: int
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -35,7 +37,7 @@ class Progress:
 
 
 class ReplayRun:
-    """Runs a replay that is begun, and can be stopped in order. `rate` is in messages a second; 0: no limit."""
+    """Runs a started replay until it is done or stopped. `rate` is in messages per second; 0 means no limit."""
 
     def __init__(
         self,
@@ -64,11 +66,11 @@ class ReplayRun:
         )
 
     def stop(self) -> None:
-        """Have handlers finish what they have, commit, and leave."""
+        """Wait for running handlers, commit, and leave the group."""
         self._consumer.stop()
 
     async def run(self, tell: Callable[[Progress], None]) -> Progress:
-        """Handle what is left. Raises what ends the group, such as a handler that does not start."""
+        """Handle the remaining messages. Raises errors that end the group, such as a handler that fails to start."""
         serving = asyncio.create_task(self._client.run(), name="client")
         consuming = asyncio.create_task(self._consumer.run(), name=f"group {self._plan.shadow}")
         try:
@@ -105,23 +107,23 @@ class ReplayRun:
         return Progress(passed, outcomes, passed == self._plan.messages)
 
     def _is_within(self, message: Message, context: HookContext) -> bool:
-        """Whether a message lies in a window: a filter may let one through that is behind its end."""
+        """Return whether a message is inside a window. A filter may return messages after its end."""
         end = self._own_ends.get(context.message_queue)
         return end is not None and message.queue_offset < end
 
 
 def _of_shadow(options: ConsumerOptions, plan: ReplayPlan, rate: int, retries: int) -> ConsumerOptions:
-    """The group's options for its shadow: alone, it pulls all queues, and commits to the brokers."""
+    """Return the group's options for its shadow group. It is alone: it pulls all queues, and commits to the brokers."""
     return replace(
         options,
         group=plan.shadow,
-        replay=plan.made_at,  # effects that happen once happen once in each replay
+        replay=plan.made_at,  # `message.once` and `deduplicate` work once per replay
         message_model="clustering",
         consume_mode="orderly" if options.consume_mode == "orderly" else "concurrently",
         allocate_strategy=AllocateStrategy("averagely", averagely),
         max_reconsume_times=retries,
         pull_rate_limit=rate,
         persist_consumer_offset_interval_seconds=PERSIST_SECONDS,
-        deduplication=None,  # what was handled is to be handled again
+        deduplication=None,  # messages are handled again on purpose
         trace=None,
     )

@@ -1,4 +1,4 @@
-"""The shadow group on the brokers: made at the windows' beginnings, looked at, and removed."""
+"""The shadow group on the brokers: created at the windows' starts, queried, and removed."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ AGAIN_SECONDS: Final = 0.5
 
 
 async def windows_of(client: ClientInstance, topics: Iterable[str], from_ms: int, to_ms: int) -> tuple[Window, ...]:
-    """What was stored in the queues of some topics within a time. Raises RmqdError."""
+    """Return the windows of messages that some topics stored within a time. Raises RmqdError."""
     parts = await asyncio.gather(*(between(client, topic, from_ms, to_ms) for topic in topics))
     return tuple(window for part in parts for window in part)
 
 
 async def make(client: ClientInstance, plan: ReplayPlan) -> None:
-    """Make the shadow group where it is missing, with its group's settings, and put it at the windows' beginnings.
+    """Create the shadow group if it is missing, with its group's settings, and commit the windows' starts as its
+    offsets.
 
     Raises RmqdError.
     """
@@ -54,7 +55,7 @@ async def make(client: ClientInstance, plan: ReplayPlan) -> None:
 
 
 async def handled(client: ClientInstance, plan: ReplayPlan) -> int:
-    """How many messages of the windows the shadow group has passed, by the brokers' offsets. Raises RmqdError."""
+    """Return how many messages of the windows the shadow group has passed, by its offsets. Raises RmqdError."""
     await learn_routes(client, plan)
 
     async def passed(window: Window) -> int:
@@ -66,22 +67,22 @@ async def handled(client: ClientInstance, plan: ReplayPlan) -> int:
 
 
 async def refuse_second_run(client: ClientInstance, plan: ReplayPlan) -> None:
-    """Raise RmqdError where a member of the shadow group is there: the replay runs already."""
+    """Raise RmqdError if the shadow group has a member, because then the replay is already running."""
     brokers, waited = await Brokers.look_up(client), 0.0
     while members := await _members(brokers, plan.shadow):
         if waited >= GONE_SECONDS:
-            raise RmqdError(f"the replay runs already, as client {', '.join(sorted(members))} of {plan.shadow}")
+            raise RmqdError(f"this replay is already running, as client {', '.join(sorted(members))} of {plan.shadow}")
         await asyncio.sleep(AGAIN_SECONDS)
         waited += AGAIN_SECONDS
 
 
 async def remove(client: ClientInstance, plan: ReplayPlan) -> Mapping[str, RmqdError]:
-    """Remove the shadow group from all brokers. Returns what stayed there, and why."""
+    """Remove the shadow group from all brokers. Returns the errors by broker; it still exists there."""
     return await remove_group(await Brokers.look_up(client), plan.shadow)
 
 
 async def learn_routes(client: ClientInstance, plan: ReplayPlan) -> None:
-    """Ask where the windows' topics are. Raises RmqdError."""
+    """Look up the routes of the windows' topics. Raises RmqdError."""
     for topic in {window.queue.topic for window in plan.windows}:
         await client.routes.lookup(topic)
 

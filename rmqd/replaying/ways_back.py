@@ -1,8 +1,8 @@
-"""What becomes of messages that fail in a replay: no broker is told of them.
+"""How failed messages are retried in a replay, without the brokers.
 
-A retry by the brokers would take its delay levels, which are hours, and leave messages in topics that are to be removed
-at the end. So a message is handed to the handler again in this process: after some seconds, or in an orderly group in
-place. After its last attempt, and where the handler asks for a dead letter, it is written to a file.
+Brokers would apply their delay levels, which take hours, and would leave messages in topics that are removed at the
+end. So the message is handled again in this process: after some seconds, or in place in an orderly group. After its
+last attempt, or if the handler asks for a dead letter, the message is written to a file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 class ReplayWaysBack:
-    """The ways back of a shadow group: N retries make N + 1 attempts."""
+    """The retries of a shadow group: N retries make N + 1 attempts."""
 
     def __init__(self, failures: Failures, retries: int) -> None:
         self.limit = "all attempts of the replay failed"
@@ -27,19 +27,19 @@ class ReplayWaysBack:
         self._retries = retries
 
     def is_last_attempt(self, message: Message, not_counted: int = 0) -> bool:
-        """Whether the message is given up if this attempt fails."""
+        """Return whether no attempt follows this one."""
         return message.reconsume_times - not_counted >= self._retries
 
     def delay_level(self, message: Message, asked: int) -> int:
-        """Return what was asked for: no broker delays anything here."""
+        """Return the requested level, which has no effect here: no broker delays the message."""
         return asked
 
     async def retry(self, message: Message, delay_level: int) -> bool:
-        """Return False: no broker takes the message, so the consumer counts the attempt, and hands it out again."""
+        """Return False: no broker takes the message, so the consumer counts the attempt and handles it again."""
         return False
 
     async def dead_letter(self, message: Message, reason: str, error: BaseException | None) -> bool:
-        """Write the message's place down, and why it was given up."""
+        """Write the message's offset and the reason to the file. Returns False if that fails."""
         failure = {
             "msg_id": message.msg_id,
             "topic": message.topic,
