@@ -1,12 +1,13 @@
 """rmqd runs Apache RocketMQ consumer groups declared in YAML.
 
 Handlers need `Batch`, `Message`, `MessageQueue`, `Retry`, `DeadLetter`, `Suspend` and `AlreadyHandled`; typed handlers
-also `handler` and `Depends`. Programs that poll use `PullConsumer` and `SyncPullConsumer`. Two more public modules:
-`rmqd.offset_stores` and `rmqd.testing`.
+also need `handler` and `Depends`. Programs that poll use `PullConsumer` and `SyncPullConsumer`. Two more modules are
+public: `rmqd.offset_stores` and `rmqd.testing`.
 
-The packages, from the top: `cli` the commands; `demo`, `testing` and `spark`; `daemon` the process; `plugins` and
-`process`; `config`; `consumer` the engine of one group; `client` the connections to RocketMQ; `wire` bytes to values
-and back. Imports point down only. `broker` is the embedded RocketMQ. docs/architecture.md shows the way through them.
+The packages, from the top: `cli` has the commands; `demo`, `testing` and `spark`; `daemon` is the process; `plugins`
+and `process`; `config`; `consumer` is the engine of one group; `client` has the connections to RocketMQ; `wire`
+converts bytes to values and back. Imports point down only. `broker` is the embedded RocketMQ. docs/architecture.md
+introduces them.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded at the first use: every command imports this package, and help needs none of them.
+    # loaded at first use: every command imports this package, and help needs none of these names
     if name in ("AlreadyHandled", "Batch", "DeadLetter", "Retry", "Suspend"):
         import rmqd.handler_api
 
@@ -55,7 +56,7 @@ def __getattr__(name: str) -> Any:
     if name in ("PullConsumer", "SyncPullConsumer"):
         import rmqd.polling.sync_pull_consumer
 
-        return getattr(rmqd.polling.sync_pull_consumer, name)  # it builds on the other one
+        return getattr(rmqd.polling.sync_pull_consumer, name)
     if name == "__version__":
         import rmqd.version
 

@@ -1,4 +1,4 @@
-"""What the answers by which servers refuse access mean, and what can be done about each."""
+"""Interprets responses that refuse access, and gives advice for each."""
 
 from __future__ import annotations
 
@@ -29,20 +29,22 @@ _BY_REQUEST: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AccessRefusal:
-    """Why access control refuses. `is_about_who`: it does not accept our identity, so it refuses all requests."""
+    """Why access control refuses a request. `is_about_who`: the server rejects our identity, and so refuses all
+    requests.
+    """
 
     is_about_who: bool
     advice: str
 
     @classmethod
     def of(cls, code: int, remark: str) -> AccessRefusal | None:
-        """The refusal in a server's answer; None if the answer is about something else."""
+        """Return the refusal in a server's response; None if the response is about something else."""
         if code == ResponseCode.NO_PERMISSION or (code == ResponseCode.SYSTEM_ERROR and "AclException" in remark):
             return next((refusal for words, refusal in _REFUSALS if words in remark), None)
         return None
 
     def text(self, reason: str, request: RequestCode | None) -> str:
-        """The refusal in words: the request and its action where these are forbidden, `reason`, and the next step."""
+        """Return the refusal in words: the forbidden request with its action, `reason`, and the next step."""
         if self.is_about_who or request is None:
             return f"access ({reason}): {self.advice}"
         found = _RESOURCE.search(reason)
@@ -59,13 +61,15 @@ class AccessRefusal:
 
 
 _MISSING: Final = AccessRefusal(True, "set client.access_key and client.secret_key")
-_UNKNOWN: Final = AccessRefusal(True, "it knows nobody with this client.access_key")
-_SECRET: Final = AccessRefusal(True, "client.secret_key is not the one of this client.access_key")
-_DISABLED: Final = AccessRefusal(True, "whoever runs the cluster can enable the user again, with `mqadmin updateUser`")
+_UNKNOWN: Final = AccessRefusal(True, "the server does not know this client.access_key")
+_SECRET: Final = AccessRefusal(True, "client.secret_key does not match client.access_key")
+_DISABLED: Final = AccessRefusal(True, "the cluster's administrator can enable the user with `mqadmin updateUser`")
 _EXPIRED: Final = AccessRefusal(True, "replace client.security_token and its keys, then `rmqd reload`")
-_FAILED: Final = AccessRefusal(True, "are client.access_key, client.secret_key and client.security_token right?")
-_FORBIDDEN: Final = AccessRefusal(False, "whoever runs the cluster can permit it; docs/security.md lists what it takes")
-# Words in RocketMQ 5's remarks, then in RocketMQ 4's. The first ones that are found count.
+_FAILED: Final = AccessRefusal(True, "check client.access_key, client.secret_key and client.security_token")
+_FORBIDDEN: Final = AccessRefusal(
+    False, "the cluster's administrator can permit it; docs/security.md lists the permissions"
+)
+# Words in the remarks of RocketMQ 5, then of RocketMQ 4. The first match counts.
 _REFUSALS: Final = (
     ("has no permission to access", _FORBIDDEN),
     ("username cannot be null", _MISSING),

@@ -1,19 +1,19 @@
-"""How long to wait before asking again what did not answer, or refused."""
+"""Delays between attempts of a request that failed or was refused."""
 
 from __future__ import annotations
 
 import random
 from typing import Final
 
-RANDOM: Final = random.Random()  # of its own: the shared one belongs to the program, which may have seeded it
+RANDOM: Final = random.Random()  # a separate generator, because the program may have seeded the shared one
 _MOST_DOUBLINGS: Final = 10
 
 
 def doubled(first_seconds: float, times: int, most_seconds: float) -> float:
-    """The pause after so many failures in a row: twice as long from one to the next, up to `most_seconds`."""
+    """Return the delay after this many failures in a row. It doubles with each failure, up to `most_seconds`."""
     return min(first_seconds * float(1 << min(times - 1, _MOST_DOUBLINGS)), most_seconds)
 
 
 def spread(seconds: float, least: float = 0.75, most: float = 1.25) -> float:
-    """A random part of a pause, so that those who wait for the same broker do not all ask it at once."""
+    """Return the delay with random jitter, so that clients of one broker do not all retry at once."""
     return seconds * RANDOM.uniform(least, most)

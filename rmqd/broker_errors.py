@@ -1,4 +1,4 @@
-"""What brokers and name servers answer with in place of a result: a class for each code that rmqd treats by itself."""
+"""Error responses of brokers and name servers. Codes that rmqd handles specially have a class."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from rmqd.access_refusal import AccessRefusal
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import RmqdError
 
-MOST_REMARK_CHARACTERS: Final = 4096  # of a server's remark, which may be 16 MiB long and is in every log line about it
+# limit for a server's remark, which may be 16 MiB long and is part of many log lines
+MOST_REMARK_CHARACTERS: Final = 4096
 
 
 class BrokerError(RmqdError):
@@ -18,7 +19,7 @@ class BrokerError(RmqdError):
     retriable: ClassVar[bool] = False
     """Whether the same request may succeed a moment later."""
     stale_route: ClassVar[bool] = False
-    """Whether the route that led to this broker is out of date: then refresh it and try again."""
+    """Whether the route to this broker is outdated. If so, refresh the route and try again."""
 
     def __init_subclass__(cls, *, code: ResponseCode | None = None) -> None:
         if code is not None:
@@ -34,7 +35,7 @@ class BrokerError(RmqdError):
 
     @classmethod
     def of(cls, code: int, remark: str | None, address: str, request: RequestCode | None = None) -> BrokerError:
-        """The error for a response code. A code without a class of its own makes a plain BrokerError."""
+        """Return the error for a response code. Codes without a class become a plain BrokerError."""
         remark = (remark or "")[:MOST_REMARK_CHARACTERS]
         if remark and (refusal := AccessRefusal.of(code, remark)) is not None:
             return AccessRefusedError(code, remark, address, refusal, request)
@@ -42,7 +43,7 @@ class BrokerError(RmqdError):
 
 
 class BrokerFailureError(BrokerError, code=ResponseCode.SYSTEM_ERROR):
-    """The broker failed to process the request. The remark is the text of its exception."""
+    """The broker failed to process the request. The remark has the text of its exception."""
 
 
 class SystemBusyError(BrokerError, code=ResponseCode.SYSTEM_BUSY):
@@ -52,11 +53,13 @@ class SystemBusyError(BrokerError, code=ResponseCode.SYSTEM_BUSY):
 
 
 class RequestCodeNotSupportedError(BrokerError, code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
-    """The broker does not know the request: it is older than the feature, or a proxy that does not pass it on."""
+    """The broker does not know the request: it is too old, or a proxy that does not forward it."""
 
     def __init__(self, code: int, remark: str | None, address: str) -> None:
         super().__init__(code, remark, address)
-        self.args = (f"{self.args[0]} (it is older than the request, or a proxy, which passes few requests on)",)
+        self.args = (
+            f"{self.args[0]} (the broker is too old for this request, or is a proxy, which forwards few requests)",
+        )
 
 
 class MessageIllegalError(BrokerError, code=ResponseCode.MESSAGE_ILLEGAL):
@@ -64,7 +67,7 @@ class MessageIllegalError(BrokerError, code=ResponseCode.MESSAGE_ILLEGAL):
 
 
 class ServiceNotAvailableError(BrokerError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
-    """The broker cannot store just now: its disk is full, it is a slave, or it is shutting down."""
+    """The broker cannot store messages now: its disk is full, it is a slave, or it is shutting down."""
 
     retriable = True
 
@@ -82,7 +85,7 @@ class AccessRefusedError(NoPermissionError):
         self, code: int, remark: str, address: str, refusal: AccessRefusal, request: RequestCode | None = None
     ) -> None:
         super().__init__(code, remark, address)
-        # RocketMQ 4 gives the exception's class and the place in its source too
+        # RocketMQ 4 adds the exception's class and source line
         first = remark.splitlines()[0]
         reason = (first.partition("AclException: ")[2] or first).partition(", org.apache")[0].rstrip(".")
         self.args = (f"{address} refuses {refusal.text(reason, request)}",)
@@ -110,39 +113,39 @@ class SubscriptionNotExistError(BrokerError, code=ResponseCode.SUBSCRIPTION_NOT_
 
 
 class SubscriptionNotLatestError(BrokerError, code=ResponseCode.SUBSCRIPTION_NOT_LATEST):
-    """The broker still has an older subscription of the group; the next heartbeat brings it up to date."""
+    """The broker still has an older subscription of the group; the next heartbeat updates it."""
 
     retriable = True
 
 
 class FilterDataNotExistError(BrokerError, code=ResponseCode.FILTER_DATA_NOT_EXIST):
-    """The broker has no compiled SQL expression for the group and topic; a heartbeat brings it."""
+    """The broker has no compiled SQL expression for the group and topic; the next heartbeat sends it."""
 
     retriable = True
 
 
 class FilterDataNotLatestError(BrokerError, code=ResponseCode.FILTER_DATA_NOT_LATEST):
-    """The broker has the compiled form of an older SQL expression; the next heartbeat brings it up to date."""
+    """The broker has compiled an older SQL expression; the next heartbeat updates it."""
 
     retriable = True
 
 
 class SubscriptionGroupNotExistError(BrokerError, code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
-    """The broker has no configuration for the group and does not create one by itself."""
+    """The broker has no configuration for the group and does not create one automatically."""
 
 
 class InvalidParameterError(BrokerError, code=ResponseCode.INVALID_PARAMETER):
-    """A queue that the topic does not have, or a name that the broker refuses."""
+    """The topic does not have this queue, or the broker refuses a name."""
 
     stale_route = True
 
 
 class IllegalOperationError(BrokerError, code=ResponseCode.ILLEGAL_OPERATION):
-    """The broker refuses what the request asks for. The remark says why."""
+    """The broker refuses the operation. The remark gives the reason."""
 
 
 class MemberSilentError(BrokerError, code=ResponseCode.CONSUME_MSG_TIMEOUT):
-    """A member is connected, and did not answer what the broker asked it for an operator."""
+    """A member is connected, but did not respond when the broker queried it for an operator."""
 
 
 class ConsumerNotOnlineError(BrokerError, code=ResponseCode.CONSUMER_NOT_ONLINE):

@@ -1,7 +1,7 @@
-"""The clock that rmqd's parts are given, so that tests can replace it.
+"""The clock that rmqd's parts use, so that tests can replace it.
 
-Consumers and clients use only this clock to read the time and to wait for a time (tests/test_architecture.py). So a
-test that sets the clock decides when their timeouts and delays end.
+Consumers and clients read the time and wait only with this clock (tests/test_architecture.py). So a test that sets the
+clock decides when timeouts and delays end.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ F = TypeVar("F", bound="asyncio.Future[Any]")
 
 
 def suspended_seconds() -> float:
-    """For how long the machine was suspended since its start. The monotonic clock does not count that time.
+    """Return how long the machine was suspended since boot. The monotonic clock does not count that time.
 
-    In whole seconds: the two clocks are read one after the other, and what passes in between is not to be seen, or a
-    sum with the monotonic clock could go back.
+    Rounded to whole seconds: the two clocks are read one after the other, and without rounding a sum with the monotonic
+    clock could decrease.
     """
     return max(0.0, round(_boottime() - time.monotonic()))
 
@@ -29,18 +29,18 @@ _boottime = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "C
 
 
 class Timer(Protocol):
-    """A callback that waits for its time."""
+    """A scheduled callback."""
 
     def cancel(self) -> None:
-        """Cancel the call; no effect if it was made already."""
+        """Cancel the call. No effect if it was already made."""
         ...
 
 
 class Clock(Protocol):
-    """Two times in seconds: one for durations and waits, and one that people read."""
+    """Two times in seconds: one for durations and waits, and one for display."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back. Only differences of it have a meaning."""
+        """Return seconds that never decrease. Only differences are meaningful."""
         ...
 
     def wall(self) -> float:
@@ -48,30 +48,32 @@ class Clock(Protocol):
         ...
 
     def sleep(self, seconds: float, /) -> Coroutine[Any, Any, None]:
-        """Wait for so many seconds of this clock, as asyncio.sleep does of the real one."""
+        """Wait like asyncio.sleep, but with this clock."""
         ...
 
     def timeout(self, seconds: float | None, /) -> AbstractAsyncContextManager[object]:
-        """As asyncio.timeout: the block raises TimeoutError if it takes longer; None sets no limit."""
+        """Return a block like asyncio.timeout: it raises TimeoutError if it takes longer; None sets no limit."""
         ...
 
     def wait(
         self, waited_for: Iterable[F], /, *, timeout: float | None = None, return_when: str = asyncio.ALL_COMPLETED
     ) -> Coroutine[Any, Any, tuple[set[F], set[F]]]:
-        """As asyncio.wait: which of these are done, and which are not when the time is over."""
+        """Wait like asyncio.wait. Returns the done and the pending awaitables."""
         ...
 
     def call_at(self, monotonic: float, callback: Callable[..., object], *args: Any) -> Timer:
-        """Have the running event loop call back when `monotonic()` reaches this value."""
+        """Schedule a callback in the running event loop for when `monotonic()` reaches this value."""
         ...
 
     def call_later(self, delay_seconds: float, callback: Callable[..., object], *args: Any) -> None:
-        """Have the running event loop call back after a delay that RocketMQ prescribes, such as before a retry."""
+        """Schedule a callback in the running event loop after a delay that RocketMQ prescribes, such as before a
+        retry.
+        """
         ...
 
 
 async def wait_within(clock: Clock, seconds: float | None, event: Awaitable[object]) -> bool:
-    """Wait for `event`, for at most so many seconds of the clock. Returns whether it came in time."""
+    """Wait for `event`, for at most this many seconds of the clock. Returns whether it finished in time."""
     try:
         async with clock.timeout(seconds):
             await event
@@ -81,7 +83,9 @@ async def wait_within(clock: Clock, seconds: float | None, event: Awaitable[obje
 
 
 class SystemClock:
-    """The machine's clock: `monotonic` and `wall` are the system's own functions, as every batch reads the time."""
+    """The machine's clock. `monotonic` and `wall` are the system's own functions, because every batch reads the
+    time.
+    """
 
     __slots__ = ()
     monotonic = staticmethod(time.monotonic)
@@ -92,10 +96,9 @@ class SystemClock:
 
     @staticmethod
     def call_at(monotonic: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
-        """By the event loop's own time, which need not begin where `monotonic` does."""
+        """Use the event loop's time, whose zero may differ from that of `monotonic`."""
         return asyncio.get_running_loop().call_later(monotonic - time.monotonic(), callback, *args)
 
     @staticmethod
     def call_later(delay_seconds: float, callback: Callable[..., object], *args: Any) -> None:
-        """By the event loop's own time."""
         asyncio.get_running_loop().call_later(delay_seconds, callback, *args)

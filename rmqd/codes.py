@@ -7,7 +7,9 @@ from typing import Self
 
 
 class _OpenCode(IntEnum):
-    """A code list that newer brokers may extend: an unknown number becomes a nameless member, not an error."""
+    """A code list that newer brokers may extend. An unknown number becomes a member called UNKNOWN_<number>, not an
+    error.
+    """
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
@@ -119,7 +121,9 @@ class RequestCode(_OpenCode):
 
 
 class ResponseCode(_OpenCode):
-    """The codes of responses. Only the code says whether a request succeeded: remarks may be odd in any reply."""
+    """The codes of responses. Only the code says whether a request succeeded, because remarks may be odd in any
+    response.
+    """
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -160,7 +164,7 @@ class ResponseCode(_OpenCode):
 
 
 class LanguageCode(IntEnum):
-    """The sender's language: its byte in the binary header. A JSON header has its name."""
+    """The sender's language: a byte in the binary header, a name in the JSON header."""
 
     JAVA = 0
     CPP = 1

@@ -1,4 +1,4 @@
-"""What a handler decides about messages, how it says so by exceptions, and what these and their groups mean."""
+"""A handler's decisions about messages, and the exceptions that express them."""
 
 from __future__ import annotations
 
@@ -12,43 +12,45 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_HIGHEST_LEVEL: Final = 2**31 - 1  # the field that carries it has 32 bits; brokers take the highest that they know
+_HIGHEST_LEVEL: Final = 2**31 - 1  # the wire field has 32 bits; brokers limit it to their highest level
 
 
 class Outcome(enum.Enum):
-    """What becomes of one message."""
+    """How one message is settled."""
 
     ACK = "ack"
     RETRY = "retry"
     DEAD_LETTER = "dead_letter"
     AGAIN = "again"
-    """Handed out again as if it had not been: it waits for another message, another member, or a counterpart."""
+    """Handled again without counting an attempt, for example because it waits for another message, another member, or
+    an unavailable system.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a handler decided about one message."""
+    """A handler's decision about one message."""
 
     outcome: Outcome
     delay_level: int | None = None
     """For a retry: RocketMQ's delay level; None leaves it to the group's `delay_level_when_next_consume`."""
     reason: str = ""
-    """For a dead letter: why, in the handler's words."""
+    """For a dead letter: the handler's reason."""
     error: BaseException | None = None
-    """What was raised for this message alone, while others of its batch went on."""
-    seconds: float = 0.0  # for AGAIN: how long it waits before that
+    """The exception that was raised for this message, while other messages of its batch continued."""
+    seconds: float = 0.0  # for AGAIN: the delay
 
 
 ACK = Decision(Outcome.ACK)
 
 
 class Retry(Exception):
-    """Raised by a handler: deliver every message again that it did not decide about.
+    """Raised by a handler: retry every message that the handler did not decide about.
 
-    Raises ValueError for what is no delay level.
+    Raises ValueError for an invalid delay level.
     """
 
-    delay_level: int | None = None  # also of a class that inherits, and does not call our __init__
+    delay_level: int | None = None  # default for subclasses that do not call our __init__
 
     def __init__(self, delay_level: int | None = None) -> None:
         super().__init__(delay_level)
@@ -59,9 +61,9 @@ class Retry(Exception):
 
 
 class DeadLetter(Exception):
-    """Raised by a handler: send every message to the dead letters that it did not decide about.
+    """Raised by a handler: dead-letter every message that the handler did not decide about.
 
-    The reason may be any object, such as an exception: its text is what is told.
+    The reason may be any object, such as an exception: its text is used.
     """
 
     reason: str = ""
@@ -72,10 +74,10 @@ class DeadLetter(Exception):
 
 
 class Suspend(Exception):
-    """Raised by a handler of an orderly group: let the queue rest, then hand over the same batch again.
+    """Raised by a handler of an orderly group: suspend the queue, then handle the same batch again.
 
-    `seconds` is RocketMQ's suspendCurrentQueueTimeMillis, 0.01 to 30; without it the group's setting holds. Raises
-    ValueError for what is no number.
+    `seconds` is RocketMQ's suspendCurrentQueueTimeMillis, 0.01 to 30; without it the group's setting applies. Raises
+    ValueError if it is not a number.
     """
 
     seconds: float | None = None
@@ -89,10 +91,10 @@ class Suspend(Exception):
 
 
 class AlreadyHandled(Exception):
-    """Raised by `message.once`: the mark of a message stands, so what its handler does was done by an earlier attempt.
+    """Raised by `message.once`: the message has a mark, because an earlier attempt handled it.
 
-    A handler that lets it pass has the message acknowledged. Where its batch has several messages nothing says which of
-    the others were handled, so that they come again: catch it around each message there.
+    If a handler does not catch it, the message is acknowledged. In a batch of several messages it does not show which
+    of the others were handled, so these are retried. Catch it for each message there.
     """
 
     def __init__(self, message: Message) -> None:
@@ -104,27 +106,27 @@ class AlreadyHandled(Exception):
 
 
 for _public in (Retry, DeadLetter, Suspend, AlreadyHandled):
-    _public.__module__ = "rmqd"  # where authors import them from: so tracebacks and dead letters name them
+    _public.__module__ = "rmqd"  # tracebacks and dead letters show the name that users import
 
 
 class InvalidPayloadError(Exception):
-    """The body of a message is not what its typed handler takes. The text says why, without values of the body."""
+    """A message body is not valid for its typed handler. The text gives the reason, without values of the body."""
 
 
 DECISIONS: Final = (Retry, DeadLetter, Suspend, AlreadyHandled)
-"""The exceptions by which a handler decides. What else it raises is a failure."""
+"""The exceptions that express a decision. All other exceptions are failures."""
 _BY_STRICTNESS: Final = (Outcome.ACK, Outcome.AGAIN, Outcome.RETRY, Outcome.DEAD_LETTER)
 _LEAST_WAIT_SECONDS: Final = 0.1
 WAIT: Final = "rmqd_wait_seconds"
-"""The attribute by which a handler's exception says that it tells nothing of its messages: they wait so long.
+"""The attribute that marks an exception as unrelated to the messages: they wait this many seconds.
 
-It is the state of the counterpart: a database that is down, a right that is missing. No attempt counts.
+The cause is another system, for example an unavailable database or a missing permission. No attempt is counted.
 """
 _inside: Final = BaseExceptionGroup.exceptions.__get__  # a class may hide the attribute
 
 
 def raise_returned(result: object) -> None:
-    """Raise a decision that a handler returned, as an instance or as the class: it means the same as if it was raised.
+    """Raise a decision that a handler returned, as an instance or as the class: it has the same effect as raising it.
 
     Does nothing for other results.
     """
@@ -133,9 +135,9 @@ def raise_returned(result: object) -> None:
 
 
 def leaves_of(error: BaseException) -> list[BaseException]:
-    """The exceptions in a group, and in the groups inside of it, as asyncio.TaskGroup raises them.
+    """Return the exceptions in a group and its nested groups, such as asyncio.TaskGroup raises.
 
-    An exception that is not a group is its own only leaf.
+    An exception that is not a group is its only leaf.
     """
     found, rest = [], [error]
     while rest:
@@ -148,20 +150,20 @@ def leaves_of(error: BaseException) -> list[BaseException]:
 
 
 def is_only(error: BaseException | None, kinds: tuple[type[BaseException], ...]) -> bool:
-    """Whether an exception is of these classes; a group, whether all exceptions in it are."""
+    """Return whether an exception has one of these classes; for a group, whether all its exceptions do."""
     return error is not None and all(isinstance(one, kinds) for one in leaves_of(error))
 
 
 def decision_of(error: BaseException | None) -> Decision:
-    """What an exception of a handler means for the messages that it did not decide about.
+    """Return the decision that a handler's exception expresses for the undecided messages.
 
-    A group means the strictest decision in it: a dead letter, else the retry with the longest delay.
+    A group counts as its strictest decision: a dead letter, else the retry with the longest delay.
     """
     if error is None:
         return ACK
     if isinstance(error, BaseExceptionGroup):
         return max(map(decision_of, leaves_of(error)), key=_strictness)
-    # classes that inherit from ours may set the attributes later, to anything
+    # subclasses of ours may later set the attributes to anything
     if (seconds := wait_seconds(error)) is not None:
         return Decision(Outcome.AGAIN, seconds=seconds)
     if isinstance(error, Retry):
@@ -174,7 +176,7 @@ def decision_of(error: BaseException | None) -> Decision:
 
 
 def wait_seconds(error: BaseException) -> float | None:
-    """How long messages wait for the counterpart of their handler, if the exception says so."""
+    """Return how long messages wait for another system, if the exception says so, else None."""
     seconds = asked(error, WAIT, checked_seconds)
     return None if seconds is None else max(float(seconds), _LEAST_WAIT_SECONDS)
 
@@ -185,40 +187,39 @@ def _strictness(decision: Decision) -> tuple[int, float]:
 
 
 def asked(error: BaseException, name: str, check: Callable[[object], T]) -> T | None:
-    """An attribute of the handler's own exception, checked; None where it is of no use."""
+    """Return a checked attribute of a handler's exception; None if it is missing or invalid."""
     try:
         return check(getattr(error, name))
-    except Exception:  # noqa: BLE001  it may be a property that raises
+    except Exception:  # noqa: BLE001  the attribute may be a property that raises
         return None
 
 
 def checked_level(delay_level: object) -> int | None:
-    """Return the level. Raises ValueError for a value that is not a delay level."""
+    """Return the level. Raises ValueError if it is not a valid delay level."""
     if delay_level is None:
         return None
     if isinstance(delay_level, int) and -1 <= delay_level <= _HIGHEST_LEVEL:
         return int(delay_level)
-    wrong = "is below -1" if isinstance(delay_level, int) and delay_level < -1 else "is none"
     raise ValueError(
-        f"delay level {_shown(delay_level)} {wrong}; accepted: None for the group's own, -1 for the dead "
-        "letters, 0 for the broker's choice, 1 to 18 for RocketMQ's levels"
+        f"{_shown(delay_level)} is not a valid delay level; expected None for the group's setting, -1 for the dead "
+        "letters, 0 for the broker's choice, or 1 to 18 for RocketMQ's levels"
     )
 
 
 def checked_seconds(seconds: object) -> float | None:
-    """Return the seconds of a rest. Raises ValueError for a value that is not a number."""
+    """Return the seconds of a suspension. Raises ValueError if the value is not a number."""
     if seconds is None:
         return None
-    if isinstance(seconds, int | float) and seconds == seconds:  # all but NaN
+    if isinstance(seconds, int | float) and seconds == seconds:  # not NaN
         return seconds
     raise ValueError(
-        f"a rest of {_shown(seconds)} seconds; accepted: a number of 0.01 to 30, or None for the group's own"
+        f"{_shown(seconds)} is not a valid number of seconds; expected 0.01 to 30, or None for the group's setting"
     )
 
 
 def reason_text(reason: object) -> str:
-    """The text of a reason for a dead letter; the class name of an exception without a text."""
-    from rmqd.plain_text import class_name, text_of  # here, as `import rmqd` loads nothing but this module
+    """Return the text of a dead letter's reason; for an exception without a text, the name of its class."""
+    from rmqd.plain_text import class_name, text_of  # here, so that `import rmqd` loads only this module
 
     if reason is None:
         return ""

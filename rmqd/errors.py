@@ -1,4 +1,4 @@
-"""Every error that rmqd raises, on one page; those that servers answer with are in `rmqd.broker_errors`."""
+"""The errors that rmqd raises. Errors for responses of servers are in `rmqd.broker_errors`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ class RmqdError(Exception):
     """Base of all errors of rmqd."""
 
     is_reported: bool = False
-    """Whether the client reports this error by itself, once a minute. Who receives such an error need not log it.
+    """Whether the client itself reports this error, once a minute. Callers need not log it.
 
-    Refusals and addresses that are left alone (`CircuitOpenError`) come again within seconds, at every queue. One line
-    for all of them is enough.
+    Refused requests and addresses with an open circuit (`CircuitOpenError`) recur every few seconds for every queue.
+    One line for all of them is enough.
     """
 
 
 class ProtocolError(RmqdError):
-    """Bytes from a peer that are not what the protocol says. Decoding raises this and nothing else."""
+    """Bytes from a peer that violate the protocol. Decoding raises only this error."""
 
 
 class BodyTooLargeError(ProtocolError):
@@ -29,7 +29,7 @@ class BodyTooLargeError(ProtocolError):
 
 
 class InvalidNameError(RmqdError):
-    """RocketMQ would refuse the name of a topic or group, or a tag expression. The text has the rule."""
+    """RocketMQ would refuse the name of a topic or group, or a tag expression. The text explains the rule."""
 
 
 class InvalidMessageError(RmqdError):
@@ -37,14 +37,16 @@ class InvalidMessageError(RmqdError):
 
 
 class LightQueueError(RmqdError):
-    """A light message queue, whose offsets are not where others find them, is used where rmqd does not support that."""
+    """rmqd does not support a light message queue here, because other clients do not find its offsets."""
 
     def __init__(self, topic: str) -> None:
-        super().__init__(f"{topic} is a light message queue: read it with engine: local, or read the topic it is over")
+        super().__init__(
+            f"{topic} is a light message queue: read it with engine: local, or read the topic it is built on"
+        )
 
 
 class StaticTopicError(RmqdError):
-    """A static topic, whose queues move between brokers, is used where rmqd does not support that."""
+    """rmqd does not support a static topic here, because its queues move between brokers."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(
@@ -53,7 +55,7 @@ class StaticTopicError(RmqdError):
 
 
 class OffsetResetError(RmqdError):
-    """An operator's move of a group that is refused: it cannot be done, or would not do what it says."""
+    """The reset of a group's offsets was refused: it is impossible, or would not have the requested effect."""
 
 
 class ConfigError(RmqdError):
@@ -65,11 +67,11 @@ class ConfigError(RmqdError):
 
 
 class SettingError(RmqdError, TypeError, ValueError):
-    """A keyword of a pull consumer is not known, or its value is not accepted."""
+    """An unknown keyword of a pull consumer, or an invalid value."""
 
 
 class PullConsumerError(RmqdError):
-    """A pull consumer cannot do what the program asks for. The text says what to do."""
+    """A pull consumer cannot do the requested operation. The text gives the next step."""
 
 
 class TlsFileError(RmqdError):
@@ -82,30 +84,30 @@ class TlsFileError(RmqdError):
 
 
 class OffsetStoreError(RmqdError):
-    """A group's offsets cannot be read or written, in the file or the store (`rmqd.offset_stores`) that has them."""
+    """A group's offsets cannot be read from, or written to, their file or store (`rmqd.offset_stores`)."""
 
-    rmqd_wait_seconds = 1.0  # `decisions.WAIT`: raised by a handler's call, it tells nothing of the messages
+    rmqd_wait_seconds = 1.0  # `decisions.WAIT`: if a handler's call raises it, that says nothing about the messages
 
 
 class StorageError(RmqdError):
-    """The embedded broker's data dir cannot be locked, read or written."""
+    """The embedded broker's data directory cannot be locked, read or written."""
 
 
 class InUseError(RmqdError):
-    """Another process uses a folder that only one process may use. `owner` is its own name for itself, or empty."""
+    """Another process uses a folder that only one process may use. `owner` identifies that process, or is empty."""
 
     def __init__(self, path: Path, owner: str) -> None:
         by = f"process {owner}" if owner else "another process"
         super().__init__(
             f"{path.parent} is in use by {by}, which has locked {path}: two processes would overwrite each other's "
-            "offsets; end that one, or give this one a state_dir of its own"
+            "offsets; stop that process, or set another state_dir for this one"
         )
         self.path = path
         self.owner = owner
 
 
 class RemotingError(RmqdError):
-    """A request got no answer. `address` is the peer's "host:port"."""
+    """A request failed without a response. `address` is the peer's "host:port"."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"{address}: {reason}")
@@ -118,35 +120,36 @@ class RemotingConnectError(RemotingError):
 
 
 class TlsError(RemotingConnectError):
-    """One end does not trust the other one, or only one of them speaks TLS. The text says what to do."""
+    """One end does not trust the other, or only one of them uses TLS. The text gives the next step."""
 
     is_reported = True
 
 
 class CircuitOpenError(RemotingConnectError):
-    """Nothing was sent, because the address failed a moment ago and is left alone. The text has the reason."""
+    """Nothing was sent: the address failed recently, and its circuit is still open. The text has the reason."""
 
     is_reported = True
 
 
 class RemotingTimeoutError(RemotingError):
-    """The peer did not answer within the request's deadline. It may have processed the request, or still do so."""
+    """The peer did not respond before the deadline. It may have processed the request, or may still do so."""
 
     on_late: Callable[[Callable[[bool], None]], None] | None = None
-    """Registers a callback for the time after the deadline. It is called once: with True when the answer comes, with
-    False when the connection ends, so that none can come. None if the request was never sent."""
+    """Registers a callback for the time after the deadline. It is called once: with True when the response arrives, or
+    with False when the connection ends first. None if the request was never sent.
+    """
 
 
 class RemotingClosedError(RemotingError):
-    """The connection ended while the request waited for its answer. The peer may have processed the request."""
+    """The connection ended before the response arrived. The peer may have processed the request."""
 
 
 class ConnectionRenewedError(RemotingClosedError):
-    """The connection was replaced, by one with other TLS settings or to another address. Ask again at once."""
+    """The connection was replaced by one with other TLS settings, or to another address. Retry at once."""
 
 
 class NameServerError(RemotingError):
-    """None of the name servers answered. `address` has all their addresses, separated by `;`."""
+    """No name server responded. `address` has all their addresses, separated by `;`."""
 
     def __init__(self, address: str, message: str, *, is_reported: bool = False) -> None:
         RmqdError.__init__(self, message)
@@ -159,7 +162,7 @@ class NoBrokerError(RemotingError):
     """The name servers know no broker with a master: all are down, or none was started."""
 
     def __init__(self, address: str) -> None:
-        super().__init__(address, "the name server knows no broker; is one up, and registered?")
+        super().__init__(address, "the name server knows no broker; start a broker, or check its namesrvAddr")
 
 
 class RouteNotFoundError(RmqdError):
@@ -171,22 +174,24 @@ class RouteNotFoundError(RmqdError):
 
 
 class BrokerAwayError(RouteNotFoundError):
-    """No route names an address of the broker: it is down, or is being replaced."""
+    """No route has an address of the broker: it is down, or is being replaced."""
 
     is_reported = True
 
     def __init__(self, topic: str, broker_name: str) -> None:
-        super().__init__(topic, f"no route names an address of broker {broker_name}: it is down, or was taken away")
+        super().__init__(topic, f"no route has an address of broker {broker_name}: it is down, or was removed")
 
 
 class SlaveUnawareError(RemotingError):
-    """A slave knows no offset of a queue. Its master may, which no route names: slaves copy offsets every 10 s."""
+    """A slave has no offset of a queue, and no route has the master, which may have one. Slaves copy offsets every 10
+    s.
+    """
 
     is_reported = True
 
 
 class FilterRefusedError(RmqdError):
-    """A broker refuses the expression by which a group filters a topic. The text says what to do."""
+    """A broker refuses a group's filter expression for a topic. The text gives the next step."""
 
     def __init__(self, topic: str, message: str) -> None:
         super().__init__(message)
@@ -194,36 +199,36 @@ class FilterRefusedError(RmqdError):
 
 
 class DataLossError(RmqdError):
-    """Messages that were to be read are no longer on the broker. Offsets are of `queue`, with exclusive ends.
+    """Messages that should be read are no longer on the broker. Offsets belong to `queue`; ends are exclusive.
 
-    `held` is the range that the broker has; None if no name server knows the broker any more.
+    `held` is the range of offsets on the broker; None if no name server knows the broker.
     """
 
     def __init__(self, queue: object, lost: tuple[int, int], held: tuple[int, int] | None) -> None:
         if held is None:
-            reason = "no name server knows its broker any more"
+            reason = "no name server knows its broker anymore"
         elif held[0] <= lost[0] and lost[1] <= held[1]:
-            reason = "the broker holds other messages there, because the topic was created again"
+            reason = "the broker has other messages there, because the topic was recreated"
         else:
-            reason = f"the broker holds {f'{held[0]} to {held[1] - 1}' if held[0] < held[1] else 'none'}"
-        super().__init__(f"data loss in {queue}: offsets {lost[0]} to {lost[1] - 1} were to be read, and {reason}")
+            reason = f"the broker has {f'{held[0]} to {held[1] - 1}' if held[0] < held[1] else 'none'}"
+        super().__init__(f"data loss in {queue}: offsets {lost[0]} to {lost[1] - 1} are missing: {reason}")
         self.queue = queue
         self.lost = lost
         self.held = held
 
 
 class GroupRefusedError(RmqdError):
-    """The group cannot run as it is configured, where it is configured to. Trying again does not help: it ends."""
+    """The group cannot run with its configuration on this cluster. Retrying does not help, so the group ends."""
 
 
 class GroupHeldElsewhereError(GroupRefusedError):
-    """The group runs on the other engine, and only one engine may have it. `client_id` is a member of that engine."""
+    """The group runs on the other engine, and only one engine may run it. `client_id` is a member of that engine."""
 
     def __init__(self, group: str, here: str, engine: str, client_id: str, host: str) -> None:
-        who = "a member on engine: spark" if engine == "spark" else "a member on engine: local, or of another client,"
+        who = "a member on engine: spark" if engine == "spark" else "a member on engine: local, or another client,"
         super().__init__(
-            f"group {group} is held elsewhere: {who} has it on {host} ({client_id}), and this is {here}. A group runs "
-            "on one engine at a time: end it there, and it goes on here where it ended"
+            f"group {group} runs elsewhere: {who} runs it on {host} ({client_id}), and this is {here}. A group can use "
+            "only one engine at a time; stop it there, and this member continues at its offsets"
         )
         self.group = group
         self.engine = engine
@@ -232,41 +237,41 @@ class GroupHeldElsewhereError(GroupRefusedError):
 
 
 class PopNotSupportedError(GroupRefusedError):
-    """The group is configured for POP, and its brokers are of RocketMQ 4, which does not have POP, or are a proxy."""
+    """The group uses POP, but its brokers are RocketMQ 4, which does not support POP, or a proxy."""
 
     def __init__(self, group: str, address: str) -> None:
         super().__init__(
-            f"consume_mode: pop needs brokers of RocketMQ 5, and the one at {address} does not know POP (request 400); "
-            "upgrade the brokers, or connect to the name server where this is a proxy, which passes no POP on; or set "
+            f"consume_mode: pop needs RocketMQ 5, but the broker at {address} does not support POP (request 400); "
+            "upgrade the brokers, or, if this is a proxy, connect to the name server instead; or set "
             f"consume_mode: concurrently for {group}"
         )
 
 
 class StaticTopicNotPoppedError(GroupRefusedError):
-    """A group that pops subscribes to a static topic: brokers would pop its queues by their own numbers."""
+    """A pop group subscribes to a static topic. Brokers would pop its queues under their local numbers."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(
-            f"{topic} is a static topic (mqadmin updateStaticTopic), which POP does not read; set consume_mode: "
-            "concurrently or orderly, or have it pulled: rmqd groups mode GROUP TOPIC pull"
+            f"{topic} is a static topic (mqadmin updateStaticTopic), which POP cannot read; set consume_mode: "
+            "concurrently or orderly, or run rmqd groups mode GROUP TOPIC pull"
         )
 
 
 class LiteTopicsRefusedError(GroupRefusedError):
-    """The group is to consume lite topics, and its topic or itself is not set up for them on a broker."""
+    """A group consumes lite topics, but on a broker the group or its topic is not set up for them."""
 
 
 class UnknownTopicKindError(GroupRefusedError):
-    """A broker keeps a topic of a kind that rmqd does not know, as the topic's settings there say."""
+    """A topic's settings on a broker show a kind of topic that rmqd does not know."""
 
     def __init__(self, topic: str, where: str, marks: list[str]) -> None:
         super().__init__(
-            f"{topic} on {where} has {' and '.join(marks)}, which this version of rmqd does not know; nothing of the "
-            "topic is read, as it could be taken for something else: use a version of rmqd that knows it, or leave the "
-            "topic out of the group's subscriptions (mqadmin updateTopic -a changes what may be changed)"
+            f"{topic} on {where} has {' and '.join(marks)}, which this version of rmqd does not know. rmqd does not "
+            "read the topic, because it could misinterpret it; use a newer version, or remove the topic from the "
+            "group's subscriptions (mqadmin updateTopic -a changes some of these settings)"
         )
         self.topic = topic
 
 
 class BrokerTooOldError(RmqdError):
-    """The broker is too old for a request: it would accept it and do something else."""
+    """The broker is too old for a request: it would accept the request, but do something else."""

@@ -16,7 +16,9 @@ class ExitCode(IntEnum):
     CONFIG = 78
     """The configuration is wrong; nothing was connected."""
     INTERRUPTED = 130
-    """Ctrl-C cut short what has an end of its own. What runs until it is stopped ends with OK at the first Ctrl-C."""
+    """Ctrl-C interrupted a command that ends on its own. Commands that run until they are stopped exit with OK at the
+    first Ctrl-C.
+    """
 
 
 OK = ExitCode.OK

@@ -1,4 +1,4 @@
-"""What a handler sees: its batch of messages, and the ways to say what becomes of them."""
+"""The batch of messages that a handler receives, with its methods to decide about messages."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ if TYPE_CHECKING:
 
 AGAIN: Final = Decision(Outcome.AGAIN)
 _NOTHING_DECIDED: Mapping[int, Decision] = MappingProxyType({})
-_ENDED: Final[dict[int, int]] = {}  # in place of a batch's positions
+_ENDED: Final[dict[int, int]] = {}  # replaces a batch's positions after its end
 
 
 class Batch(Sequence["Message"]):
-    """The messages handed to a handler at once, all from one queue, in the queue's order.
+    """The messages that a handler receives in one call, from one queue, in the queue's order.
 
-    A handler that returns acknowledges the whole batch, and one that raises has it retried. Where messages differ,
-    `ack`, `retry` and `dead_letter` decide about one each; the last word counts, and it stands if the handler raises
+    A handler that returns acknowledges the whole batch. If it raises, the batch is retried. To decide about single
+    messages, use `ack`, `retry` and `dead_letter`. The last decision about a message counts, also if the handler raises
     afterwards.
     """
 
     __slots__ = ("_messages", "_positions", "_whole", "decided", "message_queue")
-    _whole: Batch  # which this is a part of; without a value in others
+    _whole: Batch  # the batch that this is a part of; missing in other batches
 
     def __init__(self, messages: list[Message], message_queue: MessageQueue) -> None:
-        # With batches of one message this runs for every message: nothing is allocated before a decision needs it.
+        # In batches of one message, this runs for every message. So it allocates nothing before a decision needs it.
         self._messages = messages
         self.message_queue = message_queue
         self.decided: dict[int, Decision] | None = None
@@ -89,44 +89,48 @@ class Batch(Sequence["Message"]):
         return f"<Batch of {len(self._messages)} from {self.message_queue}>"
 
     def ack(self, message: Message) -> None:
-        """Take this message as done, whatever happens to the others. Raises ValueError for a foreign message."""
+        """Acknowledge this message, regardless of the others. Raises ValueError if it is not in this batch."""
         self._decide(message, ACK)
 
     def retry(self, message: Message, delay_level: int | None = None, reason: object = "") -> None:
-        """Have this message delivered again, after RocketMQ's `delay_level` (1 is 1 s, 18 is 2 h).
+        """Retry this message after RocketMQ's `delay_level` (1 is 1 s, 18 is 2 h).
 
-        Without a level the group's `delay_level_when_next_consume` holds; 0 leaves it to the broker, -1 sends it to the
-        dead letters, with the reason, as the last attempt does. Raises ValueError for a foreign message or level.
+        Without a level, the group's `delay_level_when_next_consume` applies. 0 lets the broker choose. -1 dead-letters
+        the message with this reason, as does a retry at the last attempt. Raises ValueError for an invalid level, or if
+        the message is not in this batch.
         """
         self._decide(message, Decision(Outcome.RETRY, checked_level(delay_level), reason_text(reason)))
 
     def dead_letter(self, message: Message, reason: object = "") -> None:
-        """Send this message to `%DLQ%group` now, with the reason. Raises ValueError for a foreign message.
+        """Send this message to `%DLQ%group` now. Raises ValueError if it is not in this batch.
 
-        The reason may be any object, such as an exception: its text is what is told.
+        The reason may be any object, such as an exception: its text is used.
         """
         self._decide(message, Decision(Outcome.DEAD_LETTER, reason=reason_text(reason)))
 
     def wait_behind(self, message: Message) -> bool:
-        """In an orderly group, have what stands behind this message wait for it. Returns whether it is such a group.
+        """In an orderly group, make the later messages of this batch wait for this one. Returns whether the group is
+        orderly.
 
-        For a message that is to come again: nothing of its queue may pass it. What stands behind it, and is not decided
-        about, is handed out with it as if it had not been, so that no attempt counts. In other groups this does
-        nothing, and the handler may go on. Raises ValueError for a foreign message.
+        Call it for a message that will be retried, because no message of its queue may overtake it. Later messages that
+        are undecided are handled again with it, and no attempt is counted for them. In other groups this does nothing,
+        and the handler may continue. Raises ValueError if the message is not in this batch.
         """
         self._index_of(message)
         return False
 
     def ends_at(self, index: int) -> bool:
-        """Whether no call is to follow behind this message, which was called alone; then what stands there waits."""
+        """Return whether the handler must not be called for later messages, after a call for this one alone. If so,
+        they wait.
+        """
         is_again = self.decisions().get(index, ACK).outcome in (Outcome.RETRY, Outcome.AGAIN)
         return (is_again or getattr(self, "closing", None) is not None) and self.wait_behind(self._messages[index])
 
     @property
     def ack_index(self) -> int:
-        """RocketMQ's ackIndex: messages up to and including this index are acknowledged, the rest is retried.
+        """RocketMQ's ackIndex: messages up to this index are acknowledged, and the later ones retried.
 
-        Reading gives the last index before the first message that is to be retried or dead-lettered; -1 for none.
+        Reading returns the index before the first message to be retried or dead-lettered; -1 if that is the first.
         """
         for index, decision in sorted(self.decisions().items()):
             if decision.outcome is not Outcome.ACK:
@@ -141,16 +145,17 @@ class Batch(Sequence["Message"]):
         decided, retry = self.decisions(), Decision(Outcome.RETRY)
         for place in range(len(self._messages)):
             one = decided.get(place, ACK)
-            if one.error is None and one.outcome is not Outcome.AGAIN:  # else rmqd has decided it, and it stands
+            # otherwise rmqd has decided, and its decision stands
+            if one.error is None and one.outcome is not Outcome.AGAIN:
                 self.overrule(place, ACK if place <= index else retry)
 
     def decide(self, index: int, decision: Decision) -> None:
-        """Decide about the message at this index, unless the handler has: for what stands around a handler."""
+        """Decide about the message at this index, unless the handler has decided. For code around a handler."""
         if index not in self.decisions():
             self.overrule(index, decision)
 
     def overrule(self, index: int, decision: Decision | None) -> None:
-        """Decide about the message at this index, whatever was decided; with None nothing is."""
+        """Decide about the message at this index, replacing an earlier decision. None removes the decision."""
         if self.decided is None:
             self.decided = {}
         if decision is None:
@@ -161,64 +166,65 @@ class Batch(Sequence["Message"]):
             whole.overrule(whole._index_of(self._messages[index]), decision)
 
     def part(self, indexes: Sequence[int]) -> Batch:
-        """A batch of some of these messages, about which nothing is decided yet. What is decided there, is so here."""
+        """Return a batch of some of these messages, all undecided. Decisions there also apply here."""
         part = self._with([self._messages[index] for index in indexes])
         part._whole = self
         return part
 
     def undecided(self) -> Batch:
-        """The part about which nothing is decided yet; this batch itself where nothing is."""
+        """Return the undecided part; this batch itself if nothing is decided."""
         decided = self.decisions()
         return self.part([i for i in range(len(self)) if i not in decided]) if decided else self
 
     def decisions(self) -> Mapping[int, Decision]:
-        """The decisions so far, by the message's index in the batch, as the engine reads them."""
+        """Return the decisions so far, by the message's index in the batch."""
         return _NOTHING_DECIDED if self.decided is None else self.decided
 
     def commit(self) -> None:
-        """In an orderly group with `auto_commit: false`: commit what was handled since the last commit.
+        """In an orderly group with `auto_commit: false`: commit everything that was handled since the last commit.
 
-        That takes effect when the handler ends, and includes what this batch acknowledges. The last word counts. In
-        other groups a batch is acknowledged when its handler returns, so this only logs a warning, as in Java.
+        It takes effect when the handler ends, and includes the messages that this batch acknowledges. The last call of
+        `commit` or `rollback` counts. Other groups acknowledge a batch when its handler returns, so there this only
+        logs a warning, as in Java.
         """
         self.on_mistake("commit")
 
     def rollback(self) -> None:
-        """In an orderly group with `auto_commit: false`: deliver again what was handled since the last commit.
+        """In an orderly group with `auto_commit: false`: handle everything since the last commit again.
 
-        That takes effect when the handler ends, after the queue rested, and includes this whole batch. The last word
-        counts.
+        It takes effect when the handler ends, after the queue was suspended, and includes this whole batch. The last
+        call of `commit` or `rollback` counts.
         """
         self._refuse("batch.rollback()")
 
     @property
     def revoked(self) -> bool:
-        """Whether the queue's lock is lost, or about to be given up: another member may handle the batch too.
+        """Whether the queue's lock is lost or about to be released, so that another member may handle the batch too.
 
-        Changes while a handler runs, so ask again before each step that must not be done twice; it may be asked in
-        threads. Returning still acknowledges: a handler that stops because of it raises, for instance Suspend. Only
-        orderly groups hold locks: in the others this is always False.
+        The value may change while a handler runs, so check it before each step that must not happen twice. Any thread
+        may read it. Returning still acknowledges: a handler that stops because of it must raise, for example Suspend.
+        Always False in groups that are not orderly, because they have no locks.
         """
         return False
 
     def end(self) -> None:
-        """Take no decision any more: the call has ended, or is past its deadline, and its batch is being settled."""
+        """Refuse later decisions. Called when the call has ended or expired, and its batch is being settled."""
         self._positions = _ENDED
 
     def on_mistake(self, mistake: Literal["commit", "late decision"]) -> None:
-        """Called when a handler does what has no effect. The consumer, which can log, replaces this method."""
+        """Called when a handler does something without effect. The consumer replaces this method to log it."""
 
     def _refuse_late(self) -> None:
         if self._positions is _ENDED or (self._messages and self._messages[0].finished):
             self.on_mistake("late decision")
             raise RuntimeError(
-                "this decision is too late: the handler has returned, or was past consume_timeout, and its batch is "
+                "this decision is too late: the handler has returned or exceeded consume_timeout, and its batch is "
                 "settled; decide before the handler returns: await each task and join each thread that decides"
             )
 
     def _refuse(self, what: str) -> NoReturn:
         raise RuntimeError(
-            f"{what} is for groups with consume_mode: orderly and auto_commit: false; "
+            f"{what} needs consume_mode: orderly and auto_commit: false; "
             "here, return to acknowledge the batch, or use batch.ack(message) and batch.retry(message)"
         )
 
@@ -240,11 +246,11 @@ class Batch(Sequence["Message"]):
 
 
 class Lease(Protocol):
-    """One holding of a queue's lock."""
+    """One ownership of a queue's lock."""
 
     @property
     def valid(self) -> bool:
-        """Whether no other member can have the queue. May be asked in any thread."""
+        """Whether no other member can own the queue. Any thread may read it."""
 
 
 class OrderlyBatch(Batch):
@@ -270,7 +276,7 @@ class OrderlyBatch(Batch):
 
 
 class Closing(enum.Enum):
-    """How a handler ends what it handled since the last commit."""
+    """How a handler ends the messages since the last commit."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"

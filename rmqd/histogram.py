@@ -1,4 +1,4 @@
-"""Histograms that are cheap enough for every message. Their snapshots can be sent to other processes."""
+"""Histograms that are cheap enough to update for every message. Their snapshots can be pickled."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 class HistogramSnapshot:
     """The counts of a Histogram at one moment.
 
-    `counts[i]` is the number of values above `bounds[i - 1]` and not above `bounds[i]`; the last count, one more than
-    there are bounds, is of the values above them all. `sum` is the total of the values.
+    `counts[i]` is the number of values above `bounds[i - 1]`, up to and including `bounds[i]`. One more count at the
+    end is for values above the last bound. `sum` is the total of the values.
     """
 
     bounds: tuple[float, ...]
@@ -21,18 +21,20 @@ class HistogramSnapshot:
 
     @property
     def count(self) -> int:
-        """How many values were observed."""
+        """The number of observed values."""
         return sum(self.counts)
 
     def merge(self, other: HistogramSnapshot) -> HistogramSnapshot:
-        """Add up both snapshots. Raises ValueError if their bounds differ."""
+        """Return the sum of both snapshots. Raises ValueError if their bounds differ."""
         if self.bounds != other.bounds:
             raise ValueError(f"histograms with bounds {self.bounds} and {other.bounds} cannot be added")
         counts = tuple(mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True))
         return HistogramSnapshot(self.bounds, counts, self.sum + other.sum)
 
     def since(self, earlier: HistogramSnapshot) -> HistogramSnapshot:
-        """What was observed after `earlier`, a snapshot of the same histogram. A count that fell counts as 0."""
+        """Return the values observed after `earlier`, a snapshot of the same histogram. A count that decreased becomes
+        0.
+        """
         if self.bounds != earlier.bounds:
             return self
         pairs = zip(self.counts, earlier.counts, strict=True)
@@ -40,9 +42,9 @@ class HistogramSnapshot:
         return HistogramSnapshot(self.bounds, counts, max(0.0, self.sum - earlier.sum))
 
     def quantile(self, share: float) -> float | None:
-        """The value that this share (0 to 1) of the observed values does not exceed; None where there is none.
+        """Return the value that this share (0 to 1) of the observed values does not exceed; None if there are none.
 
-        It is interpolated inside of its range, as Prometheus does; above the last bound it is that bound.
+        Interpolates inside a range, as Prometheus does. Above the last bound it returns that bound.
         """
         rank, below = share * self.count, 0
         if not self.count:
@@ -75,5 +77,5 @@ class Histogram:
         self._sum += value * count
 
     def snapshot(self) -> HistogramSnapshot:
-        """The counts so far, as an immutable value."""
+        """Return the counts so far, as an immutable value."""
         return HistogramSnapshot(self.bounds, tuple(self._counts), self._sum)

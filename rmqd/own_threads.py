@@ -1,8 +1,8 @@
-"""Threads for rmqd's own blocking calls: files, name look-ups, imports, work that takes CPU time.
+"""Threads for rmqd's own blocking calls: files, name lookups, imports, CPU-bound work.
 
-asyncio's default executor is left to handlers: if their calls hang in it, ours could not begin. For the same reason
-there are as many threads as calls are under way at once. They are daemon threads, so that a call that hangs never
-delays the exit. An idle thread ends after a while.
+asyncio's default executor is left to handlers: if their calls hang there, rmqd's calls could not start. For the same
+reason the number of threads is not limited. The threads are daemon threads, so a hung call never delays the exit. An
+idle thread ends after a while.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ IDLE_SECONDS: Final = 30.0
 nobody_waits: Final[contextvars.ContextVar[Callable[[], bool]]] = contextvars.ContextVar(
     "nobody_waits", default=lambda: False
 )
-"""Tells, in a thread that calls a handler, whether the call was left to itself, as past its deadline. What it has not
-begun with by then, others handle."""
+"""Returns, in a thread that calls a handler, whether the call was abandoned, for example because it expired. The
+messages that it has not begun are then handled by another call.
+"""
 
 
 async def in_own_thread(function: Callable[[], T]) -> T:
-    """Call the function in a thread. Returns what it returns, and raises what it raises.
+    """Call the function in a thread. Returns its result, or raises its exception.
 
-    If the caller is cancelled, the call goes on to its end in its thread, and its result is dropped.
+    If the caller is cancelled, the call still runs to its end, and its result is dropped.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
@@ -49,11 +50,13 @@ async def in_own_thread(function: Callable[[], T]) -> T:
         value: T = result
         return value
     finally:
-        del error  # its traceback leads to this frame: only the garbage collector would free them
+        del error  # its traceback refers to this frame: only the garbage collector would free them
 
 
 async def call_either(function: Callable[[], Any]) -> Any:
-    """Call a function that may be synchronous, then in a thread, or asynchronous; returns and raises what it does."""
+    """Call a function: in the event loop if it is asynchronous, otherwise in a thread. Returns its result or raises its
+    exception.
+    """
     if inspect.iscoroutinefunction(function):
         return await function()
     result = await in_own_thread(function)
@@ -78,7 +81,7 @@ class _OwnThread(threading.Thread):
             except queue.Empty:
                 try:
                     _idle.remove(self)
-                except ValueError:  # a caller has just taken this thread out of the list, and gives it work
+                except ValueError:  # a caller has just taken this thread from the list, and will give it work
                     continue
                 return
             work()
@@ -86,8 +89,9 @@ class _OwnThread(threading.Thread):
             _idle.append(self)
 
 
-_idle: Final[list[_OwnThread]] = []  # each operation on it is atomic: loops of several threads take threads out
-os.register_at_fork(after_in_child=_idle.clear)  # threads do not go along
+# each operation on it is atomic, because loops in several threads take threads from it
+_idle: Final[list[_OwnThread]] = []
+os.register_at_fork(after_in_child=_idle.clear)  # threads do not survive a fork
 
 
 def _call(
@@ -97,7 +101,7 @@ def _call(
 ) -> None:
     try:
         outcome: tuple[object, BaseException | None] = function(), None
-    except BaseException as error:  # noqa: BLE001  raised by who waits
+    except BaseException as error:  # noqa: BLE001  passed to the caller
         outcome = None, error
     call_in_loop(loop, partial(_resolve, future, outcome))
 

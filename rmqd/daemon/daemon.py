@@ -1,7 +1,7 @@
-"""The daemon process from start to exit: read the configuration, take the port, run the groups, drain.
+"""The daemon process from start to exit: read the configuration, open the port, run the groups, drain.
 
-The time from the process's start to the first handled message counts. So modules that it does not need (the HTTP
-server, Prometheus) are imported when the first connection comes.
+The time from the start to the first handled message counts. So modules that it does not need (the HTTP server,
+Prometheus) are imported at the first connection.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class RunOptions:
     """Only these groups; empty for all."""
     workers: int = 1
     reload: bool = False
-    """Whether groups begin anew when files of their handlers change."""
+    """Whether groups restart when files of their handlers change."""
 
 
 def run_daemon(options: RunOptions) -> int:
-    """Run until a signal ends it. Returns the exit code, as docs/operating.md has it."""
+    """Run until a signal ends it. Returns the exit code (docs/operating.md)."""
     try:
         config, access = read_config(options)
         clock = SystemClock()
@@ -95,7 +95,7 @@ def run_daemon(options: RunOptions) -> int:
 
 def _refuse(error: ConfigError) -> int:
     for problem in error.problems:
-        print(problem, file=sys.stderr)  # noqa: T201 the errors of a configuration are for a person, not a log
+        print(problem, file=sys.stderr)  # noqa: T201 configuration errors are output for the user, not log lines
     return ExitCode.CONFIG
 
 
@@ -113,7 +113,7 @@ def build_host(config: RootConfig, options: RunOptions, clock: Clock, monitor: L
 
 
 def read_config(options: RunOptions) -> tuple[RootConfig, AccessPolicy]:
-    """Read the configuration, with `--set` and `--group`, and the rules of access to HTTP. Raises ConfigError."""
+    """Return the configuration, with `--set` and `--group`, and the access rules for HTTP. Raises ConfigError."""
     from rmqd.plugins.runnable import load_runnable
 
     config = load_runnable(options.config, options.overrides, groups=options.groups)
@@ -121,7 +121,7 @@ def read_config(options: RunOptions) -> tuple[RootConfig, AccessPolicy]:
         unknown = [group for group in options.groups if group not in config.groups]
         if unknown:
             known = ", ".join(config.groups) or "none"
-            raise ConfigError([f"--group {group}: there is no such group; configured: {known}" for group in unknown])
+            raise ConfigError([f"--group {group}: unknown group; expected one of {known}" for group in unknown])
         config = config.model_copy(update={"groups": {name: config.groups[name] for name in options.groups}})
     try:
         token = config.http.read_token()
@@ -171,14 +171,14 @@ class Daemon:
                 with signals_handled(self._on_stop, self._on_reload):
                     await self._serve(tasks)
         except ExceptionGroup as error:
-            # Workers build their groups before any of them connects, so a ConfigError is still a refusal to start.
+            # Workers build their groups before any of them connects, so a ConfigError still prevents the start.
             refused, _ = error.split(ConfigError)
             if refused is not None:
                 return _refuse(_first(refused))
             log.critical("daemon.failed", exc_info=error)
             return ExitCode.FAILURE
-        except asyncio.CancelledError:  # no code of rmqd cancels this task
-            log.critical("daemon.failed", error="a handler, or what it imports, cancelled the tasks of the daemon")
+        except asyncio.CancelledError:  # rmqd itself never cancels this task
+            log.critical("daemon.failed", error="a handler, or a module that it imports, cancelled the daemon's tasks")
             return ExitCode.FAILURE
         finally:
             self._http.close()
@@ -186,7 +186,7 @@ class Daemon:
         return self._exit_code
 
     async def reload(self) -> ReloadReport:
-        """Read the configuration again and apply it. With problems, keep the old one, and report them."""
+        """Read the configuration again and apply it. If it has problems, keep the old one and report them."""
         async with self._reloading:
             self._manager.reloading(self._clock.monotonic())
             report = await self._try_reload(partial(read_config, self._options))
@@ -209,7 +209,7 @@ class Daemon:
             return await self._try_reload(lambda: (changed, self.access))
 
     def facts(self, view: HostView) -> DaemonFacts:
-        """The daemon's own figures for the metrics."""
+        """Return the daemon's own values for the metrics."""
         from rmqd.daemon.metrics.exposition import DaemonFacts
 
         return DaemonFacts(
@@ -223,7 +223,7 @@ class Daemon:
         )
 
     def about(self) -> DaemonAbout:
-        """What the status says of the daemon itself."""
+        """Return the daemon's own part of the status."""
         from rmqd.daemon.http.status import DaemonAbout
 
         return DaemonAbout(
@@ -287,7 +287,7 @@ class Daemon:
             changes = await self.host.apply(config)
         except ConfigError as error:
             return ReloadReport(problems=tuple(str(problem) for problem in error.problems))
-        except Exception as error:  # a bug of ours, or a handler's constructor: it must not end the running groups
+        except Exception as error:  # a bug in rmqd or in a handler's constructor must not end the running groups
             log.exception("config.reload_failed")
             return ReloadReport(problems=(f"{type(error).__name__}: {error}",))
         self.config, self.access = config, access
@@ -310,7 +310,7 @@ class Daemon:
         if self._stop_signals == 1:
             drain_seconds = self.host.longest_drain_seconds
             log.info("signal.received", signal=number.name, action="drain", drain_seconds=drain_seconds)
-            # The stop itself (commits, good-byes, HTTP) needs some seconds more than the longest drain.
+            # The stop itself (commits, unregistering, HTTP) needs some seconds more than the longest drain.
             self._manager.stopping(drain_seconds + 15)
             self.host.stop()
             return

@@ -1,4 +1,4 @@
-"""The folder of local state. Whether it can be used is checked before anything runs."""
+"""The folder of local state. It is checked before anything runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def refuse_second_process(config: RootConfig) -> None:
 
 
 def _folders(config: RootConfig) -> dict[Path, str]:
-    """The folders that are needed, one for each cluster, with the first group that needs each."""
+    """Return the required folders, one for each cluster, with the first group that needs each."""
     folders: dict[Path, str] = {}
     for name, group in config.groups.items():
         if group.message_model == "broadcasting":
@@ -48,9 +48,9 @@ def _told_with_its_place(config: RootConfig, group: str, directory: Path) -> Ite
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return  # the disk is full: a group with offsets goes on from these, and stores when there is room again
+            return  # the disk is full: groups with offsets continue from these, and store new ones when there is room
         text = (
-            f"broadcasting keeps offsets in {directory}, which cannot be written: {error.strerror or error}; "
-            "accepted: with a state_dir that this user may write"
+            f"{directory}, the folder of broadcasting offsets, cannot be written: {error.strerror or error}; "
+            "set a writable state_dir"
         )
         raise ConfigError([config.groups[group].problem(group, ("message_model",), text)]) from error

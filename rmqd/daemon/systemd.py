@@ -1,4 +1,4 @@
-"""Tells systemd about the state of this process (sd_notify), if systemd runs it and asks for that."""
+"""Reports the state of this process to systemd (sd_notify), if systemd runs it and requests that."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ServiceManager:
         self._send(f"RELOADING=1\nMONOTONIC_USEC={int(monotonic_seconds * MICROSECONDS)}\nSTATUS=reloading")
 
     def stopping(self, drain_seconds: float) -> None:
-        """Report that the process is stopping, and have the unit's stop timeout extended to `drain_seconds`."""
+        """Report that the process is stopping, and extend the unit's stop timeout to `drain_seconds`."""
         self._send(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={int(drain_seconds * MICROSECONDS)}\nSTATUS=draining")
 
     async def keep_watchdog_quiet(self) -> None:

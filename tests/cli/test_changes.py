@@ -305,9 +305,9 @@ def test_a_plan_of_another_cluster_is_refused(tmp_path: Path) -> None:
     assert (ours.read(), other.read()) == (plan, None)
     (tmp_path / "replays/c1/~/shop").rename(tmp_path / "replays/shop")
     former = tmp_path / "replays/shop/plan.json"
-    for identity, named in ((plan.identity, "c1/~/shop"), ("", "shop on a cluster that rmqd 0.1.0 did not note")):
+    for identity, named in ((plan.identity, "c1/~/shop"), ("", "shop on a cluster that rmqd 0.1.0 did not store")):
         former.write_bytes(replace(plan, identity=identity).to_json())
-        with pytest.raises(RmqdError, match=rf"is the plan of {named}, and this is c2/~/shop; --force goes on"):
+        with pytest.raises(RmqdError, match=rf"is the plan of {named}, and this is c2/~/shop; --force resumes it"):
             other.read()
     taken = other.read(is_forced=True)
     assert taken == replace(plan, identity="c2/~/shop")

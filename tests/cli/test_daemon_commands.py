@@ -269,11 +269,11 @@ def test_a_stopped_queue_and_a_reason_are_readable() -> None:
     assert lines[5] == "  handled 2.5/s, failed 2.5/s, retried 2.5/s, dead-lettered 0.0/s"
     assert lines[6] == "  last error: 2023-11-14 22:13:20 UTC, orders, message A1: KeyError('x')"
     assert status_lines(document)[6] != lines[6], "it is red"
-    assert lines[7] == "  left out since the start: 3 late rows, 2 lost messages"
+    assert lines[7] == "  skipped since the start: 3 late rows, 2 lost messages"
     del lines[5:8]
     assert lines[5] == "  mode_mismatch: others are orderly. Next: part them"
     assert lines[6] == (
-        "  orders@broker-a:3, orders (retry)@broker-a:0 stands still: "
+        "  orders@broker-a:3, orders (retry)@broker-a:0 stalled: "
         "corrupt_message: the message at 7 is torn. Next: skip it"
     )
     assert lines[7] == "  orders (retry)@broker-a:0 read from the slave 10.0.0.3:10911"

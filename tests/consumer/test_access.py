@@ -54,7 +54,7 @@ async def test_a_group_that_starts_with_wrong_keys_begins_once_they_are_right(br
     remoting = RemotingClient(options(OLD))
     async with member(broker.peer.address, handle, remoting=remoting) as m:
         await eventually(
-            lambda: "client.secret_key is not the one" in (m.consumer.snapshot().not_ready_reason or ""), "it says why"
+            lambda: "client.secret_key does not match" in (m.consumer.snapshot().not_ready_reason or ""), "it says why"
         )
         m.client.secure(options(NEW))
         await eventually(lambda: bodies == [b"waiting"], "the message is handled")

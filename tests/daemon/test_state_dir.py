@@ -52,9 +52,9 @@ def test_one_that_cannot_be_made_is_told_with_its_place(tmp_path: Path, no_room_
         prepare_state_dir(config)
 
     assert str(caught.value) == (
-        f"{tmp_path}/rmqd.yaml:10:20: groups.mailer.message_model: broadcasting keeps offsets in "
-        f"{tmp_path}/state/offsets, which cannot be written: {no_room_for_it}; "
-        "accepted: with a state_dir that this user may write"
+        f"{tmp_path}/rmqd.yaml:10:20: groups.mailer.message_model: "
+        f"{tmp_path}/state/offsets, the folder of broadcasting offsets, cannot be written: {no_room_for_it}; "
+        "set a writable state_dir"
     )
 
 

@@ -167,7 +167,7 @@ def test_what_the_broker_let_go_of_is_a_loss(broker: EmbeddedBroker) -> None:
     with pytest.raises(DataLossError) as raised:
         read(broker, startingOffsets=at({"0": 20}))
     assert str(raised.value) == (
-        "data loss in orders@broker-a:0: offsets 20 to 49 were to be read, and the broker holds 50 to 99"
+        "data loss in orders@broker-a:0: offsets 20 to 49 are missing: the broker has 50 to 99"
     )
     rows = read(broker, startingOffsets=at({"0": 20}), failOnDataLoss="false")
     assert bodies(rows) == [f"{number}" for number in range(50, 100)]

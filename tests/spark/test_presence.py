@@ -130,7 +130,7 @@ async def test_a_local_member_does_not_start_where_a_driver_has_the_group(broker
             )
             snapshot = one.consumer.snapshot()
             assert snapshot.state == "failed"
-            assert "GroupHeldElsewhereError: group reports is held elsewhere" in str(snapshot.failure)
+            assert "GroupHeldElsewhereError: group reports runs elsewhere" in str(snapshot.failure)
             assert await members(broker) == [presence.client_id]
         assert seen.bodies == []
         assert broker.offsets(GROUP, "orders") == {}

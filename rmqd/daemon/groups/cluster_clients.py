@@ -1,4 +1,4 @@
-"""The clients of one process: one for each cluster that its groups are on. A reload may replace them."""
+"""The clients of one process, one for each cluster of its groups. A reload may replace them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ class NextClients:
     """The clients of a new configuration, before it is applied."""
 
     clients: Mapping[str, Client]
-    """By cluster. Clients that serve both configurations use the new keys already."""
+    """By cluster. Clients that serve both configurations already use the new keys."""
     fresh: Mapping[str, Client]
     secured: Mapping[str, ClientOptions]
-    """The former keys and certificates of clients that use new ones."""
+    """The previous keys and certificates of clients that use new ones."""
 
     async def give_up(self) -> None:
-        """Keep the old configuration: restore its keys, and close the clients that were built for the new one."""
+        """Restore the old configuration's keys, and close the clients that were built for the new configuration."""
         for cluster, options in self.secured.items():
             self.clients[cluster].secure(options)
         await asyncio.gather(*(client.close() for client in self.fresh.values()))
 
 
 class ClusterClients:
-    """Clients by cluster. The constructor builds them and starts nothing."""
+    """The clients, by cluster. The constructor builds them but does not start them."""
 
     def __init__(self, state: ConfigState, build: Callable[[ClientOptions], Client]) -> None:
         self._build = build
@@ -47,13 +47,15 @@ class ClusterClients:
         return self._clients
 
     def run_in(self, tasks: asyncio.TaskGroup) -> None:
-        """Start all clients in a task group. A client's failure ends the task group: groups cannot go on without it."""
+        """Start all clients in a task group. A client's failure ends the task group, because groups need their
+        client.
+        """
         self._tasks = tasks
         for cluster, client in self._clients.items():
             self._start(cluster, client)
 
     def prepare(self, before: ConfigState, after: ConfigState) -> NextClients:
-        """The clients for `after`: clients that go on, with new keys if it has others, and new clients."""
+        """Return the clients for `after`: existing clients, with their new keys, and new clients."""
         kept = {name: self._clients[name] for name in used_clusters(after.config) if name in self._clients}
         kept = {name: client for name, client in kept.items() if before.same_client(after, name)}
         fresh = {name: self._build(_options(after, name)) for name in used_clusters(after.config) if name not in kept}
@@ -65,7 +67,7 @@ class ClusterClients:
         return NextClients({name: (kept | fresh)[name] for name in used_clusters(after.config)}, fresh, secured)
 
     async def take_over(self, following: NextClients) -> None:
-        """Stop the clients that the new configuration does not need, and start the new ones."""
+        """Stop the clients that the new configuration does not use, and start the new ones."""
         gone = [name for name, client in self._clients.items() if following.clients.get(name) is not client]
         await self._end(gone)
         for name in gone:
@@ -80,7 +82,7 @@ class ClusterClients:
         await self._end(list(self._clients))
 
     def snapshot(self) -> ClientSnapshot:
-        """The clients' figures added up, as of one client, with the id of the first one."""
+        """Return the sum of the clients' snapshots as one snapshot, with the id of the first client."""
         return add_client_counters(merge_clients([client.snapshot() for client in self._clients.values()]), self._past)
 
     def _start(self, cluster: str, client: Client) -> None:
@@ -95,7 +97,7 @@ class ClusterClients:
 
 
 def used_clusters(config: RootConfig) -> list[str]:
-    """The clusters that groups are on. There is at least one: a process without groups has a client too."""
+    """Return the clusters of all groups. At least one: a process without groups has a client too."""
     used = {config.cluster_name(group) for group in config.groups}
     return [name for name in config.known_clusters if name in used] or list(config.known_clusters)[:1]
 

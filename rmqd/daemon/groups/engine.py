@@ -1,4 +1,4 @@
-"""Builds clients, handlers and consumers for the groups of a process. Tests replace it by an engine of their own."""
+"""Builds clients, handlers and consumers for the groups of a process. Tests replace it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ log = structlog.get_logger(__name__)
 
 
 class Client(Protocol):
-    """The client that groups of a process share, as this room uses it."""
+    """The client that the groups of a process share, as this package uses it."""
 
     async def run(self) -> None:
         """Serve the groups until `stop`."""
 
     def stop(self) -> None:
-        """Ask for the end; `run` returns when the connections are closed."""
+        """Request the stop; `run` returns when the connections are closed."""
 
     def secure(self, options: ClientOptions) -> None:
         """Use the keys and the TLS settings of these options from now on."""
@@ -43,25 +43,25 @@ class Client(Protocol):
 
 
 class Engine(Protocol):
-    """Builds clients, handlers and consumers, and starts none of them."""
+    """Builds clients, handlers and consumers, but does not start them."""
 
     def build_client(self, options: ClientOptions) -> Client:
         """A client for one set of connections."""
 
     def load_handler(self, group: str, settings: GroupConfig, options: ConsumerOptions) -> LoadedHandler:
-        """The group's handler. Raises ConfigError if the configuration is wrong about it."""
+        """Return the group's handler. Raises ConfigError if its configuration is invalid."""
 
     def build_consumer(self, options: ConsumerOptions, handler: LoadedHandler, client: Client) -> Consumer:
-        """A consumer of one group; this engine built the `client`. Raises ConfigError if a hook is broken."""
+        """Return a consumer of one group with a `client` of this engine. Raises ConfigError if a hook is invalid."""
 
     def build_spark_consumer(self, name: str, options: ConsumerOptions, config: RootConfig) -> Consumer:
-        """A consumer of the group `name` of `config`, which runs on Spark in processes of its own."""
+        """Return a consumer of the group `name` of `config`. It runs Spark in separate processes."""
 
     async def check_filters(self, options: ConsumerOptions, client: Client) -> None:
-        """Ask the brokers whether they filter by a group's expressions. Raises FilterRefusedError, InvalidNameError."""
+        """Check with the brokers that they accept a group's filters. Raises FilterRefusedError, InvalidNameError."""
 
     async def close(self) -> None:
-        """End the engine after the last group. Takes seconds at most."""
+        """Close the engine after the last group. Takes some seconds at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +74,12 @@ class LocalEngine:
     telemetry: Telemetry | None = None
 
     def build_client(self, options: ClientOptions) -> Client:
-        """Build a ClientInstance."""
         from rmqd.client.instance import ClientInstance
 
         return ClientInstance(options, clock=self.clock)
 
     def load_handler(self, group: str, settings: GroupConfig, options: ConsumerOptions) -> LoadedHandler:
-        """Load the plugin that the group names; with `handler.processes`, worker processes do."""
+        """Load the group's plugin, or worker processes that load it, with `handler.processes`."""
         if settings.handler is not None and settings.handler.processes:
             from rmqd.handler_processes.calls import handler_in_processes
 
@@ -100,24 +99,22 @@ class LocalEngine:
         return handler
 
     def build_consumer(self, options: ConsumerOptions, handler: LoadedHandler, client: Client) -> Consumer:
-        """Build a PushConsumer."""
         from rmqd.client.instance import ClientInstance
         from rmqd.consumer.push_consumer import PushConsumer
         from rmqd.plugins.hooks import hooks_of
 
         hooks = (*hooks_of(options), *self.hooks)
         if self.telemetry is not None:
-            hooks = (self.telemetry.hook(options), *hooks)  # first, so that the others are called within the span
+            hooks = (self.telemetry.hook(options), *hooks)  # first, so that other hooks are called inside the span
         return PushConsumer(options, handler, cast(ClientInstance, client), self.clock, hooks)
 
     def build_spark_consumer(self, name: str, options: ConsumerOptions, config: RootConfig) -> Consumer:
-        """Build a SparkGroup."""
         from rmqd.daemon.groups.spark_group import SparkGroup
 
         return SparkGroup(name, options, config)
 
     async def check_filters(self, options: ConsumerOptions, client: Client) -> None:
-        """Ask brokers by CHECK_CLIENT_CONFIG (46) whether they accept the group's SQL expressions."""
+        """Check with the brokers (CHECK_CLIENT_CONFIG, 46) that they accept the group's SQL expressions."""
         from rmqd.client.instance import ClientInstance
         from rmqd.consumer.assembly import subscriptions_of
         from rmqd.consumer.health.filter_check import check_filters
@@ -125,13 +122,13 @@ class LocalEngine:
         await check_filters(cast(ClientInstance, client), options.group, subscriptions_of(options, 0).values())
 
     async def close(self) -> None:
-        """Send the spans that are left."""
+        """Send the remaining spans."""
         if self.telemetry is not None:
             await self.telemetry.close()
 
 
 def local_engine(config: RootConfig, clock: Clock) -> LocalEngine:
-    """The engine of this process, with OpenTelemetry if the configuration asks for it."""
+    """Return the engine of this process, with OpenTelemetry if the configuration enables it."""
     if not config.tracing.opentelemetry:
         return LocalEngine(clock)
     from rmqd.process.telemetry import start_telemetry

@@ -1,4 +1,4 @@
-"""Liveness and readiness of the process: liveness depends on the event loop alone, readiness on every group."""
+"""Liveness and readiness of the process. Liveness depends only on the event loop, readiness on every group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOOP_DELAY_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """The outcome of one check. `reason` says what is wrong, and is empty if nothing is."""
+    """The result of one check. `reason` is the problem, or empty if the check passed."""
 
     name: str
     reason: str
@@ -28,8 +28,8 @@ class HealthCheck:
 
 
 def readiness(view: HostView, stopping: bool) -> tuple[HealthCheck, ...]:
-    """The checks of readiness: that each group has a route and its first assignment, in every process."""
-    checks = [HealthCheck("daemon", "draining: the process is about to end" if stopping else "")]
+    """Return the readiness checks: each group has a route and its first assignment, in every process."""
+    checks = [HealthCheck("daemon", "draining: the process is stopping" if stopping else "")]
     checks += [HealthCheck("workers", reason) for reason in view.missing]
     for process in view.processes:
         suffix = "" if process.worker is None else f" in worker {process.worker}"
@@ -55,7 +55,7 @@ class LoopMonitor:
             self._delays.observe(max(0.0, self._clock.monotonic() - self._last - TICK_SECONDS))
 
     def liveness(self) -> HealthCheck:
-        """Whether the loop has run its timer about when it should have."""
+        """Check that the loop ran its timer recently."""
         age = self._clock.monotonic() - self._last
         late = age > STALE_TICK_SECONDS
         return HealthCheck("event loop", f"its last tick is {age:.1f} s old" if late else "")

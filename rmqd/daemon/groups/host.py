@@ -1,4 +1,4 @@
-"""What runs the groups, as the rest of the daemon sees it: this process itself, or a pool of worker processes."""
+"""The interface to the processes that run groups: this process, or a pool of worker processes."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from rmqd.daemon.metrics.totals import ProcessSnapshot
 
 
 class UnknownGroupError(Exception):
-    """No group of that name is configured here."""
+    """The group is not configured here."""
 
     def __init__(self, group: str, known: list[str]) -> None:
-        super().__init__(f"there is no group {group} here; known: {', '.join(known) or 'none'}")
+        super().__init__(f"unknown group {group}; expected one of: {', '.join(known) or 'none'}")
         self.group = group
 
 
 class WholeGroupOnlyError(Exception):
-    """Some queues of a group are to be paused, and the group can only be paused as a whole."""
+    """Some queues of a group should be paused, but the group can only be paused as a whole."""
 
     def __init__(self, group: str, scope: PauseScope) -> None:
         super().__init__(
-            f"group {group} is on Spark, where a micro-batch takes all queues: {scope} alone cannot be paused; "
+            f"group {group} is on Spark, whose micro-batches read all queues: {scope} alone cannot be paused; "
             "pause the whole group"
         )
 
 
 def check_scope(config: RootConfig, group: str, scope: PauseScope) -> None:
-    """Raise WholeGroupOnlyError where a group of `config` cannot be paused in this part alone."""
+    """Raise WholeGroupOnlyError if a group of `config` cannot be paused in this scope."""
     settings = config.groups.get(group)
     if settings is not None and settings.engine == "spark" and scope != WHOLE_GROUP:
         raise WholeGroupOnlyError(group, scope)
@@ -38,11 +38,11 @@ def check_scope(config: RootConfig, group: str, scope: PauseScope) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GroupChanges:
-    """The groups that a reload changed, by what it did to them."""
+    """The groups that a reload changed, by kind of change."""
 
     unchanged: tuple[str, ...] = ()
     updated: tuple[str, ...] = ()
-    """Groups that took over the new values while they ran."""
+    """Groups that applied the new values while running."""
     restarted: tuple[str, ...] = ()
     started: tuple[str, ...] = ()
     stopped: tuple[str, ...] = ()
@@ -56,23 +56,23 @@ class HostView:
     past: tuple[ProcessSnapshot, ...] = ()
     workers: dict[str, int] | None = None
     answering: Mapping[int, bool] = field(default_factory=dict)
-    """Whether a worker answers, by its number; empty without workers."""
+    """Whether a worker responds, by its number; empty without workers."""
     worker_restarts: int = 0
     missing: tuple[str, ...] = ()
-    """Why the view is incomplete, such as a worker that is being restarted."""
+    """The reasons why the view is incomplete, such as a worker that is restarting."""
 
 
 class GroupHost(Protocol):
     """Runs the configured groups until it is stopped."""
 
     async def run(self) -> None:
-        """Run until `stop` and the drain after it. Raises only for failures that no restart of a group can cure."""
+        """Run until `stop` and its drain. Raises only failures that restarting a group cannot repair."""
 
     async def started(self, patience_seconds: float) -> None:
         """Wait until every group is ready, at most `patience_seconds`."""
 
     async def view(self) -> HostView:
-        """All groups of all processes, now."""
+        """Return the current state of all groups of all processes."""
 
     async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
         """Pause a group, or some queues of it, everywhere. Raises UnknownGroupError, WholeGroupOnlyError."""
@@ -81,16 +81,16 @@ class GroupHost(Protocol):
         """Resume a group, or some queues of it, everywhere. Raises UnknownGroupError, WholeGroupOnlyError."""
 
     async def apply(self, config: RootConfig) -> GroupChanges:
-        """Apply a configuration. Groups that it does not change go on untouched.
+        """Apply a configuration. Unchanged groups continue undisturbed.
 
-        Raises ConfigError, with nothing changed, if a part of the new configuration cannot be built.
+        Raises ConfigError, and changes nothing, if a part of the new configuration cannot be built.
         """
 
     def stop(self) -> None:
         """Drain all groups in parallel, each up to its shutdown timeout; `run` then ends."""
 
     def hurry(self) -> None:
-        """Cut the drain short."""
+        """Stop draining and end now."""
 
     @property
     def stopping(self) -> bool:
@@ -98,4 +98,4 @@ class GroupHost(Protocol):
 
     @property
     def longest_drain_seconds(self) -> float:
-        """How long a graceful end may take."""
+        """The longest time of a graceful stop."""

@@ -33,7 +33,7 @@ READINESS_POLL_SECONDS = 0.02
 
 
 class LocalGroups:
-    """Runs groups in this process. The constructor builds everything and starts nothing. It raises ConfigError."""
+    """Runs groups in this process. The constructor builds everything but starts nothing. It raises ConfigError."""
 
     def __init__(
         self, config: RootConfig, engine: Engine, clock: Clock, monitor: LoopMonitor, share: WorkerShare | None = None
@@ -51,7 +51,9 @@ class LocalGroups:
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
-        """Run until `stop` and the drain after it. Raises a client's failure, since groups cannot go on after it."""
+        """Run until `stop` and its drain. Raises a client's failure, because groups cannot continue without the
+        client.
+        """
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -74,11 +76,11 @@ class LocalGroups:
             await asyncio.sleep(READINESS_POLL_SECONDS)
 
     async def view(self) -> HostView:
-        """The snapshot of this process, as a view."""
+        """Return the snapshot of this process as a view."""
         return HostView((self.snapshot(),))
 
     def snapshot(self) -> ProcessSnapshot:
-        """All groups and the clients now, with the counters of the ones that they replaced."""
+        """Return the current state of all groups and clients, including the counters of replaced ones."""
         return ProcessSnapshot(
             worker=self._share.worker,
             pid=os.getpid(),
@@ -97,13 +99,13 @@ class LocalGroups:
         self._switchable(group, scope).resume(scope)
 
     async def apply(self, config: RootConfig) -> GroupChanges:
-        """Build new groups, drain those that changed or are gone, and start the new ones.
+        """Build new groups, drain changed and removed groups, and start the new ones.
 
-        Raises ConfigError, with nothing changed, if a group cannot be built.
+        Raises ConfigError, and changes nothing, if a group cannot be built.
         """
         async with self._changing:
             if self.stopping:
-                raise ConfigError(["the daemon is about to end, and takes no new configuration"])
+                raise ConfigError(["the daemon is stopping and cannot apply a new configuration"])
             state = ConfigState.of(config)
             changes = plan_changes(self._state, state)
             following = self._clients.prepare(self._state, state)
@@ -129,7 +131,7 @@ class LocalGroups:
             return changes
 
     async def check_filters(self, names: Iterable[str]) -> None:
-        """Ask the brokers about the filters of some groups. Raises ConfigError if one is refused."""
+        """Check the filters of some groups with the brokers. Raises ConfigError if one is refused."""
         await self._check_filters(self._state.config, names, self._clients.current)
 
     @property
@@ -144,7 +146,7 @@ class LocalGroups:
             group.stop()
 
     def hurry(self) -> None:
-        """Cut all drains short."""
+        """End all drains now."""
         self._stop.set()
         for group in self._groups.values():
             group.hurry()
@@ -182,7 +184,7 @@ class LocalGroups:
                 continue
             try:
                 groups[name] = self._build_group(name, config, clients[config.cluster_name(name)])
-            except ConfigError as error:  # a broken hook concerns all groups, and is reported once
+            except ConfigError as error:  # an invalid hook concerns all groups, and is reported once
                 problems += [problem for problem in error.problems if problem not in problems]
             except RmqdError as error:  # a name or an expression that only the engine checks
                 problems.append(_problem(config, name, error))
@@ -202,8 +204,9 @@ class LocalGroups:
         return GroupSupervisor(name, build, options.shutdown_timeout_seconds, self._clock, Backoff(), edge)
 
     def _build_on_spark(self, name: str, options: ConsumerOptions, config: RootConfig) -> Consumer:
-        """Build a consumer on Spark. If the present configuration has the group unchanged, it is used instead of
-        `config`, since other settings, such as the log level, may have changed since."""
+        """Build a consumer on Spark. If the current configuration has the same group, it is used instead of `config`,
+        because other settings, such as the log level, may have changed.
+        """
         now = self._state.config
         is_same = now.groups.get(name) == config.groups[name]
         return self._engine.build_spark_consumer(name, options, now if is_same else config)
@@ -212,7 +215,7 @@ class LocalGroups:
         self, name: str, settings: GroupConfig, options: ConsumerOptions, client: Client, loaded: list[LoadedHandler]
     ) -> Callable[[], Consumer]:
         def build() -> Consumer:
-            # A handler serves one consumer: the next one, after a failure, gets a new handler.
+            # A handler serves one consumer. After a failure the next consumer gets a new handler.
             handler = loaded.pop() if loaded else self._engine.load_handler(name, settings, options)
             return self._engine.build_consumer(options, handler, client)
 
@@ -261,7 +264,7 @@ class LocalGroups:
 
 
 def _problem(config: RootConfig, group: str, error: RmqdError) -> object:
-    """An error about a group as a problem of the configuration, with its place if that is known."""
+    """Return an error of a group as a configuration problem, with its line if known."""
     namespace = config.cluster_of(group).client.namespace
     text = without_namespace(str(error), namespace)
     if isinstance(error, FilterRefusedError):

@@ -1,7 +1,7 @@
-"""Turns names of a namespace into those that users know, and back.
+"""Converts names with a namespace to names without it, and back.
 
-Inside a consumer every name is as brokers know it, with the namespace (`rmqd.plugins.consumer_options` adds it). Here
-it is taken off for snapshots; `process.logs` does that for the log, and `wire.messages` for handlers.
+Inside a consumer all names include the namespace (`rmqd.plugins.consumer_options` adds it). This module removes it from
+snapshots; `process.logs` does so in the log, and `wire.messages` for handlers.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from rmqd.wire.topics import wrap_namespace
 
 @dataclass(frozen=True, slots=True)
 class GroupEdge:
-    """The cluster that a group is on, and the namespace of its names there."""
+    """The cluster of a group, and the namespace of its names there."""
 
     cluster: str = DEFAULT_CLUSTER
     namespace: str = ""
 
     def to_user_names(self, group: GroupSnapshot) -> GroupSnapshot:
-        """A consumer's snapshot, without the namespace and with the name of its cluster."""
+        """Return a consumer's snapshot without the namespace, and with the name of its cluster."""
         return replace(without_namespace(group, self.namespace), cluster=self.cluster)
 
     def to_broker_names(self, scope: PauseScope) -> PauseScope:
-        """The scope of an operator's pause, in the consumer's names."""
+        """Return the scope of an operator's pause in the consumer's names."""
         return scope if scope.topic is None else replace(scope, topic=wrap_namespace(scope.topic, self.namespace))

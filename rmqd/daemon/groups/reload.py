@@ -1,6 +1,6 @@
-"""Compares two configurations for a reload: what changes, what a running group takes over, what is refused.
+"""Compares two configurations for a reload: all changes, changes that a running group can apply, refused changes.
 
-A reload applies all of the new configuration, or nothing.
+A reload applies the whole new configuration, or nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rmqd.daemon.groups.host import GroupChanges, UnknownGroupError
 
 @dataclass(frozen=True, slots=True)
 class ReloadReport:
-    """The outcome of a reload. If it has problems, nothing was changed."""
+    """The result of a reload. If it has problems, nothing was changed."""
 
     changes: GroupChanges = field(default_factory=GroupChanges)
     problems: tuple[str, ...] = ()
@@ -32,34 +32,36 @@ class ReloadReport:
         return not self.problems
 
     def as_document(self) -> dict[str, Any]:
-        """The report as JSON, for the API and the command."""
+        """Return the report as JSON, for the API and the command."""
         if self.problems:
-            error = "the configuration was not taken over; the old one stays in force"
+            error = "the new configuration was not applied; the old one stays in force"
             return {"result": "refused", "error": error, "problems": list(self.problems)}
         return {"result": "applied"} | {name: list(groups) for name, groups in asdict(self.changes).items()}
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigState:
-    """A configuration and the contents of the files that it names: `files` has certificates by cluster."""
+    """A configuration and the contents of its files: `files` has certificates by cluster."""
 
     config: RootConfig
     files: Mapping[str, tuple[bytes, ...]]
 
     @classmethod
     def of(cls, config: RootConfig) -> ConfigState:
-        """Read the files that clients use. One that cannot be read counts as empty; the client reports it."""
+        """Read the files that clients use. An unreadable file counts as empty, because the client reports it."""
         tls = {name: cluster.client.tls for name, cluster in config.known_clusters.items()}
         paths = {name: (one.ca_file, one.cert_file, one.key_file) for name, one in tls.items()}
         return cls(config, {name: tuple(_contents(path) for path in found if path) for name, found in paths.items()})
 
     def same_client(self, other: ConfigState, cluster: str) -> bool:
-        """Whether one client of a cluster can serve both configurations. Its keys and TLS settings may differ."""
+        """Return whether one client of a cluster can serve both configurations. Its keys and TLS settings may
+        differ.
+        """
         ours, theirs = self._options(cluster), other._options(cluster)
         return ours is not None and theirs is not None and _without_security(ours) == _without_security(theirs)
 
     def same_security(self, other: ConfigState, cluster: str) -> bool:
-        """Whether keys and certificates for a cluster are the same in both configurations."""
+        """Return whether both configurations have the same keys and certificates for a cluster."""
         is_same = self._options(cluster) == other._options(cluster)
         return is_same and self.files.get(cluster) == other.files.get(cluster)
 
@@ -103,14 +105,14 @@ LIVE_KEYS: Final = frozenset(
         "on_offset_illegal",
     }
 )
-"""The keys that a running group takes over (`Consumer.change`), with the concurrency of its handler. Of the
-subscriptions only the filters are taken over: other topics mean other queues, and a group starts anew to have these
-divided. A circuit breaker is taken over where there is one: it stands around every call, and a group without starts
-anew to get one."""
+"""The keys that a running group applies (`Consumer.change`), besides the concurrency of its handler. Of `subscriptions`
+only the filters can change: new topics have other queues, and the group restarts to rebalance them. An existing circuit
+breaker can change; adding one restarts the group, because it wraps every call.
+"""
 
 
 def changes_while_running(before: GroupConfig, after: GroupConfig) -> bool:
-    """Whether a running group can change from `before` to `after` without leaving. A group on Spark cannot."""
+    """Return whether a running group can change from `before` to `after` without a restart. A group on Spark cannot."""
     if after.engine == "spark":
         return False
     if after.circuit_breaker.is_on and not before.circuit_breaker.is_on:
@@ -122,7 +124,7 @@ def changes_while_running(before: GroupConfig, after: GroupConfig) -> bool:
 
 
 def _same_calls(before: HandlerConfig | None, after: HandlerConfig | None) -> bool:
-    """Whether two handlers differ at most by how many calls are made at once."""
+    """Return whether two handlers differ at most in the number of concurrent calls."""
     live = {"concurrency", "max_concurrency"}
     if before is None or after is None:
         return before is after
@@ -130,9 +132,9 @@ def _same_calls(before: HandlerConfig | None, after: HandlerConfig | None) -> bo
 
 
 def plan_changes(old: ConfigState, new: ConfigState) -> GroupChanges:
-    """The groups that a reload changes.
+    """Return the groups that a reload changes.
 
-    If the client of a cluster is replaced, all groups on it restart. If only its keys change, groups on Spark restart.
+    If a cluster's client is replaced, all groups on it restart. If only its keys change, only groups on Spark restart.
     """
     before, after = old.config.groups, new.config.groups
     kept = [name for name in after if name in before]
@@ -161,19 +163,21 @@ def _keeps_client(group: str, old: ConfigState, new: ConfigState) -> bool:
 
 
 def filtered_anew(old: RootConfig, new: RootConfig, changes: GroupChanges) -> list[str]:
-    """The groups whose filters brokers have to accept: new ones, restarted ones, and those with another filter."""
+    """Return the groups whose filters must be checked with the brokers: new or restarted groups, and groups with
+    another filter.
+    """
     updated = [name for name in changes.updated if old.groups[name].subscriptions != new.groups[name].subscriptions]
     return [*updated, *changes.restarted, *changes.started]
 
 
 def with_concurrency(config: RootConfig, group: str, concurrency: str) -> RootConfig:
-    """The configuration with another concurrency for one group. Raises UnknownGroupError, and ValueError."""
+    """Return the configuration with another concurrency for one group. Raises UnknownGroupError, ValueError."""
     if group not in config.groups:
         raise UnknownGroupError(group, list(config.groups))
     settings = config.groups[group]
     handler = settings.handler
     if handler is None or settings.engine == "spark" or handler.processes:
-        raise ValueError(f"the calls of group {group} are not limited by handler.concurrency; change its configuration")
+        raise ValueError(f"handler.concurrency does not limit the calls of group {group}; change its configuration")
     value = int(concurrency) if concurrency.isdecimal() else concurrency
     try:
         checked = HandlerConfig.model_validate({"plugin": handler.plugin, "concurrency": value})
@@ -184,19 +188,21 @@ def with_concurrency(config: RootConfig, group: str, concurrency: str) -> RootCo
 
 
 def refused_changes(old: RootConfig, new: RootConfig) -> tuple[str, ...]:
-    """Changes that a reload cannot make, each with what to do instead."""
+    """Return the changes that a reload cannot make, each with the next step."""
     fixed: tuple[tuple[str, object, object], ...] = (
         ("http.listen", old.http.listen, new.http.listen),
         ("state_dir", old.state_dir, new.state_dir),
         ("tracing.opentelemetry", old.tracing.opentelemetry, new.tracing.opentelemetry),
     )
     return tuple(
-        f"{key}: cannot change from {before} to {after} while the daemon runs; restart it for that"
+        f"{key}: cannot change from {before} to {after} while the daemon runs; restart the daemon"
         for key, before, after in fixed
         if before != after
     )
 
 
 def config_hash(config: RootConfig) -> str:
-    """A short hash of a configuration, for comparisons. It is made of the `repr`, which has no secrets."""
+    """Return a short hash of a configuration, for comparisons. It is computed from the `repr`, which excludes
+    secrets.
+    """
     return hashlib.sha256(repr(config).encode()).hexdigest()[:16]

@@ -1,7 +1,7 @@
-"""A group on Spark as a consumer of the daemon, over a process that drives Spark.
+"""A group on Spark as a consumer of the daemon, with a process that drives Spark.
 
-The driver process, its Java machine and Spark's Python processes are a process group of their own, so that none of them
-is left when the driver has ended, however it ended.
+The driver, its JVM and Spark's Python workers form a separate process group, so that none of them survives the driver,
+however it ends.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ log = structlog.get_logger(__name__)
 ENGINE: Final = "spark"
 DRIVER_MODULE: Final = "rmqd.spark.driver"
 ASK_SECONDS: Final = 1.0
-# Java's garbage collection, or a busy machine, may keep the driver from answering for a while.
+# Java's garbage collection, or a busy machine, may delay the driver's responses for a while.
 SILENT_SECONDS: Final = 30.0
 
 
 class SparkDriverError(RmqdError):
-    """The process that drives Spark for a group has ended, or could not be started."""
+    """The Spark driver process of a group has ended, or could not be started."""
 
 
 class SparkDriver(Protocol):
@@ -46,16 +46,16 @@ class SparkDriver(Protocol):
     last_snapshot: GroupSnapshot | None
 
     async def read(self) -> int:
-        """Receive what the process sends until it is gone. Returns its exit code."""
+        """Receive messages until the process ends. Returns its exit code."""
 
     async def ask(self, action: Action, argument: object = None) -> object:
-        """Send a request and wait for the answer. Raises ConfigError, ChildGoneError."""
+        """Send a request and wait for the response. Raises ConfigError, ChildGoneError."""
 
     def tell(self, action: Action, argument: object = None) -> None:
-        """Send a request without waiting for the answer."""
+        """Send a request without waiting for the response."""
 
     def kill(self) -> None:
-        """Kill the process, and all that it has started."""
+        """Kill the process and all its child processes."""
 
 
 class SparkDriverProcess(ChildProcess[GroupSnapshot]):
@@ -66,7 +66,7 @@ class SparkDriverProcess(ChildProcess[GroupSnapshot]):
 
     @classmethod
     async def spawn(cls) -> Self:
-        """Start a driver process, which waits for its order. Raises OSError."""
+        """Start a driver process, which waits for its specification. Raises OSError."""
         return await cls.start((DRIVER_MODULE,))
 
     def _snapshot_in(self, value: object) -> GroupSnapshot | None:
@@ -99,15 +99,15 @@ class SparkGroup:
         self._handles_what_is_there = spark is not None and spark.trigger == AVAILABLE_NOW
 
     async def run(self) -> None:
-        """Run the group until `stop` and the drain after it.
+        """Run the group until `stop` and its drain.
 
-        A group with `trigger: available_now` waits for `stop` after its last batch. Raises SparkDriverError with the
-        driver's reason, and ConfigError.
+        A group with `trigger: available_now` waits for `stop` after its last batch. Raises ConfigError, or
+        SparkDriverError with the driver's reason.
         """
         try:
             driver = self._driver = await self._start()
         except OSError as error:
-            raise SparkDriverError(f"no process could be started for Spark: {error}") from error
+            raise SparkDriverError(f"cannot start a process for Spark: {error}") from error
         reading = asyncio.create_task(driver.read(), name=f"answers of the Spark driver of {self._name}")
         is_wanted = not self._stop.is_set()
         try:
@@ -122,29 +122,29 @@ class SparkGroup:
         await self._stop.wait()
 
     def stop(self, *, shutdown_timeout_seconds: float | None = None) -> None:
-        """Let the micro-batch under way end, for at most the group's shutdown timeout, and commit its offsets."""
+        """Wait for the running micro-batch, for at most the group's shutdown timeout, and commit its offsets."""
         self._stop.set()
         if self._driver is not None:
             self._driver.tell("stop", shutdown_timeout_seconds)
 
     def hurry(self) -> None:
-        """Give up the micro-batch under way. It is repeated at the next start."""
+        """Abort the running micro-batch. The next start repeats it."""
         self._stop.set()
         if self._driver is not None:
             self._driver.tell("hurry")
 
     async def change(self, options: ConsumerOptions) -> None:
         """Raise RmqdError: a reload restarts a changed group on Spark."""
-        raise RmqdError(f"group {self._name} is on Spark, and takes no other options while it runs")
+        raise RmqdError(f"group {self._name} is on Spark and cannot change its options while it runs")
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Begin no more micro-batches. The one under way is finished."""
+        """Start no more micro-batches. The running one is finished."""
         self._pauses.add(scope)
         if self._driver is not None:
             self._driver.tell("pause", scope)
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Begin micro-batches again."""
+        """Start micro-batches again."""
         self._pauses.end(scope)
         if self._driver is not None:
             self._driver.tell("resume", scope)
@@ -161,14 +161,14 @@ class SparkGroup:
         if self._ended:
             return replace(group, state="stopped" if group.state != "failed" else "failed", queues=(), assigned={})
         if self._is_silent and self._driver is not None:
-            reason = f"the Spark driver (pid {self._driver.pid}) has not answered for {self._silent_seconds:g} s"
+            reason = f"the Spark driver (pid {self._driver.pid}) has not responded for {self._silent_seconds:g} s"
             return replace(group, ready=False, not_ready_reason=reason)
         return group
 
     async def _serve(self, driver: SparkDriver, reading: asyncio.Task[int]) -> None:
-        """Give the driver its order, and ask it for snapshots until it has ended."""
+        """Send the driver its specification, then request snapshots until it ends."""
         pauses = {self._name: self._pauses.scopes}
-        with suppress(ChildGoneError):  # its exit code is checked, and says more
+        with suppress(ChildGoneError):  # the exit code, checked below, says more
             await driver.ask("build", BuildOrder(self._config, 1, 1, pauses, tuple(sys.path)))
             self._log.info("spark.driver_started", pid=driver.pid)
             if self._stop.is_set():  # `stop` was called meanwhile
@@ -195,13 +195,13 @@ class SparkGroup:
             raise SparkDriverError(told.failure)
         if exit_code:
             how = signal.Signals(-exit_code).name if exit_code < 0 else f"exit code {exit_code}"
-            raise SparkDriverError(f"the Spark driver (pid {driver.pid}) ended by {how}, and did not say why")
+            raise SparkDriverError(f"the Spark driver (pid {driver.pid}) ended by {how} without giving a reason")
         if not self._stop.is_set() and not self._handles_what_is_there:
-            raise SparkDriverError(f"the Spark driver (pid {driver.pid}) ended, though nobody had asked it to")
+            raise SparkDriverError(f"the Spark driver (pid {driver.pid}) ended without being asked to stop")
 
 
 def blank_snapshot(options: ConsumerOptions) -> GroupSnapshot:
-    """The snapshot of a group on Spark before its driver has sent one."""
+    """Return the snapshot of a group on Spark before the first snapshot of its driver."""
     return GroupSnapshot(
         name=options.group,
         engine=ENGINE,

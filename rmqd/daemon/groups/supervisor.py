@@ -1,7 +1,7 @@
-"""Keeps one group running: a consumer that fails is replaced after a while, and the other groups do not notice.
+"""Keeps one group running: replaces a failed consumer after a delay, without affecting other groups.
 
-A failure is shown (state `failed`, with its reason) during the pause before the next consumer. The pause doubles from
-one second to a minute, and begins again at one second after the group was well for a minute.
+During the delay, the group's state is `failed`, with the reason. The delay doubles from one second to a minute, and
+returns to one second after the group was healthy for a minute.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ log = structlog.get_logger(__name__)
 FIRST_REST_SECONDS = 1.0
 LONGEST_REST_SECONDS = 60.0
 HEALTHY_SECONDS = 60.0
-# A consumer ends by itself within its shutdown timeout. This is more time for its last commits.
+# A consumer ends within its shutdown timeout. This is extra time for its last commits.
 END_GRACE_SECONDS = 10.0
 HURRY_GRACE_SECONDS = 5.0
 
 
 class Backoff:
-    """How long to rest after a failure: doubling, and from the start again after a healthy time."""
+    """Delays after failures: they double, and restart after a healthy period."""
 
     def __init__(
         self, first: float = FIRST_REST_SECONDS, longest: float = LONGEST_REST_SECONDS, healthy: float = HEALTHY_SECONDS
@@ -45,7 +45,7 @@ class Backoff:
         self._failures = 0  # in a row
 
     def after(self, lived_seconds: float) -> float:
-        """Seconds to rest after what lived for so long has failed."""
+        """Return the delay, in seconds, after a failure of a consumer that ran for `lived_seconds`."""
         if lived_seconds >= self._healthy:
             self._failures = 0
         self._failures += 1
@@ -53,11 +53,11 @@ class Backoff:
 
 
 class GroupEndedError(Exception):
-    """A consumer's `run` returned although nobody had asked it to stop."""
+    """A consumer's `run` returned without a call of `stop`."""
 
 
 class GroupSupervisor:
-    """One group of this process, and the consumers that run it one after the other."""
+    """One group of this process, and the successive consumers that run it."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class GroupSupervisor:
         backoff: Backoff,
         edge: GroupEdge | None = None,
     ) -> None:
-        """`build` makes the next consumer. An exception of it counts as a failure of the group."""
+        """`build` creates the next consumer. If it raises, the group counts as failed."""
         self.name = name
         self.shutdown_timeout_seconds = shutdown_timeout_seconds
         self._build = build
@@ -84,31 +84,31 @@ class GroupSupervisor:
         self._hurry = asyncio.Event()
 
     async def run(self) -> None:
-        """Serve the group until `stop` was called and the drain is over. Never raises for a group's failure."""
+        """Run the group until `stop` and its drain. Never raises for a group's failure."""
         while not self._stop.is_set():
             started = self._clock.monotonic()
             try:
                 await self._run_consumer()
                 return
-            except Exception as error:  # noqa: BLE001 a failed group takes no other with it: it is shown, and tried again
+            except Exception as error:  # noqa: BLE001 a failure is reported, and the group restarts
                 await self._rest(error, self._clock.monotonic() - started)
 
     def stop(self) -> None:
-        """Ask for the graceful end."""
+        """Request a graceful stop."""
         self._stop.set()
 
     def hurry(self) -> None:
-        """End now: running handlers are abandoned, finished messages are committed."""
+        """End now: abandon running handlers, and commit finished messages."""
         self._stop.set()
         self._hurry.set()
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Stop handing out messages, and keep the queues. A restart of the group keeps the pause."""
+        """Stop handing out messages, but keep the queues. The pause survives a restart of the group."""
         self._pauses.add(scope)
         self._consumer.pause(self._edge.to_broker_names(scope))
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """End all pauses within this scope."""
+        """End all pauses inside this scope."""
         self._pauses.end(scope)
         self._consumer.resume(self._edge.to_broker_names(scope))
 
@@ -119,23 +119,23 @@ class GroupSupervisor:
 
     @property
     def failed(self) -> bool:
-        """Whether the group waits for the end of the pause after a failure."""
+        """Whether the group waits for a restart after a failure."""
         return self._failure is not None
 
     async def change(self, options: ConsumerOptions, build: Callable[[], Consumer]) -> None:
-        """Have the running consumer take over other options. `build` makes later consumers with them."""
+        """Apply new options to the running consumer. `build` creates later consumers with them."""
         self._build = build
         self.shutdown_timeout_seconds = options.shutdown_timeout_seconds
         await self._consumer.change(options)
 
     def inherit(self, past: GroupSnapshot, pauses: Iterable[PauseScope]) -> None:
-        """Take over the counters and the pauses of the group that this one replaces."""
+        """Adopt the counters and the pauses of the group that this one replaces."""
         self._past = past
         for scope in pauses:
             self.pause(scope)
 
     def snapshot(self) -> GroupSnapshot:
-        """The group's snapshot, with the counters of all its consumers so far."""
+        """Return the group's snapshot, with the counters of all its consumers."""
         group = self._edge.to_user_names(self._consumer.snapshot())
         if self._failure is not None:
             failure = without_namespace(self._failure, self._edge.namespace)
@@ -151,9 +151,9 @@ class GroupSupervisor:
             await asyncio.wait({running, stop}, return_when=asyncio.FIRST_COMPLETED)
             if running.done() and not self._stop.is_set():
                 if running.cancelled():
-                    raise GroupEndedError("the group was cancelled although nobody stopped it")
+                    raise GroupEndedError("the group was cancelled unexpectedly")
                 running.result()
-                raise GroupEndedError("the group ended although nobody stopped it")
+                raise GroupEndedError("the group ended unexpectedly")
             await self._end(running)
         finally:
             stop.cancel()
@@ -184,7 +184,7 @@ class GroupSupervisor:
                 return
             try:
                 consumer = self._build()
-            except Exception as again:  # noqa: BLE001 such as a handler whose constructor needs what is away now
+            except Exception as again:  # noqa: BLE001 such as a handler whose constructor needs an unavailable service
                 seconds = self._backoff.after(0.0)
                 self._failure = _describe(again)
                 self._log.error("group.failed", error=self._failure, retry_in_seconds=seconds, exc_info=again)

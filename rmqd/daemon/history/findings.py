@@ -1,7 +1,7 @@
-"""What was found wrong with a group: by the watchdog and the group's own checks, since when, and what has ended.
+"""The problems of a group that the watchdog or its own checks found, with their start and end.
 
-A process tells what is wrong now. The daemon compares that with what it knew, so that it can say since when, and what
-was wrong a while ago.
+A process reports only its current problems. The daemon compares them with the previous ones, to know when each started
+and ended.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from rmqd.diagnosis.causes import Problem
 MOST_ENDED: Final = 10
 MOST_QUEUES: Final = 20
 
-# The cause, the topic of the queues that stand still, and what tells it from others of its cause.
+# The cause, the topic of the stalled queues, and a text that distinguishes problems with the same cause.
 _Key = tuple[str, str, str]
-# A group has several problems of such a cause, one for each topic, say; of another cause each process may tell its own.
+# A group may have several problems with these causes, for example one for each topic. For other causes each process may
+# report the same problem.
 _MANIFOLD: Final = frozenset({"topic_missing", "no_route", "no_permission", "broker_unreachable"})
 _DIGITS: Final = re.compile(r"\d+")
 
 
 @dataclass(slots=True)
 class Finding:
-    """One cause, and the queues that stand still for it; none where it concerns the group. Times are Unix seconds."""
+    """One problem and its stalled queues; no queues if it concerns the group. Times are Unix seconds."""
 
     problem: Problem
     since: float
@@ -35,7 +36,7 @@ class Finding:
     until: float | None = None
 
     def as_document(self) -> dict[str, Any]:
-        """The finding as JSON; of many queues only some are named."""
+        """Return the finding as JSON. Only the first MOST_QUEUES queues are named."""
         return {
             "cause": self.problem.cause,
             "evidence": self.problem.evidence,
@@ -50,13 +51,13 @@ class Finding:
 
 @dataclass(slots=True)
 class FindingLog:
-    """The findings of one group: those of now, and the last ones that have ended."""
+    """The findings of one group: the active ones, and the last ones that ended."""
 
     _active: dict[_Key, Finding] = field(default_factory=dict)
     _ended: deque[Finding] = field(default_factory=lambda: deque(maxlen=MOST_ENDED))
 
     def observe(self, group: GroupSnapshot, now: float) -> None:
-        """Take in what is wrong with the group at this Unix time."""
+        """Update the findings from a snapshot of this Unix time."""
         seen = dict(_found(group))
         for key, (problem, queues) in seen.items():
             finding = self._active.setdefault(key, Finding(problem, now))
@@ -67,7 +68,7 @@ class FindingLog:
             self._ended.append(finding)
 
     def as_documents(self) -> list[dict[str, Any]]:
-        """All as JSON: what stands first, then what has ended, the latest first."""
+        """Return all findings as JSON: active ones by start, then ended ones, the latest first."""
         standing = sorted(self._active.values(), key=lambda finding: finding.since)
         return [finding.as_document() for finding in (*standing, *reversed(self._ended))]
 

@@ -1,4 +1,4 @@
-"""Takes a point of every group each few seconds, and knows from them how groups did lately."""
+"""Records a point of every group every few seconds, and computes recent rates from them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rmqd.histogram import HistogramSnapshot
 
 log = structlog.get_logger(__name__)
 
-RATE_SECONDS: Final = 10.0  # of the rates that are shown as those of now
+RATE_SECONDS: Final = 10.0  # the period of the current rates
 LATENCY_SECONDS: Final = 60.0
 RATES: Final = ("received", "handled", "failed", "retried", "dead_lettered")
 
@@ -35,20 +35,20 @@ class _Sample:
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """What a group did lately."""
+    """The recent activity of a group."""
 
     seconds: float
-    """How long `rates` looks back; 0 where nothing is known yet."""
+    """The period of `rates`; 0 if nothing is known yet."""
     rates: dict[str, float]
     """By RATES, per second."""
     latency_seconds: float
     latency: HistogramSnapshot | None
-    """The handler's calls of so many seconds."""
+    """The handler's calls in the last `latency_seconds`."""
 
 
 @dataclass(slots=True)
 class _Record:
-    """One group."""
+    """The history of one group."""
 
     series: GroupSeries = field(default_factory=GroupSeries)
     findings: FindingLog = field(default_factory=FindingLog)
@@ -56,7 +56,7 @@ class _Record:
 
 
 class Recorder:
-    """Remembers the groups of a daemon. `run` takes the points."""
+    """Records the groups of a daemon. `run` adds the points."""
 
     def __init__(self, clock: Clock, view: Callable[[], Awaitable[HostView]]) -> None:
         self._clock = clock
@@ -66,25 +66,25 @@ class Recorder:
         self._count = 0
 
     async def run(self) -> None:
-        """Take a point every STEP_SECONDS, until cancelled."""
+        """Add a point every STEP_SECONDS, until cancelled."""
         while True:
             try:
                 await self.run_once()
-            except Exception:  # what is shown must not end what works
+            except Exception:  # a failure of the history must not end the groups
                 log.exception("history.failed")
             await asyncio.sleep(STEP_SECONDS)
 
     async def run_once(self) -> None:
-        """Take one point now."""
+        """Add one point now."""
         self.take(await self._view())
 
     def take(self, view: HostView) -> None:
-        """Add a point for every group of this view. What is known of groups that are configured no more is dropped."""
+        """Add a point for every group of this view. Groups that are no longer configured are dropped."""
         groups = merge_processes(view.processes, view.past).groups if view.processes else ()
         now, at = self._clock.wall(), self._clock.monotonic()
         if groups or not view.missing:
             self._records = {group.name: self._records.get(group.name) or _Record() for group in groups}
-        self._times[self._count % POINTS] = round(now, 3)  # as `document` tells it, so that `since` finds it again
+        self._times[self._count % POINTS] = round(now, 3)  # rounded as in `document`, so that `since` finds it again
         for name, record in self._records.items():
             group = next((one for one in groups if one.name == name), None)
             record.series.put(self._count, {} if group is None else _point(record, group, at))
@@ -94,7 +94,7 @@ class Recorder:
         self._count += 1
 
     def recent(self, name: str, totals: GroupTotals) -> Recent:
-        """What a group did lately that has these totals now."""
+        """Return the recent activity of a group, whose totals are now these."""
         samples, now = self._record(name).samples, self._clock.monotonic()
         old_enough = [one for one in samples if now - one.at >= RATE_SECONDS]
         before = old_enough[-1] if old_enough else samples[0] if samples else _Sample(now, totals)
@@ -107,13 +107,13 @@ class Recorder:
         )
 
     def findings(self, group: GroupSnapshot) -> list[dict[str, Any]]:
-        """The findings of a group, as JSON, with what its snapshot says now."""
+        """Return the findings of a group as JSON, including the findings of this snapshot."""
         log = self._record(group.name).findings
         log.observe(group, self._clock.wall())
         return log.as_documents()
 
     def document(self, names: Collection[str] = (), since: float = 0.0) -> dict[str, Any]:
-        """The points as JSON: those after the Unix time `since`, of these groups, or of all."""
+        """Return the points of these groups, or of all, after the Unix time `since`, as JSON."""
         first = max(0, self._count - POINTS)
         while first < self._count and self._times[first % POINTS] <= since:
             first += 1
@@ -130,7 +130,7 @@ class Recorder:
         }
 
     def _record(self, name: str) -> _Record:
-        """The record of a group; an empty one, which is not kept, for a group of which no point was taken yet."""
+        """Return the record of a group; an empty one, which is not kept, if the group has no points yet."""
         return self._records.get(name) or _Record()
 
 
@@ -147,7 +147,9 @@ def _point(record: _Record, group: GroupSnapshot, at: float) -> dict[str, float 
 
 
 def _rates(before: _Sample, after: _Sample) -> dict[str, float]:
-    """By RATES, per second. A counter that fell, as the group is on another engine now, counts as 0."""
+    """Return the rates by RATES, per second. A counter that decreased, because the group changed its engine, counts as
+    0.
+    """
     seconds = after.at - before.at
     if seconds <= 0:
         return dict.fromkeys(RATES, 0.0)

@@ -14,7 +14,7 @@ _WHOLE: Final = frozenset({"lag"})
 
 
 class GroupSeries:
-    """A ring of points: 8 bytes for each of POINTS and COLUMNS, 52 KB in all."""
+    """A ring of points: 8 bytes for each of POINTS and COLUMNS, 52 KB in total."""
 
     __slots__ = ("_values",)
 
@@ -22,20 +22,20 @@ class GroupSeries:
         self._values = array("d", [math.nan]) * (POINTS * len(COLUMNS))
 
     def put(self, number: int, values: Mapping[str, float | None]) -> None:
-        """Write the point of this number over the one that is POINTS older. A column without a value is unknown."""
+        """Write the point of this number over the one that is POINTS older. A missing column is unknown."""
         at = number % POINTS * len(COLUMNS)
         for offset, column in enumerate(COLUMNS):
             value = values.get(column)
             self._values[at + offset] = math.nan if value is None else value
 
     def column(self, name: str, numbers: range) -> list[float | int | None]:
-        """The values of a column in the points of these numbers; None where it is not known."""
+        """Return the values of a column in the points with these numbers; None if unknown."""
         offset, width, is_whole = COLUMNS.index(name), len(COLUMNS), name in _WHOLE
         found = (self._values[number % POINTS * width + offset] for number in numbers)
         return [None if math.isnan(value) else int(value) if is_whole else _short(value) for value in found]
 
 
 def _short(value: float) -> float | int:
-    """The value with as many digits as a chart can show."""
+    """Return the value with as many digits as a chart can show."""
     rounded = round(value, 1) if value >= 100 else round(value, 3) if value >= 1 else round(value, 6)
     return int(rounded) if rounded == int(rounded) else rounded

@@ -1,4 +1,4 @@
-"""The counters of a group, added up over its topics."""
+"""The counters of a group, summed over its topics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rmqd.histogram import HistogramSnapshot
 
 @dataclass(frozen=True, slots=True)
 class GroupTotals:
-    """Messages since the daemon's start; `failed` are calls of the handler that raised or ran into their deadline."""
+    """Messages since the daemon's start. `failed` counts the handler's calls that raised or expired."""
 
     received: int
     acked: int
@@ -20,16 +20,16 @@ class GroupTotals:
     corrupt: int
     failed: int
     duration: HistogramSnapshot | None
-    """Seconds of the handler's calls; None for a group without topics."""
+    """The handler's calls, in seconds; None for a group without topics."""
 
     @property
     def handled(self) -> int:
-        """Attempts, whatever came of them."""
+        """Attempts, with any result."""
         return self.acked + self.retried + self.expired + self.dead_lettered
 
 
 def totals_of(group: GroupSnapshot) -> GroupTotals:
-    """Add up the counters of all topics, retries included."""
+    """Sum the counters of all topics, including retries."""
     duration: HistogramSnapshot | None = None
     for topic in group.topics:
         duration = topic.handler_duration if duration is None else duration.merge(topic.handler_duration)
@@ -46,11 +46,11 @@ def totals_of(group: GroupSnapshot) -> GroupTotals:
 
 
 def total_lag(group: GroupSnapshot) -> int | None:
-    """The lag of all queues that know theirs; None where no queue does."""
+    """Return the lag of all queues whose lag is known; None if none is."""
     lags = [queue.lag for queue in group.queues if queue.lag is not None]
     return sum(lags) if lags else None
 
 
 def longest_lag_seconds(group: GroupSnapshot) -> float | None:
-    """The age of the oldest message that waits in any queue; None where no queue knows its own."""
+    """Return the age of the oldest waiting message of any queue; None if unknown for all queues."""
     return max((queue.lag_seconds for queue in group.queues if queue.lag_seconds is not None), default=None)

@@ -1,7 +1,7 @@
-"""Who may use which part of the HTTP endpoint.
+"""The access rules of the HTTP endpoint.
 
-It guards against two attacks: a web page in an operator's browser that talks to the daemon, by a foreign Origin or by
-a name that it made point here (DNS rebinding); and a stranger on the network who changes something.
+They prevent two attacks: a web page in an operator's browser that sends requests to the daemon, with a foreign Origin
+or by DNS rebinding; and changes by strangers on the network.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-# Headers by which a forwarded request is recognised: proxies add them.
+# Headers that proxies add to a forwarded request.
 _FORWARDED = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip"})
 _FORWARDED_PREFIXES = ("x-forwarded", "x-envoy-")
 
@@ -37,26 +37,26 @@ class AccessPolicy:
     def check_names(
         self, host: str | None, origin: str | None, own_address: str, fetch_site: str | None = None
     ) -> HttpRefusal | None:
-        """Check a request for the page or the API: Host, and Origin if there is one, must name this daemon.
+        """Check a request for the page or the API: Host, and Origin if it is given, must name this daemon.
 
-        A browser says by `Sec-Fetch-Site` (`fetch_site`) whether another site made the request, also where it sends no
-        Origin, as for an image or a script.
+        A browser's `Sec-Fetch-Site` (`fetch_site`) shows that another site made the request, even if it has no Origin,
+        for example for an image or a script.
         """
         own = _LOCAL_NAMES | self.allowed_hosts | {own_address.lower()}
         if host is None or _host_name(f"//{host}") not in own:
             what = f"Host {host}" if host else "a request without Host"
-            return HttpRefusal(403, f"{what} is not for this daemon; http.allowed_hosts adds names")
+            return HttpRefusal(403, f"{what} is not a name of this daemon; add it to http.allowed_hosts")
         if origin is not None and _host_name(origin) not in own:
-            return HttpRefusal(403, f"Origin {origin} is not this daemon's own; http.allowed_hosts adds names")
+            return HttpRefusal(403, f"Origin {origin} is not this daemon; add it to http.allowed_hosts")
         if fetch_site is not None and fetch_site.strip().lower() == "cross-site":
             return HttpRefusal(403, "a page of another site sent it (Sec-Fetch-Site: cross-site)")
         return None
 
     def check_page(self, origin: str | None, host: str | None, own_port: int | None) -> HttpRefusal | None:
-        """Check a request that changes something: a web page that sent it must be this daemon's own.
+        """Check a request that changes something: if a web page sent it, the page must be this daemon's.
 
-        The page's host name is not enough, since other ports of localhost belong to other programs. Its port must be
-        the one that the request came in by, or the one that the browser asked for, if a port was forwarded.
+        The page's host name is not enough, because other ports of localhost belong to other programs. Its port must be
+        the port of this connection, or, if a port was forwarded, the port that the browser connected to.
         """
         if origin is None:
             return None
@@ -64,7 +64,7 @@ class AccessPolicy:
         if page is not None and page.scheme in _DEFAULT_PORTS:
             default = _DEFAULT_PORTS[page.scheme]
             ports = {own_port, None if asked is None else _port(asked) or default}
-            # Accept the default port too for a name that the configuration allows: a proxy may terminate TLS there.
+            # For configured names also accept the default port: a proxy may terminate TLS there.
             ports |= {default} if page.hostname in self.allowed_hosts else set()
             if (_port(page) or default) in ports:
                 return None
@@ -75,18 +75,17 @@ class AccessPolicy:
     ) -> HttpRefusal | None:
         """Check a request that changes something: it needs the token, or, if none is configured, must be local.
 
-        A proxy on this machine connects from this machine, whoever sent the request. It is recognised by the headers
-        that it adds, or by an address of 127.0.0.0/8 other than the default one. A proxy without either cannot be told
-        from a local user.
+        A proxy on this machine also connects locally, for any sender. It is recognised by the headers that it
+        adds, or by an address in 127.0.0.0/8 other than 127.0.0.1. A proxy without either looks like a local user.
         """
         if self.token:
             return self._check_token(authorization)
         proxied = (name for name in header_names if name in _FORWARDED or name.startswith(_FORWARDED_PREFIXES))
         if (header := next(proxied, None)) is not None:
-            return HttpRefusal(403, f"it came through a proxy (header {header}); set http.token to allow that")
+            return HttpRefusal(403, f"the request came through a proxy (header {header}); set http.token to allow this")
         if _is_own_loopback(client_address):
             return None
-        return HttpRefusal(403, "only a client on this machine may change something; set http.token to allow others")
+        return HttpRefusal(403, "only a client on this machine may make changes; set http.token to allow others")
 
     def _check_token(self, authorization: str | None) -> HttpRefusal | None:
         scheme, _, given = (authorization or "").partition(" ")
@@ -103,7 +102,7 @@ def _host_name(url: str) -> str | None:
 
 
 def _split(url: str) -> SplitResult | None:
-    """The parts of a URL; None for text that is not one, or has a user name, which such a header never has."""
+    """Return the parts of a URL; None if the text is not a URL, or has a user name, which these headers never have."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -112,7 +111,7 @@ def _split(url: str) -> SplitResult | None:
 
 
 def _port(parts: SplitResult) -> int | None:
-    """The port in a URL; 0, which no page has, for one that is invalid."""
+    """Return the port of a URL; if it is invalid, return 0, which no page has."""
     try:
         return parts.port
     except ValueError:

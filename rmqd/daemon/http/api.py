@@ -1,4 +1,4 @@
-"""The HTTP endpoint's answers: metrics, health, the status, a page, and the few changes that operators may make."""
+"""The HTTP endpoints: metrics, health, status, the page, and the few changes that operators may make."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ class DaemonControl(Protocol):
 
     @property
     def access(self) -> AccessPolicy:
-        """The present access rules. A reload replaces them."""
+        """The current access rules. A reload replaces them."""
 
     @property
     def config(self) -> RootConfig:
         """The configuration in force. A reload replaces it."""
 
     def about(self) -> DaemonAbout:
-        """What the status says of the daemon itself."""
+        """Return the daemon's own part of the status."""
 
     def facts(self, view: HostView) -> DaemonFacts:
-        """The daemon's own figures for the metrics."""
+        """Return the daemon's own values for the metrics."""
 
     async def reload(self) -> ReloadReport:
-        """Read the configuration again and apply it, or report why not."""
+        """Read the configuration again and apply it, or report the problems."""
 
     async def change_concurrency(self, group: str, concurrency: str) -> ReloadReport:
         """Change how many calls of a group run at once. Raises UnknownGroupError, ValueError."""
@@ -90,18 +90,19 @@ class HttpApi:
         )
 
     async def livez(self, _request: Request) -> Response:
-        """Answer 200 as long as the event loop runs, whatever the cluster does."""
+        """Respond 200 as long as the event loop runs, regardless of the cluster."""
         return _checks_response((self._daemon.monitor.liveness(),))
 
     async def readyz(self, _request: Request) -> Response:
-        """Answer 200 if each group has a route and its first assignment, else 503 with the reasons."""
+        """Respond 200 if each group has a route and its first assignment, else 503 with the reasons."""
         host = self._daemon.host
         return _checks_response(readiness(await host.view(), host.stopping))
 
     async def metrics(self, request: Request) -> Response:
-        """The metrics, rendered in a thread, since thousands of series take a while.
+        """Return the metrics. They are rendered in a thread, because thousands of series take a while.
 
-        The first scrape imports Prometheus' library, in a thread too. At the start that would delay messages.
+        The first scrape imports the Prometheus library, also in a thread. Importing it at the start would delay
+        messages.
         """
         await in_own_thread(lambda: importlib.import_module("rmqd.daemon.metrics.exposition"))
         from rmqd.daemon.metrics.exposition import render
@@ -110,56 +111,58 @@ class HttpApi:
         accept = request.headers.get("accept", "")
         facts = self._daemon.facts(view)
         if not view.processes:
-            return PlainTextResponse("no worker answers; see /readyz\n", 503)
+            return PlainTextResponse("no worker responds; see /readyz\n", 503)
         body, content_type = await in_own_thread(
             lambda: render(merge_processes(view.processes, view.past), facts, accept)
         )
         return Response(body, headers={"content-type": content_type})
 
     async def status(self, _request: Request) -> Response:
-        """The status of every group and queue."""
+        """Return the status of every group and queue."""
         return JSONResponse(await self._status())
 
     async def history(self, request: Request) -> Response:
-        """The last hour of lag and throughput: of the groups named by `group`, after the Unix time `since`."""
+        """Return the last hour of lag and throughput of the groups in `group`, after the Unix time `since`."""
         groups = frozenset(request.query_params.getlist("group"))
         try:
             since = float(request.query_params.get("since", "0"))
         except ValueError:
-            return JSONResponse({"error": "since: not a Unix time; accepted: seconds, such as 1764075600"}, 400)
+            return JSONResponse({"error": "since is not a Unix time; expected seconds, such as 1764075600"}, 400)
         document = self._daemon.recorder.document(groups, since)
-        # An hour of many groups is a hundred thousand numbers, which are written in a thread.
+        # An hour of many groups is a hundred thousand numbers, so a thread writes them.
         return await in_own_thread(lambda: JSONResponse(document))
 
     async def config(self, _request: Request) -> Response:
-        """The configuration in force, without its secrets."""
+        """Return the current configuration without secrets."""
         return JSONResponse(self._config())
 
     async def page(self, request: Request) -> Response:
-        """The status as a page for people. `open` names the groups that are shown whole."""
+        """Return the status as an HTML page. `open` names the groups that are expanded."""
         status, config = await self._status(), self._config()
         opened = request.query_params.getlist("open") or None
         text = await in_own_thread(lambda: self._page.page(status, config, opened))
         return HTMLResponse(text, headers=PAGE_HEADERS)
 
     async def live(self, request: Request) -> Response:
-        """The page's main part, by which its script keeps it up to date; only the groups of `open` are whole."""
+        """Return the page's main part, for the script that updates the page. Only the groups in `open` are
+        expanded.
+        """
         status, config = await self._status(), self._config()
         opened = request.query_params.getlist("open")
         text = await in_own_thread(lambda: self._page.live(status, config, opened))
         return HTMLResponse(text, headers=PAGE_HEADERS)
 
     async def static(self, request: Request) -> Response:
-        """A file of the page. Its address has a hash of its content, so browsers may keep it."""
+        """Return a file of the page. Its URL contains a hash of its content, so browsers may cache it."""
         found = asset(request.path_params["name"])
         if found is None:
-            return PlainTextResponse("there is no such file\n", 404)
+            return PlainTextResponse("file not found\n", 404)
         content, content_type = found
         headers = {"cache-control": "max-age=31536000, immutable", "x-content-type-options": "nosniff"}
         return Response(content, headers=headers | {"content-type": content_type})
 
     async def pause(self, request: Request) -> Response:
-        """Pause one group, or its queues that `topic`, `broker` and `queue` name. Paused queues are kept."""
+        """Pause one group, or its queues that match `topic`, `broker` and `queue`. Paused queues are kept."""
         return await self._switch(request, self._daemon.host.pause, "paused")
 
     async def resume(self, request: Request) -> Response:
@@ -167,7 +170,7 @@ class HttpApi:
         return await self._switch(request, self._daemon.host.resume, "resumed")
 
     async def reload(self, _request: Request) -> Response:
-        """Reload the configuration. Answers 500 with the reasons, and changes nothing, if it has problems."""
+        """Reload the configuration. If it has problems, respond 500 with the reasons and change nothing."""
         report = await self._daemon.reload()
         return JSONResponse(report.as_document(), 200 if report.successful else 500)
 
@@ -236,18 +239,20 @@ class HttpApi:
 
 
 def _scope(request: Request) -> PauseScope:
-    """The scope in a request to pause or resume. Raises ValueError."""
+    """Return the scope of a request to pause or resume. Raises ValueError."""
     given = dict(request.query_params)
     if unknown := given.keys() - {"topic", "broker", "queue"}:
-        raise ValueError(f"{', '.join(sorted(unknown))}: not known here; accepted: topic, broker, queue")
+        raise ValueError(f"{', '.join(sorted(unknown))}is not a known parameter; expected topic, broker or queue")
     number = given.get("queue")
     if number is not None and not (number.isascii() and number.isdigit()):
-        raise ValueError(f"queue: {number!r} is not a queue's number")
+        raise ValueError(f"queue: {number!r} is not a queue number")
     return PauseScope(given.get("topic"), given.get("broker"), None if number is None else int(number))
 
 
 def _is_followed_link(request: Request) -> bool:
-    """Whether a person followed a link to the page, from a runbook say: that site sees nothing of the answer."""
+    """Return whether a person followed a link to the page, for example from a runbook. The linking site cannot read the
+    response.
+    """
     headers = request.headers
     is_top = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
     return is_top and request.method == "GET" and request.url.path == "/"

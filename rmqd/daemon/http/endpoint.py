@@ -1,4 +1,4 @@
-"""The HTTP endpoint as the daemon uses it. The server is imported when the first connection comes."""
+"""The HTTP endpoint as the daemon uses it. The server is imported at the first connection."""
 
 from __future__ import annotations
 
@@ -31,18 +31,20 @@ class HttpEndpoint:
 
     def __init__(self, sock: socket.socket) -> None:
         self.address = address_of(sock)
-        """The listening address as host:port, known also after the socket is closed."""
+        """The listening address as host:port, also after the socket was closed."""
         self._socket = sock
         self._stop: Callable[[], None] = lambda: None
         self._stopped = asyncio.Event()
 
     def warn_of_strangers(self, token: str) -> None:
-        """Log a warning if the network reaches the endpoint, and no token protects it against local proxies."""
+        """Log a warning if the network can reach the endpoint, and no token is set."""
         if not token and is_reachable_from_elsewhere(self._socket):
             log.warning("http.unprotected", listen=self.address, next="set http.token or http.token_file")
 
     async def serve(self, daemon: DaemonControl) -> None:
-        """Answer requests until `stop`. What fails is tried again after a while; the groups go on meanwhile."""
+        """Serve requests until `stop`. After a failure the server restarts after a while; the groups continue
+        meanwhile.
+        """
         settle_garbage_collection()
         failures = 0
         while await self._knock():
@@ -60,16 +62,15 @@ class HttpEndpoint:
                     await self._stopped.wait()
 
     def stop(self) -> None:
-        """Accept no more connections. `serve` ends when answers under way are sent, or after a second."""
+        """Accept no more connections. `serve` ends when running responses are sent, or after a second."""
         self._stopped.set()
         self._stop()
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
 
     async def _answer(self, daemon: DaemonControl) -> None:
-        # Imported in a thread: it takes a tenth of a second, and messages are being handled meanwhile.
+        # Import in a thread: it takes a tenth of a second, and messages are being handled meanwhile.
         api = await in_own_thread(lambda: importlib.import_module("rmqd.daemon.http.api"))
         server_module = await in_own_thread(lambda: importlib.import_module("rmqd.daemon.http.server"))
         server = server_module.HttpServer(api.HttpApi(daemon).app(), self._socket)

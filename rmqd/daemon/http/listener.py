@@ -1,6 +1,6 @@
-"""The listening socket of the HTTP endpoint. It is opened before anything else, so that a port in use is known at once.
+"""The listening socket of the HTTP endpoint. It is opened first, so that a port in use is reported at once.
 
-Nothing here imports the HTTP server: connections wait in the socket's queue until it runs.
+This module does not import the HTTP server: connections wait in the socket's queue until it runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ListenError(RmqdError):
 
 
 def share_of_descriptors() -> int:
-    """A quarter of the descriptors that this process may open: the rest is for brokers and handlers."""
+    """Return a quarter of the descriptors that this process may open. The rest is for brokers and handlers."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(MIN_CONNECTIONS, soft // 4)
 
@@ -43,24 +43,25 @@ def listen_on(listen: str) -> socket.socket:
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(address)
-            # twice the limit: until the server is imported, nobody accepts, and a full queue delays a probe by a second
+            # twice the limit: before the server is imported, connections are not accepted, and a full queue delays a
+            # probe by a second
             sock.listen(2 * min(MAX_CONNECTIONS, share_of_descriptors()))
             sock.setblocking(False)
         except OSError:
             sock.close()
             raise
     except OSError as error:
-        hint = "; is another rmqd running? http.listen chooses the address" if error.errno == errno.EADDRINUSE else ""
+        hint = "; stop the other process, or set another http.listen" if error.errno == errno.EADDRINUSE else ""
         raise ListenError(f"cannot listen on {listen} for HTTP: {error.strerror or error}{hint}") from error
     return sock
 
 
 def address_of(sock: socket.socket) -> str:
-    """The socket's listening address as `host:port`, with its actual port."""
+    """Return the socket's listening address as `host:port`, with its actual port."""
     host, port = sock.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_reachable_from_elsewhere(sock: socket.socket) -> bool:
-    """Whether the socket listens on another address than this machine's loopback."""
+    """Return whether the socket listens on an address other than this machine's loopback."""
     return not ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback

@@ -1,13 +1,12 @@
-"""The HTTP server in the daemon's event loop: uvicorn, with limits that it does not have itself.
+"""The HTTP server in the daemon's event loop: uvicorn with additional limits.
 
-There are at most 256 connections, fewer if the process may open few descriptors. A request's header must come within
-10 seconds and 16 KiB, its body within 10 seconds and 64 KiB. An answer that is not read for 10 seconds ends its
-connection.
+At most 256 connections are open, fewer if the process may open few descriptors. A request's header must arrive within
+10 seconds and 16 KiB, its body within 10 seconds and 64 KiB. If a client does not read a response for 10 seconds, its
+connection is closed.
 
-A liveness probe must be answered even if other clients hold all connections. So a connection beyond the limit is
-accepted, and another one is closed: the one whose client we have waited for longest. A client that has just connected
-gets a moment to send its request, also where hundreds come at once. Requests that take work wait in a queue, and /livez
-overtakes them.
+A liveness probe must get a response even if other clients hold all connections. So a connection beyond the limit is
+accepted, and the connection that has waited longest for its client is closed instead. A new client has a moment to send
+its request, even if hundreds connect at once. Requests that take work wait in a queue, and /livez overtakes them.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ log = structlog.get_logger(__name__)
 
 MAX_CONNECTIONS = listener.MAX_CONNECTIONS
 HEADER_SECONDS = 10.0
-GRACE_SECONDS = 0.05  # in which a new connection does not give way
-GRACE_TURNS = 3  # of the event loop, after that: a busy one has not read yet what lies in the socket
+GRACE_SECONDS = 0.05  # a new connection is not closed in this time
+GRACE_TURNS = 3  # further turns of the event loop: a busy loop has not yet read the socket
 MAX_HEADER_BYTES = 16 * 1024
 BODY_SECONDS = 10.0
 MAX_BODY_BYTES = 64 * 1024
@@ -43,7 +42,7 @@ CLOSE_SECONDS = 1
 
 
 class LimitedProtocol(H11Protocol):
-    """A connection that is closed if its client is slow or does not read, or to make room for another one."""
+    """A connection that is closed if its client is slow or does not read, or to make room for another connection."""
 
     _header_deadline: asyncio.TimerHandle | None = None
     _unread_deadline: asyncio.TimerHandle | None = None
@@ -54,35 +53,35 @@ class LimitedProtocol(H11Protocol):
     _settling: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Do as uvicorn does, close another connection if this one is too many, and begin the time for the header."""
+        """As uvicorn, but also close another connection if there are too many, and start the time for the header."""
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)  # pause_writing is called for whatever the client has not taken
+        transport.set_write_buffer_limits(high=0)  # pause_writing is called for any bytes that the client has not read
         self._answered_at = self.loop.time()
         self._settling = self.loop.call_later(GRACE_SECONDS, self._settle, GRACE_TURNS)
         self._make_room()
         self._expect_header()
 
     def data_received(self, data: bytes) -> None:
-        """Do as uvicorn does, and watch that a header that has begun also ends in time."""
+        """As uvicorn, but also limit the time of a header that has started."""
         if self.transport.is_closing():
             return
         super().data_received(data)
-        cycle: RequestResponseCycle | None = self.cycle  # None before the first request, whatever its type says
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request, despite its type
         if cycle is not None and not cycle.response_complete:
             self._header_arrived()
         elif self._header_deadline is None:
             self._expect_header()
 
     def on_response_complete(self) -> None:
-        """Do as uvicorn does, whose keep-alive timeout counts until the next header begins."""
+        """As uvicorn, whose keep-alive timeout counts until the next header starts."""
         self._answered_at = self.loop.time()
         super().on_response_complete()
         self._header_arrived()
 
     def send_400_response(self, msg: str) -> None:
-        """Do as uvicorn does, and let nobody answer the request whose body turned out to be malformed.
+        """As uvicorn, but the app does not respond to the request with the malformed body.
 
-        If its answer has begun, which uvicorn does not look at, end the connection.
+        If its response has started, which uvicorn does not check, close the connection.
         """
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and not cycle.response_complete:
@@ -93,22 +92,22 @@ class LimitedProtocol(H11Protocol):
                 return
         try:
             super().send_400_response(msg)
-        except h11.LocalProtocolError:  # the text, where the request was HEAD: the status has been sent
+        except h11.LocalProtocolError:  # a response to HEAD must not have this text; the status was sent
             self.transport.close()
 
     def pause_writing(self) -> None:
-        """Do as uvicorn does, and begin the time in which the client has to read."""
+        """As uvicorn, but also start the time in which the client has to read."""
         super().pause_writing()
         self._unread_bytes = self.transport.get_write_buffer_size()
         self._unread_deadline = self.loop.call_later(UNREAD_SECONDS, self._give_up_unread)
 
     def resume_writing(self) -> None:
-        """Do as uvicorn does, and end the time for reading: the client has read everything."""
+        """As uvicorn, but also end the time for reading, because the client has read everything."""
         super().resume_writing()
         self._all_read()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Do as uvicorn does, and end all timers."""
+        """As uvicorn, but also cancel all timers."""
         self._header_arrived()
         self._all_read()
         if self._settling is not None:
@@ -116,12 +115,12 @@ class LimitedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _make_room(self) -> None:
-        """Close another connection if there are too many with this one.
+        """Close another connection if this one exceeds the limit.
 
-        Connections whose client has the next move, to send or to read, are closed first, and of these the one that has
-        waited longest. So a client that sends its request at once, as a probe does, is served before it is its turn to
-        be closed. Those that have come just now are passed over, up to twice the limit; they make room themselves once
-        they are settled. Connections that were chosen do not count, though uvicorn counts them until they are lost.
+        Connections that wait for their client, to send or to read, are closed first; of these, the one that has waited
+        longest. So a client that sends its request at once, as a probe does, gets its response before its turn to be
+        closed. New connections are spared, up to twice the limit; they make room when they are settled. Connections
+        that were already chosen do not count, although uvicorn counts them until they are lost.
         """
         held = [one for one in self.connections if isinstance(one, LimitedProtocol) and not one._gave_way]
         limit = connection_limit()
@@ -138,7 +137,9 @@ class LimitedProtocol(H11Protocol):
         first.transport.abort()
 
     def _settle(self, turns: int) -> None:
-        """Count as settled after so many turns of the event loop, and make room where new connections are too many."""
+        """Mark the connection as settled after this many turns of the event loop, and make room if there are too
+        many.
+        """
         if turns:
             self.loop.call_soon(self._settle, turns - 1)
             return
@@ -162,7 +163,9 @@ class LimitedProtocol(H11Protocol):
             self._header_deadline = None
 
     def _give_up_unread(self) -> None:
-        """Close the connection. If the client has read a part of the answer, wait once more: its line may be slow."""
+        """Close the connection. If the client has read a part of the response, wait once more, because its network may
+        be slow.
+        """
         left = self.transport.get_write_buffer_size()
         if left < self._unread_bytes:
             self._unread_bytes = left
@@ -177,24 +180,24 @@ class LimitedProtocol(H11Protocol):
 
 
 def connection_limit() -> int:
-    """How many connections there may be at once: brokers and handlers need descriptors too."""
+    """Return the maximum number of connections. Brokers and handlers need descriptors too."""
     return min(MAX_CONNECTIONS, listener.share_of_descriptors())
 
 
 class RequestLimits:
-    """ASGI middleware: reads the whole body, as long as it is small and arrives in time, before the app is called."""
+    """ASGI middleware that reads the whole body before it calls the app. The body must be small and arrive in time."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 431, 413 or 408 where a limit is passed. A request that does not come whole is not carried out."""
+        """Respond 431, 413 or 408 if a limit is exceeded. An incomplete request has no effect."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         if {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}:
-            # With two lengths a proxy may use the other one, and take a part of this request for the next one.
+            # With two lengths, a proxy may use the other one, and treat a part of this request as the next one.
             await _refuse(send, 400, b"both Content-Length and Transfer-Encoding\n")
             return
         if sum(len(name) + len(value) + 4 for name, value in headers) + len(scope["raw_path"]) > MAX_HEADER_BYTES:
@@ -220,9 +223,9 @@ class RequestLimits:
 
 
 class AnswerQueue:
-    """ASGI middleware: only a few requests are answered at once, so that many requests do not delay /livez.
+    """ASGI middleware that processes only a few requests at once, so that many requests do not delay /livez.
 
-    A turn ends with the first bytes of the answer, not the last ones: a client that does not read delays no other.
+    A turn ends with the first bytes of the response, so a client that does not read does not delay others.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -230,7 +233,7 @@ class AnswerQueue:
         self._turns = asyncio.Semaphore(MAX_ANSWERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the app when it is this request's turn. A reload takes no turn, since it may wait for drains."""
+        """Call the app when it is this request's turn. A reload takes no turn, because it may wait for drains."""
         if scope["type"] != "http" or scope["path"] == "/livez" or scope["method"] == "POST":
             await self._app(scope, receive, send)
             return
@@ -254,7 +257,9 @@ class AnswerQueue:
 
 
 def _in_origin_form(scope: Scope) -> Scope:
-    """The request with a path as its target. For `GET http://host/path`, the target's host becomes the Host header."""
+    """Return the request with a path as its target. For `GET http://host/path`, the target's host becomes the Host
+    header.
+    """
     raw_path: bytes = scope["raw_path"]
     if not raw_path.lower().startswith((b"http://", b"https://")):
         return scope
@@ -269,11 +274,11 @@ def _in_origin_form(scope: Scope) -> Scope:
 
 
 class _CutShort(Exception):
-    """The connection ended, or the body turned out to be malformed, before all of it was read."""
+    """The connection ended, or the body was found malformed, before the whole body was read."""
 
 
 async def _read_body(headers: list[tuple[bytes, bytes]], receive: Receive) -> bytes | None:
-    """The body; None if it is too large. Raises _CutShort."""
+    """Return the body; None if it is too large. Raises _CutShort."""
     given = dict(headers)
     length = int(given.get(b"content-length", b"0"))
     if length > MAX_BODY_BYTES:
@@ -284,7 +289,7 @@ async def _read_body(headers: list[tuple[bytes, bytes]], receive: Receive) -> by
         if message["type"] == "http.disconnect":
             if length or b"transfer-encoding" in given:
                 raise _CutShort
-            return b""  # the request was whole without a body
+            return b""  # the request was complete without a body
         body += message.get("body", b"")
         if len(body) > MAX_BODY_BYTES:
             return None
@@ -301,7 +306,7 @@ async def _refuse(send: Send, status: int, text: bytes) -> None:
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to the daemon."""
+        """Do nothing: the daemon handles signals."""
         yield
 
 
@@ -332,5 +337,5 @@ class HttpServer:
         await self._server.serve(sockets=[self._socket])
 
     def stop(self) -> None:
-        """Accept no more connections, give answers under way a second, and end."""
+        """Accept no more connections, wait up to a second for running responses, and end."""
         self._server.should_exit = True

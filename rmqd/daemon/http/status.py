@@ -1,4 +1,4 @@
-"""The JSON of /api/v1/status: the daemon, each group, each of its queues. docs/http-api.md. Times are Unix seconds."""
+"""The JSON of /api/v1/status: the daemon, its groups and their queues (docs/http-api.md). Times are Unix seconds."""
 
 from __future__ import annotations
 
@@ -31,14 +31,16 @@ class DaemonAbout:
     now: float
     config_hash: str
     reloaded_at: float
-    """When the configuration was read that is in force."""
+    """When the current configuration was read."""
     reload_successful: bool
     token_required: bool
-    """Whether a change needs the token; without one it needs a client on the same machine."""
+    """Whether a change needs the token. Otherwise it needs a client on the same machine."""
 
 
 def status_document(view: HostView, recorder: Recorder, about: DaemonAbout) -> dict[str, Any]:
-    """The whole status. With workers, `client_id` of the daemon and of groups is null, and each queue has one."""
+    """Return the whole status. With workers, `client_id` of the daemon and of groups is null, and each queue has its
+    own.
+    """
     whole = merge_processes(view.processes, view.past) if view.processes else None
     only = view.processes[0] if len(view.processes) == 1 and view.workers is None else None
     document: dict[str, Any] = {
@@ -55,7 +57,9 @@ def status_document(view: HostView, recorder: Recorder, about: DaemonAbout) -> d
 
 
 def pause_document(view: HostView, group: str, scope: PauseScope) -> dict[str, Any]:
-    """The outcome of a pause or resume: how many of the daemon's queues are in its scope, and what is paused now."""
+    """Return the result of a pause or resume: the number of this daemon's queues in its scope, and all current
+    pauses.
+    """
     members = [member for process in view.processes for member in process.groups if member.name == group]
     meant = sum(_is_meant(queue, scope) for member in members for queue in member.queues)
     pauses = dict.fromkeys(paused for member in members for paused in member.pauses)
@@ -63,7 +67,7 @@ def pause_document(view: HostView, group: str, scope: PauseScope) -> dict[str, A
 
 
 def _is_meant(queue: QueueSnapshot, scope: PauseScope) -> bool:
-    # a retry topic's queue is shown under the topic whose messages it has, but is not paused with that topic
+    # a retry queue is shown under the original topic, but is not paused with that topic
     return not (queue.is_retry and scope.topic) and scope.names(MessageQueue(queue.topic, queue.broker, queue.queue))
 
 
@@ -72,7 +76,7 @@ def _worker(process: ProcessSnapshot) -> dict[str, Any]:
 
 
 def _figures(group: GroupSnapshot, view: HostView, recorder: Recorder) -> dict[str, Any]:
-    """What a group did: since the daemon's start, and lately."""
+    """Return the activity of a group, since the daemon's start and recently."""
     totals = totals_of(group)
     recent = recorder.recent(group.name, totals)
     return {
@@ -98,7 +102,7 @@ def _all_members(view: HostView) -> Iterable[GroupSnapshot]:
 
 
 def _members(group: GroupSnapshot, view: HostView) -> list[dict[str, Any]]:
-    """This daemon's members of the group, then the others that brokers list."""
+    """Return this daemon's members of the group, then the other members that brokers list."""
     here: list[dict[str, Any]] = []
     for process in view.processes:
         for member in process.groups:
@@ -132,7 +136,9 @@ def _totals(totals: GroupTotals) -> dict[str, int]:
 
 
 def _latency(histogram: HistogramSnapshot | None) -> dict[str, Any]:
-    """The handler's calls, by their duration in seconds. `counts` has one more than `bounds`, for what is above all."""
+    """Return the durations of the handler's calls, in seconds. `counts` has one more entry than `bounds`, for longer
+    calls.
+    """
     shown = histogram or HistogramSnapshot((), (), 0.0)
     return {
         "count": shown.count,
@@ -145,7 +151,7 @@ def _latency(histogram: HistogramSnapshot | None) -> dict[str, Any]:
 
 
 def _errors(topics: Iterable[TopicSnapshot]) -> list[dict[str, Any]]:
-    """The newest errors of all topics, the latest first."""
+    """Return the latest errors of all topics, newest first."""
     errors: list[LastError] = sorted((one for topic in topics for one in topic.errors), key=lambda one: -one.at)
     return [_error(error) | {"trace": list(error.trace)} for error in errors[:MOST_ERRORS]]
 

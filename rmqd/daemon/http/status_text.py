@@ -1,4 +1,4 @@
-"""Lines of the status that the command and the page both show."""
+"""Lines of the status for both the command and the page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rmqd.wire.topics import is_retry_topic
 
 
 def state_text(group: dict[str, Any]) -> str:
-    """A group's state, with what makes it less: it is paused, its handler fails or is left alone, no queue goes on."""
+    """Return a group's state with its restrictions: paused, failing handler, open circuit, or all queues stuck."""
     queues = group["queues"]
     is_stuck = bool(queues) and all(queue["state"] == "stuck" for queue in queues)
     circuit = group.get("circuit")
@@ -24,17 +24,17 @@ def state_text(group: dict[str, Any]) -> str:
 
 
 def is_alarming(group: dict[str, Any]) -> bool:
-    """Whether a person should look at it: it has failed, its handler fails, or no queue goes on."""
+    """Return whether an operator should check the group: it failed, its handler fails, or all queues are stuck."""
     return bool(group["failure"]) or state_text(group | {"paused": False}) != group["state"]
 
 
 def rates_line(group: dict[str, Any]) -> str:
-    """The outcomes of the handler's attempts over the last minute."""
+    """Return the results of the handler's attempts over the last minute."""
     return ", ".join(f"{name.replace('_', '-')} {rate:.1f}/s" for name, rate in group["per_second"].items())
 
 
 def last_error_line(group: dict[str, Any]) -> str:
-    """The last error of the handler, with its time; empty if there was none."""
+    """Return the handler's last error with its time; empty if there was none."""
     error = group["last_error"]
     if error is None:
         return ""
@@ -43,30 +43,30 @@ def last_error_line(group: dict[str, Any]) -> str:
 
 
 def left_out_line(group: dict[str, Any]) -> str:
-    """What a group on Spark has left out since its start; empty if that is nothing."""
+    """Return the number of messages that a group on Spark has skipped since its start; empty if there are none."""
     left_out = group["left_out"] or {}
     counts = ((left_out.get("late_rows"), "late rows"), (left_out.get("lost_messages"), "lost messages"))
     texts = [f"{count} {what}" for count, what in counts if count]
-    return f"left out since the start: {', '.join(texts)}" if texts else ""
+    return f"skipped since the start: {', '.join(texts)}" if texts else ""
 
 
 def problem_line(problem: dict[str, Any]) -> str:
-    """A problem's cause, evidence and next step."""
+    """Return a problem's cause, evidence and next step."""
     return f"{problem['cause']}: {problem['evidence']}. Next: {problem['next']}"
 
 
 def stall_lines(queues: list[dict[str, Any]]) -> list[str]:
-    """The queues that make no progress, and why. Queues with the same reason share a line."""
+    """Return the stalled queues with their problem. Queues with the same problem share a line."""
     together: dict[str, list[str]] = {}
     for queue in queues:
         if queue["stall"] is not None:
             name = f"{cell(queue, 'topic')}@{queue['broker']}:{queue['queue']}"
             together.setdefault(problem_line(queue["stall"]), []).append(name)
-    return [f"{', '.join(names)} stands still: {problem}" for problem, names in together.items()]
+    return [f"{', '.join(names)} stalled: {problem}" for problem, names in together.items()]
 
 
 def slave_lines(queues: list[dict[str, Any]]) -> list[str]:
-    """The queues that are pulled from a slave, a line for each slave."""
+    """Return the queues that are pulled from a slave, one line for each slave."""
     slaves: dict[str, list[str]] = {}
     for queue in queues:
         if queue["at_slave"]:
@@ -76,12 +76,12 @@ def slave_lines(queues: list[dict[str, Any]]) -> list[str]:
 
 
 def cell(queue: dict[str, Any], column: str) -> str:
-    """The text of a queue in a column of the table of queues."""
+    """Return the text of a queue in a column of the table of queues."""
     value = queue[column]
     if value is None:
         return "-"
     if column == "queue" and value < 0:
-        return "any"  # of the broker's, as the group pops
+        return "any"  # the broker chooses queues if the group pops
     if column == "topic" and queue["is_retry"] and not is_retry_topic(value):
-        return f"{value} (retry)"  # the retry topic's queue, shown under the topic whose messages it holds
+        return f"{value} (retry)"  # the retry topic's queue, shown under the topic of its messages
     return f"{value:.1f}" if isinstance(value, float) else str(value)

@@ -1,7 +1,7 @@
 """Renders snapshots as Prometheus series.
 
-Nothing is registered and updated. Each scrape renders a snapshot, so that a queue that went to another member leaves no
-series behind.
+Metrics are not registered and updated. Each scrape renders a snapshot, so a queue that moved to another member leaves
+no series behind.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from rmqd.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class DaemonFacts:
-    """The daemon's own figures. `workers` is None without workers."""
+    """The daemon's own values. `workers` is None without workers."""
 
     config_hash: str
     reload_successful: bool
@@ -48,20 +48,20 @@ class DaemonFacts:
     workers: dict[str, int] | None = None
     worker_restarts: int = 0
     log_dropped: int = 0
-    """Log lines that this process dropped, if it has workers, which count their own."""
+    """Log lines that this process dropped, if it has workers. Workers count their own."""
     answering: Mapping[int, bool] = field(default_factory=dict)
-    """Whether a worker answers, by its number."""
+    """Whether a worker responds, by its number."""
 
 
 def render(process: ProcessSnapshot, facts: DaemonFacts, accept: str) -> tuple[bytes, str]:
-    """The metrics and their content type, in the format that the Accept header asks for."""
+    """Return the metrics and their content type, in the format that the Accept header requests."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     GCCollector(registry=registry)
     registry.register(_Snapshot(process, facts))
     try:
         encode, content_type = choose_encoder(accept)
-    except (TypeError, ValueError):  # it compares whatever stands after `version=` with numbers
+    except (TypeError, ValueError):  # it compares anything after `version=` with numbers
         encode, content_type = choose_encoder("")
     return encode(registry), content_type
 
@@ -85,13 +85,13 @@ class _Snapshot(Collector):
 
 
 class _Series:
-    """All families of one scrape, in the order of the catalogue."""
+    """The families of one scrape, in the order of the catalogue."""
 
     def __init__(self) -> None:
         self._families = {metric.name: _family(metric) for metric in names.CATALOGUE}
 
     def add(self, metric: names.Metric, labels: Iterable[str], value: float | None) -> None:
-        """Add a sample. None, for a value that is not known yet, is left out."""
+        """Add a sample. None, for a value that is not known yet, is skipped."""
         if value is None:
             return
         family = self._families[metric.name]

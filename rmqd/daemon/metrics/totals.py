@@ -1,7 +1,7 @@
-"""Adds up snapshots: over restarts of a group, and over worker processes.
+"""Sums snapshots over restarts of a group, and over worker processes.
 
-A consumer that ended, or a worker that died, takes its counters with it. An exported counter must never fall, so the
-last counters of each are kept and added to the living ones.
+A consumer that ended, or a worker that died, loses its counters. An exported counter must never decrease, so their last
+counters are kept and added to the current ones.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from rmqd.histogram import HistogramSnapshot
 _Key = TypeVar("_Key")
 _Number = TypeVar("_Number", int, float)
 
-# If a daemon has several members of a group, the group's state is the one that needs attention most.
+# If a daemon has several members of a group, the group's state is the member's state that needs attention most.
 _STATE_PRECEDENCE = ("failed", "starting", "draining", "running", "stopped")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSnapshot:
-    """All groups of one process, and the client that they share. `worker` is None without workers."""
+    """The groups of one process, and the client that they share. `worker` is None without workers."""
 
     worker: int | None
     pid: int
@@ -43,17 +43,17 @@ class ProcessSnapshot:
     groups: tuple[GroupSnapshot, ...]
     loop_delay: HistogramSnapshot
     log_dropped: int = 0
-    """Log lines that were dropped, because too many came or nobody read them."""
+    """Log lines that were dropped, because the rate limit was exceeded or the log is not read."""
 
 
 def retired(process: ProcessSnapshot) -> ProcessSnapshot:
-    """The counters of a process that ended: without queues and connections."""
+    """Return the counters of a process that ended, without queues and connections."""
     groups = tuple(retired_group(group) for group in process.groups)
     return replace(process, client=replace(process.client, brokers_up={}, refused=()), groups=groups)
 
 
 def retired_group(group: GroupSnapshot) -> GroupSnapshot:
-    """The counters of a consumer that ended."""
+    """Return the counters of a consumer that ended."""
     shown = replace(group, state="stopped", queues=(), assigned={}, paused=False, pauses=(), problems=())
     shown = replace(shown, rates=HandlerRates(), members=(), member_count=0, handler_processes=None, circuit=None)
     shown = replace(shown, concurrency=None)
@@ -61,7 +61,7 @@ def retired_group(group: GroupSnapshot) -> GroupSnapshot:
 
 
 def add_counters(group: GroupSnapshot, past: GroupSnapshot | None) -> GroupSnapshot:
-    """The group's snapshot with the counters of its past added, unless these are of another engine."""
+    """Return the group's snapshot plus the counters of its past, unless they belong to another engine."""
     if past is None or past.engine != group.engine:
         return group
     return replace(
@@ -83,7 +83,7 @@ def merge_processes(living: Iterable[ProcessSnapshot], past: Iterable[ProcessSna
     processes, gone = list(living), list(past)
     merged = [*processes, *gone]
     if not merged:
-        raise ValueError("there is no process to take the snapshot of")
+        raise ValueError("no process has a snapshot")
     groups = [
         _merge_group(
             [group for process in processes for group in process.groups if group.name == name],
@@ -140,7 +140,9 @@ def _sum_of_known(numbers: Iterable[int | None]) -> int | None:
 
 
 def _each_once(queues: Iterable[QueueSnapshot]) -> tuple[QueueSnapshot, ...]:
-    """Each queue once. Two workers may both show a queue while it moves between them, and all pop the same ones."""
+    """Return each queue once. Two workers may both show a queue while it moves between them, and all workers pop the
+    same queues.
+    """
     latest: dict[tuple[str, bool, str, int], QueueSnapshot] = {}
     for queue in queues:
         key = (queue.topic, queue.is_retry, queue.broker, queue.queue)
@@ -152,7 +154,7 @@ def _each_once(queues: Iterable[QueueSnapshot]) -> tuple[QueueSnapshot, ...]:
 
 
 def _popped_together(one: QueueSnapshot, other: QueueSnapshot) -> QueueSnapshot:
-    """Merge a queue that two workers pop; its state is the one of theirs that comes first in QUEUE_STATES."""
+    """Merge a queue that two workers pop. Its state is the first of both states in QUEUE_STATES."""
     shown = min(one, other, key=lambda queue: QUEUE_STATES.index(queue.state))
     return replace(
         shown,
@@ -166,7 +168,7 @@ def _popped_together(one: QueueSnapshot, other: QueueSnapshot) -> QueueSnapshot:
 
 
 def add_client_counters(client: ClientSnapshot, past: ClientSnapshot | None) -> ClientSnapshot:
-    """The client's snapshot with the counters of the client that it replaced."""
+    """Return the client's snapshot plus the counters of the client that it replaced."""
     if past is None:
         return client
     return replace(
@@ -205,7 +207,7 @@ def _add_batches(these: BatchesSnapshot | None, those: BatchesSnapshot | None) -
 
 
 def add_topics(these: tuple[TopicSnapshot, ...], those: tuple[TopicSnapshot, ...]) -> tuple[TopicSnapshot, ...]:
-    """The counters of the topics of both; those of a topic in both are added up."""
+    """Return the topics of both, with the counters of common topics summed."""
     topics = {(topic.topic, topic.is_retry): topic for topic in these}
     for topic in those:
         key = (topic.topic, topic.is_retry)
@@ -241,7 +243,7 @@ def _add_topic(one: TopicSnapshot, other: TopicSnapshot) -> TopicSnapshot:
 
 
 def _add_reasons(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
-    """The most frequent reasons of both; the rest counts as OTHER_REASONS."""
+    """Return the most frequent reasons of both; the rest counts as OTHER_REASONS."""
     total = _add(one, other)
     rest = total.pop(OTHER_REASONS, 0)
     ordered = sorted(total, key=total.__getitem__, reverse=True)

@@ -1,10 +1,10 @@
-"""The status page at `/`: rendered by jinja2 from the documents of the API, kept up to date by a small script.
+"""The status page at `/`: rendered by jinja2 from the documents of the API, and updated by a small script.
 
-The script (`static/page.js`) fetches the same page's main part again and again and changes only what differs, and draws
-charts from /api/v1/history. Nothing is loaded from elsewhere, and the page's policy allows no script but that one.
+The script (`static/page.js`) polls the page's main part, updates the differences, and draws charts from
+/api/v1/history. Nothing is loaded from other servers, and the page's policy allows only this script.
 
     assets  the files below /static/, and the headers of the page
     render  StatusPage: templates and documents to HTML
-    view    what the templates show: groups of queues, bars, keys of the configuration, sums
-    words   numbers, durations and times as the page writes them
+    view    the data of the templates: groups of queues, bars, keys of the configuration, sums
+    words   the page's formats of numbers, durations and times
 """

@@ -1,4 +1,4 @@
-"""The page's own files, which are served below /static/, and the headers that keep everything else out."""
+"""The page's files, served below /static/, and the headers that block all other sources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TYPES: Final = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-# One script, one sheet of styles and one picture, all from here; requests go nowhere else.
+# One script, one style sheet and one picture, all from this server; the page sends no requests elsewhere.
 PAGE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -25,14 +25,14 @@ PAGE_HEADERS: Final = {
 
 @cache
 def asset(name: str) -> tuple[bytes, str] | None:
-    """The content and the type of a file by its name; None for a name that is not one of them."""
+    """Return the content and the type of a file; None if there is no such file."""
     known = {path.name: path for path in FOLDER.iterdir() if path.suffix in TYPES}
     return (known[name].read_bytes(), TYPES[known[name].suffix]) if name in known else None
 
 
 @cache
 def address_of(name: str) -> str:
-    """The address of a file, which changes with its content, so that browsers may keep it."""
+    """Return the URL of a file. It changes with the content, so that browsers may cache it."""
     found = asset(name)
     assert found is not None
     return f"/static/{name}?{hashlib.sha256(found[0]).hexdigest()[:12]}"

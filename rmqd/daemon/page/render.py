@@ -1,4 +1,4 @@
-"""Renders the page: templates and documents to HTML. It takes milliseconds, so call it in a thread."""
+"""Renders the page from templates and documents. It takes milliseconds, so call it in a thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rmqd.daemon.page.view import CALM_STATES, QUEUE_LOOKS, flat, group_views, s
 
 
 class StatusPage:
-    """The page, and the part of it that the script renews."""
+    """The page, and the part that its script updates."""
 
     def __init__(self) -> None:
         self._templates = Environment(
@@ -34,11 +34,11 @@ class StatusPage:
         }
 
     def page(self, status: Mapping[str, Any], config: Mapping[str, Any], opened: Collection[str] | None) -> str:
-        """The whole page. `opened` names the groups that are shown whole; None lets their number decide."""
+        """Return the whole page. `opened` names the expanded groups; None decides by their number of queues."""
         return self._templates.get_template("page.html").render(_values(status, config, opened))
 
     def live(self, status: Mapping[str, Any], config: Mapping[str, Any], opened: Collection[str]) -> str:
-        """What changes with time: the page's main part."""
+        """Return the page's main part, which changes over time."""
         return self._templates.get_template("live.html").render(_values(status, config, opened))
 
 

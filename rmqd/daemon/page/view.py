@@ -1,4 +1,4 @@
-"""What the templates show, from the documents of the API: shaped, and decided, so that the templates only place it."""
+"""The data of the templates, prepared from the documents of the API, so that the templates contain no logic."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from rmqd.daemon.page.words import bound
 
-MOST_OPEN_QUEUES: Final = 24  # with more of them groups are shown folded, unless they are asked for
+MOST_OPEN_QUEUES: Final = 24  # with more queues, groups are collapsed unless they are requested
 CALM_STATES: Final = frozenset({"waiting", "pulling", "handling"})
-# What a group's state is called, which look it has, and which sign stands beside it: colour alone tells nobody enough.
+# The style and the sign of each state. Colour alone is not accessible.
 _LOOKS: Final = {
     "running": ("good", "●"),
     "starting": ("busy", "◌"),
@@ -35,7 +35,7 @@ QUEUE_LOOKS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar of a histogram; `share` is its height beside the highest one."""
+    """A bar of a histogram; `share` is its height relative to the highest bar."""
 
     label: str
     count: int
@@ -44,7 +44,7 @@ class Bar:
 
 @dataclass(slots=True)
 class TopicQueues:
-    """The queues of one topic, or of the retry topic whose messages are of it."""
+    """The queues of one topic, or its queues of the retry topic."""
 
     topic: str
     is_retry: bool
@@ -52,35 +52,35 @@ class TopicQueues:
 
     @property
     def key(self) -> str:
-        """Different for each table of a group."""
+        """Unique for each table of a group."""
         return f"{self.topic}{'-retry' if self.is_retry else ''}"
 
     @property
     def lag(self) -> int | None:
-        """Of all queues that know theirs."""
+        """The sum over all queues whose lag is known."""
         lags = [queue["lag"] for queue in self.queues if queue["lag"] is not None]
         return sum(lags) if lags else None
 
     @property
     def lag_seconds(self) -> float | None:
-        """The age of the oldest message that waits."""
+        """The age of the oldest waiting message."""
         return max((queue["lag_seconds"] for queue in self.queues if queue["lag_seconds"] is not None), default=None)
 
     @property
     def states(self) -> list[tuple[str, int]]:
-        """How many queues are in which state, what needs attention first."""
+        """The number of queues in each state, most urgent first."""
         counts = {state: sum(queue["state"] == state for queue in self.queues) for state in QUEUE_LOOKS}
         return [(state, count) for state, count in counts.items() if count]
 
     @property
     def has_trouble(self) -> bool:
-        """Whether a queue is in a state that it should not stay in."""
+        """Whether a queue is in a state that needs attention."""
         return any(queue["stall"] or queue["state"] not in CALM_STATES for queue in self.queues)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """One group as the page shows it; `body` is whether more than its first line is asked for."""
+    """One group on the page; `body` is whether it is expanded."""
 
     data: dict[str, Any]
     state: str
@@ -92,19 +92,19 @@ class GroupView:
 
     @property
     def look(self) -> tuple[str, str]:
-        """The look of its state, and the sign beside it."""
+        """The style of its state, and its sign."""
         return _LOOKS.get(self.state, ("calm", "○"))
 
     @property
     def active(self) -> list[dict[str, Any]]:
-        """The findings that stand now."""
+        """The active findings."""
         return [finding for finding in self.findings if finding["state"] == "active"]
 
 
 def group_views(
     status: Mapping[str, Any], config: Mapping[str, Any], given: Mapping[str, Any], opened: Collection[str] | None
 ) -> list[GroupView]:
-    """The groups of a status. `opened` are those that are shown whole; None lets their number decide."""
+    """Return the groups of a status. `opened` names the expanded groups; None decides by their number of queues."""
     if opened is None:
         is_small = sum(len(group["queues"]) for group in status["groups"]) <= MOST_OPEN_QUEUES
         opened = [group["name"] for group in status["groups"]] if is_small else []
@@ -143,7 +143,7 @@ def _topics(queues: list[dict[str, Any]]) -> list[TopicQueues]:
 
 
 def _bars(latency: Mapping[str, Any]) -> list[Bar]:
-    """The histogram from the first to the last range that has calls."""
+    """Return the histogram from the first to the last range with calls."""
     counts, bounds = latency["counts"], latency["bounds"]
     filled = [i for i, count in enumerate(counts) if count]
     if not filled:
@@ -160,7 +160,7 @@ def _bars(latency: Mapping[str, Any]) -> list[Bar]:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Keys with dots and values as text: `handler.options.path`. Empty values are shown as they would be written."""
+    """Yield keys with dots, and values as text: `handler.options.path`. Empty values are shown in YAML."""
     for key, value in values.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
@@ -170,7 +170,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 
 def written(value: object) -> str:
-    """A value about as YAML has it."""
+    """Return a value roughly as YAML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:
@@ -184,7 +184,7 @@ def written(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """All groups together."""
+    """The sums over all groups."""
 
     states: list[tuple[str, int]]
     lag: int | None
@@ -194,16 +194,15 @@ class Sums:
     failed: float
     dead_lettered: int
     findings: list[tuple[str, dict[str, Any]]]
-    """The group and what stands now, the latest first."""
+    """The group and its active finding, latest first."""
 
     @property
     def is_calm(self) -> bool:
-        """Whether nothing was found but what an operator did."""
+        """Whether all findings are pauses by an operator."""
         return all(finding["cause"] == "paused" for _, finding in self.findings)
 
 
 def sums(groups: list[GroupView]) -> Sums:
-    """The sums of the first lines."""
     lags = [group.data["lag"] for group in groups if group.data["lag"] is not None]
     ages = [group.data["lag_seconds"] for group in groups if group.data["lag_seconds"] is not None]
     counts = {state: sum(group.state == state for group in groups) for state in reversed(_LOOKS)}

@@ -1,4 +1,4 @@
-"""Numbers, durations and times as the page writes them, and a dash for what is not known. Pure."""
+"""The page's formats of numbers, durations and times. Unknown values are a dash."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _COMPACT: Final = ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k"))
 
 
 def whole(value: float | None) -> str:
-    """A count with its thousands apart."""
+    """Return a count with separated thousands."""
     return UNKNOWN if value is None else f"{value:,.0f}".replace(",", "\u202f")
 
 
 def compact(value: float | None) -> str:
-    """A count in at most five characters or so: 9,999, 12.3k, 4.5M."""
+    """Return a count in about five characters: 9,999, 12.3k, 4.5M."""
     if value is None or abs(value) < 10_000:
         return whole(value)
     size, unit = next(one for one in _COMPACT if abs(value) >= one[0])
@@ -23,14 +23,14 @@ def compact(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """A number per second."""
+    """Return a number per second."""
     if value is None:
         return UNKNOWN
     return compact(value) if value >= 100 else f"{value:.1f}"
 
 
 def seconds(value: float | None) -> str:
-    """A duration by its largest unit or two: 850 µs, 12 ms, 3.4 s, 2 min 5 s, 3 h 20 min, 4 d 2 h."""
+    """Return a duration in its one or two largest units: 850 µs, 12 ms, 3.4 s, 2 min 5 s, 3 h 20 min, 4 d 2 h."""
     if value is None:
         return UNKNOWN
     if value < 60:
@@ -61,27 +61,27 @@ def _pair(large: int, large_unit: str, small: int, small_unit: str) -> str:
 
 
 def bound(value: float) -> str:
-    """A bound of a histogram: 5 ms, 2.5 s, 15 min."""
+    """Return a bound of a histogram: 5 ms, 2.5 s, 15 min."""
     if value < 1:
         return f"{value * 1000:g} ms"
     return f"{value:g} s" if value < 60 else f"{value / 60:g} min"
 
 
 def moment(at: float) -> str:
-    """A time of this day or another, to the second."""
+    """Return a date and time, to the second."""
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def clock_time(at: float) -> str:
-    """The time of day, to the second."""
+    """Return the time of day, to the second."""
     return f"{datetime.fromtimestamp(at, UTC):%H:%M:%S}"
 
 
 def iso(at: float) -> str:
-    """A time for the attribute `datetime`."""
+    """Return a time for the attribute `datetime`."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
 
 
 def plural(count: int, one: str, many: str = "") -> str:
-    """A count and what is counted: 1 queue, 12 queues."""
+    """Return a count and its noun: 1 queue, 12 queues."""
     return f"{whole(count)} {one if count == 1 else many or one + 's'}"

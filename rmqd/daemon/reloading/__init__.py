@@ -1,8 +1,8 @@
-"""`rmqd run --reload`: groups begin anew with their handlers' new code when files of these change.
+"""`rmqd run --reload`: restarts groups with new code when files of their handlers change.
 
-New code runs in a new process: nothing that the old code made, such as what it registered somewhere, is left in it, and
-a module that another one imported is never of another age than that one.
+New code runs in a new process. So nothing that the old code created or registered remains, and modules of different
+versions are never mixed.
 
-    groups   ReloadingGroups: workers of its own for each group, replaced when its files change
-    files    which files are a handler's
+    groups   ReloadingGroups: separate workers for each group, replaced when its files change
+    files    the files of a handler
 """

@@ -1,4 +1,4 @@
-"""Which files are a handler's: those of its package; of a single module also what lies beside it."""
+"""The files of a handler: the files of its package, or a single module and the files next to it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _LIBRARIES: Final = ("site-packages", "dist-packages")
 
 
 def watch_of(settings: GroupConfig, before: FileWatch | None = None) -> FileWatch:
-    """What to watch for a group, in place of `before`. Its code was imported in this process, as its check does.
+    """Return the files to watch for a group, replacing `before`. Its code must be imported in this process, as the
+    check does.
 
-    What is installed as a copy is left out: nobody edits it there.
+    Installed copies are skipped, because they are not edited.
     """
     below, inside = set[Path](), set[Path]()
     for name in _top_modules(settings):
@@ -43,13 +44,13 @@ def _top_modules(settings: GroupConfig) -> Iterator[str]:
 
 
 def _places(module: ModuleType | None) -> tuple[list[Path], Path | None]:
-    """The folders of a package, and the file of a module."""
+    """Return the folders of a package, and the file of a module."""
     file = getattr(module, "__file__", None)
     return [Path(one) for one in getattr(module, "__path__", ())], None if file is None else Path(file)
 
 
 def _packages_beside(folder: Path) -> Iterator[Path]:
-    """The packages in a folder that were imported: the module may be in parts of which only some are used here."""
+    """Yield the imported packages in a folder. Other packages there are not used."""
     for name, module in list(sys.modules.items()):
         if "." not in name:
             yield from (path for path in _places(module)[0] if path.parent.resolve() == folder.resolve())

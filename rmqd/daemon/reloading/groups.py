@@ -1,4 +1,4 @@
-"""Groups in worker processes of their own, which are replaced when the files of their handlers change."""
+"""Groups in separate worker processes, which are replaced when the files of their handlers change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 class ReloadingGroups:
-    """A pool of workers for each group. A change of one handler's files concerns its group alone."""
+    """A pool of workers for each group. A change of a handler's files affects only its group."""
 
     def __init__(self, config: RootConfig, workers: int, clock: Clock) -> None:
         self._config = config
@@ -35,7 +35,7 @@ class ReloadingGroups:
         self._pools = {name: self._pool(config, name) for name in config.groups}
         self._watches = {name: watch_of(config.groups[name]) for name in config.groups}
         self._held: set[str] = set()  # groups whose new code cannot be imported
-        self._paused: set[str] = set()  # those of them that are paused for that alone, and by no operator
+        self._paused: set[str] = set()  # held groups that are paused only for this reason, not by an operator
         self._changing = asyncio.Lock()
         self._stopping = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
@@ -51,11 +51,11 @@ class ReloadingGroups:
             watching.cancel()
 
     async def started(self, patience_seconds: float) -> None:
-        """Wait until every group is ready, at most for so long and the start of a process."""
+        """Wait until every group is ready, at most `patience_seconds` plus the start of a process."""
         await asyncio.gather(*(pool.started(patience_seconds) for pool in self._pools.values()))
 
     async def view(self) -> HostView:
-        """All workers of all groups, numbered through."""
+        """Return all workers of all groups, with unique numbers."""
         views = await asyncio.gather(*(pool.view() for pool in self._pools.values()))
         offsets = [number * self._workers for number in range(len(views))]
         return HostView(
@@ -84,14 +84,15 @@ class ReloadingGroups:
             self._paused.discard(group)
 
     async def apply(self, config: RootConfig) -> GroupChanges:
-        """Apply a configuration. Raises ConfigError, with nothing changed, if a new worker cannot build a group.
+        """Apply a configuration. Raises ConfigError, and changes nothing, if a new worker cannot build a group.
 
-        A group whose code cannot be imported refuses nothing: it has the new configuration with its next code.
+        A group whose code cannot be imported does not cause a refusal. It gets the new configuration with its next
+        code.
         """
         async with self._changing:
             self._refuse_as_it_ends()
             changes = plan_changes(ConfigState.of(self._config), ConfigState.of(config))
-            # made before their workers import: what is saved from here on is taken over by the next look
+            # before their workers import: the next poll finds any file that is saved from now on
             watches = {
                 name: watch_of(config.groups[name], self._watches.get(name))
                 for name in (*changes.started, *changes.restarted)
@@ -122,7 +123,7 @@ class ReloadingGroups:
             pool.stop()
 
     def hurry(self) -> None:
-        """Cut all drains short."""
+        """End all drains now."""
         self._stopping.set()
         for pool in self._pools.values():
             pool.hurry()
@@ -139,7 +140,7 @@ class ReloadingGroups:
 
     def _refuse_as_it_ends(self) -> None:
         if self.stopping:
-            raise ConfigError(["the daemon is about to end, and takes no new configuration"])
+            raise ConfigError(["the daemon is stopping and cannot apply a new configuration"])
 
     def _pool(self, config: RootConfig, name: str) -> WorkerPool:
         return WorkerPool(_alone(config, name), self._workers, self._clock)
@@ -161,7 +162,7 @@ class ReloadingGroups:
                 await asyncio.gather(*(self._begin_anew(name, files) for name, files in changed.items()))
 
     async def _begin_anew(self, name: str, files: list[Path]) -> None:
-        """Have a group go on with its new code. While that cannot be imported the group is paused."""
+        """Restart a group with its new code. While the code cannot be imported, the group is paused."""
         pool = self._pools[name]
         told = [str(file) for file in files]
         try:
@@ -181,7 +182,7 @@ class ReloadingGroups:
 
 
 async def _check(config: RootConfig, pools: dict[str, WorkerPool]) -> None:
-    """Have each pool check its part. Raises ConfigError, with the problems of all of them."""
+    """Check each pool's part. Raises ConfigError with all problems."""
     answers = await asyncio.gather(
         *(pool.check(_alone(config, name)) for name, pool in pools.items()), return_exceptions=True
     )

@@ -1,7 +1,7 @@
-"""The parent of `--workers N`: it starts N processes that share the groups' queues, asks them, and replaces them.
+"""The parent of `--workers N`: starts, queries and replaces N processes that share the groups' queues.
 
-All workers are members of the same groups, each with its own client id, so the queues are divided among them as among
-any members. A worker that dies is replaced, and its counters stay in the sums.
+All workers are members of the same groups, each with its own client id, so the rebalance divides the queues among them
+like among any members. A worker that dies is replaced, and its counters stay in the sums.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ log = structlog.get_logger(__name__)
 
 SNAPSHOT_SECONDS = 2.0
 SPAWN_SECONDS = 3.0
-# How long a worker may take beyond its groups' drains, and after it was told to hurry, before it is killed.
+# How long a worker may run after its groups' drains, and after a forced stop, before it is killed.
 END_GRACE_SECONDS = 20.0
 HURRY_GRACE_SECONDS = 10.0
-# How often the counters of every worker are fetched, scraped or not. What a killed worker counted since then is lost.
+# How often the counters of every worker are fetched, even without scrapes. A killed worker loses later counts.
 KEEP_SECONDS = 1.0
 
 
@@ -51,7 +51,7 @@ class WorkerPool:
         self._past: dict[int, ProcessSnapshot] = {}
         self._pauses: dict[str, Pauses] = defaultdict(Pauses)
         self._restarts = 0
-        self._renewed: set[int] = set()  # the numbers of workers that end to be replaced
+        self._renewed: set[int] = set()  # the numbers of workers that end only to be replaced
         self._renewals = 0
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -59,12 +59,12 @@ class WorkerPool:
         self._all_run = asyncio.Event()
         self._told_at = float("-inf")
         self._silent: dict[int, tuple[WorkerProcess, ProcessSnapshot | None]] = {}
-        """Workers that did not answer in time, each with the last that it said before that."""
+        """Workers that did not respond in time, each with its last snapshot before that."""
 
     async def run(self, *, is_checked: bool = False) -> None:
-        """Run the workers until `stop`. Raises ConfigError, with nothing connected, if one cannot build its groups.
+        """Run the workers until `stop`. Raises ConfigError, before any worker connects, if one cannot build its groups.
 
-        After a `check` it raises none: a worker that cannot build them all the same is started again and again.
+        After a `check` it does not raise: a worker that fails to build them anyway is restarted repeatedly.
         """
         numbers = range(1, self._count + 1)
         async with asyncio.TaskGroup() as tasks:
@@ -89,11 +89,11 @@ class WorkerPool:
             raise refused[0]
 
     async def started(self, patience_seconds: float) -> None:
-        """Wait until every worker runs. A process takes longer to start than a group in this one."""
+        """Wait until every worker runs. A process takes longer to start than a group in this process."""
         await wait_within(self._clock, patience_seconds + SPAWN_SECONDS, self._all_run.wait())
 
     async def view(self) -> HostView:
-        """All workers now; for a worker that does not answer, its last snapshot."""
+        """Return the state of all workers; for a worker that does not respond, its last snapshot."""
         numbers = range(1, self._count + 1)
         answers = await asyncio.gather(*(self._snapshot(number) for number in numbers))
         return HostView(
@@ -106,7 +106,7 @@ class WorkerPool:
         )
 
     async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Pause a group in all workers, also in those that replace one later.
+        """Pause a group in all workers, including later replacements.
 
         Raises UnknownGroupError, WholeGroupOnlyError.
         """
@@ -121,14 +121,14 @@ class WorkerPool:
         await self._ask_all("resume", (group, scope))
 
     async def apply(self, config: RootConfig) -> GroupChanges:
-        """Check the configuration in a new worker, then have all workers change at the same time.
+        """Check the configuration in a new worker, then apply it in all workers at the same time.
 
-        They do not change one by one, because members of a group with different subscriptions lose messages to each
-        other. Raises ConfigError, with nothing changed.
+        Workers do not change one by one, because members of a group with different subscriptions lose each other's
+        messages. Raises ConfigError, and changes nothing, if the configuration cannot be used.
         """
         async with self._changing:
             if self.stopping:
-                raise ConfigError(["the daemon is about to end, and takes no new configuration"])
+                raise ConfigError(["the daemon is stopping and cannot apply a new configuration"])
             changes = plan_changes(self._state, ConfigState.of(config))
             await self.check(config)
             await self.take_over(config)
@@ -140,26 +140,26 @@ class WorkerPool:
         await self._check(config, filtered_anew(self._state.config, config, changes))
 
     async def take_over(self, config: RootConfig) -> None:
-        """Have all workers change to a configuration that was checked."""
+        """Apply a checked configuration in all workers."""
         self.keep(config)
         for number, problem in await self._ask_all("apply", config):
-            # The configuration was right in a new process, so a new process replaces the worker that refuses it.
+            # The configuration was valid in a new process, so a new process replaces the worker that refuses it.
             log.error("worker.reload_failed", worker=number, error=problem, action="restart")
             if number in self._live:
                 self._live[number].kill()
-        self._told_at = float("-inf")  # new keys may be refused for another reason, which is logged at once
+        self._told_at = float("-inf")  # new keys may be refused for another reason, which must be logged at once
 
     def keep(self, config: RootConfig) -> None:
-        """Have a configuration for workers that start later."""
+        """Store a configuration for workers that start later."""
         self._state = ConfigState.of(config)
         for gone in self._pauses.keys() - config.groups.keys():
             del self._pauses[gone]
 
     async def renew(self, resumed: str = "") -> None:
-        """Replace all workers by new ones, which import their handlers anew. The old ones drain first.
+        """Replace all workers by new ones, which import their handlers again. The old ones drain first.
 
-        `resumed` is a group whose pause as a whole ends with the old ones: these hand out nothing more. Raises
-        ConfigError, with nothing changed, if a new one cannot build its groups.
+        `resumed` is a group whose pause ends together with the old workers, because these hand out no more messages.
+        Raises ConfigError, and changes nothing, if a new worker cannot build its groups.
         """
         async with self._changing:
             await self._check(self._state.config, [])
@@ -175,14 +175,14 @@ class WorkerPool:
         return self._pauses[group].whole
 
     def stop(self) -> None:
-        """Have all workers drain; `run` then ends."""
+        """Drain all workers; `run` then ends."""
         self._stop.set()
         self._all_run.set()
         for worker in self._live.values():
             worker.tell("stop")
 
     def hurry(self) -> None:
-        """Have all workers cut their drains short."""
+        """End the drains of all workers now."""
         self._stop.set()
         self._hurry.set()
         for worker in self._live.values():
@@ -245,11 +245,11 @@ class WorkerPool:
                 built.set_result(None)
             await go.wait()
             if self.stopping:
-                return 0  # it has not begun: there is nothing to drain
+                return 0  # it has not started: there is nothing to drain
             if renewals != self._renewals or order != self._order(number, self._state.config):
-                self._renewed.add(number)  # what changed while it imported its handlers reached live workers only
+                self._renewed.add(number)  # changes while it imported its handlers were sent only to live workers
                 return 0
-            self._live[number] = worker  # first: changes from here on are sent behind this request
+            self._live[number] = worker  # before the request: later changes are sent after it
             await worker.ask("run")
             if len(self._live) == self._count:
                 self._all_run.set()
@@ -278,7 +278,7 @@ class WorkerPool:
             stop.cancel()
             hurry.cancel()
         if not reading.done():
-            log.error("worker.killed", pid=worker.pid, reason="it did not end in time")
+            log.error("worker.killed", pid=worker.pid, reason="the worker did not end in time")
 
     def _retire(self, number: int, worker: WorkerProcess) -> None:
         last = worker.last_snapshot
@@ -291,11 +291,11 @@ class WorkerPool:
     async def _snapshot(self, number: int) -> tuple[ProcessSnapshot | None, str]:
         worker = self._live.get(number)
         if worker is None:
-            return None, f"worker {number} of {self._count} does not run; it is being started"
-        problem = f"worker {number} (pid {worker.pid}) does not answer"
+            return None, f"worker {number} of {self._count} is not running; it is being started"
+        problem = f"worker {number} (pid {worker.pid}) does not respond"
         known = self._silent.get(number)
         if known is not None and known[0] is worker and known[1] is worker.last_snapshot:
-            return worker.last_snapshot, problem  # it has not answered what it was asked before
+            return worker.last_snapshot, problem  # it has not responded to the previous request
         try:
             async with asyncio.timeout(SNAPSHOT_SECONDS):
                 snapshot = await worker.ask("snapshot")
@@ -311,9 +311,9 @@ class WorkerPool:
         return snapshot, ""
 
     async def _ask_all(self, action: Action, argument: object) -> list[tuple[int, str]]:
-        """Ask every worker. Returns the numbers of those that refused, and why.
+        """Send a request to every worker. Returns the numbers of the workers that refused, with the reasons.
 
-        A worker that is gone is left out: its successor gets the new order anyway.
+        A worker that ended is skipped, because its replacement gets the new specification anyway.
         """
 
         async def ask(number: int, worker: WorkerProcess) -> tuple[int, str] | None:
@@ -335,7 +335,7 @@ class WorkerPool:
             await worker.build(self._order(1, config))
             await worker.ask("check", filtered)
         except ChildGoneError as error:
-            raise ConfigError([f"a fresh worker could not take the configuration: {error}"]) from error
+            raise ConfigError([f"a new worker could not load the configuration: {error}"]) from error
         finally:
             worker.kill()
             await reading
@@ -347,7 +347,7 @@ class WorkerPool:
             self._tell_refusals(reason for snapshot, _ in answers if snapshot for reason in snapshot.client.refused)
 
     def _tell_refusals(self, reasons: Iterable[str]) -> None:
-        """Log what servers refuse the workers, once a minute for all workers."""
+        """Log the refusals that servers sent to the workers, once a minute for all workers."""
         if (found := list(dict.fromkeys(reasons))) and self._clock.monotonic() - self._told_at >= TELL_SECONDS:
             self._told_at = self._clock.monotonic()
             tell_refusals(found)

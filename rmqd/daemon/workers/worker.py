@@ -1,7 +1,6 @@
-"""The main program of a worker process, which runs the groups that its parent orders.
+"""The main program of a worker process, which runs the groups that its parent specifies.
 
-It handles no signal but SIGTERM. It drains and ends by itself when the parent ends, since the parent's end of the
-channel is closed then.
+SIGTERM is the only signal that it handles. It drains and ends when the parent ends, because that closes the channel.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 
 def run_worker(descriptor: int) -> int:
-    """Serve the parent at the other end of the inherited socket. Returns the exit code."""
+    """Serve the parent over the inherited socket. Returns the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     return run_in_loop(_serve(socket.socket(fileno=descriptor)))
@@ -59,7 +58,7 @@ async def _serve(sock: socket.socket) -> int:
         await _check(second, channel, groups)
         return ExitCode.OK
     if not isinstance(second, Request) or second.action != "run":
-        return ExitCode.OK  # the parent only wanted a check, or is gone
+        return ExitCode.OK  # the parent only wanted a check, or has ended
     channel.post(ChildAnswer(second.number))
     return await WorkerMain(first.argument.worker, channel, groups, monitor).run()
 
@@ -86,7 +85,7 @@ async def _build(order: BuildOrder, monitor: LoopMonitor) -> LocalGroups:
 
 
 class WorkerMain:
-    """A running worker: its groups, and its answers to the parent's requests."""
+    """A running worker: its groups, and its responses to the parent's requests."""
 
     def __init__(self, number: int, channel: ChildChannel, groups: LocalGroups, monitor: LoopMonitor) -> None:
         self._number = number
@@ -95,7 +94,7 @@ class WorkerMain:
         self._monitor = monitor
 
     async def run(self) -> int:
-        """Run until the parent says stop, or is gone."""
+        """Run until the parent requests a stop, or has ended."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._groups.stop)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -121,7 +120,7 @@ class WorkerMain:
     async def _listen(self, tasks: asyncio.TaskGroup) -> None:
         while (request := await self._channel.receive()) is not None:
             assert isinstance(request, Request)
-            # A task for each request: a reload takes as long as its drains, and must not delay a snapshot.
+            # One task for each request: a reload waits for drains, and must not delay a snapshot.
             tasks.create_task(self._answer(request), name=f"request {request.action}")
         if not self._groups.stopping:
             log.warning("worker.parent_gone", action="drain")

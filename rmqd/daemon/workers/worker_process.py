@@ -1,4 +1,4 @@
-"""One worker process, seen from its parent."""
+"""One worker process, as seen by its parent."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class WorkerProcess(ChildProcess[ProcessSnapshot]):
 
     @classmethod
     async def spawn(cls) -> Self:
-        """Start a worker process, which waits for its order. Raises OSError."""
+        """Start a worker process, which waits for its specification. Raises OSError."""
         return await cls.start(("rmqd", HIDDEN_COMMAND))
 
     async def build(self, order: BuildOrder) -> None:
-        """Have the worker build its groups without connecting. Raises ConfigError, ChildGoneError."""
+        """Build the worker's groups without connecting. Raises ConfigError, ChildGoneError."""
         await self.ask("build", order)
 
     def _snapshot_in(self, value: object) -> ProcessSnapshot | None:

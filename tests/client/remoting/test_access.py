@@ -43,11 +43,11 @@ async def client(clock: ManualClock) -> AsyncIterator[RemotingClient]:
     ("code", "remark", "advice"),
     [
         (16, "username cannot be null.", "set client.access_key and client.secret_key"),
-        (16, "User:the-user is not found.", "it knows nobody with this client.access_key"),
-        (16, "User:the-user is disabled.", "whoever runs the cluster can enable the user again"),
-        (16, "check signature failed.", "client.secret_key is not the one of this client.access_key"),
+        (16, "User:the-user is not found.", "the server does not know this client.access_key"),
+        (16, "User:the-user is disabled.", "the cluster's administrator can enable the user"),
+        (16, "check signature failed.", "client.secret_key does not match client.access_key"),
         (16, FORBIDDEN, r"PULL_MESSAGE .* action Sub: `mqadmin createAcl -s User:USER -r Topic:orders -a Sub,Get"),
-        (16, "Authentication failed. Please verify the credentials and try again.", "are client.access_key"),
+        (16, "Authentication failed. Please verify the credentials and try again.", "check client.access_key"),
         (
             1,
             f"{ACL_1} No accessKey is configured, org.apache.rocketmq.acl.x",
@@ -56,19 +56,19 @@ async def client(clock: ManualClock) -> AsyncIterator[RemotingClient]:
         (
             1,
             f"{ACL_1} No acl config for the-user, org.apache.rocketmq.acl.x",
-            "it knows nobody",
+            "the server does not know",
         ),
         (
             1,
             f"{ACL_1} Check signature failed for accessKey=the-user",
-            "is not the one",
+            "does not match",
         ),
         (
             1,
             f"{ACL_1} No default permission for T1, org.apache.rocketmq.acl.x",
             "can permit it",
         ),
-        (1, f"{ACL_1} something new", "are client.access_key"),
+        (1, f"{ACL_1} something new", "check client.access_key"),
         (16, "the security token is expired", "replace client.security_token and its keys"),
     ],
 )

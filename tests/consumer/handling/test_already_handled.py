@@ -67,7 +67,7 @@ async def test_calls_know_their_group(pool: StartPool, is_async: bool) -> None:
         queue = running.queue(1)
         await eventually(done(queue), "it is handled")
     assert list(said.values()) == [
-        "message.once was given a builtins.object; accepted: a connection of psycopg, or a connection or session of "
+        "message.once was given a builtins.object; expected a connection of psycopg, or a connection or session of "
         "SQLAlchemy"
     ]
 

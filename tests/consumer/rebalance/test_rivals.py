@@ -98,7 +98,7 @@ def test_the_log_and_the_error_name_both_places() -> None:
         }
     ]
     assert str(caught.value) == (
-        "group g is held elsewhere: a member on engine: local, or of another client, has it on 10.0.0.1 "
-        "(10.0.0.1@7#1), and this is 10.0.0.2@spark-7#1. A group runs on one engine at a time: end it there, and it "
-        "goes on here where it ended"
+        "group g runs elsewhere: a member on engine: local, or another client, runs it on 10.0.0.1 "
+        "(10.0.0.1@7#1), and this is 10.0.0.2@spark-7#1. A group can use only one engine at a time; stop it there, "
+        "and this member continues at its offsets"
     )

@@ -74,7 +74,7 @@ def test_a_cluster_that_asks_for_keys_and_certificates(
 
     source = {**options, "subscribe": topic}
     monkeypatch.setenv("RMQD_TEST_SECRET", "another one")
-    with pytest.raises(RmqdError, match=r"client\.secret_key is not the one of this client\.access_key"):
+    with pytest.raises(RmqdError, match=r"client\.secret_key does not match client\.access_key"):
         read(source)
     with pytest.raises(RmqdError, match=r"set client\.access_key and client\.secret_key"):
         read({**reached, "subscribe": topic})

@@ -94,7 +94,7 @@ def test_a_groups_retries_are_read_beside_its_topics(broker: EmbeddedBroker) -> 
 def test_what_the_broker_never_had_is_a_loss(broker: EmbeddedBroker) -> None:
     """An end beyond the queue's own."""
     broker.fill("orders", 1, 10)
-    with pytest.raises(DataLossError, match="offsets 10 to 14 were to be read, and the broker holds 0 to 9"):
+    with pytest.raises(DataLossError, match="offsets 10 to 14 are missing: the broker has 0 to 9"):
         read(broker, endingOffsets=at({"0": 15}))
     assert len(read(broker, endingOffsets=at({"0": 15}), failOnDataLoss="false")) == 10
 

@@ -139,7 +139,7 @@ def test_what_the_broker_holds_no_more(broker: EmbeddedBroker) -> None:
     broker.send("orders", "0:5")
     checkpoint.offsets += [json.dumps(start), json.dumps({**start, "q": {"orders": {"broker-a": {"0": 6}}}})]
     checkpoint.commits = 1
-    with pytest.raises(DataLossError, match="offsets 1 to 4 were to be read, and the broker holds 5 to 5"):
+    with pytest.raises(DataLossError, match="offsets 1 to 4 are missing: the broker has 5 to 5"):
         GroupQuery(order_of(broker.nameserver, note, on_offset_illegal="stop"), replace(checkpoint)).poll()
     query = GroupQuery(order_of(broker.nameserver, note), checkpoint)
     query.poll()
@@ -154,7 +154,7 @@ def test_a_queue_that_is_gone_for_good(broker: EmbeddedBroker) -> None:
     query.poll()
     hasty = replace(query.ranges[0], pull=replace(query.ranges[0].pull, patience_seconds=0.0))
     broker.delete_topic("orders")
-    with pytest.raises(DataLossError, match="offsets 0 to 4 were to be read, and no name server knows"):
+    with pytest.raises(DataLossError, match="offsets 0 to 4 are missing: no name server knows"):
         query.process.handle(replace(hasty, fail_on_data_loss=True))
     query = GroupQuery(order_of(broker.nameserver, note))
     assert query.process.handle(hasty).lost == 5

@@ -109,7 +109,7 @@ async def test_a_driver_leaves_to_a_member_that_stays(broker: EmbeddedBroker) ->
         watching = asyncio.create_task(presence.watch())
         client.register(Stubborn(presence))  # type: ignore[arg-type]  # brokers ask it nothing
         await client.heartbeat.beat()
-        with pytest.raises(GroupHeldElsewhereError, match="on engine: local, or of another client"):
+        with pytest.raises(GroupHeldElsewhereError, match="on engine: local, or another client"):
             await watching
 
 

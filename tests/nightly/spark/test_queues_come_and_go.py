@@ -75,7 +75,7 @@ def test_a_topic_that_went_with_what_was_to_be_read_is_a_loss(broker: EmbeddedBr
     with pytest.raises(DataLossError) as raised:
         Query(checkpoint, both).poll()
     assert str(raised.value) == (
-        "data loss in bills@broker-a:0: offsets 1 to 4 were to be read, and no name server knows its broker any more"
+        "data loss in bills@broker-a:0: offsets 1 to 4 are missing: no name server knows its broker anymore"
     )
     with capture_logs() as logs:
         assert Query(checkpoint, {**both, "failOnDataLoss": "false"}).run_until_idle() == [["0:2"]]

@@ -198,7 +198,7 @@ async def test_who_fails_says_which_answer_was_damaged(cluster: Cluster, read: R
 async def test_a_loss_says_what_the_broker_has(cluster: Cluster, read: Read) -> None:
     """It is what an operator looks for first."""
     (early,) = [case for case in CASES if case.name == "the master ends early and says PULL_NOT_FOUND (*)"]
-    with pytest.raises(DataLossError, match="offsets 4 to 11 were to be read, and the broker holds 0 to 3"):
+    with pytest.raises(DataLossError, match="offsets 4 to 11 are missing: the broker has 0 to 3"):
         await read(cluster.play(early, loss_fails=True))
 
 

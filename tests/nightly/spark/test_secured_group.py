@@ -53,7 +53,7 @@ def test_nothing_that_spark_shows_or_keeps_has_the_keys(
 
         def is_refused() -> bool:
             status, body = rmqd.get("/readyz")
-            return status == 503 and "client.secret_key is not the one of this client.access_key" in body.decode()
+            return status == 503 and "client.secret_key does not match client.access_key" in body.decode()
 
         wait_until(is_refused, "/readyz tells that the secret is another", SECONDS)
         shown = rmqd.everything_shown()

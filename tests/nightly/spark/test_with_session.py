@@ -145,7 +145,7 @@ def test_a_loss_ends_a_query_with_its_numbers(spark: SparkSession, broker: Embed
     broker.send("orders", "0:7")
     start = json.dumps({"orders": {BROKER: {"0": 5}}})
     with pytest.raises(
-        Exception, match="data loss in orders@broker-a:0: offsets 5 to 6 were to be read, and the broker holds 7 to 7"
+        Exception, match="data loss in orders@broker-a:0: offsets 5 to 6 are missing: the broker has 7 to 7"
     ):
         run(spark, broker, tmp_path, startingOffsets=start)
     run(spark, broker, tmp_path, startingOffsets=start, failOnDataLoss="false")

@@ -35,7 +35,7 @@ async def test_a_stop_while_the_driver_builds_reaches_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "words"), [(-9, "ended by SIGKILL"), (3, "ended by exit code 3"), (0, "nobody had asked it to")]
+    ("exit_code", "words"), [(-9, "ended by SIGKILL"), (3, "ended by exit code 3"), (0, "without being asked to stop")]
 )
 async def test_a_driver_that_just_ends_is_a_failure(exit_code: int, words: str) -> None:
     """So that the supervisor starts another one; its counters are kept until then."""
@@ -92,7 +92,7 @@ async def test_a_silent_driver_is_not_ready(capsys: pytest.CaptureFixture[str]) 
         assert group.snapshot().ready
         driver.hung = True
         await eventually(lambda: not group.snapshot().ready, "it is missed")
-        assert group.snapshot().not_ready_reason == "the Spark driver (pid 4711) has not answered for 0.05 s"
+        assert group.snapshot().not_ready_reason == "the Spark driver (pid 4711) has not responded for 0.05 s"
         driver.hung = False
         await eventually(lambda: group.snapshot().ready, "it answers again")
 

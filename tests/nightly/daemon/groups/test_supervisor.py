@@ -19,7 +19,7 @@ async def test_a_consumer_that_ends_by_itself_is_a_failure() -> None:
         await build.made[0].running.wait()
         build.made[0].end()
         await eventually(lambda: group.snapshot().state == "failed", "the end is noticed")
-        assert "although nobody stopped it" in (group.snapshot().failure or "")
+        assert "unexpectedly" in (group.snapshot().failure or "")
 
 
 async def test_a_consumer_that_cannot_be_built_again_is_tried_again() -> None:

@@ -162,10 +162,10 @@ async def test_it_is_told_everywhere_which_worker_does_not_answer(tmp_path: Path
         answers = await running.event("worker.answers")
         assert 'rmqd_worker_up{worker="2"} 1.0' in (await client.get("/metrics")).text
 
-    assert document["problems"] == [f"worker 2 (pid {pids[2]}) does not answer"]
+    assert document["problems"] == [f"worker 2 (pid {pids[2]}) does not respond"]
     assert [worker["worker"] for worker in document["workers"]] == [1, 2]
     assert (silent["worker"], answers["worker"]) == (2, 2)
     assert 'rmqd_worker_up{worker="1"} 1.0' in metrics
     assert 'rmqd_worker_up{worker="2"} 0.0' in metrics
     assert took_seconds < 20, "where each waited, it would be forty"
-    assert f"  worker 2 (pid {pids[2]}) does not answer" in status_lines(document)
+    assert f"  worker 2 (pid {pids[2]}) does not respond" in status_lines(document)
