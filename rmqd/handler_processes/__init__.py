@@ -1,16 +1,16 @@
-"""`handler.processes`: calls of a handler in worker processes of its own, for work that takes CPU time.
+"""`handler.processes`: calls of a handler in separate worker processes, for CPU-bound work.
 
-To the group this is an asynchronous handler: slots, deadlines, settlement, hooks and trace are those of every group,
-and run in the daemon. The group's own handler, with its middleware and dependencies, is made, started and called in
-each worker process, with one batch at a time. A process that dies, hangs past `consume_timeout` or uses up its memory
-limit is killed and replaced alone, and the messages that it had are *suspects*: they are called alone from then on,
-and one whose process is lost again is dead-lettered with why.
+To the group, this is an asynchronous handler: slots, deadlines, settlement, hooks and trace run in the daemon, as for
+every group. The handler, with its middleware and dependencies, is created, started and called in each worker process,
+one batch at a time. A process that dies, exceeds `consume_timeout` or reaches its memory limit is killed and replaced;
+the others are not affected. Its messages become *suspects*: each is called alone from then on. If a process is lost
+again over one of them, that message is dead-lettered with the reason.
 
-    order            what a worker process is told, and what it answers
+    order            the requests to a worker process, and its responses
     told_errors      exceptions of a worker process, as the daemon sees them
     handler_main     the main program of a worker process
-    handler_process  HandlerProcess: one worker process, seen from the daemon
-    pool             HandlerPool: the running ones and a warm spare; what is lost is replaced
-    suspects         Suspects: which messages processes were lost over
-    calls            the handler that the group sees: batches to processes, outcomes back
+    handler_process  HandlerProcess: one worker process, as seen by the daemon
+    pool             HandlerPool: the running processes and a warm spare; replaces lost processes
+    suspects         Suspects: the messages over which processes were lost
+    calls            the handler that the group sees: passes batches to processes, and returns the results
 """

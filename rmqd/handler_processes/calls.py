@@ -1,4 +1,4 @@
-"""The handler that a group with `handler.processes` sees: it hands batches to worker processes."""
+"""The handler that a group with `handler.processes` sees: it passes batches to worker processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Cause = Literal["died", "hung", "memory"]
 
 
 def handler_in_processes(name: str, settings: GroupConfig, options: ConsumerOptions, clock: Clock) -> LoadedHandler:
-    """The handler of a group whose calls run in worker processes. It is made there, when the group starts."""
+    """Return the handler of a group whose calls run in worker processes. They create it when the group starts."""
     assert settings.handler is not None
     own = settings.handler
     counts = ProcessCounts(0, dict.fromkeys(LOSS_CAUSES, 0))
@@ -50,7 +50,7 @@ def handler_in_processes(name: str, settings: GroupConfig, options: ConsumerOpti
 
 
 class PooledCalls:
-    """Calls of one group's handler."""
+    """The calls of one group's handler."""
 
     def __init__(self, pool: HandlerPool, timeout_seconds: float, clock: Clock) -> None:
         self._pool = pool
@@ -59,15 +59,15 @@ class PooledCalls:
         self._suspects = Suspects()
 
     async def handle(self, batch: Batch) -> None:
-        """Have a process handle the batch. Raises what the handler raised there, and HandlerProcessLostError.
+        """Handle the batch in a process. Raises the handler's exception, or HandlerProcessLostError.
 
-        A batch that is not to be called as a whole, for a process was lost over some of its messages, is called message
-        by message: each may be the one that kills.
+        If a process was lost over some of its messages, the batch is called message by message, because each may be the
+        one that kills the process.
         """
         if not self._suspects.any_of(batch):
             await self._call(batch)
             return
-        has_whole_time = True  # which is all messages' together: the first one's alone
+        has_whole_time = True  # the messages share this time, so only the first call has all of it
         for index in range(len(batch)):
             if self._give_up(batch, index):
                 continue
@@ -80,7 +80,7 @@ class PooledCalls:
                 for behind in range(index, len(batch)):
                     batch.decide(behind, AGAIN)
                 raise
-            except BaseException as error:  # noqa: BLE001  whatever a handler raises is its result
+            except BaseException as error:  # noqa: BLE001  any exception of a handler is its result
                 part.decide(0, replace(decision_of(error), error=error))
             part.decide(0, ACK)
             if batch.ends_at(index):
@@ -88,9 +88,9 @@ class PooledCalls:
             has_whole_time = False
 
     def _give_up(self, batch: Batch, index: int) -> bool:
-        """Decide that a message is a dead letter, if too many processes were lost over it. Returns whether that is so.
+        """Dead-letter a message if too many processes were lost over it. Returns whether it was dead-lettered.
 
-        What the handler said about it before its process was lost does not count.
+        Earlier decisions of the handler about this message, before its process was lost, do not count.
         """
         error = self._suspects.verdict(batch[index])
         if error is None:
@@ -100,9 +100,10 @@ class PooledCalls:
         return True
 
     async def _call(self, batch: Batch, *, has_whole_time: bool = True) -> None:
-        """Have a process handle the batch as a whole. Raises what the handler raised, and HandlerProcessLostError.
+        """Handle the whole batch in a process. Raises the handler's exception, or HandlerProcessLostError.
 
-        `has_whole_time` tells whether the call may take consume_timeout: only then is it to blame for its end.
+        `has_whole_time` is whether the call may take all of consume_timeout: only then is the message to blame for a
+        timeout.
         """
         process = await self._pool.take()
         try:
@@ -120,7 +121,7 @@ class PooledCalls:
         try:
             if answer.no_memory:
                 self._end_for_memory(process, batch, answer, error)
-                is_told = len(batch.decisions()) == len(batch)  # by the decisions
+                is_told = len(batch.decisions()) == len(batch)  # the decisions have it
             else:
                 self._pool.put(process)
                 self._clear(batch, error)
@@ -128,10 +129,10 @@ class PooledCalls:
             if error is not None and not is_told:
                 raise error
         finally:
-            del error  # its traceback refers to this frame, and so would keep the batch alive
+            del error  # its traceback refers to this frame, and would keep the batch alive
 
     async def _lose_dead(self, process: HandlerProcess, batch: Batch) -> Loss:
-        """Replace a process that died, or closed its socket and goes on, also where the deadline falls meanwhile."""
+        """Replace a process that died, or closed its socket but still runs, even if the deadline passes meanwhile."""
         how = process.how_now()
         try:
             how = await process.how()
@@ -141,9 +142,9 @@ class PooledCalls:
         return loss
 
     async def _cut_off(self, process: HandlerProcess, batch: Batch, *, is_late: bool, is_blamed: bool) -> None:
-        """End a call that nobody waits for any more: past its deadline, or for the group's end, or an operator's.
+        """End a call that the group no longer waits for: it expired, or the group or an operator's call ends.
 
-        Only the first is the message's fault, and only if the time was its own: then it has had an attempt.
+        Only a timeout counts as an attempt of the message, and only if the message had all of the time.
         """
         if not is_late:
             self._pool.lose(process, "")
@@ -154,7 +155,7 @@ class PooledCalls:
             await process.kill_and_tell()
         finally:
             undecided = [index for index in range(len(batch)) if index not in batch.decisions()]
-            how = f"did not end its call in consume_timeout ({self._timeout_seconds:g} s), and was killed"
+            how = f"did not finish its call within consume_timeout ({self._timeout_seconds:g} s), and was killed"
             loss = Loss(how, process.faults(), is_hang=True)
             self._lose(process, "hung", batch, undecided or range(len(batch)), loss)
             if is_blamed:
@@ -167,13 +168,15 @@ class PooledCalls:
     ) -> None:
         raised = batch.decisions()[answer.no_memory[0]].error if answer.no_memory[0] in batch.decisions() else error
         stacks = "" if raised is None else traceback_of(raised)
-        loss = Loss("used up its memory limit (handler.process_memory), and was ended", stacks)
+        loss = Loss("reached its memory limit (handler.process_memory), and was ended", stacks)
         self._lose(process, "memory", batch, answer.no_memory, loss)
         if error is not None and len(batch) > 1:
             self._isolate(batch, loss)
 
     def _lose(self, process: HandlerProcess, cause: Cause, batch: Batch, indexes: Sequence[int], loss: Loss) -> None:
-        """Replace a process, and note the messages that it was lost over; some of them may be given up for that."""
+        """Replace a process, and record the messages over which it was lost. Some of them may be dead-lettered because
+        of that.
+        """
         self._pool.lose(process, cause)
         first = batch[indexes[0]]
         log.error(
@@ -189,9 +192,9 @@ class PooledCalls:
             self._give_up(batch, index)
 
     def _isolate(self, batch: Batch, loss: Loss) -> None:
-        """Have messages that are not decided about come again, each alone: one of them has ended the process.
+        """Retry the undecided messages, each alone, because one of them ended the process.
 
-        Where it was alone, that was its attempt: raises HandlerProcessLostError.
+        A message that was already alone has had its attempt: raises HandlerProcessLostError.
         """
         undecided = [index for index in range(len(batch)) if index not in batch.decisions()]
         if undecided and len(batch) == 1:

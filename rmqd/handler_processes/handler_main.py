@@ -1,7 +1,7 @@
-"""The main program of a worker process of a handler: `python -m rmqd.handler_processes.handler_main DESCRIPTOR`.
+"""The main program of a handler's worker process: `python -m rmqd.handler_processes.handler_main DESCRIPTOR`.
 
-It serves the daemon at the other end of an inherited socket: makes the handler, starts it, calls it with one batch at a
-time, stops it. It ends with the daemon, however that ends.
+It serves the daemon over an inherited socket: creates the handler, starts it, calls it with one batch at a time, and
+stops it. It ends when the daemon ends for any reason.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def main(descriptor: int) -> int:
-    """Serve the daemon until it says stop. Returns the exit code."""
+    """Serve the daemon until it requests a stop. Returns the exit code."""
     _end_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave_to_daemon)  # a function, since what a handler starts would inherit SIG_IGN
+        # a function, because processes started by the handler would inherit SIG_IGN
+        signal.signal(number, _leave_to_daemon)
     return run_in_loop(_serve(socket.socket(fileno=descriptor)))
 
 
@@ -58,9 +59,9 @@ def _leave_to_daemon(_number: int, _frame: object) -> None:
 
 
 def _end_with_parent() -> None:
-    """Have the kernel kill this process when the daemon is killed: the socket's end does not reach a call that hangs.
+    """Make the kernel kill this process when the daemon is killed: a hung call does not see the socket's end.
 
-    Only Linux can do that; elsewhere the socket's end has to do.
+    Only Linux supports this; elsewhere only the socket's end remains.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -77,7 +78,7 @@ async def _serve(sock: socket.socket) -> int:
     _limit_memory(order.memory_bytes)
     try:
         calls = _HandlerCalls(order)
-    except Exception as error:  # noqa: BLE001  the author's own, whatever it is
+    except Exception as error:  # noqa: BLE001  any exception of the handler's code
         await answer_not_usable(channel, number, error)
         return ExitCode.CONFIG
     channel.post(ChildAnswer(number, calls.keeps_calls_open))
@@ -98,13 +99,13 @@ def _limit_memory(limit_bytes: int) -> None:
 
 
 async def _answer_requests(channel: ChildChannel, calls: _HandlerCalls) -> int:
-    """Have the handler's task do one thing after the other, and hear of a lost lock meanwhile."""
+    """Run the handler's requests one after the other in a task, and receive lost locks meanwhile."""
     jobs: asyncio.Queue[Request] = asyncio.Queue()
     working = asyncio.create_task(calls.work(jobs, channel), name="handler")
     listening = asyncio.create_task(_listen(channel, calls, jobs, working), name="requests")
     await asyncio.wait((working, listening), return_when=asyncio.FIRST_COMPLETED)
     if not working.done():
-        os._exit(ExitCode.FAILURE)  # the daemon is gone, and with it who would hear of the call
+        os._exit(ExitCode.FAILURE)  # the daemon has ended, and would receive no result of the call
     listening.cancel()
     working.result()
     await channel.close()
@@ -125,20 +126,20 @@ async def _listen(
         elif request.action == "so_far":
             channel.post(ChildAnswer(request.number, calls.so_far()))
         else:
-            if isinstance(request.argument, Call):  # here, for the lock may be lost before the task comes to the call
+            if isinstance(request.argument, Call):  # here, because the lock may be lost before the task starts the call
                 calls.lease = _Lease(valid=not request.argument.is_revoked)
             jobs.put_nowait(request)
 
 
 class _Lease:
-    """The lock of the batch's queue, as far as the daemon has told of it."""
+    """The lock of the batch's queue, as far as the daemon has reported it."""
 
     def __init__(self, *, valid: bool) -> None:
         self.valid = valid
 
 
 class _HandlerCalls:
-    """The handler in this process. Raises ConfigError where it cannot be made."""
+    """The handler in this process. Raises ConfigError if it cannot be created."""
 
     def __init__(self, order: HandlerOrder) -> None:
         self.lease = _Lease(valid=True)
@@ -157,21 +158,23 @@ class _HandlerCalls:
         return self._handler.end_calls is not None
 
     def so_far(self) -> Answer | None:
-        """What is decided in the call that is under way."""
+        """Return the decisions of the running call so far; None if no call runs."""
         return None if self._called_with is None else Answer.of(self._called_with, None, is_limited=False)
 
     def end_calls(self, working: asyncio.Task[None]) -> None:
-        """Have the handler end the call that it keeps open, in the task `working`. What it raises ends the group."""
+        """Call the handler's `end_calls` to end the call that it keeps open in the task `working`. If it raises, the
+        group ends.
+        """
         if self._called_with is None or self._handler.end_calls is None:
             return  # the call has ended meanwhile
         try:
             self._handler.end_calls()
-        except Exception as error:  # noqa: BLE001  the author's own, whatever it is
+        except Exception as error:  # noqa: BLE001  any exception of the handler's code
             self._unusable = f"its end_calls raised {describe(error)}"
             working.cancel()
 
     async def work(self, jobs: asyncio.Queue[Request], channel: ChildChannel) -> None:
-        """Start the handler, call it, and stop it, as requests say; all in one task, whose context variables stay."""
+        """Start, call and stop the handler, as requested. All in one task, so that its context variables are kept."""
         once_in_group.set(once_of(self._order.group, lambda: self._identity))
         consume_start.set(self._call_started)
         if self._handler.is_async and (working := asyncio.current_task()) is not None:
@@ -181,7 +184,7 @@ class _HandlerCalls:
             channel.post(ChildAnswer(request.number, await self._answered(request)))
             if request.action == "stop":
                 return
-            del request  # while nothing is to be done, no batch is kept alive
+            del request  # while no request waits, no batch is kept alive
 
     async def _answered(self, request: Request) -> object:
         try:
@@ -191,7 +194,7 @@ class _HandlerCalls:
             await call_start_or_stop(step, self._clock)
         except UnusableHandlerError as error:
             return NotUsable(text_of(error))
-        except Exception as error:  # noqa: BLE001  of the author's start or stop
+        except Exception as error:  # noqa: BLE001  any exception of the handler's start or stop
             return NotUsable(describe(error))
         return None
 
@@ -204,7 +207,7 @@ class _HandlerCalls:
             check_result(await self._call(batch), self._handler.name)
         except UnusableHandlerError:
             raise
-        except BaseException as raised:  # noqa: BLE001  whatever a handler raises is its result
+        except BaseException as raised:  # noqa: BLE001  any exception of a handler is its result
             error = raised
         finally:
             self._called_with = None
@@ -215,7 +218,7 @@ class _HandlerCalls:
             batch.end()
             return Answer.of(batch, error, is_limited=self._order.memory_bytes != -1)
         finally:
-            del error  # its traceback refers to this frame, and so would keep the batch alive
+            del error  # its traceback refers to this frame, and would keep the batch alive
 
     def _call_started(self, message: Message) -> int | None:
         return int(self._called_at * 1000) if message in (self._called_with or ()) else None

@@ -1,4 +1,4 @@
-"""One worker process of a handler, seen from the daemon."""
+"""One worker process of a handler, as seen by the daemon."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from rmqd.process.watched_child import NotUsable, WatchedChild, how_it_ended
 MODULE: Final = "rmqd.handler_processes.handler_main"
 BUILD_SECONDS: Final = 300.0
 STOP_SECONDS: Final = 30.0
-SO_FAR_SECONDS: Final = 1.0  # for the event loop of a process whose call hangs
-LOOK_SECONDS: Final = 0.2  # at the lock of an orderly batch, while it is handled
+SO_FAR_SECONDS: Final = 1.0  # for the event loop of a process with a hung call
+LOOK_SECONDS: Final = 0.2  # how often the lock of an orderly batch is checked during its call
 
 
 class HandlerNotStartedError(RmqdError):
-    """The handler cannot be made or started in its process."""
+    """The handler cannot be created or started in its process."""
 
 
 class HandlerProcess(WatchedChild):
-    """A running worker process. `build` makes it; then `begin`, `call` as often as is liked, and `end` or `dispose`."""
+    """A running worker process. Created by `build`; then call `begin`, any number of `call`, and `end` or `dispose`."""
 
     name = "handler's process"
     keeps_calls_open = False
-    """Whether the handler has `end_calls`, which `tell` then has called."""
+    """Whether the handler has `end_calls`. A request "end_calls" calls it."""
     _log: logs.LogSettings
 
     @classmethod
     async def build(cls, order: HandlerOrder) -> Self:
-        """Start a process, and have it make the handler. Raises HandlerNotStartedError."""
+        """Start a process that creates the handler. Raises HandlerNotStartedError."""
         try:
             process = await cls.begin_watched((MODULE,))
         except OSError as error:
-            raise HandlerNotStartedError(f"no process can be started: {error}") from error
+            raise HandlerNotStartedError(f"cannot start a process: {error}") from error
         process._log = logs.log_settings()
         order = replace(order, fault_file=str(process.fault_file), log=process._log)
         try:
@@ -69,7 +69,7 @@ class HandlerProcess(WatchedChild):
             raise HandlerNotStartedError(answer.reason)
 
     async def call(self, batch: Batch, clock: Clock) -> Answer:
-        """Have the handler handle a batch. Raises ChildGoneError, UnusableHandlerError."""
+        """Handle a batch. Raises ChildGoneError, UnusableHandlerError."""
         if (now := logs.log_settings()) is not self._log:
             self._log = now
             self.tell("log", now)
@@ -84,7 +84,9 @@ class HandlerProcess(WatchedChild):
         return answer
 
     async def so_far(self) -> Answer | None:
-        """What is decided in the call that is under way; None where the process cannot say, as its event loop hangs."""
+        """Return the decisions of the running call so far; None if the process's event loop hangs and cannot
+        respond.
+        """
         with suppress(ChildGoneError, TimeoutError):
             async with asyncio.timeout(SO_FAR_SECONDS):
                 answer: Answer | None = await self.ask("so_far")
@@ -92,7 +94,7 @@ class HandlerProcess(WatchedChild):
         return None
 
     async def _call_under_lock(self, batch: OrderlyBatch, call: Call, clock: Clock) -> object:
-        """Call, and tell the handler when the queue's lock is lost meanwhile."""
+        """Call the handler, and notify it if the queue's lock is lost meanwhile."""
         asking = asyncio.create_task(self.ask("call", call), name="call in the handler's process")
         is_told = call.is_revoked
         try:
@@ -106,7 +108,7 @@ class HandlerProcess(WatchedChild):
             asking.cancel()
 
     async def end(self) -> str | None:
-        """Call the handler's `stop`, and end the process. Returns what went wrong with that."""
+        """Call the handler's `stop`, and end the process. Returns the problem if this fails, else None."""
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 answer = await self.ask("stop")
@@ -119,11 +121,11 @@ class HandlerProcess(WatchedChild):
 
     @property
     def is_gone(self) -> bool:
-        """Whether it ended, or is about to."""
+        """Whether it has ended, or is about to end."""
         return self._gone
 
     def how_now(self) -> str:
-        """How it ended, as far as that is known already."""
+        """Return how it ended, as far as that is already known."""
         return how_it_ended(self.reading.result()) if self.reading.done() else "closed its socket to rmqd"
 
     async def _reason(self, error: BaseException) -> str:

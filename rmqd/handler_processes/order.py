@@ -1,4 +1,4 @@
-"""What a worker process is told, and what it answers. All of it pickles."""
+"""The requests to a worker process, and its responses. All of them are picklable."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ BatchKind = Literal["plain", "orderly", "manual"]
 
 @dataclass(frozen=True, slots=True)
 class HandlerOrder:
-    """Which handler to make."""
+    """The specification of a handler."""
 
     name: str
     """The group's key in the configuration."""
     group: str
-    """The group as brokers know it."""
+    """The group's name at the brokers."""
     settings: GroupConfig
     memory_bytes: int
-    """What the process may take; -1: no limit."""
+    """The memory limit of the process; -1 means no limit."""
     import_path: tuple[str, ...]
     """The daemon's sys.path: the process must find the same handlers."""
     log: LogSettings
@@ -36,18 +36,18 @@ class HandlerOrder:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A batch to be handled."""
+    """A request to handle a batch."""
 
     messages: tuple[Message, ...]
     message_queue: MessageQueue
     kind: BatchKind
     is_revoked: bool
     identity: Identity
-    """The group's: its cluster may not be known when the process starts."""
+    """The identity of the group. Its cluster may be unknown when the process starts."""
 
     @classmethod
     def of(cls, batch: Batch) -> Call:
-        """The call that hands this batch on."""
+        """Return the request for this batch."""
         manual = "manual" if isinstance(batch, ManualBatch) else "orderly"
         kind: BatchKind = manual if isinstance(batch, OrderlyBatch) else "plain"  # type: ignore[assignment]
         return cls(tuple(batch), batch.message_queue, kind, batch.revoked, running_group())
@@ -55,18 +55,18 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How a call ended, and what the handler decided."""
+    """The result of a call, and the handler's decisions."""
 
     decisions: dict[int, tuple[Decision, ToldError | None]]
-    """By index, each without its error, and what is told of that. One error may be that of several messages."""
+    """By index, each without its error, and with a copy of that. Several messages may share one error."""
     error: ToldError | None
     closing: Closing | None
     no_memory: tuple[int, ...]
-    """The messages over which the process used up its memory limit, by index."""
+    """The indexes of the messages over which the process reached its memory limit."""
 
     @classmethod
     def of(cls, batch: Batch, error: BaseException | None, *, is_limited: bool) -> Answer:
-        """What to answer about a batch whose call raised `error`; `is_limited`: the process has a memory limit."""
+        """Return the response for a batch whose call raised `error`. `is_limited`: the process has a memory limit."""
         errors: dict[int, ToldError] = {}
 
         def telling(one: BaseException | None) -> ToldError | None:
@@ -82,7 +82,7 @@ class Answer:
         )
 
     def take_over(self, batch: Batch) -> BaseException | None:
-        """Decide about the messages of the daemon's batch as the handler did. Returns what it raised."""
+        """Apply the handler's decisions to the daemon's batch. Returns the handler's exception."""
         errors: dict[int, BaseException] = {}
 
         def standing_for(one: ToldError | None) -> BaseException | None:

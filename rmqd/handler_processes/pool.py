@@ -1,11 +1,10 @@
-"""The worker processes of one handler: the running ones, and one that is warm, to take the place of a lost one.
+"""The worker processes of one handler: the running ones, and a warm spare that replaces a lost one.
 
-The warm one, the *spare*, has imported and made the handler, which is what takes longest; its `start` is called when it
-is needed. So what the handler opens there is open once in each running process, and a lost process is replaced in
-milliseconds.
+The *spare* has imported and created the handler, which takes longest. Its `start` is called when the spare is needed.
+So the handler's `start` opens resources once in each running process, and a lost process is replaced in milliseconds.
 
-Each slot of the group has a process of its own, on a *seat* of the pool. A slot whose process is being replaced takes
-no batch meanwhile, and the others go on with theirs.
+Each slot of the group has its own process, on a *seat* of the pool. While its process is being replaced, a slot takes
+no batch; the other slots continue.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ LONGEST_REST_SECONDS: Final = 60.0
 
 
 class _Seat:
-    """One process, or its place while it is replaced."""
+    """The place of one process, which is empty while the process is being replaced."""
 
     def __init__(self) -> None:
         self.process: HandlerProcess | None = None
@@ -47,7 +46,7 @@ class _Seat:
             self.usable.set()
 
     def take(self) -> HandlerProcess:
-        """The process, which is busy from then on."""
+        """Return the process, and mark it as busy."""
         assert self.process is not None
         self.is_busy = True
         self.usable.clear()
@@ -55,22 +54,22 @@ class _Seat:
 
 
 class HandlerPool:
-    """Made with the group's handler; `start` and `stop` are the handler's."""
+    """The processes of a group's handler. `start` and `stop` are the handler's."""
 
     def __init__(self, order: HandlerOrder, size: int, clock: Clock, counts: ProcessCounts) -> None:
         self._order = order
         self._clock = clock
         self._counts = counts
         self._seats = [_Seat() for _ in range(size)]
-        self._owners: dict[asyncio.Task[Any], _Seat] = {}  # of seats: the slots' tasks
+        self._owners: dict[asyncio.Task[Any], _Seat] = {}  # the slots' tasks, each with its seat
         self._spare: asyncio.Task[HandlerProcess] | None = None
         self._replacements: set[asyncio.Task[Any]] = set()
-        self._ends: set[asyncio.Task[Any]] = set()  # of lost processes
+        self._ends: set[asyncio.Task[Any]] = set()  # ends of lost processes
         self._is_ending = False
         self._failure: HandlerNotStartedError | None = None
 
     async def start(self) -> None:
-        """Start all processes, and have each start the handler. Raises HandlerNotStartedError."""
+        """Start all processes and the handler in each. Raises HandlerNotStartedError."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for seat in self._seats:
@@ -84,7 +83,9 @@ class HandlerPool:
         self._warm_up()
 
     async def stop(self) -> None:
-        """Have each process stop the handler, and end it. Raises HandlerNotStartedError with what a `stop` raised."""
+        """Stop the handler in each process, and end the processes. Raises HandlerNotStartedError with the error of a
+        `stop`.
+        """
         self._is_ending = True
         idle = [seat.process for seat in self._seats if seat.process is not None and not seat.is_busy]
         busy = [seat.process for seat in self._seats if seat.process is not None and seat.is_busy]
@@ -108,23 +109,23 @@ class HandlerPool:
 
     @property
     def keeps_calls_open(self) -> bool:
-        """Whether the handler has `end_calls`, as far as a process that runs has told."""
+        """Whether the handler has `end_calls`, as reported by a running process."""
         return any(seat.process is not None and seat.process.keeps_calls_open for seat in self._seats)
 
     def end_calls(self) -> None:
-        """Have each process with a call that is under way call the handler's `end_calls`."""
+        """Call the handler's `end_calls` in each process with a running call."""
         for seat in self._seats:
             if seat.process is not None and seat.is_busy:
                 seat.process.tell("end_calls")
 
     async def ready(self) -> None:
-        """Wait until a call of this task, which is a slot's, would begin at once. Raises UnusableHandlerError."""
+        """Wait until a call of this slot's task could start at once. Raises UnusableHandlerError."""
         await self._usable(self._own_seat())
 
     async def take(self) -> HandlerProcess:
-        """A process that has nothing to do; it is to be put back, or lost. Raises UnusableHandlerError.
+        """Return an idle process. The caller must put it back or lose it. Raises UnusableHandlerError.
 
-        A task that is no slot's, such as that of an operator's call, takes any.
+        A task that does not belong to a slot, such as an operator's call, gets any process.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -134,12 +135,12 @@ class HandlerPool:
         return seat.take()
 
     def put(self, process: HandlerProcess) -> None:
-        """Give a process back whose call has ended."""
+        """Return a process after its call."""
         if (seat := self._seat_of(process)) is not None:
             seat.seat(process)
 
     def lose(self, process: HandlerProcess, cause: str) -> None:
-        """Kill a process, if it still runs, and replace it. `cause` is one of LOSS_CAUSES, or empty for none of it."""
+        """Kill a process, if it still runs, and replace it. `cause` is one of LOSS_CAUSES, or empty if none applies."""
         seat = self._seat_of(process)
         if seat is None:
             return
@@ -154,7 +155,7 @@ class HandlerPool:
 
     async def _usable(self, seat: _Seat) -> None:
         while not seat.usable.is_set() or self._failure is not None:
-            if self._failure is not None:  # of all seats, so that each slot hears of it
+            if self._failure is not None:  # for all seats, so that each slot raises it
                 raise UnusableHandlerError(f"no process of the handler runs: {self._failure}")
             await seat.usable.wait()
             if seat.process is not None and seat.process.is_gone:
@@ -178,7 +179,7 @@ class HandlerPool:
         self._spare.add_done_callback(lambda task: task.cancelled() or task.exception())  # `_made` asks for it again
 
     async def _refill(self, seat: _Seat) -> None:
-        """Seat a process; while that fails, again and again, unless no process is left: then the group fails."""
+        """Seat a process. Retries after failures, unless no process is left: then the group fails."""
         for failures in itertools.count(1):
             try:
                 await self._fill(seat)
@@ -208,7 +209,7 @@ class HandlerPool:
         seat.seat(process)
 
     async def _made(self) -> HandlerProcess:
-        """The spare if there is one, and a new spare behind it; else a new process."""
+        """Return the spare, if any, and start another one; otherwise a new process."""
         spare, self._spare = self._spare, None
         if spare is None:
             return await HandlerProcess.build(self._order)
@@ -223,7 +224,7 @@ class HandlerPool:
         return await HandlerProcess.build(self._order)
 
     def _look_at(self, process: HandlerProcess) -> None:
-        """Replace a process that ended while it had nothing to do."""
+        """Replace a process that ended while it was idle."""
         seat = self._seat_of(process)
         if seat is not None and not seat.is_busy and not self._is_ending:
             log.error("handler_process.lost", pid=process.pid, how=process.how_now(), messages=0)
@@ -231,7 +232,7 @@ class HandlerPool:
 
 
 def _own(work: Coroutine[Any, Any, None], name: str, tasks: set[asyncio.Task[Any]]) -> None:
-    """Run this in a task that is among these tasks until it ends."""
+    """Run this in a task, which is in `tasks` until it ends."""
     task = asyncio.create_task(work, name=name)
     tasks.add(task)
     task.add_done_callback(tasks.discard)

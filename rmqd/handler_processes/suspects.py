@@ -1,9 +1,10 @@
-"""Which messages processes were lost over, and how. One process may have died of anything; two are no accident.
+"""The messages over which processes were lost. One loss may be an accident; two over the same message are not.
 
-Where a process hangs, that may be for what the handler waits for, whatever the message: it is an attempt that failed,
-and gives nothing up by itself.
+A process may hang because of something that the handler waits for, regardless of the message. So a hang is a failed
+attempt, but does not count as a loss.
 
-Each member of a group remembers its own. Brokers cannot be told: what they send back is a copy of what they have.
+Each member of a group remembers only its own suspects. It cannot store them at the brokers, because a sent-back message
+is a copy of the broker's.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from typing import Final
 from rmqd.consumer.handling.verdict import HandlerProcessLostError
 from rmqd.wire.messages.message import Message
 
-MOST_LOSSES: Final = 2  # of processes, over one message; not counting those that hung
-MOST_SUSPECTS: Final = 10_000  # the oldest ones are forgotten first
+MOST_LOSSES: Final = 2  # lost processes for each message, not counting hangs
+MOST_SUSPECTS: Final = 10_000  # the oldest ones are dropped first
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """How a process was lost: `how` in words that follow its name, and the stacks that it wrote down."""
+    """How a process was lost: `how` in words that follow its name, and the stacks that it wrote."""
 
     how: str
     stacks: str = ""
     is_hang: bool = False
 
     def error(self) -> HandlerProcessLostError:
-        """The exception that stands for it."""
+        """Return the loss as an exception."""
         return _error(f"the handler's process {self.how}", self.stacks)
 
 
@@ -40,7 +41,7 @@ class Suspects:
         self._losses: OrderedDict[tuple[str, str], list[Loss]] = OrderedDict()
 
     def add(self, messages: Iterable[Message], loss: Loss) -> None:
-        """Note that a process was lost while it had these messages."""
+        """Record that a process was lost while it had these messages."""
         for message in messages:
             losses = self._losses.setdefault(_key(message), [])
             if not loss.is_hang:
@@ -50,11 +51,11 @@ class Suspects:
             self._losses.popitem(last=False)
 
     def any_of(self, messages: Sequence[Message]) -> bool:
-        """Whether a process was lost over one of these."""
+        """Return whether a process was lost over one of these messages."""
         return bool(self._losses) and any(_key(message) in self._losses for message in messages)
 
     def verdict(self, message: Message) -> HandlerProcessLostError | None:
-        """Why a message is to be given up; None where it may be tried again."""
+        """Return why a message must be dead-lettered; None if it may be tried again."""
         losses = self._losses.get(_key(message), [])
         if len(losses) < MOST_LOSSES:
             return None
@@ -63,7 +64,7 @@ class Suspects:
         return _error(f"the handler's process was lost {len(losses)} times over this message: it {told}", last.stacks)
 
     def clear(self, message: Message) -> None:
-        """Forget a message that was handled, or given up."""
+        """Drop a message that was handled or dead-lettered."""
         self._losses.pop(_key(message), None)
 
 

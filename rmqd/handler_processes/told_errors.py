@@ -1,10 +1,9 @@
-"""Exceptions of a worker process, told to the daemon: names, texts and traceback, and never the object itself.
+"""Exceptions of a worker process, sent to the daemon as names, texts and traceback, not as objects.
 
-An object would be unpickled in the daemon. That imports the author's modules and runs their code there, and of many
-exceptions it fails. What rmqd does about an exception depends on the names of its classes, on its texts, and on what
-its own classes (Retry and the others) say, all of which can be told. `raised` makes a stand-in of what was told: its
-class has the names of all classes that the exception's class inherits from, and inherits from the first of them that
-Python or rmqd itself has.
+Unpickling an object in the daemon would import the handler's modules and run their code there, and it fails for many
+exceptions. rmqd's reaction to an exception depends on the names of its classes, on its texts, and on the values of
+rmqd's own classes (Retry and the others). All of these can be sent. `raised` makes a stand-in. Its class has the names
+of all base classes of the original, and inherits from the first of them that belongs to Python or rmqd.
 """
 
 from __future__ import annotations
@@ -29,24 +28,24 @@ ClassNames = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ToldError:
-    """What is told of an exception."""
+    """The description of an exception."""
 
     classes: tuple[ClassNames, ...]
-    """Its class and all that this inherits from, in Python's order."""
+    """Its class and all base classes, in Python's order."""
     text: str
     shown: str
     """Its `repr`."""
     traceback: str
     values: dict[str, Any] = field(default_factory=dict)
-    """Attributes that rmqd asks its own classes for."""
+    """The attributes that rmqd reads from its own classes."""
     about: int | None = None
-    """Of AlreadyHandled: the index of its message in the batch."""
+    """For AlreadyHandled: the index of its message in the batch."""
     leaves: tuple[ToldError, ...] = ()
-    """Of a group: the exceptions in it, and in the groups inside of it."""
+    """For a group: the exceptions in it and in its nested groups."""
 
 
 def told(error: BaseException, batch: Sequence[Message]) -> ToldError:
-    """What to tell of an exception that a call with this batch raised."""
+    """Return the description of an exception that a call with this batch raised."""
     classes = tuple((str(one.__module__), _name(one)) for one in type(error).__mro__ if issubclass(one, BaseException))
     values: dict[str, Any] = {}
     about = None
@@ -65,7 +64,7 @@ def told(error: BaseException, batch: Sequence[Message]) -> ToldError:
 
 
 def raised(what: ToldError, batch: Sequence[Message]) -> BaseException:
-    """The exception that stands for what was told; `batch` is the one that the daemon has."""
+    """Return the stand-in for a description; `batch` is the daemon's batch."""
     kind = _kind(what.classes)
     inside = (what.text, [raised(one, batch) for one in what.leaves]) if what.leaves else ()
     error: BaseException = kind.__new__(kind, *inside)
@@ -100,7 +99,7 @@ def _kind(classes: tuple[ClassNames, ...]) -> type[BaseException]:
 
 
 def _known(names: ClassNames) -> type[BaseException] | None:
-    """The class of Python's or rmqd's own of that name, if one can be made without its arguments."""
+    """Return the class of Python or rmqd with this name, if it can be created without its arguments."""
     module, name = names
     if own := next((one for one in _OWN if (one.__module__, one.__name__) == names), None):
         return own
@@ -109,4 +108,4 @@ def _known(names: ClassNames) -> type[BaseException] | None:
 
 
 def _name(kind: type) -> str:
-    return str(type.__dict__["__name__"].__get__(kind))  # a metaclass may define another that is anything
+    return str(type.__dict__["__name__"].__get__(kind))  # a metaclass may define any __name__

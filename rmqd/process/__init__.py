@@ -1,16 +1,16 @@
-"""What a process of rmqd needs whatever runs in it: event loop, signals, children, garbage, telemetry, logs.
+"""Parts of every rmqd process: event loop, signals, child processes, garbage collection, telemetry, logs.
 
-The daemon, its workers and the processes of Spark are made from these parts. They know no group.
+The daemon, its workers and the processes of Spark use them. They do not depend on groups.
 
-    loop                    the event loop, its start and its end; a loop that handlers cannot stop; the exit
+    loop                    the event loop: start, end, protection against handlers that stop it; the exit
     signals                 SIGTERM, SIGINT and SIGHUP
     kept_reload             SIGHUP before the daemon can reload
-    child                   ChildProcess: a child as its parent holds it
-    watched_child           WatchedChild: a child that runs code of others, and may crash or hang
+    child                   ChildProcess: a child process as seen by its parent
+    watched_child           WatchedChild: a child process that runs foreign code and may crash or hang
     channel                 Channel: messages between parent and child
-    garbage                 collections when memory grows
-    file_watch              which files have changed
+    garbage                 garbage collection when memory grows
+    file_watch              detects changed files
     telemetry, span_export  OpenTelemetry: spans of handler calls, and their export
-    structlog_without_rich  to be imported before structlog, for a faster start
-    logs                    the log: one event on a line, written by a thread
+    structlog_without_rich  import it before structlog, for a faster start
+    logs                    the log: one event per line, written by a thread
 """

@@ -1,7 +1,7 @@
-"""Messages between the daemon and its child processes, over a socket pair that only the two of them hold.
+"""Messages between the daemon and its child processes, over a socket pair that only the two processes hold.
 
-Messages are pickles after a four byte length. Both ends are the same program started by the same user, so nothing
-foreign is unpickled.
+Messages are pickles after a four-byte length. Both ends are the same program, started by the same user, so foreign data
+is never unpickled.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Action = Literal[
 
 @dataclass(frozen=True, slots=True)
 class BuildOrder:
-    """What a worker has to build before it is told to run it."""
+    """The groups that a worker must build before it runs them."""
 
     config: RootConfig
     worker: int
@@ -35,12 +35,12 @@ class BuildOrder:
     pauses: Mapping[str, tuple[PauseScope, ...]]
     """The paused scopes by group."""
     import_path: tuple[str, ...]
-    """The parent's sys.path. The worker is started in another way, and must find the same handlers."""
+    """The parent's sys.path. The worker is started differently, but must find the same handlers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request of the parent. It is answered by one Answer with the same number."""
+    """A request of the parent. One ChildAnswer with the same number responds to it."""
 
     number: int
     action: Action
@@ -49,12 +49,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class ChildAnswer:
-    """An answer of a child. Number 0 answers no request: it has the child's last snapshot before it ends."""
+    """A response of a child. Number 0 belongs to no request: it has the child's last snapshot before its end."""
 
     number: int
     value: Any = None
     problems: tuple[str, ...] = field(default=())
-    """Why a configuration was refused."""
+    """The reasons why a configuration was refused."""
 
 
 class ChildChannel:
@@ -66,18 +66,18 @@ class ChildChannel:
 
     @classmethod
     async def over(cls, sock: socket.socket) -> Self:
-        """A channel over a connected socket. The channel closes the socket."""
+        """Open a channel over a connected socket, which the channel closes."""
         return cls(*await asyncio.open_connection(sock=sock))
 
     def post(self, message: Request | ChildAnswer) -> None:
-        """Send a message. If the other end is gone the message is dropped; `receive` reports the end."""
+        """Send a message. If the other end has closed, the message is dropped, and `receive` reports that end."""
         if self._writer.is_closing():
             return  # writing would raise in uvloop
         data = pickle.dumps(message)
         self._writer.write(_LENGTH.pack(len(data)) + data)
 
     async def receive(self) -> Any:
-        """The next message, or None when the other end is gone."""
+        """Return the next message, or None when the other end has closed."""
         try:
             (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
             return pickle.loads(await self._reader.readexactly(length))
@@ -85,7 +85,7 @@ class ChildChannel:
             return None
 
     async def close(self) -> None:
-        """Send what is left, and close."""
+        """Send pending messages, and close."""
         try:
             await self._writer.drain()
             self._writer.close()

@@ -1,4 +1,4 @@
-"""A child process of rmqd, seen from its parent: starting it, asking it over a socket pair, ending it."""
+"""A child process of rmqd, as seen by its parent: start it, send requests over a socket pair, end it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Snapshot = TypeVar("Snapshot")
 
 
 class ChildGoneError(RmqdError):
-    """The child ended before it answered."""
+    """The child ended before it responded."""
 
 
 class ChildProcess(Generic[Snapshot]):
-    """A running child. Made by `start`; `read` must run as long as it lives."""
+    """A running child. Created by `start`. `read` must run as long as the child lives."""
 
     name = "child"
-    """The word for the child in errors."""
+    """The child's name in errors."""
     own_group = False
-    """Whether the child leads a process group that is killed with it, because it starts processes of its own."""
+    """Whether the child leads a process group, which is killed with it, because it starts processes itself."""
 
     def __init__(self, process: asyncio.subprocess.Process, channel: ChildChannel) -> None:
         self._process = process
@@ -41,7 +41,7 @@ class ChildProcess(Generic[Snapshot]):
 
     @classmethod
     async def start(cls, command: Sequence[str]) -> Self:
-        """Start `python -m COMMAND DESCRIPTOR`, which waits for its order at the descriptor. Raises OSError."""
+        """Start `python -m COMMAND DESCRIPTOR`, which reads its specification from the descriptor. Raises OSError."""
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
@@ -51,14 +51,14 @@ class ChildProcess(Generic[Snapshot]):
         ours.setblocking(False)
         try:
             return cls(process, await ChildChannel.over(ours))
-        except BaseException:  # nobody else knows the process, so that nobody else would end it
+        except BaseException:  # no other code knows the process, so end it here
             ours.close()
             process.kill()
             await process.wait()
             raise
 
     async def read(self) -> int:
-        """Receive the child's answers until it is gone. Returns its exit code."""
+        """Receive the child's responses until it ends. Returns its exit code."""
         while (answer := await self._channel.receive()) is not None:
             assert isinstance(answer, ChildAnswer)
             if (snapshot := self._snapshot_in(answer.value)) is not None:
@@ -78,7 +78,7 @@ class ChildProcess(Generic[Snapshot]):
         return await self._process.wait()
 
     async def ask(self, action: Action, argument: object = None) -> Any:
-        """Send a request, and wait for the answer. Raises ConfigError if it is refused, and ChildGoneError."""
+        """Send a request and wait for the response. Raises ConfigError if it is refused, or ChildGoneError."""
         if self._gone:
             raise self._gone_error()
         number = next(self._numbers)
@@ -91,12 +91,12 @@ class ChildProcess(Generic[Snapshot]):
             self._waiting.pop(number, None)
 
     def tell(self, action: Action, argument: object = None) -> None:
-        """Send a request without waiting for the answer."""
+        """Send a request without waiting for the response."""
         if not self._gone:
             self._channel.post(Request(next(self._numbers), action, argument))
 
     def kill(self) -> None:
-        """Kill the child, and what is left of its process group."""
+        """Kill the child and the rest of its process group."""
         if self._process.returncode is None:
             self._process.kill()
         if self.own_group:
@@ -104,7 +104,7 @@ class ChildProcess(Generic[Snapshot]):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def _snapshot_in(self, value: object) -> Snapshot | None:
-        """The value if it is a snapshot of this kind of child, else None."""
+        """Return the value if it is a snapshot of this kind of child, else None."""
         raise NotImplementedError
 
     def _gone_error(self) -> ChildGoneError:
@@ -112,7 +112,7 @@ class ChildProcess(Generic[Snapshot]):
 
 
 def _environment() -> dict[str, str]:
-    """The parent's environment, with this copy of rmqd first in PYTHONPATH, however the parent was started."""
+    """Return the parent's environment, with this copy of rmqd first in PYTHONPATH."""
     package_folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     path = [package_folder, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}

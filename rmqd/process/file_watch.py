@@ -1,7 +1,7 @@
-"""Sees which files of some folders have changed, by looking at them again and again.
+"""Detects changed files in folders by polling.
 
-Looking takes a millisecond for a hundred files, needs nothing that is not in Python, and works where the system tells
-nobody of a change: in a container's mounted folder, over a network.
+A poll takes a millisecond for a hundred files and needs only the standard library. It also works where the system sends
+no notifications: in mounted folders of containers, and on network file systems.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-_Stamp = tuple[int, int, int]  # the time of the change, size, inode
+_Stamp = tuple[int, int, int]  # modification time, size, inode
 LOOK_SECONDS: Final = 0.3
 _LEFT_OUT: Final = {"__pycache__", "node_modules", "site-packages"}
 
 
 class FileWatch:
-    """The files with some endings in and below folders, or folders alone. What is there when it is made is known."""
+    """The files with given extensions in some folders. Files that exist at the creation are known, so only later
+    changes count.
+    """
 
     def __init__(
         self,
@@ -26,9 +28,9 @@ class FileWatch:
         endings: Sequence[str] = (".py",),
         before: FileWatch | None = None,
     ) -> None:
-        """`below`: folders with all folders in them; `inside`: folders of which only their own files count.
+        """`below` are folders with all their subfolders; `inside` are folders without them.
 
-        What `before` watched is known as it had it: a change that it has not told is told here.
+        The state that `before` knew is adopted: changes that it has not returned are returned here.
         """
         self._below = {path.resolve() for path in below}
         self._inside = {path.resolve() for path in inside}
@@ -38,9 +40,10 @@ class FileWatch:
         self._known: dict[str, _Stamp] = {path: known.get(path, stamp) for path, stamp in self._last.items()}
 
     def changes(self) -> list[Path]:
-        """The files that were changed, made or removed since the last call, once they rest: none while one is written.
+        """Return the files that were changed, created or removed since the last call. Empty while a file is being
+        written.
 
-        A file rests when it is the same in two looks.
+        Files count as written when two polls in a row find the same state.
         """
         stamps = dict(self._stamps())
         differing = {path for path in self._known.keys() | stamps.keys() if self._known.get(path) != stamps.get(path)}

@@ -1,13 +1,13 @@
-"""Collects garbage when the process's memory grows, not only when the number of objects does.
+"""Collects garbage when the process's memory grows, not only when the number of objects grows.
 
-A handler's `except ValueError as error: kept = error` makes a reference cycle of a few objects. The cycle keeps the
-message, and so the whole reply that brought it: a megabyte and more. Python's collector goes by the number of objects,
-and the daemon lets it look only every 50,000 objects (`settle_garbage_collection`), as messages make no cycles. Until
+A handler's `except ValueError as error: kept = error` creates a reference cycle of a few objects. The cycle keeps the
+message alive, and with it the whole pull response: a megabyte and more. Python's collector counts objects, and the
+daemon makes it run only every 50,000 objects (`settle_garbage_collection`), because messages create no cycles. Until
 then such garbage could take gigabytes. So this module watches the process's memory, and collects when it has grown by
-half, and by 64 MiB at least, since the last collection. Where memory does not grow, that costs nothing.
+half, and by at least 64 MiB, since the last collection. While memory does not grow, this costs nothing.
 
-Freed memory must also go back to the system. malloc would keep it, and the next look could not tell garbage from free
-memory: it would let the memory grow by half again and again.
+Freed memory must also be returned to the system. Otherwise malloc keeps it, the next check cannot distinguish garbage
+from free memory, and memory grows by half again and again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 TICK_SECONDS: Final = 0.1
-QUIET_TICK_SECONDS: Final = 0.25  # while the memory does not grow, so that an idle daemon is woken seldom
+QUIET_TICK_SECONDS: Final = 0.25  # while memory does not grow, to wake an idle daemon rarely
 NOTABLE_GROWTH_BYTES: Final = 1024 * 1024
 LEAST_GROWTH_BYTES: Final = 64 * 1024 * 1024
 _STATM: Final = Path("/proc/self/statm")
@@ -30,7 +30,7 @@ CAN_BE_WATCHED: Final = _STATM.exists()
 
 
 async def collect_as_memory_grows() -> None:
-    """Watch the memory until cancelled. On a system that does not show it, only wait to be cancelled."""
+    """Watch the memory until cancelled. If the system does not show it, only wait to be cancelled."""
     if not CAN_BE_WATCHED:
         await asyncio.get_running_loop().create_future()
     statm = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
@@ -55,7 +55,7 @@ def _resident_bytes(statm: int) -> int:
 
 
 def _trim() -> None:
-    """Call glibc's malloc_trim. Other C libraries do not have it, and return more memory by themselves."""
+    """Call glibc's malloc_trim. Other C libraries do not have it, and return more memory on their own."""
     import ctypes  # takes 0.7 MiB, which most processes never need
 
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

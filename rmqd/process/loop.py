@@ -1,4 +1,4 @@
-"""The event loop of a process, and the end of one."""
+"""The event loop of a process, and the process's exit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ log = structlog.get_logger(__name__)
 
 Result = TypeVar("Result")
 
-# Messages make no reference cycles, so Python's default of a look every 700 objects is wasteful; see also `garbage`.
+# Messages create no reference cycles, so Python's default of one collection per 700 objects is wasteful; see also
+# `garbage`.
 GC_THRESHOLD = 50_000 if CAN_BE_WATCHED else 2_000
 THREAD_PATIENCE_SECONDS = 0.5
 LEFTOVER_SECONDS = 1.0
@@ -40,9 +41,9 @@ def put_off_garbage_collection() -> None:
 
 
 def settle_garbage_collection() -> None:
-    """Turn the collector on after the start, with all objects so far frozen, so that it never scans them again.
+    """Turn the collector on after the start. All objects so far are frozen, so that it never scans them again.
 
-    They are not collected first: of 90,000 objects 900 are garbage by then, and scanning them would delay the first
+    They are not collected first: of 90,000 objects only 900 are garbage, and scanning them would delay the first
     message by 25 ms.
     """
     gc.freeze()
@@ -51,15 +52,15 @@ def settle_garbage_collection() -> None:
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """A new event loop, of uvloop."""
+    """Return a new event loop of uvloop."""
     return uvloop.new_event_loop()
 
 
 def run_in_loop(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run `main` in an event loop of its own, and wait for no thread afterwards.
+    """Run `main` in a new event loop, and do not wait for threads afterwards.
 
-    `asyncio.run` would join the threads of the default executor: one that hangs in a name lookup, or in what a
-    handler gave it, would delay the exit for good.
+    `asyncio.run` would join the threads of the default executor. If one of them hangs in a name lookup or in a
+    handler's code, the process would never exit.
     """
     loop = new_loop()
     asyncio.set_event_loop(loop)
@@ -70,7 +71,7 @@ def run_in_loop(main: Coroutine[Any, Any, Result]) -> Result:
 
 
 def close_loop(loop: asyncio.AbstractEventLoop, patience_seconds: float) -> None:
-    """Close a loop that has stopped: cancel the tasks that are left, and wait for them for at most this time."""
+    """Close a stopped loop: cancel the remaining tasks, and wait for them for at most this time."""
     leftover = asyncio.all_tasks(loop)
     for task in leftover:
         task.cancel()
@@ -82,15 +83,16 @@ def close_loop(loop: asyncio.AbstractEventLoop, patience_seconds: float) -> None
 def keep_running(loop: asyncio.AbstractEventLoop, is_over: Callable[[], bool]) -> None:
     """Run the loop until `is_over`. The code that makes it true also stops the loop.
 
-    Handlers run in this loop, and may stop it: by `loop.stop()`, or by a task that raises SystemExit or
-    KeyboardInterrupt, which asyncio lets out of the loop. Then the loop is run again, and goes on where it was. A
-    KeyboardInterrupt is raised if it may come from a terminal, which is so as long as no code handles SIGINT, such as
-    before the daemon takes over the signals.
+    Handlers run in this loop and may stop it, with `loop.stop()` or with a task that raises SystemExit or
+    KeyboardInterrupt, which asyncio passes out of the loop. The loop then runs again and continues where it was. A
+    KeyboardInterrupt is raised if it may come from a terminal. That is possible as long as no code handles SIGINT, for
+    example before the daemon installs its signal handlers.
     """
     while not is_over():
         try:
             loop.run_forever()
-        except Exception:  # no task's, as the loop keeps those: the loop itself cannot run, such as without descriptors
+        # the loop keeps exceptions of tasks, so the loop itself cannot run, for example without descriptors
+        except Exception:
             raise
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and _may_come_from_terminal():
@@ -122,7 +124,9 @@ async def _ended(tasks: set[asyncio.Task[Any]], patience_seconds: float) -> None
 
 
 def _take_note(task: asyncio.Task[Any]) -> BaseException | None:
-    """The exception that ended a task, or None. Taking it keeps asyncio from reporting it after the loop's end."""
+    """Return the exception that ended a task, or None. Reading it keeps asyncio from reporting it after the loop's
+    end.
+    """
     return task.exception() if task.done() and not task.cancelled() else None
 
 
@@ -132,10 +136,10 @@ def _may_come_from_terminal() -> bool:
 
 
 def leave(exit_code: int) -> None:
-    """Exit the process, without waiting for threads that would keep the interpreter from ending."""
+    """Exit the process without waiting for threads that would keep the interpreter alive."""
     others = [one for one in threading.enumerate() if one is not threading.main_thread() and not one.daemon]
     finish_writing()
-    # Flush what handlers printed, in a thread that may be left behind: the output may be a pipe that nobody reads.
+    # Flush the handlers' output in a thread that may be left behind: the output may be a pipe that is not read.
     flush = threading.Thread(target=_flush_output, name="rmqd.flush", daemon=True)
     flush.start()
     others.append(flush)

@@ -1,4 +1,4 @@
-"""The process's signals: SIGTERM and SIGINT ask for the end, SIGHUP for a reload."""
+"""The signals of the process: SIGTERM and SIGINT request a stop, SIGHUP a reload."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def signals_handled(on_stop: Callable[[signal.Signals], None], on_reload: Callable[[], None]) -> Iterator[None]:
-    """Call `on_stop` at every SIGTERM and SIGINT and `on_reload` at SIGHUP, from the running loop.
+    """Call `on_stop` at every SIGTERM and SIGINT, and `on_reload` at SIGHUP, from the running loop.
 
-    The handlers that were installed before are back when the block ends. A SIGHUP that came before is handled first.
+    The previous handlers are restored when the block ends. An earlier SIGHUP is handled first.
     """
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGHUP)}
@@ -31,5 +31,5 @@ def signals_handled(on_stop: Callable[[signal.Signals], None], on_reload: Callab
     finally:
         for number, handler in before.items():
             loop.remove_signal_handler(number)
-            # None stands for a handler that was not installed by Python; it cannot be restored from here.
+            # None stands for a handler that Python did not install, and cannot restore.
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)

@@ -49,7 +49,7 @@ class SdkWords(logging.Handler):
 
 
 def report_the_sdks_own_words() -> None:
-    """Log what the SDK logs as events of our own from now on."""
+    """Log the SDK's log records as rmqd events from now on."""
     sdk = logging.getLogger("opentelemetry")
     if not any(isinstance(handler, SdkWords) for handler in sdk.handlers):
         sdk.addHandler(SdkWords())
@@ -57,7 +57,7 @@ def report_the_sdks_own_words() -> None:
 
 
 class ReportingExporter(SpanExporter):
-    """Exports by OTLP over HTTP, as the variables OTEL_EXPORTER_OTLP_* say. Called in a thread of the SDK."""
+    """Exports with OTLP over HTTP, configured by the variables OTEL_EXPORTER_OTLP_*. Called in a thread of the SDK."""
 
     def __init__(self, exporter: SpanExporter | None = None) -> None:
         self._exporter = exporter or OTLPSpanExporter()
@@ -66,10 +66,10 @@ class ReportingExporter(SpanExporter):
         self._report_at = 0.0
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send spans. Those that the collector does not take are lost, which is logged once a minute."""
+        """Send spans. Spans that the collector does not accept are lost, which is logged once a minute."""
         try:
             result = self._exporter.export(spans)
-        except Exception as error:  # noqa: BLE001  the SDK would log it with whatever text it has
+        except Exception as error:  # noqa: BLE001  the SDK would log its unfiltered text
             logging.getLogger("opentelemetry.exporter").warning("%s: %s", type(error).__name__, error)
             result = SpanExportResult.FAILURE
         if result is not SpanExportResult.SUCCESS:
@@ -77,7 +77,7 @@ class ReportingExporter(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        """Cancel an export that is under way."""
+        """Cancel a running export."""
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
@@ -96,7 +96,7 @@ class ReportingExporter(SpanExporter):
 
 
 def _secrets() -> tuple[str, ...]:
-    """The values of headers in every form: as given, as sent, and as errors show them. Longest first."""
+    """Return the values of headers in all forms: as given, as sent, and as shown in errors. Longest first."""
     found = set()
     for name in _SECRET_VARIABLES:
         text = os.environ.get(name, "")

@@ -1,6 +1,6 @@
-"""Imports structlog in a way that hides rich from it. Import this module before structlog in every main program.
+"""Imports structlog without rich. Import this module before structlog in every main program.
 
-structlog uses rich for tracebacks if it is installed, and importing rich takes as long as all the rest of a start.
+structlog uses rich for tracebacks if it is installed. Importing rich takes as long as the rest of the start.
 """
 
 from __future__ import annotations

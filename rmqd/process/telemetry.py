@@ -1,7 +1,7 @@
 """OpenTelemetry: a span for every handler call, in the trace of the message's producer.
 
-The extra `rmqd[otel]` has what this module imports; only a configuration with `tracing.opentelemetry` reaches it. Where
-spans go, and which ones, is said by OpenTelemetry's own environment variables. Attributes are those of the messaging
+The extra `rmqd[otel]` installs the imports of this module, which is only used with `tracing.opentelemetry`.
+OpenTelemetry's own environment variables choose the spans and their destination. Attributes follow the messaging
 conventions (https://opentelemetry.io/docs/specs/semconv/messaging/rocketmq/).
 """
 
@@ -40,19 +40,19 @@ CLOSE_SECONDS: Final = 3.0
 
 
 class Telemetry:
-    """The spans of this process. `close` sends those that are left."""
+    """The spans of this process. `close` sends the remaining ones."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
         self._tracer = provider.get_tracer("rmqd", __version__)
 
     def hook(self, options: ConsumerOptions) -> Hook:
-        """The hook that makes a group's spans."""
+        """Return the hook that creates a group's spans."""
         spans = GroupSpans(self._tracer, options)
         return Hook(HOOK_NAME, spans.begin, spans.end)
 
     async def close(self) -> None:
-        """Send the spans that are left, within 3 s."""
+        """Send the remaining spans, within 3 s."""
         loop = asyncio.get_running_loop()
         flushed = loop.create_future()
 
@@ -60,10 +60,10 @@ class Telemetry:
             try:
                 self._provider.force_flush()
             finally:
-                with contextlib.suppress(RuntimeError):  # the loop has ended, and nothing waits for this
+                with contextlib.suppress(RuntimeError):  # the loop has ended, and no task waits for this
                     loop.call_soon_threadsafe(flushed.cancel)
 
-        # a daemon thread, so that a collector that does not answer cannot keep the process from ending
+        # a daemon thread, so that a collector that does not respond cannot keep the process alive
         threading.Thread(target=flush, name="rmqd.telemetry.flush", daemon=True).start()
         _, waiting = await asyncio.wait((flushed,), timeout=CLOSE_SECONDS)
         if waiting:
@@ -71,9 +71,9 @@ class Telemetry:
 
 
 def start_telemetry() -> Telemetry:
-    """Have the spans of this process exported as the variables OTEL_* say, those of handlers too.
+    """Start exporting the spans of this process, including handlers' own spans, as the variables OTEL_* configure.
 
-    If a tracer provider is set already, such as by `opentelemetry-instrument`, it is used.
+    An existing tracer provider is used, for example from `opentelemetry-instrument`.
     """
     former = trace.get_tracer_provider()
     if isinstance(former, TracerProvider):
@@ -87,17 +87,17 @@ def start_telemetry() -> Telemetry:
 
 
 def _resource() -> Resource:
-    """The attributes of this process that every span has. The user's OTEL_* variables win over ours."""
+    """Return the process's attributes for every span. The user's OTEL_* variables override them."""
     whole = Resource({HOST_NAME: os.uname().nodename, PROCESS_PID: os.getpid()}).merge(Resource.create())
     is_named = not str(whole.attributes[SERVICE_NAME]).startswith("unknown_service")
     return whole if is_named else whole.merge(Resource({SERVICE_NAME: "rmqd"}))
 
 
 class GroupSpans:
-    """A group's spans: one for each handler call, which the handler runs in.
+    """A group's spans: one for each handler call, which runs inside it.
 
-    The call for one message is in the trace of who sent it; that for several begins a trace of its own, and is linked
-    to each sender's.
+    A call with one message belongs to the trace of the message's sender. A call with several messages starts a new
+    trace, linked to each sender's trace.
     """
 
     def __init__(self, tracer: trace.Tracer, options: ConsumerOptions) -> None:
@@ -112,7 +112,7 @@ class GroupSpans:
         }
 
     def begin(self, batch: Batch, context: HookContext) -> None:
-        """Start the span of a call, and let the handler run in it."""
+        """Start the span of a call. The handler runs inside it."""
         first = batch[0]
         attributes = self._attributes | {
             "messaging.consumer.group.name": context.group,
@@ -135,7 +135,7 @@ class GroupSpans:
         context.values[HOOK_NAME] = span, token
 
     def end(self, batch: Batch, context: HookContext) -> None:
-        """End the span, with what became of the messages."""
+        """End the span with the results of the messages."""
         found: tuple[trace.Span, Any] | None = context.values.get(HOOK_NAME)
         if found is None:
             return
@@ -160,8 +160,8 @@ class GroupSpans:
             error_type = "timeout" if is_late else "cancelled"
         elif context.outcome == "failed" and error is not None:
             error_type = _name_of(type(error))
-            # like `record_exception`, but safe for texts that fail or cannot be encoded: one of these would make the
-            # export of all spans in its batch fail
+            # like `record_exception`, but safe for texts that raise or cannot be encoded: one of these would make the
+            # export of its whole batch of spans fail
             span.add_event(
                 "exception",
                 {
@@ -178,7 +178,7 @@ class GroupSpans:
 
 
 def _message_attributes(message: Message) -> dict[str, AttributeValue]:
-    """The attributes of a call that handles one message."""
+    """Return the attributes of a call with one message."""
     attributes: dict[str, AttributeValue] = {"messaging.message.id": message.msg_id}
     if message.tags:
         attributes["messaging.rocketmq.message.tag"] = message.tags

@@ -1,6 +1,6 @@
-"""A child process that runs code of others: it may crash, hang, and start processes of its own.
+"""A child process that runs foreign code: it may crash, hang, and start processes.
 
-Where it crashes or hangs, it writes the stacks of its threads to a file, its *fault file*.
+If it crashes or hangs, it writes the stacks of its threads to a file, its *fault file*.
 """
 
 from __future__ import annotations
@@ -24,37 +24,38 @@ from rmqd.process.channel import ChildAnswer, ChildChannel, Request
 from rmqd.process.child import ChildProcess
 
 WHERE_SIGNAL: Final = signal.SIGUSR2
-"""Has the process write down where all its threads are."""
-LEFT_OPEN_SECONDS: Final = 0.5  # for answers on their way, where the process ended and one that it started goes on
-WHERE_SECONDS: Final = 2.0  # for a process that hangs to write down where it is
+"""Makes the process write the stacks of all its threads."""
+# for responses in transit, if the process has ended but a process that it started still runs
+LEFT_OPEN_SECONDS: Final = 0.5
+WHERE_SECONDS: Final = 2.0  # for a hung process to write its stacks
 HOW_SECONDS: Final = 30.0  # for a process that has closed its socket to end
 _LOOK_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class NotUsable:
-    """The handler cannot be made, started, called or stopped, whatever the messages: what its process answers then."""
+    """The response of a process whose handler cannot be created, started, called or stopped, regardless of messages."""
 
     reason: str
 
     @classmethod
     def of(cls, error: Exception) -> Self:
-        """The answer for what was raised as the handler was made or started."""
+        """Return the response for an exception during the handler's creation or start."""
         return cls("; ".join(map(str, error.problems)) if isinstance(error, ConfigError) else describe(error))
 
 
 class WatchedChild(ChildProcess[None]):
-    """A running child with a fault file. Made by `begin_watched`; `dispose` ends it, and must be called."""
+    """A running child with a fault file. Created by `begin_watched`; the caller must end it with `dispose`."""
 
     own_group = True
     fault_file: Path
     reading: asyncio.Task[int]
-    """Ends with the process, and with its exit code."""
+    """Ends with the process, and returns its exit code."""
     _watching: asyncio.Task[None]
 
     @classmethod
     async def begin_watched(cls, command: Sequence[str]) -> Self:
-        """Start `python -m COMMAND DESCRIPTOR`, and receive its answers until it ends. Raises OSError."""
+        """Start `python -m COMMAND DESCRIPTOR`, and receive its responses until it ends. Raises OSError."""
         process = await cls.start(command)
         descriptor, path = tempfile.mkstemp(prefix="rmqd-faults-")
         os.close(descriptor)
@@ -64,35 +65,37 @@ class WatchedChild(ChildProcess[None]):
         return process
 
     async def kill_and_tell(self) -> None:
-        """Have a process that hangs write down the stacks of its threads, and kill it."""
+        """Make a hung process write the stacks of its threads, and kill it."""
         try:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, WHERE_SIGNAL)
             deadline = time.monotonic() + WHERE_SECONDS
             size, last = 0, -1
-            while (not size or size != last) and time.monotonic() < deadline:  # until it has written all
+            while (not size or size != last) and time.monotonic() < deadline:  # until it has written everything
                 await asyncio.sleep(_LOOK_SECONDS)
                 size, last = self.fault_file.stat().st_size, size
         finally:
             self.kill()
 
     def faults(self) -> str:
-        """The stacks that it wrote down; empty where there was no fault."""
+        """Return the stacks that it wrote; empty if there was no fault."""
         return self.fault_file.read_text(errors="replace")
 
     async def how(self) -> str:
-        """How the process ended: its socket is closed, so that it did, or does so soon."""
+        """Return how the process ended. Its socket is closed, so it has ended or will end soon."""
         done, _ = await asyncio.wait((self.reading,), timeout=HOW_SECONDS)
         return how_it_ended(self.reading.result()) if done else "closed its socket to rmqd"
 
     async def dispose(self) -> None:
-        """Kill the process, with those that it started, if it runs; remove what it left."""
+        """Kill the process and its child processes, if they run. Remove its files."""
         self.kill()
         await asyncio.wait((self.reading, self._watching))
         self.fault_file.unlink(missing_ok=True)
 
     async def _close_what_is_left(self) -> None:
-        """Kill what the process has started once it has ended: that may hold the socket open, and so hide the end."""
+        """When the process has ended, kill the processes that it started: they may hold the socket open, which hides
+        the end.
+        """
         await self._process.wait()
         await asyncio.wait((self.reading,), timeout=LEFT_OPEN_SECONDS)
         self.kill()
@@ -102,7 +105,7 @@ class WatchedChild(ChildProcess[None]):
 
 
 class WatchedOrder(Protocol):
-    """What a child is told by its first request, whatever else that says."""
+    """The part of a child's first request that every watched child needs."""
 
     @property
     def import_path(self) -> tuple[str, ...]:
@@ -117,9 +120,10 @@ Order = TypeVar("Order", bound=WatchedOrder)
 
 
 async def first_order(channel: ChildChannel, kind: type[Order]) -> tuple[int, Order] | None:
-    """In the child: the number of the first request, and its order, whose fault file and import path hold from here on.
+    """In the child: return the number of the first request and its specification. Its fault file and import path then
+    apply.
 
-    None where the parent is gone, or wants something else.
+    None if the parent has ended or requests something else.
     """
     first = await channel.receive()
     if not isinstance(first, Request) or not isinstance(first.argument, kind):
@@ -131,22 +135,22 @@ async def first_order(channel: ChildChannel, kind: type[Order]) -> tuple[int, Or
 
 
 async def answer_not_usable(channel: ChildChannel, number: int, error: Exception) -> None:
-    """In the child: tell why its handler cannot be made or started, as the last answer."""
+    """In the child: send the reason why its handler cannot be created or started, as the last response."""
     channel.post(ChildAnswer(number, NotUsable.of(error)))
     await channel.close()
 
 
 def _write_down_faults(path: str) -> None:
-    """Have a crash, and WHERE_SIGNAL, write the stacks of all threads to the fault file."""
+    """Make a crash, and WHERE_SIGNAL, write the stacks of all threads to the fault file."""
     descriptor = os.open(path, os.O_WRONLY)  # open until the end
     faulthandler.enable(descriptor)
     faulthandler.register(WHERE_SIGNAL, descriptor)
 
 
 def how_it_ended(code: int) -> str:
-    """An exit code in words."""
+    """Return an exit code in words."""
     if code >= 0:
         return f"ended with exit code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-    memory = " (the kernel does that where memory runs out)" if -code == signal.SIGKILL else ""
+    memory = " (the kernel does this if memory runs out)" if -code == signal.SIGKILL else ""
     return f"was killed by {name}{memory}"

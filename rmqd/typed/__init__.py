@@ -1,14 +1,14 @@
-"""Typed handlers: functions of a decoded body, as `@rmqd.handler(json=Order)` marks them.
+"""Typed handlers: functions of a decoded body, marked with `@rmqd.handler(json=Order)`.
 
-`rmqd.plugins` makes a handler of one. What is wrong with its annotations, or not installed, is a HandlerFormError,
-which becomes a problem of the configuration.
+`rmqd.plugins` makes handlers of them. Wrong annotations and missing packages raise HandlerFormError, which becomes a
+configuration problem.
 
     decorator       `handler` and the object that it makes of a function
-    callables       how functions, methods, partials and objects are inspected; all plugins use it
-    annotations     what annotations stand for: evaluated one by one
-    dependencies    what functions depend on: made once per process, and closed at its end
-    form            which parameter of a function gets what
-    avro            records of Avro
-    decoders        bodies to values, and what is wrong with a body
-    calls           the batches of a group as calls of the function, and what becomes of each message
+    callables       inspects functions, methods, partials and objects; all plugins use it
+    annotations     the meaning of annotations, which are evaluated one by one
+    dependencies    dependencies of functions: created once per process, and closed at its end
+    form            the arguments of a function's parameters
+    avro            Avro records
+    decoders        decodes bodies, and explains invalid ones
+    calls           calls the function for a group's batches, and decides about each message
 """

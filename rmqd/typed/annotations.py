@@ -1,4 +1,4 @@
-"""The types that annotations of a function's parameters stand for."""
+"""The types in the annotations of a function's parameters."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ class AnnotationError(ValueError):
 
 
 def hint_of(target: Callable[..., Any], parameter: inspect.Parameter, names: Mapping[str, Any] | None = None) -> Any:
-    """The type in a parameter's annotation, with what `Annotated` adds to it; `Parameter.empty` without annotation.
+    """Return the type in a parameter's annotation, including the extras of `Annotated`; `Parameter.empty` without
+    annotation.
 
-    `names` are further ones that it may use, beside the globals of the function's module. Other annotations of the
-    function are left alone: they may use names that are imported for type checkers only. Raises AnnotationError.
+    Besides the globals of the function's module, the annotation may use `names`. The function's other annotations are
+    not evaluated, because they may use names that are only imported for type checkers. Raises AnnotationError.
     """
     return _evaluated(target, parameter.name, parameter.annotation, names)
 
 
 def without_extras(hint: Any) -> Any:
-    """The type in a hint, without what `Annotated` adds to it."""
+    """Return the type in a hint, without the extras of `Annotated`."""
     return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
 
 
 def returned_by(function: Callable[..., Any]) -> Any:
-    """The type that a callable says to return, a class itself; Any if it does not say. Raises AnnotationError."""
+    """Return the declared return type of a callable, or a class itself; Any if not declared. Raises AnnotationError."""
     if inspect.isclass(function):
         return function
     try:
         hint = inspect.signature(function).return_annotation
-    except (ValueError, TypeError):  # a builtin without one
+    except (ValueError, TypeError):  # a builtin without a signature
         return Any
     return Any if hint is inspect.Signature.empty else _evaluated(function, "return", hint)
 

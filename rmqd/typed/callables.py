@@ -1,6 +1,6 @@
-"""How rmqd inspects callables: functions, methods, partials, classes and objects with `__call__`.
+"""Inspects callables: functions, methods, partials, classes and objects with `__call__`.
 
-Handlers, decoders and all other plugins are inspected here, so that one form means the same for each of them.
+Handlers, decoders and all other plugins use this module, so that they accept the same forms.
 """
 
 from __future__ import annotations
@@ -15,27 +15,32 @@ _BY_PLACE: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIO
 
 
 def function_of(target: Callable[..., Any]) -> Any:
-    """The routine that runs when a callable is called: what makes a class's instances, `__call__` of an object."""
+    """Return the routine that runs when a callable is called: for a class its constructor, for an object its
+    `__call__`.
+    """
     while isinstance(target, functools.partial):
         target = target.func
     if inspect.isclass(target):
         return target.__init__ if inspect.isfunction(target.__init__) else target.__new__
-    return target if inspect.isroutine(target) else getattr(target, "__call__", target)  # noqa: B004 - its code is asked for
+    return target if inspect.isroutine(target) else getattr(target, "__call__", target)  # noqa: B004 - its code is needed
 
 
 def is_async(target: Callable[..., Any]) -> bool:
-    """Whether calling it gives a coroutine."""
-    return any(inspect.iscoroutinefunction(one) for one in (target, function_of(target)))  # itself: an AsyncMock
+    """Return whether a call returns a coroutine."""
+    # the target itself may be an AsyncMock
+    return any(inspect.iscoroutinefunction(one) for one in (target, function_of(target)))
 
 
 def yields(target: Callable[..., Any]) -> bool:
-    """Whether it is a generator function: calling one runs nothing of it."""
+    """Return whether the callable is a generator function: calling it runs none of its code."""
     function = function_of(target)
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 def parameters_of(target: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters that are left for a call. A builtin without a signature is taken to have one, by place."""
+    """Return the parameters that remain for a call. A builtin without a signature counts as having one positional
+    parameter.
+    """
     try:
         return list(inspect.signature(target).parameters.values())
     except (ValueError, TypeError):
@@ -43,9 +48,9 @@ def parameters_of(target: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def room(target: Callable[..., Any], named: Collection[str] = ()) -> tuple[int, int]:
-    """How many positional arguments a callable needs, and takes.
+    """Return how many positional arguments a callable needs, and how many it takes.
 
-    Raises ValueError if it needs keyword-only ones other than `named`.
+    Raises ValueError if it needs keyword-only arguments other than `named`.
     """
     parameters = parameters_of(target)
     positional = [one for one in parameters if one.kind in _BY_PLACE]
@@ -56,15 +61,15 @@ def room(target: Callable[..., Any], named: Collection[str] = ()) -> tuple[int, 
         if one.kind is one.KEYWORD_ONLY and one.default is one.empty and one.name not in named
     ]
     if missing:
-        raise ValueError(f"needs arguments by name that nobody gives: {', '.join(missing)}")
+        raise ValueError(f"needs keyword arguments that are not passed: {', '.join(missing)}")
     takes_any = any(one.kind is one.VAR_POSITIONAL for one in parameters)
     return len(required), max(len(positional), 1) if takes_any else len(positional)
 
 
 def options_parameter(target: Callable[..., Any], place: int) -> inspect.Parameter | None:
-    """The parameter that gets the options: the one called `options`, or the one at `place` if it has no default.
+    """Return the parameter for the options: the one called `options`, or the one at `place` if it has no default.
 
-    `place` counts from 0, and the parameters before it get something else. A default is the author's own value.
+    `place` counts from 0; the parameters before it have other arguments. A default is the author's own value.
     """
     bound = target.keywords if isinstance(target, functools.partial) else {}
     parameters = [one for one in parameters_of(target) if one.name not in bound]
@@ -77,7 +82,7 @@ def options_parameter(target: Callable[..., Any], place: int) -> inspect.Paramet
 
 
 def owner_of_unbound(target: Any) -> str:
-    """The name of the class of a method that was taken from the class, and so lacks its object; "" otherwise."""
+    """Return the class name of a method that was taken from its class, and so lacks its object; "" otherwise."""
     function = inspect.unwrap(target) if inspect.isroutine(target) and not inspect.ismethod(target) else None
     owner, _, name = getattr(function, "__qualname__", "").rpartition(".")
     if not inspect.isfunction(function) or not owner or owner.endswith("<locals>"):
@@ -87,5 +92,5 @@ def owner_of_unbound(target: Any) -> str:
         holder = getattr(holder, part, None)
     if isinstance(holder, type):
         return "" if isinstance(inspect.getattr_static(holder, name, None), staticmethod) else owner
-    first = next(iter(parameters_of(target)), None)  # a class inside of a function cannot be looked up
+    first = next(iter(parameters_of(target)), None)  # a class inside a function cannot be looked up
     return owner if first is not None and first.name == "self" else ""

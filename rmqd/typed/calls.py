@@ -1,4 +1,4 @@
-"""Calls a typed handler's function for the messages of a batch, and decides what becomes of each of them."""
+"""Calls a typed handler's function for the messages of a batch, and decides about each of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rmqd.typed.decoders import Decoder
 from rmqd.typed.decorator import OnInvalid
 from rmqd.typed.form import Form, Source
 
-_HANDLED: Final = Decision(Outcome.ACK)  # of a call that returned; a decision only while further calls follow
+_HANDLED: Final = Decision(Outcome.ACK)  # decision after a call that returned, while further calls follow
 _OUTCOMES: Final[Mapping[OnInvalid, Outcome]] = {
     "dead_letter": Outcome.DEAD_LETTER,
     "retry": Outcome.RETRY,
@@ -31,15 +31,15 @@ _OUTCOMES: Final[Mapping[OnInvalid, Outcome]] = {
 }
 
 Call = tuple[Any, dict[str, Any]]
-"""The payload, or the payloads of a batch, and the arguments by name."""
+"""The payload, or the payloads of a batch, and the keyword arguments."""
 
 
 class TypedCalls:
-    """A function of payloads, as rmqd calls a handler: with batches.
+    """A function of payloads, in the form of a handler that takes batches.
 
-    A function of one payload is called for one message after the other, and owns that part of the batch. What it raises
-    is about that message alone, and the next ones are handled all the same; in an orderly group they wait, and are
-    handed out again behind it.
+    A function of one payload is called for one message after the other, and owns that part of the batch. Its exceptions
+    concern only that message, and the next ones are still handled. In an orderly group the next ones wait, and are
+    handled again after it.
     """
 
     def __init__(
@@ -53,8 +53,9 @@ class TypedCalls:
         *,
         is_async: bool,
     ) -> None:
-        """`constants` are the arguments that are the same in each call; read when one begins. `check` raises RmqdError
-        for a result that the function should have run."""
+        """`constants` are the arguments that are the same in each call; read when a call starts. `check` raises
+        RmqdError if the function returned something that it should have run.
+        """
         self._function = function
         self._check = check
         self._is_async = is_async
@@ -67,7 +68,7 @@ class TypedCalls:
         )
 
     def handler(self) -> Callable[[Batch], Any]:
-        """The function that takes batches. It raises what the author's raises about all that is not decided."""
+        """Return the function that takes batches. It raises the exceptions that apply to all undecided messages."""
         function, check = self._function, self._check
 
         @functools.wraps(function)
@@ -97,24 +98,26 @@ class TypedCalls:
 
 
 class _Course:
-    """One batch, from its first call to its last. At any time what is decided about it holds if the calls end there."""
+    """The handling of one batch. At any time, its decisions are valid if no further call follows."""
 
     def __init__(self, calls: TypedCalls, batch: Batch, is_cut_off: Callable[[], bool]) -> None:
-        """`is_cut_off` tells whether the call of rmqd is past its deadline, though the function may have returned."""
+        """`is_cut_off` returns whether rmqd's call has expired, although the function may have returned."""
         self._calls = calls
         self._batch = batch.undecided()
-        self._part = self._batch  # what the function has
+        self._part = self._batch  # the messages of the running call
         self._is_cut_off = is_cut_off
 
     def calls(self) -> Iterator[Call]:
-        """What to call the function with, one call after the other."""
+        """Yield the arguments of one call after the other."""
         return self._whole() if self._calls.per_batch else self._one_by_one()
 
     def goes_on_after(self, error: BaseException) -> bool:
-        """Note what a call raised, if it is about one of several messages; False if it is to be raised on."""
+        """Record the exception of a call about one of several messages. Returns False if the exception must be
+        raised.
+        """
         if self._part is self._batch or self._is_cut_off():
             return False
-        if isinstance(error, RmqdError) or not isinstance(error, Exception):  # the end of all calls
+        if isinstance(error, RmqdError) or not isinstance(error, Exception):  # they end all calls
             return False
         self._part.decide(0, replace(decision_of(error), error=error))
         return True
@@ -122,14 +125,14 @@ class _Course:
     def _one_by_one(self) -> Iterator[Call]:
         batch = self._batch
         for index in range(1, len(batch)):
-            batch.decide(index, AGAIN)  # until its call begins
+            batch.decide(index, AGAIN)  # until its call starts
         for index in range(len(batch)):
             if len(batch) > 1:
                 batch.overrule(index, None)
                 self._part = batch.part([index])
             try:
                 payload = self._calls.decoder.payload(batch[index])
-            except Exception as error:  # noqa: BLE001  whatever a decoder raises is about its message
+            except Exception as error:  # noqa: BLE001  any exception of a decoder concerns its message
                 self._part.decide(0, self._refused(error))
             else:
                 if self._is_cut_off():
@@ -142,7 +145,7 @@ class _Course:
                 return
             if batch.ends_at(index):
                 break
-        # the batch returns: middleware around it may still fail, and then its exception applies to these messages
+        # the batch returns, but middleware around it may still fail: then its exception applies to these messages
         for index in [index for index, decision in batch.decisions().items() if decision is _HANDLED]:
             batch.overrule(index, None)
 
@@ -165,7 +168,7 @@ class _Course:
         return {**self._calls.constants, **{name: values[source] for name, source in self._calls.varying}}
 
     def _refused(self, error: Exception) -> Decision:
-        """What an error of the decoder means. Raises RmqdError: the decoder is of no use."""
+        """Return the decision for an error of the decoder. Raises RmqdError if the decoder is unusable."""
         if isinstance(error, InvalidPayloadError):
             return Decision(self._calls.invalid, reason=str(error), error=error)
         if isinstance(error, RmqdError):

@@ -1,4 +1,4 @@
-"""What typed handlers depend on: objects that are made once per process, and closed at its end."""
+"""Dependencies of typed handlers: objects that are created once per process, and closed at its end."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from rmqd.typed.decorator import Depends
 
 
 class DependencyError(ValueError):
-    """A dependency cannot be made as it is written. The text says what is wrong, and what is accepted."""
+    """A dependency is invalid. The text gives the problem and the expected form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """A function that makes what a parameter gets, and what it depends on itself, by its parameters."""
+    """A function that creates a parameter's object, and the dependencies of its parameters."""
 
     make: Callable[..., Any]
     needs: Mapping[str, Dependency]
     takes_options: bool
 
     def takers_of_options(self) -> Iterator[Callable[..., Any]]:
-        """The functions that take the handler's options: its own, and those of what it depends on."""
+        """Yield the functions that take the handler's options: this one, and its dependencies' functions."""
         if self.takes_options:
             yield self.make
         for one in self.needs.values():
@@ -36,18 +36,18 @@ class Dependency:
 
 
 def dependency_of(hint: Any, parameter: inspect.Parameter, behind: tuple[Any, ...] = ()) -> Dependency | None:
-    """What the annotation or the default of a parameter says to depend on. Raises DependencyError.
+    """Return the dependency in the annotation or the default of a parameter, or None. Raises DependencyError.
 
-    `behind` are the functions that it is made for.
+    `behind` are the functions whose dependency it is.
     """
     if (depends := _depends(hint, parameter)) is None:
         return None
     make = depends.make or (typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint)
     where = f"the parameter {parameter.name} depends on {getattr(make, '__name__', make)!r}"
     if not callable(make):
-        raise DependencyError(f"{where}; accepted: Depends(function) or Depends(class)")
+        raise DependencyError(f"{where}; expected Depends(function) or Depends(class)")
     if make in behind:
-        raise DependencyError(f"{where}, which depends on it; accepted: functions without a circle")
+        raise DependencyError(f"{where}, which depends on it; expected functions without a circle")
     needs: dict[str, Dependency] = {}
     takes_options = False
     for inner in _parameters(make):
@@ -56,14 +56,14 @@ def dependency_of(hint: Any, parameter: inspect.Parameter, behind: tuple[Any, ..
                 hint_of(make, inner) if inspect.isroutine(make) else inner.annotation, inner, (*behind, make)
             )
         except AnnotationError as error:
-            raise DependencyError(f"{where}: {error}; accepted: a type that can be imported when rmqd runs") from None
+            raise DependencyError(f"{where}: {error}; expected a type that can be imported at runtime") from None
         if found is not None:
             needs[inner.name] = found
         elif inner.name == "options":
             takes_options = True
         elif inner.default is inner.empty:
             accepted = "Annotated[..., Depends(...)], the name options, or a default"
-            raise DependencyError(f"{where}, whose parameter {inner.name} gets nothing; accepted: {accepted}")
+            raise DependencyError(f"{where}, whose parameter {inner.name} has no argument; expected {accepted}")
     return Dependency(make, needs, takes_options)
 
 
@@ -71,7 +71,9 @@ class Dependencies:
     """The objects that one handler depends on, in this process."""
 
     def __init__(self, wanted: Mapping[str, Dependency], options: Any, *, in_loop: bool) -> None:
-        """`wanted` are dependencies by the parameters of the handler; `in_loop`: synchronous ones are made there."""
+        """`wanted` are the dependencies by parameter of the handler. With `in_loop`, synchronous ones run in the event
+        loop.
+        """
         self.values: dict[str, Any] = {}
         self._wanted = wanted
         self._options = options
@@ -80,7 +82,7 @@ class Dependencies:
         self._made: dict[Callable[..., Any], Any] = {}
 
     async def open(self) -> None:
-        """Make them. Raises what their functions raise; those that were made are closed then."""
+        """Create the objects. If a function raises, the objects created so far are closed."""
         try:
             for name, dependency in self._wanted.items():
                 self.values[name] = await self._object(dependency)
@@ -89,7 +91,7 @@ class Dependencies:
             raise
 
     async def close(self) -> None:
-        """Close them, the last one first. Raises what that raises, once all were closed."""
+        """Close the objects, the last one first. Raises after all are closed."""
         await self._stack.aclose()
 
     async def _object(self, dependency: Dependency) -> Any:
@@ -103,7 +105,7 @@ class Dependencies:
 
     async def _make(self, make: Callable[..., Any], named: dict[str, Any]) -> Any:
         inner = inspect.unwrap(make)
-        is_decorated = inner is not make  # by contextlib's, for instance
+        is_decorated = inner is not make  # for instance with contextlib's decorators
         if inspect.isasyncgenfunction(inner):
             opened: AbstractAsyncContextManager[Any] = (make if is_decorated else asynccontextmanager(make))(**named)
             return await self._stack.enter_async_context(opened)
@@ -138,6 +140,6 @@ def _depends(hint: Any, parameter: inspect.Parameter) -> Depends | None:
 def _parameters(make: Callable[..., Any]) -> Iterator[inspect.Parameter]:
     try:
         parameters = inspect.signature(make).parameters.values()
-    except (ValueError, TypeError):  # a builtin without one
+    except (ValueError, TypeError):  # a builtin without a signature
         return
     yield from (one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD))

@@ -1,4 +1,4 @@
-"""Which parameter of a typed handler's function gets what."""
+"""The arguments of a typed handler's parameters."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from rmqd.typed.dependencies import Dependency, DependencyError, dependency_of
 from rmqd.wire.messages.message import Message
 
 Source = Literal["message", "messages", "batch", "options", "connection"]
-"""`message`: that of the payload; `messages`: those of the payloads; `batch`: these as a part of the batch;
-`options`: the handler's own, from the configuration; `connection`: that of the transaction of the call."""
+"""`message`: the payload's message; `messages`: the payloads' messages; `batch`: these as a part of the batch;
+`options`: the handler's options; `connection`: the connection of the call's transaction.
+"""
 
 _EMPTY: Final = inspect.Parameter.empty
 _LISTS: Final = (list, Sequence)
@@ -27,12 +28,12 @@ _BY_PLACE: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIO
 
 
 class HandlerFormError(ValueError):
-    """A typed handler cannot be called as it is written. The text says what is wrong, and what is accepted."""
+    """A typed handler cannot be called. The text gives the problem and the expected form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a function is called: with the payload first, and with the others by name."""
+    """How a function is called: the payload is the first argument, the others are keyword arguments."""
 
     per_batch: bool
     """Whether it takes the payloads of a whole batch at once."""
@@ -40,20 +41,22 @@ class Form:
     dependencies: Mapping[str, Dependency]
 
     def named(self, source: Source) -> str | None:
-        """The parameter that gets this, if one does."""
+        """Return the parameter with this source; None if there is none."""
         return next((name for name, one in self.others.items() if one == source), None)
 
 
 def form_of(handler: TypedHandler, target: Any, *, is_bound: bool) -> Form:
-    """The form of a typed handler whose bodies become a `target`, which is Any where that is not known.
+    """Return the form of a typed handler whose bodies become a `target`; Any if unknown.
 
-    A method that is not `is_bound` has `self` first. Raises HandlerFormError.
+    The first parameter of a method that is not `is_bound` is `self`. Raises HandlerFormError.
     """
     parameters = list(inspect.signature(handler.function).parameters.values())
     if not is_bound:
         parameters = parameters[1:]
     if not parameters or parameters[0].kind not in _BY_PLACE:
-        raise HandlerFormError("the typed handler takes no payload; accepted: a function whose first parameter is one")
+        raise HandlerFormError(
+            "the typed handler takes no payload; expected a function whose first parameter is the payload"
+        )
     payload, *rest = parameters
     per_batch = _takes_list(handler, payload, target)
     dependencies = {one.name: found for one in rest if (found := _dependency(handler, one)) is not None}
@@ -62,14 +65,14 @@ def form_of(handler: TypedHandler, target: Any, *, is_bound: bool) -> Form:
     for name in [name for name, one in dependencies.items() if one.make is offset_connection]:
         if not is_async(handler.function):
             what = f"the parameter {name} gets the connection of the group's offset store"
-            raise HandlerFormError(f"{what}, in a synchronous handler; accepted: async def")
-        others[name] = "connection"  # another one in each call
+            raise HandlerFormError(f"{what}, in a synchronous handler; expected async def")
+        others[name] = "connection"  # a different one in each call
         del dependencies[name]
     return Form(per_batch, others, dependencies)
 
 
 def name_of(target: Any) -> str:
-    """A type as people write it: a union by its members, without what is annotated beside them."""
+    """Return a type as it is written in source: a union as its members, `Annotated` without its extras."""
     origin, arguments = typing.get_origin(target), typing.get_args(target)
     if origin is Annotated:
         return name_of(arguments[0])
@@ -87,13 +90,13 @@ def _takes_list(handler: TypedHandler, parameter: inspect.Parameter, target: Any
         return True
     if _fits(target, hint):
         return False
-    what = f"the parameter {parameter.name} is annotated as {name_of(hint)}, and the decorator makes {name_of(target)}"
+    what = f"the parameter {parameter.name} is annotated as {name_of(hint)}, but the decorator makes {name_of(target)}"
     accepted = f"{parameter.name}: {name_of(target)}, or list[{name_of(target)}] for the payloads of a batch"
-    raise HandlerFormError(f"{what}; accepted: {accepted}")
+    raise HandlerFormError(f"{what}; expected {accepted}")
 
 
 def _fits(target: Any, hint: Any) -> bool:
-    """Whether a value of the type `target` may be given where `hint` is written."""
+    """Return whether a value of type `target` is valid for a parameter with this hint."""
     if hint is Any or target is Any or hint == target:
         return True
     is_plain = inspect.isclass(hint) and inspect.isclass(target) and not typing.get_args(hint)
@@ -109,7 +112,7 @@ def _others(
         source = _source(handler, parameter, per_batch, is_second=place == 0)
         if source is not None:
             if parameter.kind is parameter.POSITIONAL_ONLY:
-                raise HandlerFormError(f"the parameter {parameter.name} stands before a `/`; accepted: without the `/`")
+                raise HandlerFormError(f"the parameter {parameter.name} is positional-only; remove the `/`")
             yield parameter.name, source
         elif parameter.default is _EMPTY:
             raise HandlerFormError(_unclear(parameter, per_batch))
@@ -130,10 +133,10 @@ def _source(handler: TypedHandler, parameter: inspect.Parameter, per_batch: bool
 
 
 def _unclear(parameter: inspect.Parameter, per_batch: bool) -> str:
-    message = "list[Message] for the messages of the payloads" if per_batch else "Message for that of the payload"
-    lacks = "no annotation" if parameter.annotation is _EMPTY else "an annotation that says nothing to rmqd"
+    message = "list[Message] for the messages of the payloads" if per_batch else "Message for the payload's message"
+    lacks = "no annotation" if parameter.annotation is _EMPTY else "an annotation that rmqd does not support"
     others = "Batch for the messages of the call, Annotated[..., Depends(...)], the name options, or a default"
-    return f"the parameter {parameter.name} has {lacks}; accepted: {message}, {others}"
+    return f"the parameter {parameter.name} has {lacks}; expected {message}, {others}"
 
 
 def _dependency(handler: TypedHandler, parameter: inspect.Parameter) -> Dependency | None:
@@ -149,7 +152,7 @@ def _whole_hint(handler: TypedHandler, parameter: inspect.Parameter) -> Any:
     try:
         return hint_of(handler.function, parameter, handler.names)
     except AnnotationError as error:
-        raise HandlerFormError(f"{error}; accepted: a type that can be imported when rmqd runs") from None
+        raise HandlerFormError(f"{error}; expected a type that can be imported at runtime") from None
 
 
 def _hint(handler: TypedHandler, parameter: inspect.Parameter) -> Any:

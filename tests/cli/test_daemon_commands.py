@@ -73,7 +73,7 @@ async def test_an_operator_looks_pauses_resumes_and_reloads(tmp_path: Path) -> N
         assert (await ask("concurrency", "shipping", "7", "--config", config)).code == ExitCode.FAILURE
         unknown = await ask("pause", "shipping", "--config", config)
         assert unknown.code == ExitCode.FAILURE
-        assert "no group shipping" in unknown.err
+        assert "unknown group shipping" in unknown.err
         nothing = await ask("status", "shipping", "--config", config)
         assert nothing.code == ExitCode.FAILURE
 

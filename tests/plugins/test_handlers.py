@@ -276,7 +276,7 @@ PLUGINS = {
     "shop:number": f"the plugin is an int, and no handler; {FORMS}",
     "shop:three": f"the plugin takes 3 arguments; {FORMS}",
     "shop:none": f"the plugin takes no arguments; {FORMS}",
-    "shop:named": f"the plugin needs arguments by name that nobody gives: key; {FORMS}",
+    "shop:named": f"the plugin needs keyword arguments that are not passed: key; {FORMS}",
     "shop:generator": f"the plugin is a handler with yield, which would never run; {FORMS}",
     "shop:async_generator": f"the plugin is a handler with yield, which would never run; {FORMS}",
     "shop:NoHandle": f"the plugin is the class NoHandle without a method handle; {FORMS}",

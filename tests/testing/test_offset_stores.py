@@ -218,5 +218,5 @@ def test_a_synchronous_handler_is_told_that_it_gets_no_connection(run_handler: R
     def plain(body: str, effects: Effects) -> None:
         raise Retry
 
-    with pytest.raises(HandlerFormError, match=r"in a synchronous handler; accepted: async def"):
+    with pytest.raises(HandlerFormError, match=r"in a synchronous handler; expected async def"):
         run_handler(plain, topic="orders", group="g", **OWN)

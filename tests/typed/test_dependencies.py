@@ -159,11 +159,11 @@ def circle(inner: Annotated[int, rmqd.Depends(circle)]) -> int:
 @pytest.mark.parametrize(
     ("depends", "said"),
     [
-        (rmqd.Depends(needs), "pool depends on 'needs', whose parameter what gets nothing; accepted: Annotated"),
-        (rmqd.Depends(circle), "inner depends on 'circle', which depends on it; accepted: functions without a circle"),
+        (rmqd.Depends(needs), "pool depends on 'needs', whose parameter what has no argument; expected Annotated"),
+        (rmqd.Depends(circle), "inner depends on 'circle', which depends on it; expected functions without a circle"),
         (
             rmqd.Depends("pool"),  # type: ignore[arg-type]
-            r"pool depends on 'pool'; accepted: Depends\(function\) or Depends\(class\)",
+            r"pool depends on 'pool'; expected Depends\(function\) or Depends\(class\)",
         ),
     ],
 )

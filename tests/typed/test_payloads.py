@@ -97,7 +97,7 @@ def test_what_cannot_be_decoded_is_a_dead_letter_with_why(rocketmq: RocketMQ, ru
     assert [message.keys for message in result.acked] == ["order-5"]
     assert sorted(reasons) == sorted(bodies)
     for body, reason in reasons.items():
-        assert reason.startswith(f"the body is no {kind.__name__} in JSON: "), body
+        assert reason.startswith(f"the body is not a valid {kind.__name__} in JSON: "), body
         assert "secrets" not in reason
         assert "number" in reason or body in ("oops", "[]")
 
@@ -125,7 +125,7 @@ def test_why_a_body_cannot_be_decoded_is_told_without_its_values(
     run_handler(handle, topic="orders", group="mailer")
 
     (dead,) = rocketmq.dead_letters("mailer")
-    assert dead.properties["RMQD_REASON"] == f"the body is no {fault}"
+    assert dead.properties["RMQD_REASON"] == f"the body is not a valid {fault}"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_on_invalid_says_what_becomes_of_it(
 
     assert [attempt.outcome for attempt in result.attempts] == outcomes
     reasons = [letter.properties["RMQD_REASON"] for letter in result.dead_letters]
-    assert all(reason.startswith("the body is no Model in JSON: ") for reason in reasons)
+    assert all(reason.startswith("the body is not a valid Model in JSON: ") for reason in reasons)
     told = [line.get("acknowledged") for line in logs if line["event"] == "payload.invalid"]
     assert told == [True if outcome == "acked" else None for outcome in outcomes], "so that each such line is written"
 
@@ -214,7 +214,7 @@ def test_a_batch_is_handled_at_once_without_what_cannot_be_decoded(rocketmq: Roc
     assert [message.keys for message in result.acked] == ["order-1"]
     reasons = {letter.keys: letter.properties["RMQD_REASON"] for letter in result.dead_letters}
     assert reasons["order-3"] == "the last one"
-    assert reasons["order-2"].startswith("the body is no Model in JSON")
+    assert reasons["order-2"].startswith("the body is not a valid Model in JSON")
 
 
 def test_in_order_nothing_passes_a_body_that_is_to_be_retried(rocketmq: RocketMQ, run_handler: Run) -> None:

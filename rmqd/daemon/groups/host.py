@@ -15,7 +15,7 @@ class UnknownGroupError(Exception):
     """The group is not configured here."""
 
     def __init__(self, group: str, known: list[str]) -> None:
-        super().__init__(f"unknown group {group}; expected one of: {', '.join(known) or 'none'}")
+        super().__init__(f"unknown group {group}; expected one of {', '.join(known) or 'none'}")
         self.group = group
 
 

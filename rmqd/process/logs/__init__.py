@@ -1,12 +1,12 @@
-"""The log. No caller waits for it: lines go through a bounded queue to a thread that writes them.
+"""The log. Callers never wait for it: lines pass through a bounded queue to a thread that writes them.
 
-What others send (producers, brokers, handlers' errors) is shortened and escaped; what repeats is counted.
+Foreign text (from producers, brokers, handlers' errors) is shortened and escaped; repeated lines are counted.
 
     logs        configure_logging: structlog's and the standard library's lines together
-    by_logging  the events of a library go to the program's own `logging`
+    by_logging  sends a library's events to the program's own `logging`
     handlers    the root logger's handlers
-    writer      LogWriter: the thread, and what it does when nobody reads
-    repeats     RepeatLimiter: equal errors are counted
-    values      values are cut, and escaped for terminals
-    printable   text of strangers, made safe to show
+    writer      LogWriter: the thread, and its behaviour if the log is not read
+    repeats     RepeatLimiter: counts equal errors
+    values      cuts values, and escapes them for terminals
+    printable   makes foreign text safe to show
 """

@@ -1,4 +1,4 @@
-"""The log of a program that uses rmqd as a library: its events go to the standard library's `logging`."""
+"""The log of a program that uses rmqd as a library: its events are sent to the standard library's `logging`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import structlog
 
 
 def log_by_logging() -> bool:
-    """Send rmqd's events to `logging`, under the names of their modules. Returns False if structlog is configured."""
+    """Send rmqd's events to `logging`, under the names of their modules. Returns False if structlog is already
+    configured.
+    """
     if structlog.is_configured():
         return False
     structlog.configure(
@@ -21,7 +23,9 @@ def log_by_logging() -> bool:
 
 
 def _as_line(logger: object, name: str, event: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
-    """The event as text, with its exception as `exc_info`, so that `logging` shows the traceback line by line."""
+    """Return the event as text, with its exception as `exc_info`, so that `logging` prints the traceback line by
+    line.
+    """
     error = event.pop("exc_info", None)
     text = " ".join([str(event.pop("event")), *(f"{key}={value!r}" for key, value in event.items())])
     return (text,), {"exc_info": error}

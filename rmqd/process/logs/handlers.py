@@ -1,4 +1,4 @@
-"""The root logger's handlers: one that writes at once, and one whose callers never wait for a stream."""
+"""The root logger's handlers: a blocking one, and another that never blocks its callers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import IO, Final, cast
 
 from rmqd.process.logs.writer import LogWriter, runs_the_loop
 
-# How much other code may log in the event loop's thread. A line takes some 40 µs: at most a fifth of the time.
+# How much other code may log in the event loop's thread. A line takes about 40 µs, so this is at most a fifth of the
+# time.
 LINES_PER_SECOND: Final = 5_000
 LINES_AT_ONCE: Final = 10_000
 
@@ -18,10 +19,10 @@ class OwnHandler(logging.StreamHandler[IO[str]]):
 
 
 class QueueingHandler(OwnHandler):
-    """Hands formatted lines to a writer. No lock is held, so no thread waits for another one's line.
+    """Passes formatted lines to a writer. It holds no lock, so threads do not wait for each other's lines.
 
-    Other code that logs without end in the event loop is held to a rate, before its lines are formatted: heartbeats and
-    probes wait while it runs. Our own events come from structlog and are limited where they are logged.
+    Other code that logs in the event loop is limited to a rate before its lines are formatted, because heartbeats and
+    probes wait meanwhile. Events of rmqd come from structlog and are limited where they are logged.
     """
 
     def __init__(self, writer: LogWriter) -> None:
@@ -41,7 +42,7 @@ class QueueingHandler(OwnHandler):
         return True
 
     def flush(self) -> None:
-        """Do nothing: `finish_writing` waits for the writer when the process ends."""
+        """Do nothing: `finish_writing` waits for the writer at the end of the process."""
 
     def _may_write(self) -> bool:
         now = time.monotonic()

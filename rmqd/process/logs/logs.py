@@ -1,7 +1,6 @@
-"""The log: one event per line on standard error, as JSON or for people, with the handlers' own logging.
+"""The log: one event per line on standard error, as JSON or readable text, including the handlers' own logging.
 
-No caller waits for the log: lines go through a queue of bounded length (`writer`), and each value in them is cut
-(`values`).
+Callers never wait for the log: lines pass through a bounded queue (`writer`), and their values are cut (`values`).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ FLUSH_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """What `configure_logging` was called with."""
+    """The arguments of the last `configure_logging`."""
 
     level: str
     log_format: LogFormat
@@ -45,11 +44,11 @@ class LogSettings:
     namespaces: tuple[str, ...]
 
     def apply(self) -> None:
-        """Log so in this process."""
+        """Configure the log of this process with these settings."""
         configure_logging(self.level, self.log_format, worker=self.worker, namespaces=self.namespaces)
 
 
-_SAID_BY_PARENT = {"access.refused"}  # once for all workers
+_SAID_BY_PARENT = {"access.refused"}  # logged once for all workers
 
 
 def configure_logging(
@@ -62,9 +61,9 @@ def configure_logging(
 ) -> None:
     """Send structlog's and the standard library's logs to standard error. May be called again.
 
-    A `stream` that is given is written to at once, so it must be one that does not block, such as a file.
+    A given `stream` is written at once, so it must not block; a file is suitable.
 
-    A worker does not log the events that its parent logs for all workers. Names in our own lines have no namespace.
+    A worker does not log the events that its parent logs for all workers. In rmqd's own lines, names have no namespace.
     """
     _plain_names.namespaces = tuple(namespaces)
     _settings.append(LogSettings(level, log_format, worker, _plain_names.namespaces))
@@ -82,12 +81,12 @@ def configure_logging(
     handler = _own_handler(stream)
     handler.setFormatter(_formatter(log_format == "console" or (log_format == "auto" and terminal), terminal, shared))
     root = logging.getLogger()
-    # Replace only our own log handlers: a plugin may have added one, which a reload must not remove.
+    # Replace only rmqd's log handlers: a reload must not remove a plugin's handler.
     for old in [one for one in root.handlers if isinstance(one, OwnHandler)]:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
-    # The HTTP server's lines repeat ours, and its warnings are about requests that anybody may send.
+    # The HTTP server's lines repeat ours, and any client can cause its warnings.
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
     logging.getLogger("asyncio").setLevel(max(logging.WARNING, root.level))
     logging.getLogger("py4j").setLevel(max(logging.WARNING, root.level))  # it logs each call between Java and Python
@@ -109,15 +108,15 @@ def configure_logging(
 
 
 def log_settings() -> LogSettings:
-    """How the log is configured now, for child processes that are to log in the same way."""
+    """Return the current log settings, for child processes that should log in the same way."""
     return _settings[-1] if _settings else LogSettings("info", "auto", None, ())
 
 
 def write_line(line: str) -> None:
-    """Write a line that is formatted already, such as one of a child process."""
+    """Write a formatted line, such as a line of a child process."""
     writer = writer_of(sys.stderr, _tell_dropped)
     if writer is None:
-        print(line, file=sys.stderr)  # noqa: T201 it is a line of a log
+        print(line, file=sys.stderr)  # noqa: T201 a log line
     else:
         writer.write(f"{line}\n")
 
@@ -151,7 +150,7 @@ def _formatter(console: bool, terminal: bool, shared: list[Any]) -> logging.Form
 
 
 def _traceback(exc_info: structlog.typing.ExcInfo) -> str:
-    """Format a traceback, also of an exception whose attributes raise: its log line must not be lost."""
+    """Format a traceback, even if the exception's attributes raise: its log line must not be lost."""
     return traceback_of(exc_info[1]).removesuffix("\n")
 
 
@@ -173,10 +172,10 @@ def _leave_to_parent(_logger: object, _method: str, event: EventDict) -> EventDi
 
 
 class _OwnLogger(structlog.stdlib.BoundLogger):
-    """Logs through the standard library, and swallows what raises there.
+    """Logs with the standard library, and catches exceptions from it.
 
-    Message handlers may install filters, log handlers or a record factory in it. An error in these would be raised
-    wherever a line of ours is logged, and end groups that have nothing to do with it.
+    Message handlers may install filters, log handlers or a record factory. Without this class, an error in them would
+    be raised at every log line of rmqd, and end groups that are not involved.
     """
 
     def _proxy_to_logger(self, method_name: str, event: str | None = None, *event_args: str, **event_kw: Any) -> Any:
@@ -188,7 +187,9 @@ class _OwnLogger(structlog.stdlib.BoundLogger):
 
 
 class _PlainNames:
-    """A structlog processor that removes namespaces from names. Loggers keep it, so a reload changes its list."""
+    """A structlog processor that removes namespaces from names. Loggers keep a reference to it, so a reload changes its
+    list.
+    """
 
     namespaces: tuple[str, ...] = ()
 
@@ -209,5 +210,5 @@ async def flush_repeats() -> None:
 
 
 _plain_names = _PlainNames()
-_settings: list[LogSettings] = []  # the last ones
+_settings: list[LogSettings] = []  # only the last one
 log = structlog.get_logger(__name__)

@@ -1,6 +1,6 @@
-"""Errors that repeat are counted instead of written: a poison queue must not fill a disk.
+"""Counts repeated errors instead of writing them: a poison message must not fill a disk.
 
-The first of equal errors is a line, and after ten seconds one more line says how many followed it.
+The first of several equal errors is logged. After ten seconds, one more line reports how many followed.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from structlog.typing import EventDict
 
 REPEAT_SECONDS: Final = 10.0
 MOST_REPEATED_KINDS: Final = 1_000
-MOST_ERRORS_AT_A_PLACE: Final = 20  # with different origins; any others at the place are counted together
+MOST_ERRORS_AT_A_PLACE: Final = 20  # with different origins; all others at the place are counted together
 
-# The place of an error: its event's name and these fields. Its other values do not matter. `problems` are of files that
-# an operator has changed: other problems are about another change.
+# The place of an error: its event name and these fields. Its other values do not matter. `problems` describe files that
+# an operator has changed, so other problems mean another change.
 _PLACE_KEYS: Final = (
     "event", "group", "topic", "broker", "queue", "address", "handler", "hook", "call", "worker", "check", "source",
     "problems",
 )  # fmt: skip
 _LIMITED_ALREADY: Final = {"access.refused", "log.dropped"}
-# Each of these lines is the only trace of messages that no handler gets.
+# Each of these lines is the only record of messages that no handler receives.
 _ONLY_TRACES: Final = {
     "message.dropped", "message.corrupt", "offset.corrected", "offset.moved", "spark.data_lost",
     "spark.queue_went_back", "spark.queue_gone",
@@ -35,12 +35,12 @@ _Place = tuple[str, ...]
 
 
 class RepeatLimiter:
-    """A structlog processor that lets the first of equal warnings and errors pass and counts the others.
+    """A structlog processor that passes the first of several equal warnings and errors, and counts the others.
 
-    Two errors are equal if they have the same place and, if an exception is logged, its class and the line that raised
-    it are the same. A line that is the only trace of messages always passes. The line matters: a handler that fails at
-    every message for one reason must not hide a single `KeyError` with another reason. Texts do not matter, as they may
-    contain what a producer sent.
+    Two errors are equal if they have the same place and, if an exception is logged, the same exception class and line.
+    The line matters, because a handler that fails at every message for one reason must not hide a single `KeyError`
+    with another reason. Texts do not matter, because they may contain data of a producer. A line that is the only
+    record of messages always passes.
     """
 
     def __init__(self, interval_seconds: float = REPEAT_SECONDS) -> None:
@@ -55,7 +55,7 @@ class RepeatLimiter:
         if event.get("acknowledged"):  # an invalid message that its handler skips
             return event
         now = time.monotonic()
-        place = (method, *(str(event.get(name)) for name in _PLACE_KEYS))  # as text: values may be unhashable
+        place = (method, *(str(event.get(name)) for name in _PLACE_KEYS))  # as text, because values may be unhashable
         key = place, self._origin(place, event)
         seen = self._seen.get(key)
         if seen is not None and now - seen.since < self._interval:
@@ -69,7 +69,7 @@ class RepeatLimiter:
         return event
 
     def flush(self) -> None:
-        """Log how often errors were repeated, for those whose ten seconds are over. To be called now and then."""
+        """Log the counts of errors whose ten seconds have passed. Call it regularly."""
         now = time.monotonic()
         for key, seen in list(self._seen.items()):
             if now - seen.since < self._interval:
@@ -79,7 +79,7 @@ class RepeatLimiter:
                 fields = {name: value for name, value in seen.fields.items() if name != "event"}
                 if key[1]:
                     fields["raised"] = key[1]
-                # This line is not counted itself: it reports what was held back.
+                # This line is not counted itself: it reports the suppressed lines.
                 _log.info("log.repeated", of=seen.fields["event"], of_level=seen.level, count=seen.count, **fields)
 
     def _origin(self, place: _Place, event: EventDict) -> str:
@@ -105,8 +105,10 @@ class RepeatLimiter:
 
 
 def _origin_of(error: object) -> str:
-    """`KeyError at mail.py:17`: an exception's class and the line that raised it; empty for what is no exception."""
-    if error is True:  # stands for the exception that is being handled
+    """Return `KeyError at mail.py:17`: an exception's class and the line that raised it; empty if `error` is not an
+    exception.
+    """
+    if error is True:  # `exc_info=True` means the exception that is being handled
         error = sys.exc_info()[1]
     if not isinstance(error, BaseException):
         return ""

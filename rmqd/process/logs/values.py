@@ -1,6 +1,6 @@
-"""Makes the values of a log line fit to be written: of bounded length, and without control characters.
+"""Prepares the values of a log line: limits their length, and escapes control characters.
 
-A broker's remark or a handler's error may be megabytes long, and may contain text that the sender of a message chose.
+A broker's remark or a handler's error may be megabytes long, and may contain text from the sender of a message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OF_A_PROGRAM: Final = frozenset({"timestamp", "level", "logger"})
 
 
 def shorten_values(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """A structlog processor: long texts are cut and say so, large collections too; keys stay as they are."""
+    """A structlog processor that cuts long texts and large collections, and marks the cuts. Keys do not change."""
     for key, value in event.items():
         if key == "exception" and isinstance(value, str):
             event[key] = _without_middle(value)
@@ -33,7 +33,7 @@ def shorten_values(_logger: object, _method: str, event: EventDict) -> EventDict
 
 
 def escape_values(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """A structlog processor for the console: escapes control characters and indents a text's further lines."""
+    """A structlog processor for the console that escapes control characters and indents the further lines of a text."""
     for key, value in list(event.items()):
         if key in ("event", "exception", "stack"):
             event[key] = printable_lines(str(value))

@@ -1,8 +1,7 @@
-"""Writes log lines to a stream from a thread of its own, so that a stream without a reader delays no caller.
+"""Writes log lines to a stream from a separate thread, so that a blocked stream does not delay callers.
 
-A pipe whose reader stands still, a terminal after ^S and a hung journald block a writer without limit. So lines wait
-here, up to a bound. Beyond it they are dropped and counted, and their number is logged when the stream takes lines
-again.
+A pipe whose reader is stuck, a terminal after ^S, or a hung journald blocks a writer without limit. So lines wait here,
+up to a limit. Beyond it they are dropped and counted, and the count is logged when the stream accepts lines again.
 """
 
 from __future__ import annotations
@@ -19,18 +18,19 @@ from collections.abc import Callable
 from typing import IO, Final
 
 QUEUE_BYTES: Final = 4 * 1024 * 1024
-# A reader that has taken nothing for this long counts as away. Until then threads wait for room; the event loop never.
+# A reader that has read nothing for this long counts as stuck. Until then threads wait for room; the event loop never
+# waits.
 READER_PATIENCE_SECONDS: Final = 1.0
-# Several processes write to one pipe: a write of up to this size is not torn apart.
+# Several processes write to one pipe: a write of up to this size is atomic.
 _ATOMIC_BYTES: Final = select.PIPE_BUF
 _FINISH_SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = 0.1
 
 
 class LogWriter:
-    """A stream for a log handler. It writes to the unbuffered file `raw`, and may be used from any thread.
+    """A stream for a log handler. It writes to the unbuffered file `raw`, and any thread may use it.
 
-    `tell_dropped` is called in the writer's thread with the number of lines that are missing at that point.
+    `tell_dropped` is called in the writer's thread with the number of lines that are missing at this point.
     """
 
     def __init__(self, raw: io.RawIOBase, tell_dropped: Callable[[int], None]) -> None:
@@ -39,7 +39,7 @@ class LogWriter:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Start empty, with new lock and thread: in a forked process the old ones belong to the parent."""
+        """Start empty with a new lock and thread: in a forked process the old ones belong to the parent."""
         self._lock = threading.RLock()
         self._arrived = threading.Condition(self._lock)
         self._taken = threading.Condition(self._lock)
@@ -50,7 +50,7 @@ class LogWriter:
         self._thread: threading.Thread | None = None
 
     def write(self, text: str) -> None:
-        """Queue whole lines; drop and count them where there is no room."""
+        """Queue whole lines. If there is no room, drop and count them."""
         data = text.encode("utf-8", "backslashreplace")
         with self._lock:
             if self._bytes + len(data) > QUEUE_BYTES and not self._wait_for_room(len(data)):
@@ -70,7 +70,7 @@ class LogWriter:
 
     @property
     def dropped(self) -> int:
-        """How many lines were dropped so far."""
+        """The number of lines dropped so far."""
         return self._dropped
 
     def finish(self, seconds: float = _FINISH_SECONDS) -> None:
@@ -122,7 +122,7 @@ class LogWriter:
         return lines
 
     def _write(self, data: bytes) -> bool:
-        """Write all data, however long that takes. Returns False if the stream is closed or broken."""
+        """Write all data, without a time limit. Returns False if the stream is closed or broken."""
         rest = memoryview(data)
         try:
             while rest:
@@ -131,7 +131,7 @@ class LogWriter:
                     select.select([], [self._raw], [], _RETRY_SECONDS)
                 else:
                     rest = rest[count:]
-        except (OSError, ValueError):  # the reader is gone, the disk is full, or the stream is closed
+        except (OSError, ValueError):  # the reader has ended, the disk is full, or the stream is closed
             return False
         return True
 
@@ -140,7 +140,7 @@ _writers: dict[int, tuple[IO[str], LogWriter]] = {}
 
 
 def runs_the_loop() -> bool:
-    """Whether this thread is running an event loop now."""
+    """Return whether this thread is running an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -149,7 +149,7 @@ def runs_the_loop() -> bool:
 
 
 def writer_of(stream: IO[str], tell_dropped: Callable[[int], None]) -> LogWriter | None:
-    """The writer of a stream that has a file descriptor; None for a stream in memory, which cannot block."""
+    """Return the writer of a stream with a file descriptor; None for a stream in memory, which cannot block."""
     known = _writers.get(id(stream))
     if known is not None and known[0] is stream:
         return known[1]
@@ -165,12 +165,12 @@ def writer_of(stream: IO[str], tell_dropped: Callable[[int], None]) -> LogWriter
 
 
 def lines_dropped() -> int:
-    """How many log lines this process has dropped so far."""
+    """Return the number of log lines that this process has dropped so far."""
     return sum(writer.dropped for _, writer in list(_writers.values()))
 
 
 def finish_writing() -> None:
-    """Wait until the log is written, for at most a second. To be called before the process ends."""
+    """Wait until the log is written, for at most a second. Call it before the process ends."""
     for _, writer in list(_writers.values()):
         writer.finish()
 

@@ -224,7 +224,7 @@ async def test_a_stop_during_a_reload_starts_nothing_more() -> None:
 async def test_an_unknown_group_is_named() -> None:
     """With those that there are."""
     async with running(config("mailer", "audit"), FakeEngine()) as (groups, _):
-        with pytest.raises(UnknownGroupError, match="no group shipping here; known: mailer, audit"):
+        with pytest.raises(UnknownGroupError, match="unknown group shipping; expected one of mailer, audit"):
             await groups.pause("shipping")
 
 

@@ -42,11 +42,11 @@ async def test_the_culprits_are_dead_letters_with_why_and_the_others_are_handled
         assert reasons == {
             "segfault": f"{twice}was killed by SIGSEGV",
             "hang": "max_reconsume_times reached",
-            "eat": f"{twice}used up its memory limit (handler.process_memory), and was ended",
+            "eat": f"{twice}reached its memory limit (handler.process_memory), and was ended",
         }
         stacks = {key: one.properties["RMQD_EXCEPTION"] for key, one in letters.items()}
         assert "Segmentation fault" in stacks["segfault"]
-        assert "did not end its call in consume_timeout (4 s), and was killed" in stacks["hang"]
+        assert "did not finish its call within consume_timeout (4 s), and was killed" in stacks["hang"]
         assert "MemoryError" in stacks["eat"]
         assert all("scripted_handler.py" in text and "HandlerProcessLostError" in text for text in stacks.values())
         for cause, lost in (("died", 2), ("hung", 3), ("memory", 2)):

@@ -111,7 +111,7 @@ def test_a_body_that_the_registry_does_not_know_is_told(broker: EmbeddedBroker, 
         f"{where} has the record {known} as version 1, but the body was written with the record"
     )
     assert reasons[2] == "the body does not begin with the prefix of RocketMQ's schema registry clients"
-    assert reasons[3] == "4 bytes stand behind the record"
+    assert reasons[3] == "4 bytes follow the record"
 
 
 def test_what_the_registry_said_at_load_holds(broker: EmbeddedBroker, registry: Registry) -> None:

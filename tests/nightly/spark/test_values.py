@@ -75,7 +75,7 @@ def test_records_of_avro_become_a_column(broker: EmbeddedBroker, tmp_path: Path,
         columns="_bad_row,value",
     )
     assert good == {"_bad_row": None, "value": {**RECORD, "tags": [("x", "A")]}}
-    assert longer == {"_bad_row": "4 bytes stand behind the record", "value": None}
+    assert longer == {"_bad_row": "4 bytes follow the record", "value": None}
     assert bad["value"] is None
     assert bad["_bad_row"]
 
