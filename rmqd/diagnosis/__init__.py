@@ -1,16 +1,16 @@
-"""Why a group lags or does not consume: every cause, and the rules by which facts point to one. Pure: it asks nobody.
+"""The causes of lag and of groups that do not consume, and the rules that derive them from facts. Pure: no requests.
 
-`rmqd diagnose` and `rmqd check --connect` judge by these rules what brokers and members say; a daemon's watchdog tells
-what it sees of its own queues by the same causes. `client.looks.diagnosis` gathers the facts.
+`rmqd diagnose` and `rmqd check --connect` apply these rules to the responses of brokers and members. A daemon's
+watchdog reports problems of the daemon's queues under the same causes. `client.looks.diagnosis` gathers the facts.
 
     causes         Problem, and each cause with its next step
     finding        Finding: a problem that a rule found; words that rules share
-    failures       what an error that comes again and again means
-    facts          Look: what was seen of a group at one moment
-    subscriptions  in which points members consume differently
+    failures       the meaning of a repeated error
+    facts          Look: the facts about a group at one moment
+    subscriptions  differences between the members' subscriptions
     cluster        rules about routes, permissions, settings, clocks
-    members        rules about identities, subscriptions, modes, and who has which queue
-    progress       rules about messages that wait, and handlers that fail
-    daemon         what a daemon says of its own group
-    judge          all rules together, and their order
+    members        rules about identities, subscriptions, modes, and queue owners
+    progress       rules about waiting messages and failing handlers
+    daemon         findings from a daemon's status of its group
+    judge          applies all rules, and orders the findings
 """

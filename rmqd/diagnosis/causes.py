@@ -1,7 +1,7 @@
-"""Each cause for which a group lags or does not consume: its name, its next step, and what else is known of it.
+"""The causes of lag and of groups that do not consume, each with its next step.
 
-A daemon tells causes in finer names than `rmqd diagnose` does: a pause, for example, is a `stalled_queue` for who asks
-the brokers alone. `Cause.diagnosed_as` joins the two lists.
+A daemon distinguishes more causes than `rmqd diagnose`: a pause, for example, is a `stalled_queue` if only the brokers
+are queried. `Cause.diagnosed_as` maps one list to the other.
 """
 
 from __future__ import annotations
@@ -13,44 +13,43 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One cause, how it shows, and what to do about it."""
+    """A cause with its evidence and its next step."""
 
-    cause: str  # of CAUSES
+    cause: str  # a key of CAUSES
     evidence: str
     next: str
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What is known of a cause. `step` is the next step; `{group}` and `{topic}` in it are filled by `found`."""
+    """A cause. `step` is the next step; `found` fills in its `{group}` and `{topic}`."""
 
     name: str
     step: str
     of_queue: bool = False
-    """Whether a daemon tells it of a single queue."""
+    """Whether a daemon reports it for a single queue."""
     of_group: bool = False
-    """Whether a daemon tells it of the group as a whole."""
+    """Whether a daemon reports it for the whole group."""
     stuck: bool = False
-    """Whether a queue's state is then shown as stuck; the others show by another state, such as paused."""
+    """Whether the queue's state is then stuck. Other causes appear as another state, such as paused."""
     mild: bool = False
-    """Whether the queue goes on by itself before long, so that its log line is a warning."""
+    """Whether the queue soon resumes automatically, so that its log line is a warning."""
     diagnosed_as: str = ""
-    """The name that `rmqd diagnose` gives it; empty: its own."""
+    """The cause's name in `rmqd diagnose`; empty if it is the same."""
 
 
-# The order is that of `rmqd diagnose`: what keeps a whole group from consuming comes first, and what others of the list
-# bring about comes after them.
+# The order of `rmqd diagnose`: causes that stop a whole group come first, and causes before their consequences.
 _IN_ORDER: Final = (
     Cause(
         "no_route",
-        "is the broker up, and does it register with these name servers? It goes on by itself once it is back",
+        "start the broker, or check its namesrvAddr; the group resumes automatically",
         of_queue=True,
         of_group=True,
         stuck=True,
     ),
     Cause(
         "broker_unreachable",
-        "is the broker up, and reachable from here? It goes on by itself, see docs/high-availability.md",
+        "start the broker, or check the network to it; the group resumes automatically, see docs/high-availability.md",
         of_queue=True,
         of_group=True,
         stuck=True,
@@ -58,22 +57,22 @@ _IN_ORDER: Final = (
     ),
     Cause(
         "topic_missing",
-        "create the topic, or take it out of the group's subscriptions; `rmqd topics list` has all that there are",
+        "create the topic, or remove it from the group's subscriptions; `rmqd topics list` lists all topics",
         of_queue=True,
         of_group=True,
         stuck=True,
     ),
-    Cause("no_members", "start a member (`rmqd run --group {group}`, or the group's own application)"),
+    Cause("no_members", "start a member (`rmqd run --group {group}`, or the group's application)"),
     Cause(
         "consumption_disabled",
-        "`mqadmin updateSubGroup -g {group} -s true` lets the group consume again",
+        "`mqadmin updateSubGroup -g {group} -s true` allows the group to consume again",
         of_queue=True,
         of_group=True,
         stuck=True,
     ),
     Cause(
         "no_permission",
-        "let it be read: the topic (`mqadmin updateTopicPerm -t {topic} -p 6`), the broker (its brokerPermission), or "
+        "permit reading the topic (`mqadmin updateTopicPerm -t {topic} -p 6`), the broker (its brokerPermission), or "
         "the user",
         of_queue=True,
         of_group=True,
@@ -81,60 +80,61 @@ _IN_ORDER: Final = (
     ),
     Cause(
         "client_id_conflict",
-        "two members with one client id take the same queues: give each process its own instance_name",
+        "set a different instance_name for each process: two members with one client id get the same queues",
         of_group=True,
     ),
     Cause(
         "mode_mismatch",
-        "all members of a group must consume in one mode: give one of the applications a group of its own",
+        "use another group for one of the applications: all members of a group must consume in the same mode",
         of_group=True,
     ),
     Cause(
         "subscription_mismatch",
-        "all members of a group must subscribe alike, or messages are missed: make them equal, or give each "
-        "application a group of its own",
+        "give all members the same subscriptions, or use another group for each application: otherwise messages are "
+        "missed",
         of_queue=True,
         of_group=True,
         stuck=True,
     ),
     Cause(
         "offset_illegal",
-        "`rmqd offsets reset {group} {topic} --to last` (or `--to first`) sets a right one",
+        "set a valid offset with `rmqd offsets reset {group} {topic} --to last` (or `--to first`)",
         of_queue=True,
         of_group=True,
         stuck=True,
     ),
     Cause(
         "held_lock",
-        "a member that is gone loses it after a minute; else `rmqd groups show {group}` says who has which queue",
+        "find the owner with `rmqd groups show {group}`; a member that has ended loses its lock after a minute",
         of_queue=True,
         mild=True,
     ),
     Cause(
         "orphaned_queue",
-        "`rmqd groups show {group}` says who has which queue; restart the members that lack theirs",
+        "`rmqd groups show {group}` lists the owner of each queue; restart the members without queues",
     ),
     Cause(
         "allocate_failed",
-        "give all members the same allocate_strategy, with what it needs; docs/configuration.md",
+        "give all members the same allocate_strategy with its settings; docs/configuration.md",
         of_group=True,
         diagnosed_as="orphaned_queue",
     ),
     Cause(
         "poison_message",
-        "`rmqd try {group} --bisect` finds what the handler dies of; mend it, or have max_reconsume_times give it up",
+        "find the message with `rmqd try {group} --bisect`; fix the handler, or set max_reconsume_times to dead-letter "
+        "the message",
         of_queue=True,
     ),
     Cause(
         "corrupt_message",
-        "`rmqd offsets reset {group} {topic} --skip 1` passes it, or another `on_corrupt_message` and reload",
+        "skip it with `rmqd offsets reset {group} {topic} --skip 1`, or set `on_corrupt_message` and reload",
         of_queue=True,
         stuck=True,
         diagnosed_as="poison_message",
     ),
     Cause(
         "circuit_open",
-        "see to what the handler calls, which the error names; the group goes on by itself when a probe succeeds",
+        "check the service that the error names; the group resumes automatically when a test call succeeds",
         of_queue=True,
         of_group=True,
         mild=True,
@@ -143,36 +143,36 @@ _IN_ORDER: Final = (
     Cause(
         "failing_handler",
         "the members' logs have the traceback (handler.failed); `rmqd try {group}` runs the handler and commits "
-        "nothing. What was sent back comes again by itself, what was given up waits: `rmqd dlq show {group}`",
+        "nothing. Sent-back messages are retried automatically, dead letters are kept: `rmqd dlq show {group}`",
         of_queue=True,
         of_group=True,
         mild=True,
     ),
     Cause(
         "broker_read_only",
-        "until it takes messages again, nothing can be retried or dead-lettered there",
+        "make the broker writable: until then, messages there cannot be retried or dead-lettered",
     ),
     Cause(
         "retry_refused",
-        "send_back.failed in the log has the broker's reason; it is tried again every few seconds",
+        "see send_back.failed in the log for the broker's reason; the send-back is retried every few seconds",
         of_queue=True,
         of_group=True,
         diagnosed_as="broker_read_only",
     ),
     Cause(
         "flow_control",
-        "the first unfinished message holds the rest back: see to it, or raise pull_threshold_for_queue",
+        "check the first unfinished message, which holds back the others, or raise pull_threshold_for_queue",
     ),
     Cause("rate_limit", "raise pull_rate_limit and reload", of_queue=True, mild=True, diagnosed_as="flow_control"),
     Cause(
         "slow_handler",
-        "give what the handler calls a timeout; more concurrency, or more members where queues are left, help",
+        "set timeouts for calls inside the handler; raise concurrency, or add members if there are more queues",
         of_queue=True,
         mild=True,
     ),
     Cause(
         "claim_store_away",
-        "is the store of `deduplicate` up, and reachable from here? It goes on by itself once it is back",
+        "start the store of `deduplicate`, or check the network to it; the group resumes automatically",
         of_queue=True,
         of_group=True,
         stuck=True,
@@ -180,35 +180,35 @@ _IN_ORDER: Final = (
     ),
     Cause(
         "claimed_elsewhere",
-        "it goes on by itself when the other member is done, or its claims have ended; docs/deduplication.md",
+        "wait until the other member has handled the messages, or its leases expire; docs/deduplication.md",
         of_queue=True,
         mild=True,
         diagnosed_as="slow_handler",
     ),
-    Cause("paused", "`rmqd resume {group}` lets it go on", of_queue=True, diagnosed_as="stalled_queue"),
+    Cause("paused", "resume it with `rmqd resume {group}`", of_queue=True, diagnosed_as="stalled_queue"),
     Cause(
         "pull_failed",
-        "the broker's log says more; it is tried again every second",
+        "see the broker's log; the pull is retried every second",
         of_queue=True,
         stuck=True,
         diagnosed_as="stalled_queue",
     ),
     Cause(
         "stalled_queue",
-        "its pull loop is started anew by itself; please report it with the log around this line",
+        "report this with the log around this line; the pull loop is restarted automatically",
         of_queue=True,
         stuck=True,
     ),
     Cause("clock_skew", "set both clocks by NTP (`timedatectl`)"),
-    Cause("idle_member", "members beyond the number of queues only wait: fewer of them, or more queues"),
+    Cause("idle_member", "run fewer members, or add queues: a member without a queue only waits"),
 )
 CAUSES: Final[Mapping[str, Cause]] = {cause.name: cause for cause in _IN_ORDER}
 DIAGNOSED: Final = tuple(cause.name for cause in _IN_ORDER if not cause.diagnosed_as)
-"""What `rmqd diagnose` tells, in its order."""
+"""The causes of `rmqd diagnose`, in its order."""
 STALL_CAUSES: Final = tuple(cause.name for cause in _IN_ORDER if cause.of_queue)
 GROUP_CAUSES: Final = tuple(cause.name for cause in _IN_ORDER if cause.of_group)
 
 
 def found(cause: str, evidence: str, *, group: str = "GROUP", topic: str = "TOPIC", step: str = "") -> Problem:
-    """The problem of this cause; `step` replaces the cause's own next step where more is known."""
+    """Return the problem of this cause. A given `step` replaces the cause's next step."""
     return Problem(cause, evidence, (step or CAUSES[cause].step).format(group=group, topic=topic))

@@ -1,4 +1,4 @@
-"""What name servers and brokers say against a group: routes, permissions, settings, clocks."""
+"""Problems of a group with name servers and brokers: routes, permissions, settings, clocks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rmqd.wire.bodies.route import PERM_READ, PERM_WRITE
 from rmqd.wire.bodies.settings import SubscriptionGroupConfig
 
 CLOCK_SECONDS: Final = 5.0
-"""Clocks further apart than this are not set by NTP; a broker tells whole seconds."""
+"""Clocks that differ by more than this are not synchronised by NTP. Brokers report whole seconds."""
 
 
 def brokers(look: Look) -> Iterator[Finding]:
-    """What is wrong with the brokers that serve the group."""
+    """Yield the problems of the brokers that serve the group."""
     if not look.brokers:
         evidence = f"the name server at {look.name_servers} knows no broker"
         yield Finding(("no_route",), found("no_route", evidence))
@@ -30,20 +30,20 @@ def brokers(look: Look) -> Iterator[Finding]:
 def _broker(look: Look, broker: BrokerFacts) -> Iterator[Finding]:
     name, where = broker.name, f"{broker.name} ({broker.master})"
     if broker.silence is not None:
-        yield Finding(("no_route", name), found("no_route", f"{where} does not answer: {broker.silence}"))
+        yield Finding(("no_route", name), found("no_route", f"{where} does not respond: {broker.silence}"))
     elif broker.master is None:
-        evidence = f"{name} has no master; its slave {named(broker.slaves)} can be read, and takes nothing"
+        evidence = f"{name} has no master; its slave {named(broker.slaves)} is read-only"
         yield Finding(("broker_read_only", name), found("broker_read_only", evidence, step=_MASTER))
     elif broker.permission is not None and not broker.permission & PERM_READ:
-        evidence = f"{where} may not be read (brokerPermission={broker.permission})"
+        evidence = f"{where} is not readable (brokerPermission={broker.permission})"
         yield Finding(("no_permission", name), found("no_permission", evidence, step=_PERMISSION.replace("@", where)))
     elif broker.permission is not None and not broker.permission & PERM_WRITE:
-        evidence = f"{where} may be read only (brokerPermission={broker.permission})"
+        evidence = f"{where} is read-only (brokerPermission={broker.permission})"
         step = _PERMISSION.replace("@", where)
         yield Finding(("broker_read_only", name), found("broker_read_only", evidence, step=step))
     elif broker.disk_used is not None and broker.disk_used >= broker.disk_limit:
         evidence = (
-            f"the disk of {where} is {broker.disk_used:.0%} full; from {broker.disk_limit:.0%} on it stores nothing"
+            f"the disk of {where} is {broker.disk_used:.0%} full; at {broker.disk_limit:.0%} it stops storing messages"
         )
         yield Finding(("broker_read_only", name), found("broker_read_only", evidence, step=_DISK))
     ahead = broker.clock_ahead_seconds
@@ -54,13 +54,15 @@ def _broker(look: Look, broker: BrokerFacts) -> Iterator[Finding]:
         yield Finding(("clock_skew", name), found("clock_skew", evidence))
 
 
-_MASTER: Final = "bring its master back; until then nothing is committed, retried or dead-lettered there"
-_PERMISSION: Final = "`mqadmin updateBrokerConfig -k brokerPermission -v 6` for @, once it is known why it was changed"
-_DISK: Final = "make room on that disk, or shorten fileReservedTime; until then nothing can be retried there"
+_MASTER: Final = (
+    "start its master; until then, offsets and messages there cannot be committed, retried or dead-lettered"
+)
+_PERMISSION: Final = "find out why it was changed, then run `mqadmin updateBrokerConfig -k brokerPermission -v 6` for @"
+_DISK: Final = "free space on that disk, or shorten fileReservedTime; until then, messages there cannot be retried"
 
 
 def topics(look: Look) -> Iterator[Finding]:
-    """What is wrong with the topics that the group subscribes to."""
+    """Yield the problems of the topics that the group subscribes to."""
     for topic, facts in look.topics.items():
         if facts.missing:
             yield Finding(("topic_missing", topic), missing_problem(topic))
@@ -71,13 +73,13 @@ def topics(look: Look) -> Iterator[Finding]:
 
 
 def missing_problem(topic: str) -> Problem:
-    """A topic without a route."""
+    """Return the problem of a topic without a route."""
     return found("topic_missing", f"no name server knows topic {topic}", topic=topic)
 
 
 def closed_problem(topic: str, brokers: list[str]) -> Problem:
-    """A topic that may not be read on some brokers."""
-    evidence = f"topic {topic} may not be read on {named(brokers)}: its permission there says so"
+    """Return the problem of a topic that is not readable on some brokers."""
+    evidence = f"topic {topic} is not readable on {named(brokers)}: its permission there forbids it"
     return found("no_permission", evidence, topic=topic)
 
 
@@ -94,19 +96,17 @@ def _closed(look: Look, facts: TopicFacts) -> Iterator[Finding]:
 
 
 def settings_problem(where: str, group: str, settings: SubscriptionGroupConfig, model: str) -> Problem | None:
-    """What a broker's settings of a group forbid it; None where they let it consume."""
+    """Return how a broker's settings forbid the group to consume; None if they allow it."""
     if not settings.consume_enable:
         return found(
             "consumption_disabled", f"{where} forbids the group to consume (consumeEnable is false)", group=group
         )
     if model == MessageModel.BROADCASTING and not settings.consume_broadcast_enable:
-        step = "`mqadmin updateSubGroup -g {group} -d true` lets it broadcast"
+        step = "`mqadmin updateSubGroup -g {group} -d true` allows it to broadcast"
         evidence = f"{where} forbids broadcasting (consumeBroadcastEnable is false)"
         return found("consumption_disabled", evidence, group=group, step=step)
     if model == MessageModel.CLUSTERING and settings.retry_queue_nums < 1:
-        evidence = (
-            f"{where} keeps no retry queue for the group (retryQueueNums): a message to be retried is dropped there"
-        )
+        evidence = f"{where} has no retry queue for the group (retryQueueNums): sent-back messages are dropped there"
         step = "`mqadmin updateSubGroup -g {group} -q 1` gives it one"
         return found("consumption_disabled", f"{evidence}, as if it were handled", group=group, step=step)
     return None
@@ -114,14 +114,16 @@ def settings_problem(where: str, group: str, settings: SubscriptionGroupConfig, 
 
 def unknown_problem(where: str, group: str) -> Problem:
     """A broker that does not know the group, and that creates no group when a member connects."""
-    evidence = f"{where} does not know the group, and creates none when members connect (autoCreateSubscriptionGroup)"
+    evidence = (
+        f"{where} does not know the group, and does not create it when members connect (autoCreateSubscriptionGroup)"
+    )
     return found(
         "consumption_disabled", evidence, group=group, step="`mqadmin updateSubGroup -g {group}` creates it there"
     )
 
 
 def settings(look: Look) -> Iterator[Finding]:
-    """Whether the brokers let the group consume."""
+    """Yield broker settings that forbid the group to consume."""
     for name in sorted(_serving(look) & look.brokers.keys()):
         broker, known = look.brokers[name], look.settings.get(name)
         where = f"{name} ({broker.master})"
@@ -132,7 +134,7 @@ def settings(look: Look) -> Iterator[Finding]:
 
 
 def members(look: Look) -> Iterator[Finding]:
-    """Whether there is a member at all."""
+    """Yield a problem if the group has no member."""
     answering = [broker for broker in look.brokers.values() if broker.silence is None]
     if look.views or not answering:
         return
@@ -144,13 +146,15 @@ def members(look: Look) -> Iterator[Finding]:
     step = ""
     if not look.settings and not look.queues:
         waits = "no broker knows the group, so it has never consumed"
-        step = "is its name right? `rmqd groups list` has all. Else start a member: `rmqd run --group {group}`"
+        step = "check the name (`rmqd groups list` lists all groups), or start a member: `rmqd run --group {group}`"
     evidence = f"no broker has a member of the group; {waits}"
     yield Finding(("no_members",), found("no_members", evidence, group=look.group, step=step))
 
 
 def _serving(look: Look) -> frozenset[str]:
-    """The brokers that have queues of the group's topics, or know its members; all where neither is known."""
+    """Return the brokers that have queues of the group's topics, or know its members; all brokers if neither is
+    known.
+    """
     routes = [facts.route for facts in look.topics.values() if facts.route is not None]
     names = {queues.broker_name for route in routes for queues in route.queue_datas} | look.views.keys()
     return frozenset(names or look.brokers)

@@ -1,4 +1,4 @@
-"""What a daemon says of its own group in /api/v1/status, as findings of `rmqd diagnose`."""
+"""Converts a daemon's status of its group in /api/v1/status to findings of `rmqd diagnose`."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import wrap_namespace
 
 KEPT: Final = "is kept from consuming: "
-"""In the reason why a group is not ready: access is refused, or brokers' settings forbid it to consume."""
-_RIGHTS: Final = "the reason names the command, or the key of the configuration; docs/security.md"
-_FAILED: Final = "the reason names what to mend; the daemon tries it again by itself. `rmqd status {group}`"
+"""Part of the reason why a group is not ready: access is refused, or brokers' settings forbid it to consume."""
+_RIGHTS: Final = "use the command, or change the key, that the reason names; docs/security.md"
+_FAILED: Final = "fix the problem that the reason names; the daemon retries automatically. `rmqd status {group}`"
 
 
 def findings_of_daemon(group: Mapping[str, Any], name: str, namespace: str = "") -> Iterator[Finding]:
-    """Why the group has failed or waits, its problems, and the stalls of its queues, as `rmqd diagnose` names them.
+    """Yield why the group has failed or waits, its problems, and the stalls of its queues, under the causes of `rmqd
+    diagnose`.
 
-    `group` is the object of the group `name` in the document; empty where there is no daemon. What it does not have is
-    left out: it may be of another version. Queues get the names that brokers of the `namespace` know.
+    `group` is the object of the group `name` in the document; empty if no daemon runs. Missing fields are skipped,
+    because the daemon may have another version. Queues get their names at the brokers, with the `namespace`.
     """
     failure, waits = group.get("failure"), group.get("not_ready_reason")
     if failure:
-        evidence = f"the daemon's member is not there, as its group has failed: {failure}"
+        evidence = f"the daemon's member does not run, because its group has failed: {failure}"
         yield Finding(("no_members", "daemon"), found("no_members", evidence, group=name, step=_FAILED))
     elif waits and KEPT in waits:
-        if not any(str(one.get("evidence")) in waits for one in group.get("problems", ())):  # else it is reported below
-            evidence = f"the daemon says: {waits}"
+        # otherwise it is reported below
+        if not any(str(one.get("evidence")) in waits for one in group.get("problems", ())):
+            evidence = f"the daemon reports: {waits}"
             yield Finding(("no_permission", "daemon"), found("no_permission", evidence, group=name, step=_RIGHTS))
     elif waits:
         yield Finding(("no_members", "daemon"), found("no_members", f"the daemon's member waits: {waits}", group=name))
@@ -42,7 +44,7 @@ def findings_of_daemon(group: Mapping[str, Any], name: str, namespace: str = "")
             steps.setdefault(key, str(one.get("next")))
             queues.setdefault(key, set()).update(filter(None, [queue]))
     for (cause, evidence), step in steps.items():
-        problem = Problem(cause, f"the daemon says: {evidence}", step)
+        problem = Problem(cause, f"the daemon reports: {evidence}", step)
         yield Finding((cause, "daemon", evidence), problem, queues=frozenset(queues[cause, evidence]))
 
 

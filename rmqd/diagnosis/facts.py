@@ -1,7 +1,6 @@
-"""What was seen of a group and of the brokers that serve it: the facts that a diagnosis is judged by.
+"""The facts about a group and its brokers at one moment, as brokers and members report them.
 
-They are what brokers and members say, as it came, in one value for each look. Times are Unix seconds unless a name says
-otherwise.
+Times are Unix seconds unless the name says otherwise.
 """
 
 from __future__ import annotations
@@ -28,40 +27,40 @@ from rmqd.wire.pop import ANY_QUEUE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerFacts:
-    """One broker, as the name server and it itself say. None is what could not be learnt."""
+    """One broker, as reported by the name server and the broker. Unknown values are None."""
 
     name: str
     master: str | None
     slaves: tuple[str, ...] = ()
     silence: str | None = None
-    """Why its master does not answer; None where it does."""
+    """Why its master does not respond; None if it responds."""
     permission: int | None = None
     """Its brokerPermission, of PERM_READ and PERM_WRITE."""
     disk_used: float | None = None
-    """How full the disk of its commit log is; 1.0 is full."""
+    """The used share of its commit log's disk; 1.0 is full."""
     disk_limit: float = 1.0
-    """From where on it stores nothing: its diskSpaceWarningLevelRatio."""
+    """The share at which it stops storing messages: its diskSpaceWarningLevelRatio."""
     clock_ahead_seconds: float | None = None
-    """By how much its clock is before ours; it tells whole seconds."""
+    """How far its clock is ahead of ours. It reports whole seconds."""
     makes_groups: bool = True
-    """Whether it makes a group that connects and is not known: its autoCreateSubscriptionGroup."""
+    """Whether it creates unknown groups when they connect: its autoCreateSubscriptionGroup."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """One topic that the group subscribes to. `error` says why its route is not known; `missing` that there is none."""
+    """One topic that the group subscribes to. `error`: why its route is unknown. `missing`: it has no route."""
 
     topic: str
     route: TopicRouteData | None = None
     missing: bool = False
     error: str = ""
     queues: tuple[MessageQueue, ...] = ()
-    """Those that consumers read."""
+    """The queues that consumers read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberFacts:
-    """One member. `info` is None where it does not tell of itself, because it does not answer (`silence`) or cannot."""
+    """One member. `info` is None if it does not report itself, because it does not respond (`silence`) or cannot."""
 
     client_id: str
     connections: Mapping[str, tuple[Connection, ...]]
@@ -71,33 +70,33 @@ class MemberFacts:
 
     @property
     def address(self) -> str:
-        """From where it is connected."""
+        """The address of its connection."""
         return next((one.client_addr for known in self.connections.values() for one in known), "?")
 
     @property
     def subscriptions(self) -> Mapping[str, SubscriptionData] | None:
-        """What it subscribes to, by topic, as it says itself."""
+        """The subscriptions by topic that it reports."""
         return None if self.info is None else {one.topic: one for one in self.info.subscription_set}
 
     @property
     def orderly(self) -> bool | None:
-        """Whether it takes messages in order."""
+        """Whether it consumes in order."""
         value = None if self.info is None else self.info.properties.get(PROP_CONSUME_ORDERLY)
         return None if value is None else value == "true"
 
     @property
     def tells_queues(self) -> bool:
-        """Whether it says which queues it has: Java's consumers that pull by themselves do not."""
+        """Whether it reports its queues: Java's pull consumers do not."""
         return self.info is not None and self.info.properties.get(PROP_CONSUME_TYPE) != ConsumeType.ACTIVELY
 
     @property
     def on_spark(self) -> bool:
-        """Whether it is the driver of a group on Spark, which moves once a micro-batch, and locks nothing."""
+        """Whether it is the driver of a group on Spark, which commits once per micro-batch and locks no queues."""
         return self.info is not None and self.info.user_consumer_info.get("engine") == "spark"
 
     @property
     def paused(self) -> str:
-        """What an operator has paused of it, as rmqd's members tell: "3 queues", or "" for nothing."""
+        """The part that an operator has paused, as rmqd members report it: "3 queues", or "" for nothing."""
         values = {} if self.info is None else self.info.user_consumer_info
         some = re.search(r"(\d+) paused", values.get("queues", ""))
         if some is not None:
@@ -111,15 +110,16 @@ class MemberFacts:
         return int(value) / 1000 if value.isdecimal() else None
 
     def limit(self, name: str, default: int) -> int:
-        """One of its thresholds, under Java's name; the default of Java's client where it does not tell."""
+        """Return one of its thresholds, by Java's name; the default of Java's client if it does not report it."""
         value = "" if self.info is None else self.info.properties.get(name, "")
         return int(value) if value.isdecimal() else default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFacts:
-    """The group's place in one queue. `committed` is None where it never committed; `age_seconds` that of the oldest
-    waiting message."""
+    """The group's progress in one queue. `committed` is None if the group never committed. `age_seconds` is the age of
+    the oldest waiting message.
+    """
 
     queue: MessageQueue
     committed: int | None
@@ -142,40 +142,40 @@ class SeenMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """All that was seen at one moment."""
+    """All facts at one moment."""
 
     group: str
     at: float
-    """By our own clock."""
+    """The time of the facts, by our clock."""
     name_servers: str = ""
     brokers: Mapping[str, BrokerFacts] = field(default_factory=dict)
     settings: Mapping[str, SubscriptionGroupConfig] = field(default_factory=dict)
-    """The group's, by the name of the broker that knows it."""
+    """The group's settings, by the name of the broker that has them."""
     views: Mapping[str, ConsumerConnection] = field(default_factory=dict)
-    """What each broker knows of the members; those that know none are left out."""
+    """The members that each broker knows, without brokers that know none."""
     topics: Mapping[str, TopicFacts] = field(default_factory=dict)
     members: Mapping[str, MemberFacts] = field(default_factory=dict)
     queues: Mapping[MessageQueue, QueueFacts] = field(default_factory=dict)
     modes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """POP or PULL by topic, by the broker's name; a topic that was never set is left out."""
+    """POP or PULL by topic and broker name, without topics whose mode was never set."""
     heads: Mapping[MessageQueue, SeenMessage] = field(default_factory=dict)
-    """The first message that waits in a queue, for queues that stand still."""
+    """The first waiting message of a stalled queue."""
     retried: tuple[SeenMessage, ...] = ()
-    """The newest messages of the group's retry topic, where handlers failed lately."""
+    """The latest messages of the group's retry topic, where handlers failed recently."""
 
     @property
     def model(self) -> str:
-        """The message model that members announced."""
+        """The message model that the members registered."""
         return next((view.message_model for view in self.views.values() if view.message_model), "CLUSTERING")
 
     @property
     def orderly(self) -> bool:
-        """Whether all members that tell take messages in order."""
+        """Whether all members that report it consume in order."""
         orderly = [member.orderly for member in self.members.values() if member.orderly is not None]
         return bool(orderly) and all(orderly)
 
     def owners(self, queue: MessageQueue) -> list[MemberFacts]:
-        """The members that say that they have a queue."""
+        """Return the members that report owning a queue."""
         anywhere = MessageQueue(queue.topic, queue.broker_name, ANY_QUEUE)
         return [
             member
@@ -185,7 +185,7 @@ class Look:
         ]
 
     def pulled(self, queue: MessageQueue) -> ProcessQueueInfo | None:
-        """What the owner of a queue says of it; None where no member pulls it, or more than one does."""
+        """Return the owner's values for a queue; None if no member, or more than one, pulls it."""
         pulled = [
             member.info.mq_table[queue]
             for member in self.owners(queue)
@@ -194,16 +194,16 @@ class Look:
         return pulled[0] if len(pulled) == 1 else None
 
     def popped(self, queue: MessageQueue) -> list[PopProcessQueueInfo]:
-        """What those say of a queue who pop it."""
+        """Return the values of the members that pop a queue."""
         anywhere = MessageQueue(queue.topic, queue.broker_name, ANY_QUEUE)
         tables = [member.info.mq_pop_table for member in self.members.values() if member.info is not None]
         return [table[at] for table in tables for at in (queue, anywhere) if at in table]
 
     def place(self, queue: MessageQueue) -> int | None:
-        """How far the group is: the owner may have finished more than what is committed.
+        """Return the group's offset in a queue: the owner may have finished more than is committed.
 
-        None where the group never committed, and has none of the messages: it may have begun at the queue's end, which
-        Java's client tells some twenty seconds later.
+        None if the group never committed and the owner has no messages: it may have started at the queue's end, which
+        Java's client reports about twenty seconds later.
         """
         committed, owner = self.queues[queue].committed, self.pulled(queue)
         if owner is None:
@@ -213,6 +213,6 @@ class Look:
         return max(-1 if committed is None else committed, owner.commit_offset)
 
     def waiting(self, queue: MessageQueue) -> int:
-        """How many messages of a queue are not finished."""
+        """Return how many messages of a queue are not finished."""
         ends = self.queues[queue]
         return max(0, ends.max - max(self.place(queue) or 0, ends.min))

@@ -1,4 +1,4 @@
-"""What an error that comes again and again means for a queue, or for a group."""
+"""The meaning of a repeated error for a queue or a group."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ GROUP_FORBIDDEN: Final = "subscription group no permission"  # PullMessageProces
 
 
 def explain_failure(error: RmqdError, group: str = "GROUP", topic: str = "TOPIC") -> Problem:
-    """The cause that an error points to; the names are for the next step."""
+    """Return the problem that an error indicates. `group` and `topic` are for the next step."""
     cause, step = _cause(error)
     return found(cause, str(error), group=group, topic=topic, step=step)
 
 
 def _cause(error: RmqdError) -> tuple[str, str]:
-    """The cause, and its next step where more is known than the cause alone."""
+    """Return the cause, and a next step if the error allows a more precise one."""
     match error:
         case NoPermissionError() if GROUP_FORBIDDEN in error.remark:
             return "consumption_disabled", ""
@@ -42,7 +42,7 @@ def _cause(error: RmqdError) -> tuple[str, str]:
         case SubscriptionGroupNotExistError():
             return "consumption_disabled", "create the group: `mqadmin updateSubGroup -g {group}`"
         case TopicNotExistError() if LMQ_PREFIX in error.remark:
-            step = "the broker has no light message queues: enableLmq=true and enableMultiDispatch=true give it some"
+            step = "set enableLmq=true and enableMultiDispatch=true on the broker: it has no light message queues"
             return "topic_missing", step
         case TopicNotExistError():
             return "topic_missing", ""
@@ -51,6 +51,6 @@ def _cause(error: RmqdError) -> tuple[str, str]:
         case RemotingError():
             return "broker_unreachable", ""
         case FlowControlError():
-            return "pull_failed", "the broker limits requests: look at its load and its limits"
+            return "pull_failed", "check the broker's load and limits: it limits requests"
         case _:
             return "pull_failed", ""

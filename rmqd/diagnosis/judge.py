@@ -1,4 +1,4 @@
-"""The diagnosis: all rules over one or two looks, and what they found in the order in which to act."""
+"""The diagnosis: applies all rules to one or two snapshots, and orders the findings by urgency."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _RULES: Final = (
 
 
 def needs_second_look(first: Look) -> bool:
-    """Whether one look could mislead: something may be true for a moment only, or messages wait for long."""
+    """Return whether one snapshot could mislead, because a finding may be momentary, or messages wait for long."""
     return any(one.momentary for one in _seen(first).values()) or (bool(first.members) and progress.has_old(first))
 
 
 def judge(first: Look, second: Look | None = None, of_daemon: Iterable[Finding] = ()) -> list[Problem]:
-    """What is wrong, the likeliest cause first; nothing where the group is well.
+    """Return the problems, the likeliest cause first; empty if the group is healthy.
 
-    Without a second look what may be true for a moment only does not count. `of_daemon` is what a daemon found.
+    Without a second snapshot, momentary findings do not count. `of_daemon` are a daemon's findings.
     """
     before, now = _seen(first), _seen(first if second is None else second)
     certain = [one for key, one in now.items() if not one.momentary or (second is not None and key in before)]
@@ -47,7 +47,9 @@ def _seen(look: Look) -> dict[tuple[str, ...], Finding]:
 
 
 def _told_once(of_daemon: list[Finding], certain: list[Finding], waits: list[Finding]) -> list[Finding]:
-    """All of them; what brokers and the daemon say of the same queues is one finding, with the daemon's next step."""
+    """Return all findings. Findings of brokers and of the daemon about the same queues become one, with the daemon's
+    next step.
+    """
     joined = []
     for one in waits:
         problem = one.problem

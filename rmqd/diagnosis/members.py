@@ -1,4 +1,4 @@
-"""What is wrong among the members of a group: identities, subscriptions, modes, and who has which queue."""
+"""Problems between the members of a group: identities, subscriptions, modes, and queue owners."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry
 
 RETRY_AGE_SECONDS: Final = 60.0
-"""The first retry makes the topic; members hear of it within a poll of routes (30 s) and a rebalance (20 s)."""
+"""The first retry creates the topic. Members learn about it within a route poll (30 s) and a rebalance (20 s)."""
 OF_ONE_PROCESS: Final = re.compile(r"@\d+#\d{9,}")
-"""Java's and rmqd's own instance name: the process id, and the time at which it was made, in nanoseconds."""
+"""The default instance name of Java and rmqd: the process id, and its creation time in nanoseconds."""
 _BY_CONFIG: Final = ("CONFIG", "ByConfig")
 
 
 def conflicts(look: Look) -> Iterator[Finding]:
-    """Two connections to one broker with the same client id.
+    """Yield client ids with two connections to one broker.
 
-    An id that no other process can have is left out: a broker may know a connection that its client gave up on a busy
-    day for two minutes more.
+    Ids that no other process can have are skipped: a busy broker may know a connection that its client closed for two
+    more minutes.
     """
     for client_id, member in look.members.items():
         if OF_ONE_PROCESS.search(client_id):
@@ -39,13 +39,13 @@ def conflicts(look: Look) -> Iterator[Finding]:
 
 
 def conflict_problem(client_id: str, broker: str, addresses: list[str]) -> Problem:
-    """A client id with several connections to one broker."""
+    """Return the problem of a client id with several connections to one broker."""
     evidence = f"{client_id} is connected {len(addresses)} times to {broker}: from {named(addresses)}"
     return found("client_id_conflict", evidence)
 
 
 def unlike(look: Look) -> Iterator[Finding]:
-    """Members that do not subscribe alike, or not consume in one mode."""
+    """Yield members with different subscriptions or modes."""
     telling = [member for member in look.members.values() if member.info is not None]
     groups: dict[Difference, list[str]] = {}
     if telling:
@@ -53,7 +53,7 @@ def unlike(look: Look) -> Iterator[Finding]:
         for member in telling:
             for difference in _differences(member, ours):
                 groups.setdefault(difference, []).append(member.client_id)
-    if len(telling) < len(look.members):  # brokers know the others by the last heartbeat
+    if len(telling) < len(look.members):  # brokers know the other members from their last heartbeat
         reference = next(iter(look.views.items()))
         for name, view in look.views.items():
             if name != reference[0]:
@@ -68,7 +68,7 @@ def unlike(look: Look) -> Iterator[Finding]:
 
 
 def _usual(telling: list[MemberFacts]) -> MemberFacts:
-    """A member of the kind that most are of; the one that started first where there are as many of each."""
+    """Return a member with the most common subscriptions; in a tie, the member that started first."""
     kinds = Counter(_kind(member) for member in telling)
     return max(telling, key=lambda member: (kinds[_kind(member)], -(member.started_at or 0.0)))
 
@@ -93,14 +93,14 @@ def _differences(member: MemberFacts, ours: MemberFacts) -> Iterator[Difference]
 
 
 def pulling_problem(group: str, topic: str, brokers: str, who: str) -> Problem:
-    """A group that would pop, and that no administrator has pop."""
-    evidence = f"{brokers} has the group pull {topic}, which {who} would pop"
-    step = "`rmqd groups mode {group} {topic} pop` has it pop; else set consume_mode: concurrently"
+    """Return the problem of a group that is configured for POP while brokers make it pull."""
+    evidence = f"{brokers} makes the group pull {topic}, but {who} is configured to pop"
+    step = "run `rmqd groups mode {group} {topic} pop`, or set consume_mode: concurrently"
     return found("mode_mismatch", evidence, group=group, topic=topic, step=step)
 
 
 def _modes(look: Look) -> Iterator[Finding]:
-    """Members that ask to pop while brokers have them pull, and topics that some members pop and others pull."""
+    """Yield members that should pop while brokers make them pull, and topics that some members pop and others pull."""
     wanting = [
         member.client_id
         for member in look.members.values()
@@ -122,14 +122,14 @@ def _modes(look: Look) -> Iterator[Finding]:
 
 
 def pauses(look: Look) -> Iterator[Finding]:
-    """Members that an operator has paused."""
+    """Yield members that an operator has paused."""
     if paused := [f"{client_id} ({some})" for client_id, one in look.members.items() if (some := one.paused)]:
         evidence = f"an operator has paused {named(paused)}"
         yield Finding(("paused",), found("paused", evidence, group=look.group))
 
 
 def owners(look: Look) -> Iterator[Finding]:
-    """Queues without an owner, or whose lock their owner does not get, and members that have none."""
+    """Yield queues without an owner, queues whose owner does not get the lock, and members without a queue."""
     if look.model != MessageModel.CLUSTERING or not look.members:
         return
     silent = [member for member in look.members.values() if member.silence is not None]
@@ -137,7 +137,7 @@ def owners(look: Look) -> Iterator[Finding]:
     loose = [queue for queue in _subscribed(look) if not look.owners(queue)]
     if silent:
         yield _hung(look, silent, loose)
-    if untold or silent:  # what they have is not known
+    if untold or silent:  # their queues are not known
         return
     if look.orderly:
         yield from _unlocked(look)
@@ -145,7 +145,7 @@ def owners(look: Look) -> Iterator[Finding]:
 
 
 def _subscribed(look: Look) -> list[MessageQueue]:
-    """The queues that should have an owner; those of a retry topic only once messages wait there for long."""
+    """Return the queues that should have an owner; queues of a retry topic only if messages wait there for long."""
     wanted = [queue for facts in look.topics.values() for queue in facts.queues]
     for queue, ends in look.queues.items():
         is_retry = is_retry_topic(queue.topic)
@@ -155,17 +155,17 @@ def _subscribed(look: Look) -> list[MessageQueue]:
 
 
 def _is_popped(look: Look) -> bool:
-    """Whether members pop, with which retries come by topics of their own."""
+    """Return whether members pop. Their retries use separate topics."""
     return any(member.info.mq_pop_table for member in look.members.values() if member.info is not None)
 
 
 def _hung(look: Look, silent: list[MemberFacts], loose: list[MessageQueue]) -> Finding:
     who = named(f"{member.client_id} ({member.address})" for member in silent)
     waiting = sum(look.waiting(queue) for queue in loose if queue in look.queues)
-    evidence = f"{who} is connected and answers nothing: it hangs, or was stopped"
+    evidence = f"{who} is connected but does not respond: it hangs, or was stopped"
     if loose:
         evidence += f"; no other member has {places(loose)}" + (f", where {wait(waiting)}" if waiting else "")
-    step = "look at that process (a stack dump), and restart it: brokers give its queues to the others once it is gone"
+    step = "check that process (a stack dump), and restart it; the other members get its queues when it has ended"
     return Finding(("orphaned_queue", "silent"), found("orphaned_queue", evidence, step=step))
 
 
@@ -180,29 +180,27 @@ def _loose(look: Look, loose: list[MessageQueue]) -> Finding:
     }
     by_config = any(mark in strategy for strategy in strategies for mark in _BY_CONFIG)
     if look.orderly and not by_config:
-        evidence = f"{evidence}; in an orderly group its owner waits for a lock that another client has"
+        evidence = f"{evidence}; in an orderly group its owner waits for a lock that another client holds"
         return Finding(("held_lock",), found("held_lock", evidence, group=look.group), momentary=True)
     step = ""
     if twice := [f"{member.client_id} on {broker}" for member in look.members.values() for broker in _twice(member)]:
-        evidence += (
-            f"; the broker counts {named(twice)} more than once, as it still knows connections that were given up"
-        )
-        step = "it forgets them within two minutes; if it does not, restart that member"
+        evidence += f"; the broker counts {named(twice)} more than once, because it still knows closed connections"
+        step = "wait two minutes until the broker drops them; otherwise restart that member"
     elif by_config:
-        step = "allocate_queues leaves them out: add them for a member, or take another allocate_strategy"
+        step = "add them to a member's allocate_queues, or set another allocate_strategy"
     elif len({_plain(strategy) for strategy in strategies}) > 1:
-        step = "the members divide queues differently: give all the same allocate_strategy"
+        step = "give all members the same allocate_strategy"
         evidence += f"; their strategies are {named(map(_plain, strategies))}"
     return Finding(("orphaned_queue",), found("orphaned_queue", evidence, group=look.group, step=step), momentary=True)
 
 
 def _twice(member: MemberFacts) -> list[str]:
-    """The brokers that know several connections of a member, and so give it several shares, of which it takes one."""
+    """Return the brokers that know several connections of a member, and count it more than once in the rebalance."""
     return [broker for broker, connections in member.connections.items() if len(connections) > 1]
 
 
 def _plain(strategy: str) -> str:
-    """A strategy's name, of Java's object or of rmqd: `AVG`."""
+    """Return a strategy's short name, from Java's object or from rmqd: `AVG`."""
     name = strategy.rpartition(".")[2].partition("@")[0].removeprefix("AllocateMessageQueue")
     return {"Averagely": "AVG", "AveragelyByCircle": "AVG_BY_CIRCLE", "ConsistentHash": "CONSISTENT_HASH"}.get(
         name, name
@@ -218,7 +216,7 @@ def _unlocked(look: Look) -> Iterator[Finding]:
     for client_id, queues in without.items():
         waiting = sum(look.waiting(queue) for queue in queues if queue in look.queues)
         if waiting:
-            evidence = f"{client_id} should consume {places(queues)}, and another client has the lock at the broker"
+            evidence = f"{client_id} should consume {places(queues)}, but another client holds the lock at the broker"
             problem = found("held_lock", f"{evidence}; {wait(waiting)}", group=look.group)
             yield Finding(("held_lock", client_id), problem, momentary=True)
 

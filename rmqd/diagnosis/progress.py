@@ -1,4 +1,4 @@
-"""Why messages wait: judged by what moved between two looks, and by what handlers made of messages lately."""
+"""Why messages wait: compares two snapshots, and uses the handlers' recent results."""
 
 from __future__ import annotations
 
@@ -13,32 +13,30 @@ from rmqd.wire.bodies.running_info import ProcessQueueInfo
 from rmqd.wire.message_queue import MessageQueue
 
 OLD_SECONDS: Final = 10.0
-"""Messages that wait for less are on their way: members commit every 5 s."""
+"""Messages that wait for less time are normal, because members commit every 5 s."""
 BEGUN_SECONDS: Final = 60.0
-"""Within this time any member says where it begins."""
+"""Within this time every member reports where it starts."""
 CATCHING_UP_SECONDS: Final = 300.0
-"""A queue that will be through within this time is catching up."""
+"""A queue that would be done within this time is catching up."""
 FAILING_SHARE: Final = 0.5
 LEAST_FAILED: Final = 3
 POISONED_TIMES: Final = 3
-"""A message that was given back so often is not unlucky."""
+"""A message that was sent back this often did not fail by chance."""
 MOST_POISONED: Final = 3
-"""If more messages than these fail, it is not the messages."""
+"""If more messages than this fail, the cause is not the messages."""
 RECENT_SECONDS: Final = 600.0
 BUSY_SHARE: Final = 0.5
-# Java's defaults, where a member does not tell its own
+# Java's defaults, for members that do not report their own
 _THREADS, _COUNT, _MIB, _SPAN = 20, 1000, 100, 2000
 
 
 def illegal_offsets(look: Look) -> Iterator[Finding]:
-    """Queues that do not have the offset that the group would go on from."""
+    """Yield queues that do not have the offset at which the group would continue."""
     for queue, ends in look.queues.items():
         place = look.place(queue)
         if place is None or ends.min <= place <= ends.max:
             continue
-        evidence = (
-            f"the group would go on in {places([queue])} at offset {place}, and that has {ends.min} to {ends.max}"
-        )
+        evidence = f"the group would continue in {places([queue])} at offset {place}, outside {ends.min} to {ends.max}"
         if place < ends.min:
             evidence += f": {messages(ends.min - place)} deleted before being handled"
         problem = found("offset_illegal", evidence, group=look.group, topic=queue.topic)
@@ -46,7 +44,7 @@ def illegal_offsets(look: Look) -> Iterator[Finding]:
 
 
 def failures(look: Look) -> Iterator[Finding]:
-    """What handlers failed at in the last minute, where that is much, or the same message again and again."""
+    """Yield a problem if handlers failed often in the last minute, or repeatedly with the same message."""
     statuses = [one for member in _telling(look) if member.info for one in member.info.status_table.values()]
     ok = sum(status.consume_ok_tps for status in statuses)
     failed = sum(status.consume_failed_tps for status in statuses)
@@ -54,9 +52,9 @@ def failures(look: Look) -> Iterator[Finding]:
     poisoned = {seen.msg_id: seen for seen in tried if seen.reconsume_times >= POISONED_TIMES}
     if failed > 0 and poisoned and len({seen.msg_id for seen in tried}) <= MOST_POISONED:
         failing = named(
-            f"{seen.msg_id}{_keys(seen.keys)} (given back {seen.reconsume_times} times)" for seen in poisoned.values()
+            f"{seen.msg_id}{_keys(seen.keys)} (sent back {seen.reconsume_times} times)" for seen in poisoned.values()
         )
-        evidence = f"the handler fails again and again at {failing}, and {_rate(ok)} others are handled"
+        evidence = f"the handler fails repeatedly at {failing}, and handles other messages at {_rate(ok)}"
         problem = found("poison_message", evidence, group=look.group)
         yield Finding(("poison_message",), problem)
     elif failed * 60 >= LEAST_FAILED and failed >= FAILING_SHARE * (ok + failed) and not look.orderly:
@@ -77,22 +75,22 @@ def _failing(look: Look, ok: float, failed: float) -> Finding:
 
 
 def has_old(look: Look) -> bool:
-    """Whether messages wait for long somewhere, so that a second look is needed to say why."""
+    """Return whether messages wait for long in any queue, so that a second snapshot is needed to explain it."""
     return any(_is_old(look, queue) for queue in look.queues)
 
 
 def stuck(before: Look, now: Look) -> list[MessageQueue]:
-    """The queues in which messages wait for long, and none was finished between the two looks."""
+    """Return the queues in which messages wait for long, and none was finished between the two snapshots."""
     return [queue for queue in _old(before, now) if before.place(queue) == now.place(queue)]
 
 
 def waits(before: Look, now: Look) -> Iterator[Finding]:
-    """Why messages wait for long in queues that have an owner."""
-    if now.model != MessageModel.CLUSTERING:  # its places are the members' own
+    """Yield why messages wait for long in queues that have an owner."""
+    if now.model != MessageModel.CLUSTERING:  # members keep their offsets themselves
         return
     by_finding: dict[str, list[MessageQueue]] = {}
     for queue in _old(before, now):
-        if any(member.on_spark for member in now.owners(queue)):  # its driver tells what stands still
+        if any(member.on_spark for member in now.owners(queue)):  # its driver reports stalled queues
             continue
         cause = _why_stuck(now, queue) if before.place(queue) == now.place(queue) else _why_slow(before, now, queue)
         if cause:
@@ -114,7 +112,7 @@ def waits(before: Look, now: Look) -> Iterator[Finding]:
 
 
 def _why_stuck(look: Look, queue: MessageQueue) -> str:
-    """The cause for a queue in which nothing is finished; empty where another rule tells it."""
+    """Return the cause for a queue in which no message is finished; empty if another rule reports it."""
     owners, pulled = look.owners(queue), look.pulled(queue)
     if not owners or (look.orderly and pulled is not None and not pulled.locked):
         return ""
@@ -131,7 +129,7 @@ def _why_stuck(look: Look, queue: MessageQueue) -> str:
 
 
 def _why_slow(before: Look, now: Look, queue: MessageQueue) -> str:
-    """The cause for a queue that moves, but is not about to catch up."""
+    """Return the cause for a queue that makes progress, but will not catch up soon."""
     seconds = max(now.at - before.at, 0.1)
     done = (now.place(queue) or 0) - (before.place(queue) or 0)
     gained = done - (now.queues[queue].max - before.queues[queue].max)
@@ -144,7 +142,7 @@ def _why_slow(before: Look, now: Look, queue: MessageQueue) -> str:
 
 
 def _held_back(member: MemberFacts, pulled: ProcessQueueInfo) -> str:
-    """The setting of the member that keeps it from having more messages at hand; "" where there is none."""
+    """Return the member's setting that keeps it from caching more messages; "" if there is none."""
     spread = pulled.cached_msg_max_offset - pulled.cached_msg_min_offset
     for cached, name, default in (
         (pulled.cached_msg_count, "pullThresholdForQueue", _COUNT),
@@ -159,7 +157,7 @@ def _held_back(member: MemberFacts, pulled: ProcessQueueInfo) -> str:
 
 
 def _is_busy(member: MemberFacts) -> bool:
-    """Whether half of its threads or more are with the handler, by the rates of the last minute."""
+    """Return whether at least half of its threads are in the handler, by the rates of the last minute."""
     assert member.info is not None
     calls = [
         one.consume_rt / 1000 * (one.consume_ok_tps + one.consume_failed_tps)
@@ -169,7 +167,7 @@ def _is_busy(member: MemberFacts) -> bool:
 
 
 def _text_of_stuck(before: Look, now: Look, queues: list[MessageQueue]) -> str:
-    """How queues show that stand still: how much waits, for how long, and which message is the first."""
+    """Return the evidence for stalled queues: how many messages wait, for how long, and the first message."""
     oldest = max(now.queues[queue].age_seconds for queue in queues)
     text = f"{wait(sum(map(now.waiting, queues)))} in {places(queues)}, the oldest for {span(oldest)}"
     moved = sum((now.place(queue) or 0) - (before.place(queue) or 0) for queue in queues)
@@ -177,7 +175,7 @@ def _text_of_stuck(before: Look, now: Look, queues: list[MessageQueue]) -> str:
     text += f"; {moved or 'none'} of them finished in {seconds:.0f} s"
     seen = next((now.heads[queue] for queue in queues if queue in now.heads), None)
     if seen is not None and not moved:
-        text += f"; the first that is not is {seen.msg_id}{_keys(seen.keys)} at offset {seen.offset}"
+        text += f"; the first unfinished message is {seen.msg_id}{_keys(seen.keys)} at offset {seen.offset}"
     return text
 
 
@@ -195,7 +193,7 @@ def _text_of_slow(before: Look, now: Look, queues: list[MessageQueue]) -> str:
 def _text_of_stalled(before: Look, now: Look, queues: list[MessageQueue]) -> str:
     pulls = [one.last_pull_timestamp / 1000 for queue in queues if (one := now.pulled(queue)) is not None]
     last = f"; the last pull was {span(max(0.0, now.at - min(pulls)))} ago" if pulls and min(pulls) > 0 else ""
-    return f"{_text_of_stuck(before, now, queues)}, and the member has none of them{last}"
+    return f"{_text_of_stuck(before, now, queues)}, and the member has cached none of them{last}"
 
 
 def _text_of_held_back(before: Look, now: Look, queues: list[MessageQueue]) -> str:
@@ -209,13 +207,13 @@ def _text_of_held_back(before: Look, now: Look, queues: list[MessageQueue]) -> s
 _TEXTS: Final[dict[str, Callable[[Look, Look, list[MessageQueue]], str]]] = {
     "slow_handler": _text_of_slow,
     "poison_message": lambda before, now, queues: (
-        f"the handler fails again and again at the first message: {_text_of_stuck(before, now, queues)}"
+        f"the handler fails repeatedly at the first message: {_text_of_stuck(before, now, queues)}"
     ),
     "flow_control": _text_of_held_back,
     "stalled_queue": _text_of_stalled,
 }
 _STEPS: Final = {
-    "stalled_queue": "is the member paused or suspended? Its log and a stack dump say where it hangs; restart it",
+    "stalled_queue": "check whether the member is paused or suspended, see its log and a stack dump, then restart it",
 }
 
 
@@ -235,7 +233,7 @@ def _is_old(look: Look, queue: MessageQueue) -> bool:
 
 
 def _is_late(look: Look, queue: MessageQueue) -> bool:
-    """Whether a queue's owner has been there for long, and still does not say where it begins."""
+    """Return whether a queue's owner has run for long and still does not report where it starts."""
     since = [owner.started_at for owner in look.owners(queue)]
     return all(at is not None and look.at - at >= BEGUN_SECONDS for at in since) and look.waiting(queue) > 0
 

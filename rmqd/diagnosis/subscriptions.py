@@ -1,4 +1,4 @@
-"""In which points members of a group consume differently."""
+"""Differences between the members of a group."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from rmqd.wire.topics import is_retry_topic
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """In which point members are not as they should be. Equal ones are the same difference."""
+    """A difference between members. Equal values are the same difference."""
 
     cause: str
-    about: str  # the topic, the property or the client id that it is about
+    about: str  # the topic, the property or the client id
     text: str  # a predicate: "subscribe to … , … to …"
 
 
 def differences(
     theirs: Mapping[str, SubscriptionData], ours: Mapping[str, SubscriptionData], us: str
 ) -> Iterator[Difference]:
-    """In which topics a member's subscriptions (`theirs`) differ from our own (`ours`).
+    """Yield the topics in which a member's subscriptions (`theirs`) differ from our own (`ours`).
 
-    `us` names the side of `ours` in the texts, as "the configuration". Only what decides about messages is compared:
-    not how tags are written, nor when. Retry topics are left out, as each client subscribes to its own by itself.
+    `us` names the side of `ours` in the texts, such as "the configuration". Only the effect on messages is compared,
+    not the notation of tags or the version. Retry topics are skipped, because each client subscribes to them
+    automatically.
     """
     theirs = {topic: data for topic, data in theirs.items() if not is_retry_topic(topic)}
     ours = {topic: data for topic, data in ours.items() if not is_retry_topic(topic)}
@@ -39,13 +40,13 @@ def differences(
 
 
 def model_difference(theirs: str | None, ours: str, us: str) -> Iterator[Difference]:
-    """Whether members of the group share the messages or each get all of them."""
+    """Yield a difference if members share the messages in one case, and each get all of them in the other."""
     if theirs is not None and theirs != ours:
         yield Difference("mode_mismatch", "message model", f"consume as {theirs}, {us} says {ours}")
 
 
 def order_difference(theirs: bool | None, ours: bool, us: str) -> Iterator[Difference]:
-    """Whether members take messages in order; None where they do not tell."""
+    """Yield a difference in the order of consumption. `theirs` is None if unknown."""
     if theirs is not None and theirs != ours:
         yield Difference("mode_mismatch", "order", f"consume {_order(theirs)}, {us} {_order(ours)}")
 
@@ -55,7 +56,7 @@ def _order(orderly: bool) -> str:
 
 
 def _meaning(data: SubscriptionData) -> object:
-    """What two subscriptions must have in common: not how the tags were written, nor when."""
+    """Return the relevant part of a subscription, without the notation of tags or the version."""
     return data.tags_set if data.expression_type == EXPRESSION_TAG else (data.expression_type, data.sub_string)
 
 

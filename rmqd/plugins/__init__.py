@@ -1,20 +1,19 @@
-"""Code of other distributions that a configuration names: handlers, pipelines, strategies, hooks.
+"""Plugins that a configuration names: handlers, pipelines, strategies, hooks.
 
-They are found by entry point or as `module:attribute`, and only what is named is imported. Whatever goes wrong on the
-way is a problem of the configuration, with its line. Nothing of a plugin runs before its group starts, except for its
-import.
+They are found by entry point or as `module:attribute`, and only named plugins are imported. Any error becomes a
+configuration problem with its line. Except for its import, a plugin's code does not run before its group starts.
 
-    runnable                  load_runnable: a configuration whose plugins are found and fit their options
-    consumer_options          a group's settings as the engine is told them
-    handlers, handler_plugin  handlers: finding them, and the forms that they may have
+    runnable                  load_runnable: a configuration whose plugins exist and accept their options
+    consumer_options          converts a group's settings to the engine's options
+    handlers, handler_plugin  finds handlers, and checks their form
     typed_handlers            handlers of decoded bodies (`rmqd.typed`)
     middleware                functions around every call of a handler
-    lifecycle                 the start and the stop of handlers that consist of parts
+    lifecycle                 start and stop of handlers that consist of parts
     pipelines                 pipelines, and functions of a sink
     strategies                allocate strategies
     offset_stores             offset stores, for `offset_store`
-    hooks                     hooks: all that are installed
+    hooks                     hooks: all installed ones
     entry_points, lookup      entry points by name; objects by name or `module:attribute`
-    form, unknown_options     what plugins share: arguments, options, unknown keys in them
-    catalogue                 what is installed, for `rmqd handlers`
+    form, unknown_options     shared by plugins: arguments, options, unknown keys in them
+    catalogue                 the installed plugins, for `rmqd handlers`
 """

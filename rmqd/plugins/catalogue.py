@@ -1,4 +1,4 @@
-"""Describes installed handlers and pipelines with their options, broken ones too, for `rmqd handlers`."""
+"""Describes installed handlers and pipelines with their options, including broken ones, for `rmqd handlers`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class HandlerDescription:
 
 
 def describe_installed() -> list[HandlerDescription]:
-    """Import and describe every installed handler and pipeline. The description of a broken one has its error."""
+    """Import and describe every installed handler and pipeline. A broken one is described with its error."""
     look_again()
     return [
         _describe(kind, name, entry_points)
@@ -113,7 +113,7 @@ def _fields(model: type[BaseModel]) -> list[OptionDescription]:
 
 
 def _type_name(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
-    """A JSON Schema's type in a few words: `string`, `list of string`, `info | debug`."""
+    """Return a JSON Schema's type in a few words: `string`, `list of string`, `info | debug`."""
     if "$ref" in schema:
         return _type_name(definitions.get(schema["$ref"].rpartition("/")[2], {}), definitions)
     for words in ("anyOf", "oneOf"):

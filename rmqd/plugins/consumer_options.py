@@ -1,7 +1,7 @@
-"""Makes the engine's options of a group from its configuration.
+"""Converts a group's configuration to the engine's options.
 
-A key goes over by its name: an option of ConsumerOptions has the key's name, perhaps with a unit at its end. Only
-options that are not the value of one key are made here.
+An option of ConsumerOptions has the name of its key, perhaps with a unit at its end, and is copied by this name. This
+module only defines the other options.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _KEYS: Final = {
     for field in fields(ConsumerOptions)
     if (key := field.name.removesuffix("_seconds").removesuffix("_bytes")) in GroupConfig.model_fields
 }
-"""By option, the configuration key whose value it has."""
+"""The configuration key of each option."""
 
 
 def consumer_options(config: RootConfig, group: str) -> ConsumerOptions:
-    """The options of a group of a configuration. Raises ConfigError."""
+    """Return the options of a group. Raises ConfigError."""
     namespace = config.cluster_of(group).client.namespace
     return options_of_group(config.groups[group], group, config.state_of(group), namespace)
 
 
 def options_of_group(settings: GroupConfig, name: str, state_directory: str, namespace: str = "") -> ConsumerOptions:
-    """The options of a group; `name` is its key in the configuration. Raises ConfigError.
+    """Return the options of a group; `name` is its key in the configuration. Raises ConfigError.
 
-    The names of the group and its topics get the `namespace`: the engine uses the names that brokers know.
+    The `namespace` is added to the names of the group and its topics, because the engine uses the brokers' names.
     """
     options: dict[str, Any] = {option: getattr(settings, key) for option, key in _KEYS.items()}
     options |= {
@@ -56,7 +56,7 @@ def options_of_group(settings: GroupConfig, name: str, state_directory: str, nam
 
 
 def _failures(settings: GroupConfig) -> FailureOptions | None:
-    """What the group does about failures of its handler; None where it does nothing of its own."""
+    """Return how the group handles failures of its handler; None for the default."""
     retry, dead_letter_on = settings.retry, frozenset(settings.dead_letter.on)
     if not retry.in_place and not dead_letter_on:
         return None
@@ -64,7 +64,7 @@ def _failures(settings: GroupConfig) -> FailureOptions | None:
 
 
 def _circuit(settings: GroupConfig) -> CircuitOptions | None:
-    """When the group stops calling its handler; None where it never does."""
+    """Return when the group stops calling its handler; None if never."""
     breaker = settings.circuit_breaker
     if not breaker.is_on:
         return None
@@ -72,6 +72,6 @@ def _circuit(settings: GroupConfig) -> CircuitOptions | None:
 
 
 def _deduplication(settings: GroupConfig, file: str) -> DeduplicationOptions | None:
-    """By what and where the group deduplicates; `file` is for SQLite where no path is given."""
+    """Return how the group deduplicates. `file` is the default path for SQLite."""
     one = settings.deduplicate
     return None if one is None else DeduplicationOptions(one.by, one.store, one.url or file, one.keep)

@@ -1,6 +1,6 @@
-"""Finds the entry points of installed distributions, by the name that a configuration uses.
+"""Finds the entry points of installed distributions by the names in a configuration.
 
-All kinds of plugin are found here. What a plugin's object must look like is checked by the module of its kind.
+This module finds all kinds of plugins. The module of each kind checks the form of the object.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, Final
 from rmqd.config.problems import nearest
 from rmqd.plain_text import describe
 
-IMPORTABLE: Final = "accepted: a module that can be imported"
+IMPORTABLE: Final = "expected a module that can be imported"
 
 _OWN_FOLDER: Final = __file__.rpartition("/")[0]
 
 
 class EntryPointError(Exception):
-    """A name that has no usable entry point. The text says what is wrong, and what is accepted."""
+    """A name without a usable entry point. The text gives the problem and the expectation."""
 
 
 @functools.cache
@@ -37,7 +37,7 @@ def installed(group: str) -> dict[str, list[EntryPoint]]:
 
 
 def look_again() -> None:
-    """Have the next call search all distributions again: a plugin may have been installed before a reload."""
+    """Make the next call search all distributions again, because a plugin may have been installed before a reload."""
     _all_installed.cache_clear()
     installed.cache_clear()
 
@@ -48,24 +48,24 @@ def _all_installed() -> Any:
 
 
 def not_installed(kind: str, name: str, known: Iterable[str], also: str = "") -> EntryPointError:
-    """The error for an unknown name, with a similar name and all known names."""
+    """Return the error for an unknown name, with a similar name and all known names."""
     names = list(known)
     guess = nearest(name, names)
     meant = f"; did you mean {guess}?" if guess else ""
     also = f"or {also}" if also and names else also
     accepted = ", ".join(filter(None, [*names, also])) or "none"
-    return EntryPointError(f"no {kind} {name!r} is installed{meant}; accepted: {accepted}")
+    return EntryPointError(f"no {kind} {name!r} is installed{meant}; expected {accepted}")
 
 
 def import_object(kind: str, entry_points: list[EntryPoint], otherwise: str) -> object:
     """Import the object of a name's only entry point. Raises EntryPointError.
 
-    `otherwise` says in the error what to write instead if there are several entry points.
+    If there are several entry points, the error says to write `otherwise` instead.
     """
     entry_point = entry_points[0]
     if len(entry_points) > 1:
         owners = ", ".join(f"{one.dist.name if one.dist else 'unknown'} ({one.value})" for one in entry_points)
-        raise EntryPointError(f"several distributions have a {kind} of this name: {owners}; accepted: {otherwise}")
+        raise EntryPointError(f"several distributions have a {kind} of this name: {owners}; expected {otherwise}")
     try:
         return entry_point.load()
     except (Exception, SystemExit) as error:  # importing runs the plugin's code, which may raise anything
@@ -75,7 +75,7 @@ def import_object(kind: str, entry_points: list[EntryPoint], otherwise: str) -> 
 
 
 def why(error: BaseException) -> str:
-    """A plugin's error with the line that raised it, without the frames of Python's import system."""
+    """Return a plugin's error with the line that raised it, without the frames of Python's import system."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     text = describe(error)
     if isinstance(error, SyntaxError) or not frames or frames[-1].filename.startswith(_OWN_FOLDER):

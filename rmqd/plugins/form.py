@@ -1,6 +1,6 @@
-"""Checks that all kinds of plugin share: the number of arguments, the model of the options, the options themselves.
+"""Checks for all kinds of plugins: the number of arguments, the model of the options, the options themselves.
 
-A problem with a plugin is a Fault. Its path begins below the key that names the plugin, such as `handler`.
+A problem with a plugin is a Fault. Its path starts below the key that names the plugin, such as `handler`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Fault:
 
 
 class PluginFaultError(Exception):
-    """A plugin cannot be used; `faults` say why."""
+    """A plugin cannot be used. `faults` has the reasons."""
 
     def __init__(self, *faults: Fault) -> None:
         super().__init__("; ".join(fault.message for fault in faults))
@@ -41,7 +41,7 @@ class PluginFaultError(Exception):
 
 
 def plugin_fault(message: str) -> PluginFaultError:
-    """An error with one fault, which is about the plugin itself."""
+    """Return an error with one fault, about the plugin itself."""
     return PluginFaultError(Fault(("plugin",), message))
 
 
@@ -51,14 +51,14 @@ class OptionsForm:
 
     takes: bool
     name: str = ""
-    """The parameter that gets them; "" if they are given by place, as the last argument."""
+    """The parameter for the options; "" if they are the last positional argument."""
     model: type[BaseModel] | None = None
     needs: int = 0
     """How many arguments it needs before the options."""
     most: int = 0
     """How many it takes before the options."""
     default: str = ""
-    """The parameter with a default that stands where the options would."""
+    """The parameter with a default at the position of the options."""
 
     @classmethod
     def of(cls, target: Callable[..., Any], place: int) -> OptionsForm:
@@ -74,7 +74,7 @@ class OptionsForm:
         return cls(True, "" if by_place else taken.name, model_of(target, taken), needs, most)
 
     def bound(self, target: Callable[..., Any], options: Any) -> Callable[..., Any]:
-        """The callable with its options, if it takes them; the arguments before them are left."""
+        """Return the callable with its options bound, if it takes them; the arguments before them remain."""
         if not self.takes:
             return target
         if self.name:
@@ -82,14 +82,14 @@ class OptionsForm:
         return functools.partial(_with_options, target, options)
 
     def validated(self, kind: str, options: dict[str, Any]) -> Any:
-        """The options as the plugin gets them: an instance of its model, or the dict. Raises PluginFaultError.
+        """Return the options in the plugin's form: an instance of its model, or the dict. Raises PluginFaultError.
 
-        `options` are those of the configuration, by which it is known what of them is not to be shown.
+        `options` come from the configuration; their classes show which values must not be printed.
         """
         if not self.takes:
             if options:
                 hint = f"; its parameter {self.default} has a default: call it options to get them"
-                message = f"the {kind} takes no options{hint if self.default else ''}; accepted: no options"
+                message = f"the {kind} takes no options{hint if self.default else ''}; expected no options"
                 raise PluginFaultError(Fault(("options",), message, True))
             return options
         given = _plain(options)
@@ -107,9 +107,9 @@ class OptionsForm:
 
 
 def refuse_unbound(name: str, target: object, instead: str) -> None:
-    """Raise PluginFaultError for a method that was taken from its class: rmqd would give it a batch as `self`.
+    """Raise PluginFaultError for a method that was taken from its class: rmqd would pass a batch as `self`.
 
-    `instead` says what to write, with `{owner}` for `module:Class`.
+    `instead` is the next step, with `{owner}` for `module:Class`.
     """
     function = target.function if isinstance(target, TypedHandler) else target
     if owner := owner_of_unbound(function):
@@ -125,7 +125,7 @@ def _with_options(function: Callable[..., Any], options: Any, *first: Any) -> An
 def model_of(
     target: Callable[..., Any], parameter: inspect.Parameter, names: Mapping[str, Any] | None = None
 ) -> type[BaseModel] | None:
-    """The pydantic model in a parameter's annotation; None if there is none. `names` are those of `hint_of`."""
+    """Return the pydantic model in a parameter's annotation; None if there is none. `names` as in `hint_of`."""
     try:
         hint = hint_of(target, parameter, names)
     except AnnotationError:
@@ -134,12 +134,11 @@ def model_of(
 
 
 def with_article(word: str) -> str:
-    """The word with its article."""
     return f"{'an' if word[:1].lower() in 'aeiou' else 'a'} {word}"
 
 
 def _plain(value: Any) -> Any:
-    """Options with ordinary strings: a plugin must not see the class of text that came from `${...}`."""
+    """Return options with ordinary strings, because a plugin must not see the class of text from `${...}`."""
     if isinstance(value, Substituted):
         return str(value)
     if isinstance(value, dict):
@@ -150,7 +149,9 @@ def _plain(value: Any) -> Any:
 
 
 def _at(options: Any, path: Path) -> object:
-    """What the configuration has at a path; None if a step of it is no key, as where a model has several forms."""
+    """Return the configuration's value at a path; None if a step is not a key, for example if a model has several
+    forms.
+    """
     for step in path:
         if isinstance(options, dict):
             options = options.get(step)
@@ -166,12 +167,12 @@ def _option_fault(model: type[BaseModel], details: ErrorDetails, options: dict[s
     holder = model_at(model, details["loc"][:-1])
     fields = holder.model_fields if holder is not None else {}
     if details["type"] == "extra_forbidden":
-        if holder is None:  # in one of several models, say
+        if holder is None:  # for example in a union of models
             return Fault(path, "unknown option", at_key=True)
         return _unknown_option(path, [field.alias or name for name, field in fields.items()])
     if details["type"] == "missing":
         field = fields.get(key)
-        return Fault(path, f"missing; accepted: {(field and field.description) or 'a value'}")
+        return Fault(path, f"missing; expected {(field and field.description) or 'a value'}")
     if details["type"] == "value_error":
         return Fault(path, str(details.get("ctx", {}).get("error", details["msg"])))
     if details["type"] == "list_type":

@@ -1,10 +1,10 @@
-"""Which forms a handler plugin may have, and how one becomes a LoadedHandler.
+"""The valid forms of a handler plugin, and its conversion to a LoadedHandler.
 
-A plain function is called with the batch, or with the batch and the options. A class is made with its options and has
-`handle`, and if it likes `start` and `stop`. Each of them may be synchronous or asynchronous. One that keeps calls open
-as it gathers messages has a synchronous `end_calls`, too; one whose calls wait for one another beyond some number names
-the option of that number by `calls_limited_by`. A typed handler (`rmqd.typed`) is a function, or the `handle`
-of a class.
+A plain function is called with the batch, or with the batch and the options. A class is created with its options, and
+has `handle` and optionally `start` and `stop`. Each may be synchronous or asynchronous. A class that keeps calls open
+to gather messages also has a synchronous `end_calls`. If its calls wait for each other above some number,
+`calls_limited_by` names the option with that number. A typed handler (`rmqd.typed`) is a function, or the `handle` of a
+class.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _ACCEPTED = "a function of (batch) or (batch, options), or a class with handle(s
 
 @dataclass(frozen=True, slots=True)
 class CallLimit:
-    """How many calls at once a handler does its work for. Calls beyond wait inside of it."""
+    """How many calls at once a handler really works on. Further calls wait inside it."""
 
     option: str
-    """The option that says so."""
+    """The option with this limit."""
     calls: int
 
 
 @dataclass(frozen=True, slots=True)
 class HandlerPlugin:
-    """A plugin whose form was checked. It was imported, and none of its functions has run."""
+    """A plugin whose form was checked. It is imported, but none of its functions has run."""
 
     name: str
     target: Callable[..., Any]
@@ -61,20 +61,20 @@ class HandlerPlugin:
             return cls(name, target, *_typed_function_form(target))
         if callable(target):
             return cls(name, target, _function_form(target))
-        raise _misfit(f"is {with_article(type(target).__name__)}, and no handler")
+        raise _misfit(f"is {with_article(type(target).__name__)}, not a handler")
 
     def validated(self, options: dict[str, Any]) -> Any:
-        """The options as the handler gets them: an instance of its model, or the dict. Raises PluginFaultError."""
+        """Return the options in the handler's form: an instance of its model, or the dict. Raises PluginFaultError."""
         return self.options.validated("handler", options)
 
     def call_limit(self, options: Any) -> CallLimit | None:
-        """The limit that a class names by `calls_limited_by`; `options` come from `validated`."""
+        """Return the limit that a class names in `calls_limited_by`. `options` come from `validated`."""
         name = getattr(self.target, "calls_limited_by", None)
         calls = getattr(options, name, None) if isinstance(name, str) else None
         return CallLimit(name, calls) if isinstance(name, str) and isinstance(calls, int) else None
 
     def load(self, options: Any) -> LoadedHandler:
-        """Make the handler; `options` come from `validated`. Raises PluginFaultError if its constructor fails."""
+        """Create the handler. `options` come from `validated`. Raises PluginFaultError if its constructor fails."""
         if isinstance(self.target, TypedHandler):
             assert self.typed is not None
             return self.typed.loaded(self.name, self.target, options)
@@ -118,20 +118,20 @@ def _class_form(target: type[Any]) -> tuple[OptionsForm, TypedForm | None]:
     for name in ("start", "stop", "end_calls"):
         method = getattr(target, name, None)
         if method is not None and not callable(method):
-            raise _misfit(f"has a {name} that is no method")
+            raise _misfit(f"has a {name} that is not a method")
         if method is not None:
             static = isinstance(inspect.getattr_static(target, name), staticmethod | classmethod)
             _check_room(name, method, 0 if static else 1, "(self)")
     model = getattr(target, "Options", None)
     if model is not None and not (inspect.isclass(model) and issubclass(model, BaseModel)):
-        raise _misfit(f"has Options that are no pydantic.BaseModel but {with_article(type(model).__name__)}")
+        raise _misfit(f"has Options that are not a pydantic.BaseModel but {with_article(type(model).__name__)}")
     options = _options_form(target, 0)
     if options.needs:
         needed = options.needs + options.takes
-        raise _misfit(f"has a constructor that needs {needed} arguments, and gets its options alone")
+        raise _misfit(f"has a constructor that needs {needed} arguments, but it gets only its options")
     if model is not None and not options.takes:
         hint = f": call its parameter {options.default} options" if options.default else ""
-        raise _misfit(f"has Options, and a constructor that does not take them{hint}")
+        raise _misfit(f"has Options, but its constructor does not take them{hint}")
     return replace(options, model=model), typed
 
 
@@ -169,4 +169,4 @@ def _check_no_generator(name: str, target: Callable[..., Any]) -> None:
 
 
 def _misfit(what: str) -> PluginFaultError:
-    return plugin_fault(f"the plugin {what}; accepted: {_ACCEPTED}")
+    return plugin_fault(f"the plugin {what}; expected {_ACCEPTED}")

@@ -1,6 +1,6 @@
-"""Finds handlers: by their name among the entry points `rmqd.handlers`, or as `module:attribute`.
+"""Finds handlers by their entry point in `rmqd.handlers`, or as `module:attribute`.
 
-Only plugins that a configuration names are imported. An error on the way is a problem of that configuration.
+Only plugins that a configuration names are imported. An error becomes a problem of that configuration.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ ENTRY_POINT_GROUP: Final = "rmqd.handlers"
 
 
 def load_handler(group: str, settings: GroupConfig, given: object = None) -> LoadedHandler:
-    """Make the handler of a group, without starting it. Raises ConfigError with all problems.
+    """Create the handler of a group, without starting it. Raises ConfigError with all problems.
 
-    `given` is a plugin's object to use instead of the one that the configuration names.
+    `given` is an object that replaces the configured plugin.
     """
     assert settings.handler is not None
     try:
@@ -35,22 +35,22 @@ def load_handler(group: str, settings: GroupConfig, given: object = None) -> Loa
 
 
 def handler_problems(group: str, settings: GroupConfig) -> list[ConfigProblem]:
-    """The problems of a group's handler, its options and its middleware, which are imported. None of them runs."""
+    """Return the problems of a group's handler, its options and its middleware. All are imported, but not run."""
     if settings.handler is None:
         return []
     try:
         typed = _plugin_and_options(settings.handler)[0].typed
         if typed is not None and typed.form.named("connection") is not None and settings.offset_store.plugin == BROKER:
-            raise plugin_fault("the handler takes offset_connection; accepted: beside offset_store: {plugin: NAME}")
+            raise plugin_fault("the handler takes offset_connection, which needs offset_store: {plugin: NAME}")
     except PluginFaultError as error:
         return list(located(group, settings, ("handler",), error))
     return []
 
 
 def call_limit(settings: GroupConfig) -> CallLimit | None:
-    """What keeps calls below the concurrency that is written for a group's handler, which was loaded before.
+    """Return the limit that keeps calls below the configured concurrency of a group's handler, which must be loaded.
 
-    None where nothing does, and where the concurrency is the default, which nobody has asked for.
+    None if there is no limit, or if the concurrency is the default, which was not chosen.
     """
     handler = settings.handler
     if handler is None or handler.processes or settings.engine != "local":
@@ -66,8 +66,8 @@ def find_plugin(name: str) -> HandlerPlugin:
     """Import the plugin of this name, or `module:attribute`. Raises PluginFaultError."""
     if name in installed(PIPELINES) and name not in installed(ENTRY_POINT_GROUP):
         raise plugin_fault(
-            f"{name} is a pipeline, and no handler; accepted: engine: spark, pipeline: {{plugin: {name}}} in the place "
-            "of handler, and a sink, as docs/pipelines.md says"
+            f"{name} is a pipeline, not a handler; expected engine: spark, pipeline: {{plugin: {name}}} instead of "
+            "handler, and a sink; see docs/pipelines.md"
         )
     return HandlerPlugin.of(name, find_object("handler", ENTRY_POINT_GROUP, name))
 

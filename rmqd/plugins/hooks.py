@@ -1,7 +1,7 @@
-"""Finds hooks: every entry point of `rmqd.hooks` of every distribution, made once for the process.
+"""Finds hooks: all entry points `rmqd.hooks` of all distributions, created once per process.
 
-An entry point is an object, or a class that is made without arguments, with one or more of the methods `before_batch`,
-`after_batch` and `wants`.
+An entry point is an object, or a class that is created without arguments, with one or more of the methods
+`before_batch`, `after_batch` and `wants`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from rmqd.typed.callables import is_async, yields
 ENTRY_POINT_GROUP: Final = "rmqd.hooks"
 
 _METHODS: Final = ("before_batch", "after_batch", "wants")
-_ACCEPTED: Final = "accepted: an object, or a class without arguments, with before_batch, after_batch or wants"
+_ACCEPTED: Final = "expected an object, or a class without arguments, with before_batch, after_batch or wants"
 
 
 @functools.cache
 def load_hooks() -> tuple[Hook, ...]:
-    """The hooks of this process, in the order of their names. Raises ConfigError that names the distributions."""
+    """Return the hooks of this process in the order of their names. Raises ConfigError that names the distributions."""
     hooks, problems = [], []
     for name, entry_point in _entry_points().items():
         try:
@@ -40,7 +40,7 @@ def load_hooks() -> tuple[Hook, ...]:
 
 
 def hooks_of(options: ConsumerOptions) -> tuple[Hook, ...]:
-    """The hooks that a group has. Raises ConfigError as `load_hooks` does, and for a name that no hook has."""
+    """Return the hooks of a group. Raises ConfigError as `load_hooks` does, and for an unknown name."""
     wanted = options.hooks
     if wanted == "none":
         return ()
@@ -49,14 +49,15 @@ def hooks_of(options: ConsumerOptions) -> tuple[Hook, ...]:
         return hooks
     names = [hook.name for hook in hooks]
     for name in wanted:
-        if name not in names:  # `hook_problems` found it: installed since this process began, or not where Spark runs
-            problem = f"{not_installed('hook', name, names)}; a hook that was installed later takes a restart"
+        # `hook_problems` found it: it was installed after this process started, or is not installed where Spark runs
+        if name not in names:
+            problem = f"{not_installed('hook', name, names)}; restart to load a hook that was installed later"
             raise ConfigError([f"groups.{options.group}.hooks: {problem}"])
     return tuple(hook for hook in hooks if hook.name in wanted)
 
 
 def hook_problems(group: str, settings: GroupConfig) -> list[ConfigProblem]:
-    """The hooks that a group names and that are not installed. None is imported."""
+    """Return problems for hooks that a group names but that are not installed. Imports none of them."""
     if isinstance(settings.hooks, str):
         return []
     names = _entry_points()
@@ -68,7 +69,7 @@ def hook_problems(group: str, settings: GroupConfig) -> list[ConfigProblem]:
 
 
 def _entry_points() -> dict[str, EntryPoint]:
-    """All hooks by the names that they have here: with the distribution, where several have one of a name."""
+    """Return all hooks by their names here, with the distribution if several have the same name."""
     return {
         name if len(found) == 1 else f"{name} ({_owner(one)})": one
         for name, found in installed(ENTRY_POINT_GROUP).items()
@@ -89,8 +90,10 @@ def _hook(name: str, entry_point: EntryPoint) -> Hook:
             raise EntryPointError(f"{entry_point.value} cannot be made: {why(error)}; {_ACCEPTED}") from error
     methods = {method: getattr(target, method, None) for method in _METHODS}
     if not any(methods.values()):
-        raise EntryPointError(f"{entry_point.value} is no hook; {_ACCEPTED}")
+        raise EntryPointError(f"{entry_point.value} is not a hook; {_ACCEPTED}")
     for method, call in methods.items():
         if call is not None and (not callable(call) or is_async(call) or yields(call)):
-            raise EntryPointError(f"{entry_point.value} has a {method} that is no plain method; accepted: def {method}")
+            raise EntryPointError(
+                f"{entry_point.value} has a {method} that is not a plain method; expected def {method}"
+            )
     return Hook(name, **methods)

@@ -1,4 +1,4 @@
-"""The start and the stop of a handler that consists of parts, each with a start and a stop of its own."""
+"""The start and stop of a handler that consists of parts with their own start and stop."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rmqd.loaded_handler import LoadedHandler
 from rmqd.own_threads import call_either
 
 Part = tuple[Callable[[], Any] | None, Callable[[], Any] | None]
-"""A start and a stop; each may be missing, synchronous or asynchronous."""
+"""A start and a stop. Each may be missing, synchronous or asynchronous."""
 
 
 def with_parts(handler: LoadedHandler, parts: Sequence[Part]) -> LoadedHandler:
-    """A handler whose parts start before it, in order, and stop behind it, the last one first."""
+    """Return a handler whose parts start before it in order, and stop after it in reverse order."""
     own: Part = (handler.start, handler.stop)
     known = [part for part in (*parts, own) if any(part)]
     if known in ([], [own]):
@@ -29,7 +29,7 @@ class _Lifecycle:
         self._started = 0
 
     async def start(self) -> None:
-        """Start each part. If one fails, those before it are stopped."""
+        """Start each part. If one fails, the parts before it are stopped."""
         try:
             for start, _ in self._parts:
                 if start is not None:
@@ -40,7 +40,7 @@ class _Lifecycle:
             raise
 
     async def stop(self) -> None:
-        """Stop each part that was started. Raises what the first one to fail raises, once all were told."""
+        """Stop each started part. Raises the first exception after all are stopped."""
         failure: BaseException | None = None
         while self._started:
             self._started -= 1
@@ -48,7 +48,7 @@ class _Lifecycle:
             try:
                 if stop is not None:
                     await call_either(stop)
-            except Exception as error:  # noqa: BLE001  it is the author's code, and the others are to stop, too
+            except Exception as error:  # noqa: BLE001  the plugin's code; the other parts must stop too
                 failure = failure or error
         if failure is not None:
             raise failure

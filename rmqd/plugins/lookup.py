@@ -1,6 +1,6 @@
-"""Finds the object of a plugin: by an entry point's name, or as `module:attribute`.
+"""Finds the object of a plugin by an entry point's name, or as `module:attribute`.
 
-Only plugins that a configuration names are imported. An error on the way is a problem of that configuration.
+Only plugins that a configuration names are imported. An error becomes a problem of that configuration.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def loaded(kind: str, entry_points: list[EntryPoint]) -> object:
 
 
 def located(group: str, settings: GroupConfig, key: Path, error: PluginFaultError) -> Iterator[ConfigProblem]:
-    """Turn the faults of a plugin into problems of the group whose `key` names it."""
+    """Yield the faults of a plugin as problems of the group whose `key` names it."""
     for fault in error.faults:
         yield settings.problem(group, (*key, *fault.path), fault.message, at_key=fault.at_key)
 
@@ -49,7 +49,7 @@ def object_at(name: str, accepted: str = "module:attribute") -> object:
     """Import the object of `module:attribute`. Raises PluginFaultError."""
     match = _MODULE_ATTRIBUTE.fullmatch(name)
     if match is None:
-        raise plugin_fault(f"{name!r} is not understood; accepted: {accepted}")
+        raise plugin_fault(f"{name!r} is not valid; expected {accepted}")
     module_name, attributes = match.groups()
     try:
         target: Any = _import(module_name)
@@ -64,14 +64,14 @@ def object_at(name: str, accepted: str = "module:attribute") -> object:
 
 
 def _import(module_name: str) -> object:
-    """Import a module; as with other servers, one in the working directory need not be installed."""
+    """Import a module. A module in the working directory need not be installed, as with other servers."""
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         here = str(FilePath.cwd())
         if error.name != module_name.partition(".")[0] or here in sys.path:
             raise
-        # At the end of the path, so that a module here cannot shadow an installed one.
+        # at the end of the path, so that a module here cannot shadow an installed one
         sys.path.append(here)
         importlib.invalidate_caches()
         try:

@@ -1,9 +1,9 @@
-"""Middleware: functions around every call of a group's handler, in the order in which the configuration names them.
+"""Middleware: functions around every call of a group's handler, in the order of the configuration.
 
-A middleware takes the batch and `call_next`, the next one or the handler, which it calls with the batch. It is a
-function, or a class that is made without arguments, with a method `__call__`, and if it likes `start` and `stop`. It is
-asynchronous around an asynchronous handler, and synchronous around a synchronous one. What it returns means nothing, so
-here is where it is seen that it, or the handler inside of it, left a coroutine that nobody awaits.
+A middleware takes the batch and `call_next`, and calls this next middleware or handler with the batch. It is a
+function, or a class that is created without arguments, with a method `__call__` and optionally `start` and `stop`. It
+is asynchronous around an asynchronous handler, and synchronous around a synchronous one. Its return value is ignored,
+so this module checks that neither it nor the handler left a coroutine that was never awaited.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from rmqd.plugins.lifecycle import with_parts
 from rmqd.plugins.lookup import object_at
 from rmqd.typed.callables import is_async, room, yields
 
-_ACCEPTED = "a function of (batch, call_next), or a class without arguments whose instances are called so"
+_ACCEPTED = "a function of (batch, call_next), or a class without arguments whose instances are called that way"
 
 
 def middleware_faults(names: Sequence[str]) -> Iterator[Fault]:
-    """What is wrong with middleware that can be seen without making it. Each is imported."""
+    """Yield the faults of middleware that are visible without creating it. Each is imported."""
     for index, name in enumerate(names):
         try:
             _find(name)
@@ -36,7 +36,7 @@ def middleware_faults(names: Sequence[str]) -> Iterator[Fault]:
 
 
 def with_middleware(handler: LoadedHandler, names: Sequence[str]) -> LoadedHandler:
-    """The handler with middleware around its calls, the first of them outermost. Raises PluginFaultError."""
+    """Return the handler inside its middleware, the first one outermost. Raises PluginFaultError."""
     made = [_make(index, name, in_loop=handler.is_async) for index, name in enumerate(names)]
     handle = checked(handler).handle if made else handler.handle
     for name, call in zip(reversed(names), reversed(made), strict=True):
@@ -54,9 +54,9 @@ def _find(name: str) -> Any:
     try:
         required, most = room(call) if callable(call) else (0, 0)
     except ValueError as error:
-        raise PluginFaultError(Fault((), f"{name} {error}; accepted: {_ACCEPTED}")) from None
+        raise PluginFaultError(Fault((), f"{name} {error}; expected {_ACCEPTED}")) from None
     if required > arguments or most < arguments or yields(call):
-        raise PluginFaultError(Fault((), f"{name} cannot be called with (batch, call_next); accepted: {_ACCEPTED}"))
+        raise PluginFaultError(Fault((), f"{name} cannot be called with (batch, call_next); expected {_ACCEPTED}"))
     return target
 
 
@@ -70,14 +70,14 @@ def _make(index: int, name: str, *, in_loop: bool) -> Any:
             raise PluginFaultError(fault) from error
     if is_async(made) != in_loop:
         kind, other = ("async def", "def") if in_loop else ("def", "async def")
-        message = f"{name} is written with {other}, and the handler with {kind}; accepted: {kind}, as the handler"
+        message = f"{name} is written with {other}, but the handler with {kind}; expected {kind}"
         raise PluginFaultError(Fault(("middleware", index), message))
     return made
 
 
 def _around(call: Callable[..., Any], inner: Callable[..., Any]) -> Callable[..., Any]:
     def call_next(batch: Batch) -> Any:
-        left = batch.undecided()  # what this middleware has decided is nobody else's business
+        left = batch.undecided()  # decisions of this middleware do not concern the next one
         return inner(left) if left else None
 
     @functools.wraps(inner)
@@ -88,7 +88,7 @@ def _around(call: Callable[..., Any], inner: Callable[..., Any]) -> Callable[...
 
 
 async def _nothing() -> None:
-    """A call for no message."""
+    """A call without messages."""
 
 
 def _around_async(name: str, call: Callable[..., Any], inner: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,10 +104,10 @@ def _around_async(name: str, call: Callable[..., Any], inner: Callable[..., Any]
         result = await call(batch, call_next)
         forgotten = [one for one in given if inspect.getcoroutinestate(one) == inspect.CORO_CREATED]
         for one in forgotten:
-            one.close()  # it never began; Python would warn about it somewhere else
+            one.close()  # it never started; Python would warn about it elsewhere
         if forgotten:
             raise HandlerNotAwaitedError(
-                f"the middleware {name} called call_next and did not await it, so the handler handled nothing; write "
+                f"the middleware {name} called call_next without awaiting it, so the handler handled nothing; write "
                 "`await call_next(batch)`"
             )
         return result

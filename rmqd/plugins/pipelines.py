@@ -1,6 +1,7 @@
-"""Finds pipelines: by their name among the entry points `rmqd.pipelines`, or as `module:attribute`; sinks' code too.
+"""Finds pipelines by their entry point in `rmqd.pipelines`, or as `module:attribute`; also the code of sinks.
 
-A pipeline is a function of a DataFrame and its SparkSession, which returns another DataFrame. Nothing here needs Spark.
+A pipeline is a function of a DataFrame and its SparkSession that returns another DataFrame. This module does not need
+Spark.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ class FrameFunction:
 
     name: str
     kind: str
-    """The word for it in messages."""
+    """Its name in messages."""
     target: Callable[..., Any]
     options: OptionsForm
 
     @classmethod
     def of(cls, name: str, target: object, kind: str, form: str) -> FrameFunction:
         """Check an object; `form` names its two arguments. Raises PluginFaultError if it is not such a function."""
-        accepted = f"accepted: a function of ({form}) or ({form}, options)"
+        accepted = f"expected a function of ({form}) or ({form}, options)"
         if inspect.isclass(target) or not callable(target):
             what = "a class" if inspect.isclass(target) else with_article(type(target).__name__)
-            raise plugin_fault(f"the plugin is {what}, and no {kind}; {accepted}")
+            raise plugin_fault(f"the plugin is {what}, not a {kind}; {accepted}")
         refuse_unbound(name, target, accepted)
         if yields(target) or is_async(target):
             word = "with yield" if yields(target) else "with async"
@@ -56,11 +57,11 @@ class FrameFunction:
         return cls(name, kind, target, options)
 
     def validated(self, options: dict[str, Any]) -> Any:
-        """The options as the function gets them: an instance of its model, or the dict. Raises PluginFaultError."""
+        """Return the options in the function's form: an instance of its model, or the dict. Raises PluginFaultError."""
         return self.options.validated(self.kind, options)
 
     def bound(self, options: dict[str, Any]) -> Callable[[Any, Any], Any]:
-        """The function with its options bound, so that two arguments are left. Raises PluginFaultError."""
+        """Return the function with its options bound, so that two arguments remain. Raises PluginFaultError."""
         return self.options.bound(self.target, self.validated(options))
 
 
@@ -75,7 +76,7 @@ def pipeline_of(name: str, target: object) -> FrameFunction:
 
 
 def load_pipeline(group: str, settings: GroupConfig) -> Callable[[Any, Any], Any]:
-    """A group's pipeline as a function of (frame, spark). Raises ConfigError with all problems."""
+    """Return a group's pipeline as a function of (frame, spark). Raises ConfigError with all problems."""
     assert settings.pipeline is not None
     try:
         return find_pipeline(settings.pipeline.plugin).bound(settings.pipeline.options)
@@ -84,7 +85,7 @@ def load_pipeline(group: str, settings: GroupConfig) -> Callable[[Any, Any], Any
 
 
 def load_batch_function(group: str, settings: GroupConfig) -> Callable[[Any, Any], Any]:
-    """The function that a sink of format foreach_batch calls with (frame, batch_id). Raises ConfigError."""
+    """Return the function that a foreach_batch sink calls with (frame, batch_id). Raises ConfigError."""
     assert settings.sink is not None
     try:
         target = object_at(settings.sink.plugin)
@@ -95,7 +96,7 @@ def load_batch_function(group: str, settings: GroupConfig) -> Callable[[Any, Any
 
 
 def pipeline_loaders(settings: GroupConfig) -> list[Callable[[str, GroupConfig], object]]:
-    """Return what loads a group's pipeline and its sink's function."""
+    """Return the functions that load a group's pipeline and its sink's function."""
     loaders: list[Callable[[str, GroupConfig], object]] = []
     if settings.pipeline is not None:
         loaders.append(load_pipeline)

@@ -1,4 +1,4 @@
-"""Loads a configuration that can be run: its handlers, pipelines and strategies exist, and accept their options."""
+"""Loads a configuration that can run: its handlers, pipelines and strategies exist, and accept their options."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ def load_runnable(
     groups: Collection[str] = (),
     environ: Mapping[str, str] = os.environ,
 ) -> RootConfig:
-    """Load a configuration as `load_config` does, and check what its groups need. Raises ConfigError with all problems.
+    """Load a configuration as `load_config` does, and check the plugins of its groups. Raises ConfigError with all
+    problems.
 
-    Plugins of all groups, or of those named in `groups`, are imported, and their options validated.
+    The plugins of all groups, or of the groups in `groups`, are imported, and their options are validated.
     """
     return runnable(source_of(path, overrides, environ=environ), groups=groups, environ=environ)
 
 
 def runnable(source: Source, *, groups: Collection[str] = (), environ: Mapping[str, str] = os.environ) -> RootConfig:
-    """The same for a configuration whose files were read already."""
+    """Do the same for a configuration whose files were already read."""
     loading = Loading(source, environ)
     look_again()
     loading.add(run_findings(loading.config, groups))
@@ -51,7 +52,7 @@ def runnable(source: Source, *, groups: Collection[str] = (), environ: Mapping[s
 
 
 def _problems_of(load: Callable[[str, GroupConfig], object], name: str, group: GroupConfig) -> list[ConfigProblem]:
-    """Return the problems of a plugin, which is imported and not run."""
+    """Return the problems of a plugin, which is imported but not run."""
     try:
         load(name, group)
     except ConfigError as error:

@@ -1,7 +1,7 @@
-"""Finds allocate strategies: those that come with rmqd, and others by their name among the entry points.
+"""Finds allocate strategies: rmqd's own, and others by entry point.
 
-An entry point of `rmqd.allocate_strategies` is a function, or an object that can be called, with the signature of
-`AllocateMessageQueueStrategy`. Only what a configuration names is imported.
+An entry point of `rmqd.allocate_strategies` is a function or a callable object with the signature of
+`AllocateMessageQueueStrategy`. Only the configured one is imported.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ ENTRY_POINT_GROUP: Final = "rmqd.allocate_strategies"
 
 _KEY: Final[Path] = ("allocate_strategy",)
 _FORM: Final = "(group, client_id, queues, client_ids)"
-_ACCEPTED: Final = f"accepted: a function of {_FORM} that returns the own queues, or an instance that is called so"
+_ACCEPTED: Final = (
+    f"expected a function of {_FORM} that returns the member's queues, or an instance that is called that way"
+)
 
 
 def load_strategy(group: str, settings: GroupConfig, namespace: str = "") -> AllocateStrategy:
-    """The strategy of a group. It is given names as brokers know them. Raises ConfigError with all problems."""
+    """Return the strategy of a group. It receives the brokers' names. Raises ConfigError with all problems."""
     name = settings.allocate_strategy
     try:
         return AllocateStrategy(name, _built_in(settings, namespace) or _installed(name))
@@ -54,7 +56,7 @@ def _installed(name: str) -> AllocateMessageQueueStrategy:
     entry_points = installed(ENTRY_POINT_GROUP)
     if name not in entry_points:
         raise not_installed("allocate strategy", name, dict.fromkeys([*STRATEGY_NAMES, *entry_points]))
-    strategy: Any = import_object("allocate strategy", entry_points[name], otherwise="a name that only one has")
+    strategy: Any = import_object("allocate strategy", entry_points[name], otherwise="a unique name")
     _check_form(entry_points[name][0].value, strategy)
     found: AllocateMessageQueueStrategy = strategy
     return found
@@ -66,7 +68,7 @@ def _check_form(where: str, strategy: Any) -> None:
     if not callable(strategy):
         raise EntryPointError(f"{where} cannot be called; {_ACCEPTED}")
     if is_async(strategy):
-        raise EntryPointError(f"{where} is asynchronous, and a strategy only computes; {_ACCEPTED}")
+        raise EntryPointError(f"{where} is asynchronous, but a strategy only computes; {_ACCEPTED}")
     try:
         inspect.signature(strategy).bind("group", "client_id", [], [])
     except TypeError:

@@ -1,4 +1,4 @@
-"""Typed handlers as plugins: their faults, their options, and the LoadedHandler that one becomes."""
+"""Typed handlers as plugins: their faults, their options, and their conversion to a LoadedHandler."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TypedForm:
     def of(cls, handler: TypedHandler, *, is_bound: bool) -> TypedForm:
         """Check a typed handler. Raises PluginFaultError."""
         if yields(handler.function):
-            raise plugin_fault("the plugin is a typed handler with yield, which would never run; accepted: without")
+            raise plugin_fault("the plugin is a typed handler with yield, which would never run; remove yield")
         try:
             decoder = decoder_of(handler.payload)
             return cls(decoder, form_of(handler, decoder.target, is_bound=is_bound))
@@ -43,11 +43,11 @@ class TypedForm:
             raise plugin_fault(str(error)) from error
 
     def takes_options(self, handler: TypedHandler) -> bool:
-        """Whether the function, or what it depends on, takes the handler's options."""
+        """Return whether the function, or one of its dependencies, takes the handler's options."""
         return any(True for _ in self._takers(handler))
 
     def options_model(self, handler: TypedHandler) -> type[BaseModel] | None:
-        """The model that one of those that take the options has in its annotation."""
+        """Return the options model in the annotation of the function or a dependency."""
         for function, names in self._takers(handler):
             parameter = inspect.signature(function).parameters["options"]
             if (model := model_of(function, parameter, names)) is not None:
@@ -55,7 +55,7 @@ class TypedForm:
         return None
 
     def loaded(self, name: str, handler: TypedHandler, options: Any, own: Part = (None, None)) -> LoadedHandler:
-        """The handler of batches. A method is bound already, and `own` are the start and the stop of its class."""
+        """Return the handler of batches. A method is already bound, and `own` are the start and stop of its class."""
         is_coroutine, form = is_async(handler.function), self.form
         dependencies = Dependencies(form.dependencies, options, in_loop=is_coroutine)
         if form.named("options") is not None:
@@ -84,8 +84,8 @@ def _check_payload(name: str, payload: object) -> None:
     raise_returned(payload)
     if isinstance(payload, Awaitable):
         if isinstance(payload, Coroutine):
-            payload.close()  # it never began; Python would warn about it somewhere else
+            payload.close()  # it never started; Python would warn about it elsewhere
         raise HandlerNotAwaitedError(
-            f"decode of the handler {name} returned a {class_name(payload)} in place of a payload; write decode with "
-            "`def`, and let it do its work before it returns"
+            f"decode of the handler {name} returned a {class_name(payload)} instead of a payload; write decode with "
+            "`def`, and finish its work before it returns"
         )

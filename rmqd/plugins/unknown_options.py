@@ -11,10 +11,10 @@ from rmqd.config.problems import Path
 
 
 def unknown_options(given: object, model: object, path: Path = ()) -> Iterator[tuple[Path, list[str]]]:
-    """Find the keys of `given` for which the validated `model` has no field. Yields paths and the known names.
+    """Find the keys of `given` that are not fields of the validated `model`. Yields paths and the known names.
 
-    Models in fields are searched too, also in lists and mappings. A model that sets `extra` has decided about unknown
-    keys by itself, and is left out.
+    Models in fields, lists and mappings are searched too. A model that sets `extra` decides about unknown keys itself,
+    and is skipped.
     """
     if isinstance(model, BaseModel) and isinstance(given, Mapping):
         yield from unknown_keys(given, type(model), path)
@@ -33,7 +33,7 @@ def unknown_options(given: object, model: object, path: Path = ()) -> Iterator[t
 def unknown_keys(
     given: Mapping[str, object], model: type[BaseModel], path: Path = ()
 ) -> Iterator[tuple[Path, list[str]]]:
-    """Find the unknown keys at the top of `given` alone. The rest of it need not be valid."""
+    """Find the unknown keys at the top level of `given`. The rest of `given` need not be valid."""
     if "extra" in model.model_config:
         return
     known = [name for field in model.model_fields.items() for name in _names(*field)]
@@ -43,7 +43,7 @@ def unknown_keys(
 
 
 def _names(name: str, field: FieldInfo) -> list[str]:
-    """The keys by which a field may be given: its alias, and where the model allows it also its name."""
+    """Return the keys that a field accepts: its alias and, if the model allows it, its name."""
     aliases = [field.alias, field.validation_alias]
     for choice in field.validation_alias.choices if isinstance(field.validation_alias, AliasChoices) else ():
         aliases.append(choice if isinstance(choice, str) else str(choice.path[0]))

@@ -1,12 +1,12 @@
-"""The one message on which a batch or a process fails, found in few runs of the handler's process.
+"""Finds the one message at which a batch or a process fails, in few runs of the handler's process.
 
-The first run handles everything. The process's end, or where it does not end the first exception, tells the batch that
-was handled then: the first guess. A run with this batch alone says whether it needs no other one; then what is left is
-to halve it. If it does not fail alone, an earlier message has to do with it, and the latest beginning is looked for
-from which the messages up to the batch still fail.
+The first run handles everything. The failing batch is the batch during which the process ended or, if it did not end,
+the batch of the first exception. A run with only this batch shows whether it fails alone. If so, it is halved. If not,
+an earlier message is involved, and the search looks for the latest start such that the messages up to the batch still
+fail.
 
-With n messages that makes at most 2 + log2(n) runs, rounded up: 16 with 10,000. What more there is to know, such as
-whether the others fail without it, is looked at as far as there are runs left.
+For n messages this takes at most 2 + log2(n) runs, rounded up: 16 for 10,000. Remaining runs answer further questions,
+such as whether the other messages fail without it.
 """
 
 from __future__ import annotations
@@ -24,40 +24,41 @@ if TYPE_CHECKING:
 
 Kind = Literal["died", "expired", "raised"]
 Answer = Literal["found", "nothing_fails", "not_alone", "not_again"]
-"""`not_alone`: messages fail together, and none that was tried does so alone; `not_again`: what failed in the first run
-did not fail again."""
+"""`not_alone`: messages fail together, but no tested one fails alone. `not_again`: the failure of the first run did not
+recur.
+"""
 
 
 @dataclass(slots=True)
 class Finding:
-    """The answer. `together` are the messages that fail together, or that one of them needs to come after."""
+    """The result. `together` are messages that only fail together, or that must precede the failing message."""
 
     answer: Answer
     runs: int
     messages: int
     kind: Kind | None = None
     report: BatchReport | None = None
-    """The last run of the message, or of those that fail together, that failed."""
+    """The last failed run of the message, or of the messages that fail together."""
     message: Message | None = None
     together: Sequence[Message] = field(default_factory=list)
     others_fail: bool | None = None
-    """Whether the others fail without it; None where that was not tried."""
+    """Whether the others fail without it; None if that was not tried."""
     raised: int = 0
-    """How many more batches raised in the first run."""
+    """How many other batches raised in the first run."""
 
 
 class Runs(Protocol):
-    """Where batches are handled: `Trial`."""
+    """Handles batches: `Trial`."""
 
     runs: int
     at_end: str | None
 
     def run(self, batches: Sequence[list[Message]]) -> AsyncGenerator[BatchReport]:
-        """Handle them in a new process, and in another one after each end of a process."""
+        """Handle batches in a new process, and in another one whenever a process ends."""
 
 
 class Bisection:
-    """One search. `tell` is told each run in a line."""
+    """One search. `tell` receives one line for each run."""
 
     def __init__(self, trial: Runs, batch_size: int, most_runs: int, tell: Callable[[str], None]) -> None:
         self._trial = trial
@@ -67,7 +68,7 @@ class Bisection:
         self._kind: Kind = "raised"
 
     async def find(self, messages: Sequence[Message]) -> Finding:
-        """Search. Raises HandlerUnusableError."""
+        """Raises HandlerUnusableError."""
         batches = batches_of(messages, self._size)
         failed, raised = await self._first_run(batches)
         if failed is None:
@@ -91,7 +92,7 @@ class Bisection:
         return self._trial.runs < self._most_runs
 
     async def _first_run(self, batches: list[list[Message]]) -> tuple[tuple[int, BatchReport] | None, int]:
-        """The first failure of the worst kind, with its batch's number, and how many batches raised besides."""
+        """Return the first failure of the worst kind with its batch number, and how many other batches raised."""
         raised: list[tuple[int, BatchReport]] = []
         worst, number = None, -1
         async with aclosing(self._trial.run(batches)) as reports:
@@ -109,7 +110,7 @@ class Bisection:
         return first, len(raised) - (worst is None and bool(raised))
 
     async def _fails(self, batches: list[list[Message]]) -> BatchReport | None:
-        """Handle these in a new process, up to the first failure of the kind that is looked for."""
+        """Handle these in a new process, up to the first failure of the expected kind. Returns its report, or None."""
         found = None
         async with aclosing(self._trial.run(batches)) as reports:
             async for report in reports:
@@ -122,15 +123,15 @@ class Bisection:
         return found
 
     def _at_end(self, last: BatchReport) -> BatchReport | None:
-        """A report of an end of the process that came behind the last call; None if it came in order."""
+        """Return a report if the process failed after the last call; None if it ended normally."""
         if self._trial.at_end is None:
             return None
-        how = f"behind its last call the process {self._trial.at_end}"
+        how = f"after its last call the process {self._trial.at_end}"
         return replace(last, result=replace(last.result, error=how, is_failure=True), ended=self._trial.at_end)
 
     async def _halve(self, messages: Sequence[Message], batch: list[Message], failed: BatchReport) -> Finding:
-        """Look for the message of a batch that fails alone."""
-        left, is_proven = batch, True  # whether what is left was seen to fail by itself
+        """Search for the message of a batch that fails alone."""
+        left, is_proven = batch, True  # whether the remaining messages were seen to fail alone
         while len(left) > 1:
             half = left[: (len(left) + 1) // 2]
             report = await self._fails([half])
@@ -149,7 +150,9 @@ class Bisection:
     async def _find_beginning(
         self, messages: Sequence[Message], batches: list[list[Message]], failed: BatchReport
     ) -> Finding:
-        """Look for the latest batch from which on those up to the last still fail. The last alone does not."""
+        """Search for the latest batch such that all batches from it to the last one still fail. The last one alone does
+        not.
+        """
         low, high = 0, len(batches) - 1  # from `low` on they fail, from `high` on they do not
         was_seen_again = False
         while high - low > 1:
@@ -159,7 +162,7 @@ class Bisection:
                 high = middle
             else:
                 low, failed, was_seen_again = middle, report, True
-        if not was_seen_again:  # it may have had nothing to do with the messages
+        if not was_seen_again:  # it may be unrelated to the messages
             report = await self._fails(batches[low:])
             if report is None:
                 return self._answer("not_again", messages, failed, together=failed.messages)
@@ -193,7 +196,7 @@ class Bisection:
 
 
 def kind_of(report: BatchReport) -> Kind:
-    """In which way a batch failed."""
+    """Return how a batch failed."""
     if report.ended is None:
         return "raised"
     return "expired" if report.result.verdicts[0].outcome == "expired" else "died"

@@ -1,4 +1,4 @@
-"""A group's handler in this process: made and started as the consumer does it, and called with one batch at a time."""
+"""A group's handler in this process: created and started as the consumer does, and called with one batch at a time."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 class HandlerCalls:
-    """The handler of a group, with the installed hooks around it. Its group is put together, and never joined.
+    """The handler of a group, inside the installed hooks. A consumer of the group is built, but never joins it.
 
-    Raises ConfigError where the handler cannot be made.
+    Raises ConfigError if the handler cannot be created.
     """
 
     def __init__(self, config: RootConfig, group: str) -> None:
@@ -45,7 +45,7 @@ class HandlerCalls:
         self.author = Author.of(self._handler.handle)
 
     async def start(self) -> None:
-        """Learn the cluster's id, and call the handler's `start`. Raises what it raises."""
+        """Learn the cluster's id, and call the handler's `start`. Raises its exceptions."""
         with contextlib.suppress(NameServerError):
             await self._client.cluster_id.learn(may_write=False)
         identity = partial(self._client.identity, self._options.group)
@@ -53,7 +53,7 @@ class HandlerCalls:
         await call_start_or_stop(self._handler.start, self._context.clock)
 
     async def stop(self) -> None:
-        """Call the handler's `stop`. Raises what it raises."""
+        """Call the handler's `stop`. Raises its exceptions."""
         await call_start_or_stop(self._handler.stop, self._context.clock)
         await self._client.close()
 
@@ -68,7 +68,7 @@ class HandlerCalls:
         if self._options.failures is not None:
             give_up(batch, error, self._options.failures.dead_letter_on)
         verdicts = verdicts_of(batch, error, self._options, self._context.send_back)
-        if error is None:  # one that was raised for a message alone
+        if error is None:  # an exception that was raised for one message only
             error = next((one.error for one in batch.decisions().values() if one.error is not None), None)
         return CallResult(
             verdicts,

@@ -1,4 +1,4 @@
-"""Dead letters as a handler would get them if they were sent to its group again."""
+"""Dead letters in the form in which the group would receive them again."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rmqd.wire.topics import retry_topic
 
 
 def as_retried(letter: Message, group: str) -> Message:
-    """The message in the group's retry topic, at its first attempt: so it shows the topic that it was first sent to.
+    """Return the message as in the group's retry topic, at its first attempt. So it shows its original topic.
 
-    It keeps the place that it has among the dead letters.
+    It keeps its queue and offset in the dead-letter topic.
     """
     topic = retry_topic(group)
     record = encode_message(

@@ -1,7 +1,7 @@
-"""The main program of the process in which a handler is tried: `python -m rmqd.trying.handler_main DESCRIPTOR`.
+"""The main program of the process that tries a handler: `python -m rmqd.trying.handler_main DESCRIPTOR`.
 
-It serves the parent at the other end of an inherited socket, one request after the other. What the handler prints goes
-to standard error: the parent's standard output has the command's results alone.
+It serves the parent over an inherited socket, one request after the other. The handler's output is sent to standard
+error, because the parent's standard output contains only the command's results.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rmqd.trying.order import HandlerOrder, Ready
 
 
 def main(descriptor: int) -> int:
-    """Serve the parent until it says stop, or is gone. Returns the exit code."""
+    """Serve the parent until it requests a stop or ends. Returns the exit code."""
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return run_in_loop(_serve(socket.socket(fileno=descriptor)))
@@ -40,7 +40,7 @@ async def _serve(sock: socket.socket) -> int:
     try:
         calls = HandlerCalls(order.config, group)
         await calls.start()
-    except Exception as error:  # noqa: BLE001  the handler's own, whatever it is
+    except Exception as error:  # noqa: BLE001  any exception of the handler
         await answer_not_usable(channel, number, error)
         return ExitCode.FAILURE
     channel.post(ChildAnswer(number, Ready(calls.author)))
@@ -56,7 +56,7 @@ async def _answer(channel: ChildChannel, calls: HandlerCalls) -> int:
                 value = await calls.call(request.argument)
             else:
                 await calls.stop()
-        except Exception as error:  # noqa: BLE001  of a `stop`, or a handler that does not run
+        except Exception as error:  # noqa: BLE001  an exception of `stop`, or of a handler that cannot run
             value = NotUsable(describe(error))
         channel.post(ChildAnswer(request.number, value))
         if request.action != "call":

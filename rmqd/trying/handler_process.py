@@ -1,4 +1,4 @@
-"""The process of a handler as its parent holds it: one call at a time, with a time-out, and how it ended."""
+"""The process of a handler, as seen by its parent: one call at a time, with a timeout, and how it ended."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ STOP_SECONDS: Final = 30.0
 
 
 class HandlerUnusableError(RmqdError):
-    """The handler cannot be made, started or called, whatever the messages."""
+    """The handler cannot be created, started or called, regardless of messages."""
 
 
 class HandlerProcess(WatchedChild):
-    """A running process with the handler of a group. Made by `begin`; ends by `end`, or by itself."""
+    """A running process with the handler of a group. Created by `begin`; ended by `end`, or by a crash."""
 
     name = "handler's process"
     _author = Author("")
 
     @classmethod
     async def begin(cls, config: RootConfig) -> Self:
-        """Start a process with the handler of the only group of a configuration. Raises HandlerUnusableError."""
+        """Start a process with the handler of the configuration's only group. Raises HandlerUnusableError."""
         process = await cls.begin_watched((MODULE,))
         try:
             async with asyncio.timeout(START_SECONDS):
@@ -53,10 +53,10 @@ class HandlerProcess(WatchedChild):
         return process
 
     async def call(self, messages: list[Message], timeout_seconds: float) -> tuple[CallResult, str | None]:
-        """Have the handler handle messages of one queue. Raises HandlerUnusableError.
+        """Handle messages of one queue. Raises HandlerUnusableError.
 
-        Returns the result, and where the process is gone afterwards, how that came: it died, or was killed as the call
-        took longer than the time-out.
+        Returns the result. If the process ended, also returns how: it died, or it was killed because the call exceeded
+        the timeout.
         """
         started = time.monotonic()
         try:
@@ -69,14 +69,14 @@ class HandlerProcess(WatchedChild):
             await self.kill_and_tell()
             late = f"did not end in {timeout_seconds:g} s"
             result = self._failed("expired", messages, time.monotonic() - started, f"the handler {late}")
-            return result, f"was killed, as its handler {late}"
+            return result, f"was killed, because its handler {late}"
         if isinstance(result, NotUsable):
             raise HandlerUnusableError(result.reason)
         assert isinstance(result, CallResult)
         return result, None
 
     async def end(self) -> str | None:
-        """Call the handler's `stop`, and end the process. Returns what went wrong with that."""
+        """Call the handler's `stop`, and end the process. Returns the problem if this fails, else None."""
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 answer = await self.ask("stop")

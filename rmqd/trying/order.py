@@ -1,4 +1,4 @@
-"""What the process of a handler is told, and what it answers. All of it pickles."""
+"""The requests to a handler's process, and its responses. All of them are picklable."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from rmqd.config.model.root import RootConfig
 from rmqd.trying.places import Author
 
 Outcome = Literal["acked", "retried", "dead_lettered", "dropped", "expired", "died"]
-"""What would become of a message. `dropped`: it failed in a broadcasting group, which has no retries."""
+"""How a message would be settled. `dropped`: it failed in a broadcasting group, which has no retries."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandlerOrder:
-    """Which handler to make: that of the only group of a configuration."""
+    """The specification of a handler: the handler of the configuration's only group."""
 
     config: RootConfig
     import_path: tuple[str, ...]
@@ -25,31 +25,31 @@ class HandlerOrder:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What would become of one message."""
+    """How one message would be settled."""
 
     outcome: Outcome
     delay_level: int | None = None
-    """Of a retry by a broker."""
+    """For a retry by a broker."""
     rest_seconds: float | None = None
-    """Of a retry in place, in an orderly group: how long the queue would rest before it."""
+    """For a retry in place in an orderly group: how long the queue would be suspended before it."""
     reason: str | None = None
-    """Of a dead letter."""
+    """For a dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """How a call of the handler ended, and what that means for each message of its batch."""
+    """The result of a call, and how it would settle each message of its batch."""
 
     verdicts: tuple[Verdict, ...]
     seconds: float
     error: str | None = None
-    """What the handler raised."""
+    """The handler's exception."""
     place: str | None = None
-    """The line of its author that raised, as FILE:LINE in FUNCTION."""
+    """The source line of the handler that raised, as FILE:LINE in FUNCTION."""
     is_failure: bool = False
-    """Whether it raised something else than Retry, DeadLetter or Suspend, or did not end by itself."""
+    """Whether it raised an exception other than Retry, DeadLetter or Suspend, or did not end."""
     closing: Literal["commit", "rollback"] | None = None
-    """What a handler of an orderly group with `auto_commit: false` asked for."""
+    """The request of a handler of an orderly group with `auto_commit: false`."""
 
 
 @dataclass(frozen=True, slots=True)

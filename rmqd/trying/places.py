@@ -1,4 +1,4 @@
-"""The line of a handler's author at which it raised, hangs or crashed: no line of rmqd, nor of a library it uses."""
+"""The handler's source line that raised, hangs or crashed: not a line of rmqd or of a library."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ _FAULT_LINE: Final = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 
 
 class Frame(NamedTuple):
-    """A line of a stack."""
-
     file: str
     line: int
     function: str
@@ -30,13 +28,13 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Tells the author's lines from others by the folder of the handler's package, or of its module."""
+    """Recognises the lines of a handler by the folder of its package or module."""
 
     folder: str
 
     @classmethod
     def of(cls, function: Callable[..., object]) -> Author:
-        """The author of a function."""
+        """Return the author of a function."""
         while hasattr(function, "func") or hasattr(function, "__wrapped__"):  # functools.partial, and decorators
             function = getattr(function, "func", None) or function.__wrapped__  # type: ignore[attr-defined]
         module = sys.modules.get(getattr(function, "__module__", None) or type(function).__module__)
@@ -45,7 +43,7 @@ class Author:
         return cls(os.path.dirname(os.path.abspath(file)) + os.sep if file else "")
 
     def place(self, innermost_first: Sequence[Frame]) -> Frame | None:
-        """The innermost line that is the author's; where there is none, the innermost one that is not rmqd's."""
+        """Return the innermost line of the author; if there is none, the innermost line outside rmqd."""
         for is_his in (self.wrote, lambda frame: not frame.file.startswith(_OWN_FOLDER)):
             for frame in innermost_first:
                 if is_his(frame):
@@ -53,23 +51,23 @@ class Author:
         return None
 
     def wrote(self, frame: Frame) -> bool:
-        """Whether a line is the author's."""
+        """Return whether a line belongs to the author."""
         file = os.path.abspath(frame.file)
         if not self.folder or not file.startswith(self.folder) or file.startswith(_OWN_FOLDER):
             return False
-        inner = file[len(self.folder) - 1 :]  # a project's own folder may hold the libraries that it uses
+        inner = file[len(self.folder) - 1 :]  # a project's folder may contain its libraries
         return not _LIBRARIES.search(inner) and not file.startswith(_STANDARD)
 
 
 def place_of(error: BaseException, author: Author) -> str | None:
-    """Where an exception was raised."""
+    """Return the line where an exception was raised."""
     frames = [Frame(one.filename, one.lineno or 0, one.name) for one in traceback.extract_tb(error.__traceback__)]
     frame = author.place(frames[::-1])
     return None if frame is None else str(frame)
 
 
 def place_of_fault(stacks: str, author: Author) -> str | None:
-    """The author's line that a process is at, by the stacks of all threads as Python's faulthandler writes them."""
+    """Return the author's line where a process is, from the stacks of all threads that Python's faulthandler wrote."""
     for stack in re.split(r"\n(?=(?:Current thread|Thread) )", stacks):
         lines = filter(None, map(_FAULT_LINE.match, stack.splitlines()))
         for frame in (Frame(one[1], int(one[2]), one[3]) for one in lines):

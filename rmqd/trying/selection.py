@@ -1,4 +1,4 @@
-"""Which messages a handler is tried with, read without a group, and the batches that they make."""
+"""Selects the messages that a handler is tried with, without a group, and makes batches of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is asked for. Times are Unix milliseconds: stored at or after `from_ms`, and before `to_ms`."""
+    """The requested messages. Times are Unix milliseconds: stored at or after `from_ms`, and before `to_ms`."""
 
     ids: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
@@ -36,39 +36,39 @@ class Selection:
     to_ms: int | None = None
     last: int | None = None
     waiting: bool = False
-    """What the group has not committed yet."""
+    """Only messages that the group has not committed."""
     topics: tuple[str, ...] = ()
-    """Only these of its topics, as brokers know them."""
+    """Only these topics of the group, by their names at the brokers."""
     dead_letters: bool = False
-    """The group's dead letters in place of its topics."""
+    """The group's dead letters instead of its topics."""
     without: frozenset[str] = frozenset()
-    """Ids of messages that are left out."""
+    """Ids of messages to skip."""
     most: int = 10_000
-    """The oldest of all that is asked for."""
+    """The limit; the oldest messages are chosen."""
 
 
 @dataclass(slots=True)
 class Chosen:
-    """The messages, in the order of their store time. `remarks` say what could not be had."""
+    """The messages in the order of their store times. `remarks` report messages that could not be read."""
 
     messages: list[Message] = field(default_factory=list)
     corrupt: list[CorruptMessage] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     is_cut: bool = False
-    """Whether there is more than was taken."""
+    """Whether there are more messages."""
     are_dead_letters: bool = False
-    """Whether they lie among the group's dead letters; each then looks as if it came from the retry topic."""
+    """Whether they are dead letters. Each then looks as if it came from the retry topic."""
 
 
 async def choose(client: ClientInstance, options: ConsumerOptions, selection: Selection) -> Chosen:
-    """Read what a selection asks for, of what the group's subscriptions match. Raises RmqdError."""
+    """Read the selected messages that match the group's subscriptions. Raises RmqdError."""
     return await _Choice(client, options, selection).chosen()
 
 
 def batches_of(messages: Iterable[Message], most: int) -> list[list[Message]]:
-    """The batches that a consumer makes of them: of one queue each, in its order, and full where there are so many.
+    """Return the batches that a consumer would make: each from one queue, in its order, and full if possible.
 
-    They are in the order of their first messages.
+    The batches are ordered by their first messages.
     """
     batches: list[list[Message]] = []
     open_batches: dict[MessageQueue, list[Message]] = {}
@@ -94,11 +94,11 @@ class _Choice:
         elif selection.topics:
             self._subscriptions = {topic: self._subscriptions[topic] for topic in selection.topics}
         elif not (selection.waiting or selection.ids):
-            self._subscriptions.pop(retries, None)  # copies of what its topics hold
+            self._subscriptions.pop(retries, None)  # copies of messages in its topics
 
     async def chosen(self) -> Chosen:
         asked, chosen = self._asked, self._chosen
-        # to a pull with a condition that it cannot parse RocketMQ gives every message
+        # RocketMQ returns every message to a pull with an invalid condition
         await check_filters(self._client, self._options.group, self._subscriptions.values())
         if asked.ids or asked.keys:
             places = [place async for place in self._named()]
@@ -135,7 +135,7 @@ class _Choice:
         return found
 
     async def _named(self) -> AsyncIterator[tuple[Window, SubscriptionData]]:
-        """The places of the messages with these ids and keys."""
+        """Yield the queues and offsets of the messages with these ids and keys."""
         brokers = await Brokers.look_up(self._client)
         for msg_id in self._asked.ids:
             found, errors = await find_by_id(brokers, msg_id)
@@ -161,13 +161,13 @@ class _Choice:
         remarks = self._chosen.remarks
         remarks += [f"{what}: {where}: {error}" for where, error in errors.items()]
         if not found:
-            remarks.append(f"{what}: no broker has such a message")
+            remarks.append(f"{what}: no broker has this message")
         elif not ours:
             elsewhere = ", ".join(sorted({one.topic for one in found}))
-            remarks.append(f"{what}: it is in {elsewhere}, of which nothing is asked for")
+            remarks.append(f"{what}: it is in {elsewhere}, which was not selected")
 
     async def _read(self, parts: Iterable[tuple[Window, SubscriptionData]]) -> None:
-        """Read parts of queues, side by side, up to as many messages of each as are asked for at most."""
+        """Read parts of queues concurrently, from each up to the limit of messages."""
 
         async def read(window: Window, subscription: SubscriptionData) -> None:
             taken = 0
@@ -180,7 +180,7 @@ class _Choice:
             if not taken and window.size == 1 and (self._asked.ids or self._asked.keys):
                 place = f"{window.queue.topic}, {window.queue.broker_name}, queue {window.queue.queue_id}"
                 self._chosen.remarks.append(
-                    f"the message at {place}, offset {window.start} is none that the group subscribes to"
+                    f"the message at {place}, offset {window.start} does not match the group's subscriptions"
                 )
 
         await asyncio.gather(*(read(*part) for part in parts))

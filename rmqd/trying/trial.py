@@ -1,4 +1,4 @@
-"""Batches handled one after the other, by as many processes as it takes: one that dies is followed by the next."""
+"""Handles batches one after the other, in as many processes as needed: when one dies, the next one starts."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What became of one batch."""
+    """The result of one batch."""
 
     messages: Sequence[Message]
     result: CallResult
     ended: str | None = None
-    """How its process ended, where that is gone."""
+    """How its process ended, if it ended."""
 
 
 class Trial:
-    """The handler of the only group of a configuration, in processes of its own.
+    """The handler of the configuration's only group, in separate processes.
 
-    `runs` is how many processes were started so far, `at_end` what went wrong at the end of the last one.
+    `runs` counts the processes so far. `at_end` is the problem at the end of the last one.
     """
 
     def __init__(self, config: RootConfig, timeout_seconds: float) -> None:
@@ -37,9 +37,9 @@ class Trial:
         self._timeout = timeout_seconds
 
     async def run(self, batches: Sequence[list[Message]]) -> AsyncGenerator[BatchReport]:
-        """Handle batches; what became of each is told when its call has ended. Raises HandlerUnusableError.
+        """Handle batches, and yield a report when each call has ended. Raises HandlerUnusableError.
 
-        To be closed by who does not take all.
+        The caller must close the generator if it does not read everything.
         """
         process: HandlerProcess | None = None
         self.at_end = None

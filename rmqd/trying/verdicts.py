@@ -1,4 +1,4 @@
-"""What a call of the handler means for each message of its batch, by the rules of the group's settlement."""
+"""How a call of the handler settles each message of its batch, by the rules of the group's settlement."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _ACKED = Verdict("acked")
 
 
 def is_failure(error: BaseException | None) -> bool:
-    """Whether a call failed, other than by a handler's decision, or by what the handler said of invalid bodies."""
+    """Return whether a call failed, other than by a decision or an invalid body."""
     return error is not None and not is_only(error, (Retry, DeadLetter, Suspend, InvalidPayloadError))
 
 
 def verdicts_of(
     batch: Batch, error: BaseException | None, options: ConsumerOptions, ways_back: WaysBack
 ) -> tuple[Verdict, ...]:
-    """A verdict for each message of a batch."""
+    """Return a verdict for each message of a batch."""
     if options.consume_mode == "orderly" and not options.order_by:
         return tuple(_in_order(batch, error, options, ways_back))
     return tuple(_each_alone(batch, error, options, ways_back))
@@ -55,7 +55,7 @@ def _each_alone(
             yield _ACKED
         elif reason is not None:
             yield _given_up(reason, options)
-        elif decision.outcome is Outcome.AGAIN:  # no call has begun with it
+        elif decision.outcome is Outcome.AGAIN:  # no call started with it
             yield Verdict("retried", rest_seconds=decision.seconds)
         elif options.order_by:
             yield Verdict("retried", rest_seconds=rest_seconds(error, options.suspend_current_queue_time_seconds))
