@@ -1,4 +1,4 @@
-"""A handler with a bit of everything: options, a decision for each message, and a retry where somebody else fails."""
+"""An example handler: options, a decision for each message, and a retry if another service fails."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ from rmqd import Batch, Message, Retry
 
 
 class Post(Protocol):
-    """What sends mails; raises OSError where it cannot for now."""
+    """Sends mails. Raises OSError if it is unavailable."""
 
     def send(self, sender: str, receiver: str, text: str) -> None:
-        """Send one mail."""
+        """Send one mail. Raises OSError."""
 
 
 class StandardOutput:
-    """A post that only says what it would send."""
+    """Prints the mails instead of sending them."""
 
     def send(self, sender: str, receiver: str, text: str) -> None:
-        """Print one line."""
         print(f"mail from {sender} to {receiver}: {text}")
 
 
 class Mailer:
-    """Sends a mail for each order that is paid."""
+    """Sends a mail for each paid order."""
 
     class Options(pydantic.BaseModel):
-        """What the configuration says below `handler.options`."""
+        """The configuration below `handler.options`."""
 
         sender: str
 
@@ -38,7 +37,7 @@ class Mailer:
         self.post = post or StandardOutput()
 
     def handle(self, batch: Batch) -> None:
-        """An order that cannot be read never can be; a post that is closed may be open in a minute."""
+        """Dead-letter an unreadable order, which will never be readable; retry if the mail service is unavailable."""
         for message in batch:
             customer = _customer(message)
             if customer is None:

@@ -1,4 +1,4 @@
-"""How a handler is tested: by hand, and as its group runs it. Needs rmqd and pytest, and nothing to configure."""
+"""Tests of a handler: with batches made by hand, and with the real consumer. They need only rmqd and pytest."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ OPTIONS = Mailer.Options(sender="shop@example.org")
 
 
 class Post:
-    """A post that is closed for the first mails."""
+    """A mail service that is unavailable for the first mails."""
 
     def __init__(self, closed: int = 0) -> None:
         self.closed = closed
         self.sent: list[str] = []
 
     def send(self, sender: str, receiver: str, text: str) -> None:
-        """Keep the mail, or fail."""
+        """Store the mail, or fail."""
         if self.closed:
             self.closed -= 1
             raise ConnectionRefusedError("the post is closed")
@@ -29,14 +29,14 @@ class Post:
 
 
 def test_a_mail_names_the_order() -> None:
-    """No broker: the handler is called with a batch made by hand."""
+    """Call the handler without a broker, with a batch made by hand."""
     post = Post()
     Mailer(OPTIONS, post).handle(make_batch(make_message(ORDER, keys="order-1")))
     assert post.sent == ["ada@example.org: order order-1 is paid"]
 
 
 def test_what_is_no_order_is_given_up() -> None:
-    """What the handler decided is in the batch."""
+    """The handler's decision is in the batch."""
     batch = make_batch(make_message("oops"), make_message(ORDER))
     Mailer(OPTIONS, Post()).handle(batch)
     assert batch.decisions()[0].reason == "an order without a customer"
@@ -44,13 +44,13 @@ def test_what_is_no_order_is_given_up() -> None:
 
 @pytest.fixture
 def orders(rocketmq: RocketMQ) -> RocketMQ:
-    """A broker that has the topic."""
+    """A broker with the topic."""
     rocketmq.create_topic("orders", queues=2)
     return rocketmq
 
 
 def test_a_mail_goes_out_once_the_post_is_open(orders: RocketMQ, run_handler: Callable[..., RunResult]) -> None:
-    """Through the real consumer: two retries, each after RocketMQ's minute, and nobody waits for them."""
+    """Use the real consumer: two retries, each after RocketMQ's minute, without real waiting."""
     post = Post(closed=2)
     orders.send("orders", ORDER, keys="order-1", tags="paid")
     result = run_handler(Mailer(OPTIONS, post), topic="orders", group="mailer")
@@ -63,7 +63,7 @@ def test_a_mail_goes_out_once_the_post_is_open(orders: RocketMQ, run_handler: Ca
 def test_a_mail_that_never_goes_out_is_in_the_dead_letters(
     orders: RocketMQ, run_handler: Callable[..., RunResult]
 ) -> None:
-    """With a key of the group as `rmqd.yaml` has it."""
+    """Set a key of the group, as in `rmqd.yaml`."""
     orders.send("orders", ORDER, keys="order-1", tags="paid")
     run_handler(Mailer(OPTIONS, Post(closed=99)), topic="orders", group="mailer", max_reconsume_times=3)
     (dead,) = orders.dead_letters("mailer")

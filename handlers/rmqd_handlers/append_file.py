@@ -1,4 +1,4 @@
-"""A file of lines that several threads and processes append to, whole batches at a time."""
+"""A file of lines. Several threads and processes append to it, one whole batch at a time."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ TAIL_BLOCK_BYTES = 64 << 10
 
 
 class AppendFile:
-    """Appends blocks of lines so that each is in the file whole and on the disk, or not at all.
+    """Appends blocks of lines. Each block is written completely and synced to disk, or not at all.
 
-    The threads of one process take turns by a lock, the processes (`rmqd run --workers`) by flock on the file.
-    What a killed writer left unfinished is cut off by the next one: it was never acknowledged, so it comes again.
+    Threads of one process take turns with a lock, processes (`rmqd run --workers`) with flock on the file. If a writer
+    is killed, the next one cuts off its unfinished line: the message was not acknowledged, so it is redelivered.
     """
 
     def __init__(self, path: Path, *, max_size_bytes: int, keep: int | None) -> None:
@@ -32,12 +32,12 @@ class AppendFile:
         self._fd: int | None = None
 
     def open(self) -> None:
-        """Create the file if it is missing, and keep it open. Raises OSError where that is impossible."""
+        """Create the file if it is missing, and keep it open. Raises OSError."""
         with self._turn, self._locked():
             pass
 
     def append(self, lines: bytes) -> None:
-        """Append the lines and wait until they are on the disk. Raises OSError, and then the file is as before."""
+        """Append the lines and wait until they are on disk. Raises OSError; the file is then unchanged."""
         if not lines:
             return
         with self._turn:
@@ -57,17 +57,19 @@ class AppendFile:
             self._close()
 
     def rotated(self) -> list[Path]:
-        """The renamed files, oldest first."""
+        """Return the renamed files, oldest first."""
         return sorted(self._path.parent.glob(f"{self._path.name}.[0-9]*Z"))
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[tuple[int, int]]:
-        """Hold the file at `path` against other processes; gives its descriptor and size, ending in a whole line."""
+        """Lock the file at `path` against other processes. Yields its descriptor and its size after the last whole
+        line.
+        """
         fd = self._lock_current_file()
         try:
             yield fd, _cut_torn_line(fd, self._path)
         except BaseException:
-            self._close()  # after a failed write or fsync nothing of this descriptor's state can be relied on
+            self._close()  # after a failed write or fsync, the state of this descriptor is not reliable
             raise
         if self._fd is not None:
             fcntl.flock(fd, fcntl.LOCK_UN)
@@ -79,11 +81,11 @@ class AppendFile:
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             try:
                 current = os.stat(self._path)
-            except FileNotFoundError:  # moved away from outside, as logrotate does
+            except FileNotFoundError:  # another program has moved it, such as logrotate
                 current = None
             if current is not None and os.path.samestat(current, os.fstat(self._fd)):
                 return self._fd
-            self._close()  # another process has rotated it while we waited
+            self._close()  # another process rotated it while this one waited for the lock
 
     def _open_file(self) -> int:
         fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -97,12 +99,12 @@ class AppendFile:
                 rest = rest[os.write(fd, rest) :]
             os.fsync(fd)
         except OSError:
-            with contextlib.suppress(OSError):  # the next writer cuts what remains
+            with contextlib.suppress(OSError):  # the next writer cuts off the rest
                 os.ftruncate(fd, size_before_bytes)
             raise
 
     def _rotate(self) -> None:
-        """Rename the file by the time; the old name is free then for whoever comes next."""
+        """Rename the file to include the time, so that the next writer creates a new file."""
         stamp = datetime.now(UTC)
         target = self._path.with_name(f"{self._path.name}.{stamp:%Y%m%dT%H%M%S.%fZ}")
         os.rename(self._path, target)
@@ -120,7 +122,9 @@ class AppendFile:
 
 
 def _cut_torn_line(fd: int, path: Path) -> int:
-    """Cut an unfinished last line, or finish it if only its newline is missing; gives the file's size in bytes."""
+    """Cut off an unfinished last line, or complete it if only its newline is missing. Returns the file's size in
+    bytes.
+    """
     size_bytes = os.fstat(fd).st_size
     if size_bytes == 0 or os.pread(fd, 1, size_bytes - 1) == b"\n":
         return size_bytes
@@ -147,7 +151,7 @@ def _last_line_start(fd: int, size_bytes: int) -> int:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a new or renamed file's name durable, not only its bytes."""
+    """Make a new or renamed file's name durable, not only its content."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

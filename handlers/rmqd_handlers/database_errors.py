@@ -1,4 +1,4 @@
-"""Errors of databases, as their drivers have them: their codes, and what may be told of them: no value of a body."""
+"""Errors of database drivers: their codes, and their texts without values of a body."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-# an apostrophe behind a letter is that of a word, such as doesn't; a quote that is not closed ends with the text
+# an apostrophe after a letter belongs to a word, such as doesn't; an unclosed quote extends to the end
 _QUOTED: Final = re.compile(r"""("|(?<![a-zA-Z])')(.*?)(?:\1|\Z)""", re.DOTALL)
 _NULL: Final = re.compile(r"(?:NOT NULL constraint failed: |(?:Column|Field) ')([^']+)")
 
 
 def told(error: Any, names: Iterable[str], values: Iterable[object]) -> str:
-    """The error of a statement in words that have no value of a body.
+    """Return the error of a statement without values of a body.
 
-    What a database quotes may be such a value, so that its text ends before a quote, unless that has one of these
-    names. What it does not quote, as in the text of a trigger, is left out where it is one of these values. DETAIL and
-    CONTEXT, in which PostgreSQL shows rows, are never told.
+    A quoted part may be such a value, so the text is cut at a quote, unless it quotes one of these names. Unquoted
+    values, such as in the text of a trigger, are removed if they are one of these values. DETAIL and CONTEXT, where
+    PostgreSQL shows rows, are never included.
     """
     text = _first_line(_until_unknown_quote(words_of(error), frozenset(names)))
     known = {str(value) for value in values if value is not None} - {""}
-    for value in sorted(known, key=len, reverse=True):  # one may begin another one
+    for value in sorted(known, key=len, reverse=True):  # one value may be the start of another
         if value in text:
             text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", "…", text)
     parts = [f"{_title(error)}: {text}"]
@@ -32,12 +32,12 @@ def told(error: Any, names: Iterable[str], values: Iterable[object]) -> str:
 
 
 def told_of_connecting(error: Any) -> str:
-    """The error of a connection that could not be had: before anything of a body is sent."""
+    """Return the error of a failed connection, which cannot contain values of a body."""
     return f"{_title(error)}: {_first_line(words_of(error))}"
 
 
 def state_of(error: Any) -> str | None:
-    """SQLSTATE, as psycopg, psycopg2 and pyodbc have it."""
+    """Return the SQLSTATE, as psycopg, psycopg2 and pyodbc provide it."""
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     if state is None and isinstance(first := next(iter(error.args), None), str):
         state = first if re.fullmatch(r"[0-9A-Z]{5}", first) else None
@@ -45,19 +45,19 @@ def state_of(error: Any) -> str | None:
 
 
 def number_of(error: Any) -> int | None:
-    """MySQL's number of an error, as its drivers have it."""
+    """Return MySQL's error number, as its drivers provide it."""
     first = next(iter(error.args), None)
     return first if isinstance(first, int) and len(error.args) > 1 else None
 
 
 def sqlite_name_of(error: Any) -> str | None:
-    """SQLite's name of an error: SQLITE_BUSY."""
+    """Return SQLite's error name, such as SQLITE_BUSY."""
     name = getattr(error, "sqlite_errorname", None)
     return name if isinstance(name, str) else None
 
 
 def null_column(error: Any) -> str | None:
-    """The column that must have a value, if that is the error."""
+    """Return the column that must not be NULL, if that is the error."""
     if state_of(error) == "23502":
         name = getattr(getattr(error, "diag", None), "column_name", None)
         return name if isinstance(name, str) else None
@@ -73,7 +73,7 @@ def _title(error: Any) -> str:
 
 
 def words_of(error: Any) -> str:
-    """What the database says, which may have values of a body."""
+    """Return the database's message, which may contain values of a body."""
     primary = getattr(getattr(error, "diag", None), "message_primary", None)  # without PostgreSQL's DETAIL
     if primary is None:
         primary = next((part for part in reversed(error.args) if isinstance(part, str)), "")

@@ -1,4 +1,4 @@
-"""Decimals of columns, whose type says how many digits there are: up to 38, as in Arrow and in Spark."""
+"""Decimals for columns with a fixed number of digits: up to 38, as in Arrow and Spark."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from decimal import Context, Decimal, InvalidOperation
 from typing import Final
 
 MOST_DIGITS: Final = 38
-_WIDEST: Final = Context(prec=MOST_DIGITS)  # Python's own has 28
+_WIDEST: Final = Context(prec=MOST_DIGITS)  # Python's default has 28
 
 
 def exactly(number: Decimal, precision: int, scale: int) -> Decimal | None:
-    """The number with `scale` digits behind the point.
+    """Return the number with `scale` digits after the decimal point.
 
-    None where it has more behind it, or more than `precision` in all, or is not finite.
+    None if it has more digits after the point, more than `precision` in total, or is not finite.
     """
     try:
         made = number.quantize(Decimal(1).scaleb(-scale), context=_WIDEST)
-    except InvalidOperation:  # of what has more digits than any decimal
+    except InvalidOperation:  # more digits than any decimal has
         return None
     return made if made == number and len(made.as_tuple().digits) <= precision else None
 
 
 def of_unscaled(unscaled: int, scale: int) -> Decimal:
-    """The number of which `unscaled` has all digits, `scale` of them behind the point, however many there are."""
-    return Decimal(f"{unscaled}E{-scale}")  # by scaleb it would be rounded
+    """Return the number with all digits of `unscaled`, `scale` of them after the decimal point."""
+    return Decimal(f"{unscaled}E{-scale}")  # scaleb would round it

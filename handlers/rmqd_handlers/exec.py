@@ -26,7 +26,7 @@ from .units import DurationSeconds
 logger = logging.getLogger(__name__)
 
 EXIT_ACK = 0
-EXIT_DEAD_LETTER = 65  # EX_DATAERR of sysexits.h: the input is wrong, and would be wrong again
+EXIT_DEAD_LETTER = 65  # EX_DATAERR of sysexits.h: the input is invalid, and a retry does not help
 EXIT_RETRY = 75  # EX_TEMPFAIL: try again later
 
 OUTPUT_TAIL_BYTES = 2048
@@ -34,34 +34,34 @@ OUTPUT_CHUNK_BYTES = 64 << 10
 LEFTOVER_GRACE_SECONDS = 1.0
 
 
-# Names of variables that hold what the daemon was trusted with, and the command was not.
+# Names of variables with secrets that only the daemon should know.
 _SECRET = re.compile(
     r"SECRET|TOKEN|PASSW|PASSPHRASE|CREDENTIAL|(ACCESS|PRIVATE|API)_?KEY|OTLP_.*HEADERS", re.IGNORECASE
 )
 
 
 class CommandFailed(Exception):
-    """The command ended with a status that has no meaning of its own; the batch is retried."""
+    """The command ended with an unspecified status; the batch is retried."""
 
 
 class Exec:
-    """Runs a command per batch; its exit status decides: 0 acknowledges, 65 dead-letters, all else retries."""
+    """Runs a command per batch. Its exit status decides: 0 acknowledges, 65 dead-letters, all others retry."""
 
     class Options(BaseModel):
         model_config = ConfigDict(extra="forbid", validate_default=True)
 
         command: Annotated[list[str], Field(min_length=1)] = Field(
-            description="program and arguments; no shell is involved, use [sh, -c, ...] for one"
+            description="program and arguments, run without a shell; for a shell use [sh, -c, ...]"
         )
-        env: dict[str, str] = Field(default_factory=dict, description="variables added to the daemon's own")
+        env: dict[str, str] = Field(default_factory=dict, description="variables to add to the daemon's environment")
         pass_env: list[str] = Field(
             default_factory=list,
-            description="variables of the daemon to pass on though their names are those of secrets",
+            description="variables of the daemon to pass on although their names look like secrets",
         )
-        cwd: Path | None = Field(None, description="working directory; default: the daemon's own")
+        cwd: Path | None = Field(None, description="working directory; default: the daemon's")
         kill_after: DurationSeconds = Field(
             "5s",  # type: ignore[assignment]
-            description="at a timeout, how long the command has between SIGTERM and SIGKILL",
+            description="at a timeout, the time between SIGTERM and SIGKILL",
         )
 
     def __init__(self, options: Options) -> None:
@@ -76,33 +76,33 @@ class Exec:
         program, cwd = self._options.command[0], self._options.cwd
         if cwd is not None and not cwd.is_dir():
             raise NotADirectoryError(f"exec: the working directory {cwd} does not exist")
-        # a name with a slash is relative to the command's working directory, any other is searched in PATH
+        # a name with a slash is relative to the command's working directory; other names are searched in PATH
         found = (cwd or Path()) / program if "/" in program else program
         if shutil.which(found, path=self._env.get("PATH")) is None:
-            raise FileNotFoundError(f"exec: there is no program {program!r} that this user may run")
+            raise FileNotFoundError(f"exec: no program {program!r} that this user can run")
 
     async def handle(self, batch: Batch) -> None:
         async with _Output() as output:
             with _as_file(to_json_lines(batch)) as messages, output.writer() as writer:
                 try:
                     process = await self._start_command(messages, writer)
-                except OSError as error:  # no memory, too many files, or the program is being replaced
+                except OSError as error:  # no memory, too many open files, or the program is being replaced
                     mark_waiting(error)
                     raise
             try:
                 status = await process.wait()
                 if not await output.ended(LEFTOVER_GRACE_SECONDS):
-                    _signal_group(process, signal.SIGKILL)  # left behind by the command, with its output still open
+                    _signal_group(process, signal.SIGKILL)  # the command left it behind, with its output still open
             except BaseException:
                 await self._end(process)
                 raise
             _decide(status, output.text())
 
     async def _start_command(self, messages: IO[bytes], writer: int) -> asyncio.subprocess.Process:
-        """The command's process, in a group of its own, so that what it started ends with it.
+        """Start the command in a new process group, so that its child processes end with it.
 
-        A start that is cancelled goes on until there is a process to be ended: by then the command may have started
-        others, of which nobody else knows.
+        If the start is cancelled, it continues until there is a process to end: the command may have started child
+        processes by then, which no other code knows.
         """
         starting = asyncio.create_task(
             asyncio.create_subprocess_exec(
@@ -125,7 +125,7 @@ class Exec:
             raise
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
-        """End the command with all that it started; a second cancellation cuts the grace short."""
+        """End the command and all its child processes. A second cancellation ends the grace period."""
         try:
             _signal_group(process, signal.SIGTERM)
             async with asyncio.timeout(self._options.kill_after):
@@ -134,7 +134,7 @@ class Exec:
             logger.warning("exec.killed", extra={"command": self._options.command[0], "pid": process.pid})
         finally:
             _signal_group(process, signal.SIGKILL)
-            await process.wait()  # at once now, and without it the event loop may end before it hears of the end
+            await process.wait()  # returns at once; without it, the event loop might close before it receives the exit
 
 
 def _decide(status: int, output: str) -> None:
@@ -154,10 +154,10 @@ def _decide(status: int, output: str) -> None:
 
 
 class _Output:
-    """What the command prints, of which the last part is kept.
+    """The command's output. Only the last part is kept.
 
-    A pipe of our own: the wait for a process with pipes of asyncio's lasts until they are closed, and so for as long
-    as anything that the command left in the background lives.
+    It uses its own pipe: with asyncio's pipes, waiting for a process lasts until they are closed, and so as long as any
+    background process of the command runs.
     """
 
     def __init__(self) -> None:
@@ -176,14 +176,16 @@ class _Output:
 
     @contextlib.contextmanager
     def writer(self) -> Iterator[int]:
-        """The end for the command; ours is closed again, or the output would never end."""
+        """Yield the write end for the command. Our copy is closed afterwards, because otherwise the output never
+        ends.
+        """
         try:
             yield self._write_fd
         finally:
             os.close(self._write_fd)
 
     async def ended(self, timeout_seconds: float) -> bool:
-        """Wait for the end of the output; False where it is still open after the timeout."""
+        """Wait for the end of the output. Returns False if it is still open after the timeout."""
         done, _ = await asyncio.wait({self._task}, timeout=timeout_seconds)
         return bool(done)
 
@@ -204,7 +206,7 @@ class _Output:
 
 
 def _as_file(content: bytes) -> IO[bytes]:
-    """A file without a name that holds the content: unlike a pipe it needs nobody to feed it, and cannot block."""
+    """Return an unnamed file with the content. Unlike a pipe, it needs no writer and cannot block."""
     if sys.platform == "linux":
         file = os.fdopen(os.memfd_create("rmqd-batch"), "w+b")
     else:

@@ -1,4 +1,4 @@
-"""Libraries that only some handlers need. Each comes with an extra, which is named where it is missing."""
+"""Libraries that only some handlers need. Each is installed with an extra, which the error names."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import importlib.util
 
 
 class ExtraMissingError(ImportError):
-    """A library that the handler needs is not installed."""
+    """A library that the handler needs is missing."""
 
 
 def need(module: str, extra: str) -> None:
-    """Raises ExtraMissingError where `module` cannot be found, with the command that installs it."""
+    """Raise ExtraMissingError with the command to install it if `module` is missing."""
     if importlib.util.find_spec(module) is None:
-        raise ExtraMissingError(f"{module} is not installed: pip install 'rmqd-handlers[{extra}]'")
+        raise ExtraMissingError(f"{module} is not installed; run pip install 'rmqd-handlers[{extra}]'")

@@ -1,4 +1,4 @@
-"""`jsonl`: appends messages to a file as JSON lines, on the disk before the batch is acknowledged."""
+"""`jsonl`: appends messages to a file as JSON lines, synced to disk before the batch is acknowledged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .units import SizeBytes
 
 
 class JsonLines:
-    """Appends each batch to a file that rotates by size; a batch is in it whole and fsynced, or it waits."""
+    """Appends each batch to a file that rotates by size. A batch is written completely and fsynced, or it waits."""
 
     class Options(BaseModel):
         model_config = ConfigDict(extra="forbid", validate_default=True)
@@ -28,7 +28,7 @@ class JsonLines:
         )
         keep: Annotated[int, Field(ge=0)] | None = Field(
             None,
-            description="how many renamed files are kept; the default keeps all, so that nothing is deleted unasked",
+            description="how many renamed files to keep; default: all",
         )
 
     def __init__(self, options: Options) -> None:

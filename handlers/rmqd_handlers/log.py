@@ -1,4 +1,4 @@
-"""`log`: one log line per message. For a first look, a test, or an audit trail in the journal."""
+"""`log`: one log line per message, for a first try, a test, or an audit trail in the journal."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ logger = logging.getLogger(__name__)
 
 
 class Log:
-    """Writes one line per message to the daemon's log, and acknowledges it."""
+    """Writes one line per message to the daemon's log, and acknowledges the message."""
 
     class Options(BaseModel):
         model_config = ConfigDict(extra="forbid", validate_default=True)
 
         level: Literal["debug", "info", "warning", "error"] = Field("info", description="level of the lines")
         body: Literal["never", "always"] = Field(
-            "never", description="whether the body is written too; bodies often hold what must not be in a log"
+            "never", description="whether to log the body too; bodies often contain data that must not be logged"
         )
-        body_limit: SizeBytes = Field("256B", description="what is written of a longer body")  # type: ignore[assignment]
+        body_limit: SizeBytes = Field("256B", description="how much of a longer body is logged")  # type: ignore[assignment]
 
     def __init__(self, options: Options) -> None:
         self._level = logging.getLevelNamesMapping()[options.level.upper()]
         self._body_limit_bytes = options.body_limit if options.body == "always" else None
 
     def handle(self, batch: Batch) -> None:
-        """Synchronous, so that a log pipe that nobody reads blocks this thread and not the event loop."""
+        """Synchronous, so that a log pipe that is not read blocks this thread, not the event loop."""
         if not logger.isEnabledFor(self._level):
             return
         for message in batch:

@@ -1,4 +1,4 @@
-"""Values of a message by an expression: `$.order.id` in a body that is JSON, `msg_id`, `properties.colour`."""
+"""Values of a message, named by expressions: `$.order.id` in a JSON body, `msg_id`, `properties.colour`."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _STEP: Final = re.compile(r"\.([^.\[\]'\"$]+)|\[([0-9]+)\]|\['([^']+)'\]|\[\"([^
 
 
 class InvalidBodyError(ValueError):
-    """The message is not what an expression, or the other side, reads it as."""
+    """The message is not valid for an expression or its destination."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What an expression names. Calling it with an `Opened` message gives the value; None where it is not there."""
+    """The meaning of an expression. Calling it with an `Opened` message returns the value; None if it is missing."""
 
     text: str
-    """The expression as it was written."""
+    """The expression in the options."""
     path: tuple[str | int, ...] | None = None
-    """Keys and indexes into the JSON of the body; None for a field of the message."""
+    """Keys and indexes into the body's JSON; None for a field of the message."""
     of_property: str | None = None
 
     def __call__(self, opened: Opened) -> Any:
-        """Raises InvalidBodyError where a path is asked for and the body is not JSON."""
+        """Raises InvalidBodyError if the expression is a path and the body is not JSON."""
         if self.path is not None:
             return _follow(opened.document(), self.path)
         if self.of_property is not None:
@@ -49,7 +49,7 @@ class Value:
 
     @property
     def is_timestamp(self) -> bool:
-        """Whether it is one of RocketMQ's times, in milliseconds since 1970."""
+        """Whether it is a RocketMQ timestamp, in milliseconds since 1970."""
         return self.text in TIMESTAMPS
 
 
@@ -64,7 +64,7 @@ class Opened:
         self._document: Any = None
 
     def document(self) -> Any:
-        """The body as JSON, numbers with a point as Decimal. Raises InvalidBodyError."""
+        """Return the body's JSON, with Decimal for numbers with a decimal point. Raises InvalidBodyError."""
         if not self._is_parsed:
             self._document = parse_json(bytes(self.message.body))
             self._is_parsed = True
@@ -72,13 +72,13 @@ class Opened:
 
 
 def field_of(message: Message, name: str) -> Any:
-    """A field of `FIELDS`, as plain data."""
+    """Return a field of `FIELDS` as plain data."""
     value = getattr(message, name)
     return dict(value) if name == "properties" else bytes(value) if name == "body" else value
 
 
 def parse_json(body: bytes) -> Any:
-    """Parse JSON by its standard, which has no NaN. Raises InvalidBodyError."""
+    """Parse standard JSON, without NaN. Raises InvalidBodyError."""
     try:
         return json.loads(body, parse_float=Decimal, parse_constant=_refuse_constant)
     except RecursionError:
@@ -88,7 +88,7 @@ def parse_json(body: bytes) -> Any:
 
 
 def parse_value(text: object) -> Value:
-    """Read an expression. Raises ValueError."""
+    """Parse an expression. Raises ValueError."""
     if isinstance(text, str):
         if text in FIELDS:
             return Value(text)
@@ -97,14 +97,14 @@ def parse_value(text: object) -> Value:
         steps = list(_STEP.finditer(text))
         if text == f"${''.join(step[0] for step in steps)}":
             return Value(text, path=tuple(map(_key, steps)))
-    raise ValueError(f"{text!r} names no value; accepted: {ACCEPTED}")
+    raise ValueError(f"{text!r} is not a valid expression; expected {ACCEPTED}")
 
 
 MessageValue = Annotated[Value, BeforeValidator(parse_value, json_schema_input_type=str)]
 
 
 def as_text(value: Any) -> str:
-    """A value as text: JSON but for texts and bodies. Raises InvalidBodyError for what UTF-8 cannot be, or say."""
+    """Return a value as text: JSON, except for texts and bodies. Raises InvalidBodyError for invalid UTF-8."""
     if isinstance(value, bytes):
         try:
             return value.decode()
@@ -114,24 +114,24 @@ def as_text(value: Any) -> str:
         if not value.isascii():
             try:
                 value.encode()
-            except UnicodeEncodeError as error:  # JSON can name half of a character
+            except UnicodeEncodeError as error:  # JSON can contain a lone surrogate
                 raise InvalidBodyError(f"a text that is not UTF-8: {error}") from None
         return value
     return str(value) if isinstance(value, Decimal) else to_json(value)
 
 
 def as_bytes(value: Any) -> bytes:
-    """A value as bytes: the body as it is, and what `as_text` makes of others."""
+    """Return a value as bytes: the unchanged body, or the bytes of `as_text`."""
     return value if isinstance(value, bytes) else as_text(value).encode()
 
 
 def as_json(value: Any) -> str:
-    """A value as JSON; the body is taken for JSON as it is. Raises InvalidBodyError."""
+    """Return a value as JSON; a body counts as JSON already. Raises InvalidBodyError."""
     return as_text(value) if isinstance(value, bytes) else to_json(value)
 
 
 def to_json(value: Any) -> str:
-    """JSON, a Decimal as the number that it was read from. Raises InvalidBodyError if it is nested too deeply."""
+    """Return JSON with the original digits of each Decimal. Raises InvalidBodyError if it is nested too deeply."""
     try:
         return _to_json(value)
     except RecursionError:
@@ -139,11 +139,11 @@ def to_json(value: Any) -> str:
 
 
 def time_of(milliseconds: int) -> datetime:
-    """A time of RocketMQ's. Raises InvalidBodyError for one that no calendar has."""
+    """Return the time of a RocketMQ timestamp. Raises InvalidBodyError if it is outside the calendar."""
     try:
         return EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:
-        raise InvalidBodyError(f"{milliseconds} ms since 1970 is no time of this calendar") from None
+        raise InvalidBodyError(f"{milliseconds} ms since 1970 is outside the calendar") from None
 
 
 def _to_json(value: Any) -> str:
@@ -168,4 +168,4 @@ def _follow(value: Any, path: tuple[str | int, ...]) -> Any:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no value of JSON")
+    raise ValueError(f"{name} is not valid JSON")

@@ -1,4 +1,4 @@
-"""`per_minute`: how many messages of each tag there were in each minute, late ones too, as messages of their own."""
+"""`per_minute`: counts the messages of each tag per minute, including late ones, and sends the counts as messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIME = "counted_at"
 
 def _above_zero(text: str) -> str:
     if parse_duration_seconds(text) <= 0:
-        raise ValueError(f"{text!r} is no time at all; accepted: a duration such as 30s or 1m")
+        raise ValueError(f"{text!r} is not above zero; expected a duration such as 30s or 1m")
     return text
 
 
@@ -27,34 +27,32 @@ def _duration(text: str) -> str:
 
 
 class Options(BaseModel):
-    """What is counted, and when a window is complete."""
+    """The options of the count."""
 
     model_config = ConfigDict(extra="forbid")
 
-    window: Annotated[str, AfterValidator(_above_zero)] = Field("1m", description="a duration: how long a window is")
+    window: Annotated[str, AfterValidator(_above_zero)] = Field("1m", description="a duration: the length of a window")
     lateness: Annotated[str, AfterValidator(_duration)] = Field(
-        "10m", description="a duration: how far behind the youngest message one may be and still be counted"
+        "10m", description="a duration: how much older than the latest message a counted message may be"
     )
     time_of: Literal["born_timestamp", "store_timestamp"] = Field(
         "born_timestamp",
-        description="the time that a message counts for: when its producer made it, which is not later than it was "
+        description="the time at which a message is counted: when its producer created it, at the latest when it was "
         "stored; or when the broker stored it",
     )
-    sum: str | None = Field(
-        None, description="a number in bodies that are JSON, to be added up, by its path: $.amount", pattern=r"^\$"
-    )
+    sum: str | None = Field(None, description="the path of a number in JSON bodies to sum: $.amount", pattern=r"^\$")
 
 
 def per_minute(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame:
-    """Messages per window, topic and tag, as messages in JSON; a window's is sent once the watermark has passed it."""
+    """Return counts per window, topic and tag as JSON messages. A window is sent when the watermark has passed it."""
     from pyspark.sql import functions as f
 
     counts = [f.count(f.lit(1)).alias("messages")]
     if options.sum is not None:
         number = f.get_json_object(f.col("body").cast("string"), options.sum).try_cast("double")
         counts.append(f.sum(number).alias("sum"))
-    # A message is not younger than its being stored. The watermark follows the youngest one: a single producer whose
-    # clock is a day ahead would otherwise have all others' messages count as late for a day.
+    # A message cannot be younger than its store time. The watermark follows the latest time: otherwise one producer
+    # with a clock a day ahead would make all other messages late for a day.
     by_producer = options.time_of == "born_timestamp"
     time = f.least("born_timestamp", "store_timestamp") if by_producer else f.col("store_timestamp")
     windows = (
@@ -70,12 +68,12 @@ def per_minute(frame: DataFrame, spark: SparkSession, options: Options) -> DataF
     return windows.select(
         f.to_json(f.struct(*values)).alias("body"),
         f.col("tag").alias("tags"),
-        # the same for the same window, however often it is sent: readers can drop the second one
+        # the same for the same window, even if it is sent again: readers can drop the duplicate
         f.concat_ws("/", "topic", "tag", "start").alias("keys"),
         f.concat_ws("/", "topic", "tag").alias("sharding_key"),
     )
 
 
 def _interval(duration: str) -> str:
-    """A duration as Spark writes it."""
+    """Return a duration in Spark's notation."""
     return f"{round(parse_duration_seconds(duration) * 1_000_000)} microseconds"

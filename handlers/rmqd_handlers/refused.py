@@ -1,4 +1,4 @@
-"""Messages that can never be written as they are: what becomes of them."""
+"""Messages that can never be written as they are, and how they are settled."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ logger = logging.getLogger(__name__)
 
 OnInvalid = Literal["dead_letter", "retry", "skip"]
 ON_INVALID: Final[Any] = Field(
-    "dead_letter", description="what becomes of a message that cannot be written as it is: dead_letter, retry or skip"
+    "dead_letter", description="how to settle a message that cannot be written as it is: dead_letter, retry or skip"
 )
 
 
 def refuse(batch: Batch, message: Message, why: object, on_invalid: OnInvalid) -> None:
-    """Decide about a message that cannot be written; the reason goes to the dead letters or the log."""
+    """Decide about a message that cannot be written. The reason is stored in the dead letter, or logged."""
     if on_invalid == "dead_letter":
         batch.dead_letter(message, why)
     elif on_invalid == "retry":
@@ -30,21 +30,21 @@ def refuse(batch: Batch, message: Message, why: object, on_invalid: OnInvalid) -
 
 
 def trial_of(batch: Batch) -> Batch:
-    """A batch of the same messages for one attempt: its decisions count once the attempt is over (`adopt`)."""
+    """Return a batch of the same messages for one attempt. Its decisions apply after the attempt (`adopt`)."""
     return Batch(list(batch), batch.message_queue)
 
 
 def adopt(batch: Batch, trial: Batch) -> None:
-    """Decide what was decided in an attempt that succeeded."""
+    """Apply the decisions of an attempt that succeeded."""
     for index, decision in trial.decisions().items():
         batch.overrule(index, decision)
 
 
 def acknowledge_written(batch: Batch, waiting: Collection[Message] = ()) -> None:
-    """Acknowledge what was written, if others of its batch are retried or `waiting`: all that is not decided about.
+    """Acknowledge the written messages, that is all undecided ones, if others of the batch are retried or `waiting`.
 
-    In an orderly group what stands behind such a message comes again with it, unless it is decided about, and would be
-    written once more.
+    In an orderly group, undecided messages after a retried message are handled again with it, and would be written
+    twice.
     """
     decided = batch.decisions()
     if waiting or any(one.outcome.value == "retry" for one in decided.values()):

@@ -1,4 +1,4 @@
-"""Rows of a table: what `postgresql` and `sql` have in common. Which columns, of which values, and in which order."""
+"""Rows of a table, for `postgresql` and `sql`: their columns, values and order."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ T = TypeVar("T")
 
 TABLE_PATTERN: Final = r"^[^.]+(\.[^.]+)?$"
 COLUMNS_TEXT: Final = (
-    "each column that is written, and its value: a JSON path into the body such as $.order.id, a field such as msg_id, "
+    "each column to write, and its value: a JSON path into the body such as $.order.id, a field such as msg_id, "
     "or properties.NAME"
 )
 KEY: Final[Any] = Field(
     default_factory=list,
-    description="the columns of a unique index: a row whose key is there is left out, or replaced by upsert; "
-    "without, a message that comes again is written again",
+    description="the columns of a unique index: a row with an existing key is skipped, or replaced with upsert; "
+    "without a key, a redelivered message is written again",
 )
 VERSION: Final[Any] = Field(
-    None, description="for upsert, a column by which a row is never replaced by one with a smaller value"
+    None, description="for upsert, a column: a row with a smaller value in it does not replace an existing row"
 )
 MAX_CONNECTIONS: Final[Any] = Field(
-    4, ge=1, le=1000, description="connections of this process; batches beyond wait for one"
+    4, ge=1, le=1000, description="connections of this process; further batches wait for one"
 )
 
 
 def check_key(columns: Mapping[str, Value], mode: str, key: Sequence[str], version: str | None) -> None:
-    """Raises ValueError where options by which rows are known again do not fit each other."""
+    """Raise ValueError if the options that identify rows do not fit together."""
     if mode == "upsert" and not key:
         raise ValueError("mode: upsert needs a key: the columns of a unique index")
     if version is not None and mode != "upsert":
-        raise ValueError("version is for mode: upsert alone")
+        raise ValueError("version needs mode: upsert")
     named = [*key, *([version] if version is not None else [])]
     if missing := [name for name in named if name not in columns]:
         raise ValueError(f"key and version name columns that are not written: {', '.join(missing)}")
@@ -49,10 +49,10 @@ def check_key(columns: Mapping[str, Value], mode: str, key: Sequence[str], versi
 def rows_of(
     batch: Batch, parts: Mapping[str, Callable[[Opened], T]], key: Sequence[str], on_invalid: OnInvalid
 ) -> list[tuple[Message, tuple[T, ...]]]:
-    """The row of each message, its parts in their order. A message that cannot be one is decided about.
+    """Return the row of each message, with its parts in order. Decides about messages that cannot be rows.
 
-    With a key the rows are in the key's order: two batches that write the same keys in another order would wait for
-    each other. Keys that the database may find equal keep the messages' order, so that the last of them is the last.
+    With a key, the rows are sorted by it: otherwise two batches that write the same keys could deadlock. Keys that the
+    database may consider equal keep the messages' order, so that the last one wins.
     """
     rows: list[tuple[Message, tuple[T, ...]]] = []
     for message in batch:
@@ -68,9 +68,10 @@ def rows_of(
 
 
 def _in_order(value: Any) -> tuple[int, Any]:
-    """A value's place among those of its column: what the database may find equal is equal, and stays as it came.
+    """Return the sort key of a value in its column. Values that the database may consider equal are equal, and keep
+    their order.
 
-    It may compare numbers by value, and texts without regard to case, accents, width, or spaces at the end.
+    A database may compare numbers by value, and texts without regard to case, accents, width, or trailing spaces.
     """
     if value is None:
         return 0, 0
@@ -85,7 +86,7 @@ def _in_order(value: Any) -> tuple[int, Any]:
 
 
 def _finite(value: Any) -> int | float | Decimal | None:
-    """The number that a value is, or that its text is: `postgresql` has all values as texts."""
+    """Return the number in a value or in its text. `postgresql` has all values as text."""
     if isinstance(value, str):
         try:
             value = Decimal(value.strip())

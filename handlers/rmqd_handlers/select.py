@@ -1,4 +1,4 @@
-"""`select`: columns by SQL, of the messages that a condition takes."""
+"""`select`: SQL columns of the messages that match a condition."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 BAD: Final = "_bad_row"
 PLACE: Final = "_place"
-"""The column by which a sink names the message of a row that it refuses; no sink stores it."""
+"""The column with which a sink names the message of a refused row. Sinks do not store it."""
 PLACE_COLUMNS: Final = ("topic", "broker", "queue_id", "queue_offset")
 
 
 class Options(BaseModel):
-    """Which rows there are, and what they have."""
+    """The rows and their columns."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -27,13 +27,13 @@ class Options(BaseModel):
     where: str = Field("", description="an SQL condition, such as `_bad_row IS NULL`; empty: all messages")
     bad_rows: Literal["", "fail", "leave_out", "only"] = Field(
         "",
-        description="of messages whose body does not fit the source's schema: the query ends with the first one; they "
-        "are left out; they alone are rows; empty: as `where` says",
+        description="for messages whose body does not fit the source's schema: fail at the first one; skip them; "
+        "return only them; empty: decided by `where`",
     )
 
 
 def select(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame:
-    """Columns by SQL, of the messages that a condition takes."""
+    """Return SQL columns of the messages that match a condition."""
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as f
 
@@ -43,8 +43,8 @@ def select(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame
     elif options.bad_rows:
         told = [f.lit("a body does not fit: "), BAD, *(part for name in place for part in (f.lit(f", {name} "), name))]
         rows = rows.where(f.when(f.isnull(BAD), True).otherwise(f.raise_error(f.concat(*told)).cast("boolean")))
-    rows = rows.where(options.where) if options.where else rows  # which would leave out bad rows without a word
+    rows = rows.where(options.where) if options.where else rows  # it would silently exclude bad rows
     try:
         return rows.selectExpr(*options.columns, f"struct({', '.join(place)}) AS {PLACE}")
-    except AnalysisException:  # as of an aggregate, whose rows are no messages
+    except AnalysisException:  # for example for an aggregate, whose rows are not messages
         return rows.selectExpr(*options.columns)

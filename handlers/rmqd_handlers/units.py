@@ -1,4 +1,4 @@
-"""Option types for sizes and durations, written as in rmqd's own configuration: `256KiB`, `5s`."""
+"""Option types for sizes and durations, in the notation of rmqd's configuration: `256KiB`, `5s`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DURATION_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def parse_size_bytes(value: object) -> int:
-    """Read `100MiB` as a number of bytes; a number without its unit is an error."""
+    """Parse `100MiB` as a number of bytes. A number without a unit is an error."""
     size_bytes = _parse(value, SIZE_UNITS, "a size such as 256KiB or 100MiB")
     if not size_bytes.is_integer():
         raise ValueError(f"{value!r} is not a whole number of bytes")
@@ -20,7 +20,7 @@ def parse_size_bytes(value: object) -> int:
 
 
 def parse_duration_seconds(value: object) -> float:
-    """Read `500ms` as a number of seconds; a number without its unit is an error."""
+    """Parse `500ms` as a number of seconds. A number without a unit is an error."""
     return _parse(value, DURATION_UNITS, "a duration such as 500ms, 5s or 15m")
 
 

@@ -1,4 +1,4 @@
-"""Loads a configuration: from a path to a valid RootConfig, or to an error with all of its problems at once."""
+"""Loads a configuration: from a path to a valid RootConfig, or to an error with all of its problems."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ LISTEN_VARIABLE: Final = "RMQD_HTTP_LISTEN"
 def load_config(
     path: FilePath | None = None, overrides: Sequence[str] = (), *, environ: Mapping[str, str] = os.environ
 ) -> RootConfig:
-    """Read, check and return the configuration. Raises ConfigError with every problem in it.
+    """Read, check and return the configuration. Raises ConfigError with every problem.
 
-    Without a path the usual places are searched. Plugins are not checked; `rmqd.plugins.runnable` checks them too.
+    Without a path, the default paths are searched. Plugins are not checked; `rmqd.plugins.runnable` checks them too.
     """
     loading = Loading(source_of(path, overrides, environ=environ), environ)
     return loading.trusted()
@@ -44,11 +44,10 @@ def source_of(
 
 
 class Loading:
-    """Collects the problems of a configuration. A problem at or below a place that has one already is left out.
+    """Collects the problems of a configuration, at most one at a path and below it.
 
-    Checking goes on after a problem: the wrong value is removed, and the rest is validated again. So a user sees all
-    mistakes at once. A key that is missing only because its value was removed, or because a file could not be read, is
-    not reported.
+    Checking continues after a problem: the wrong value is removed, and the rest is validated again. So a user sees all
+    mistakes at once. A key is not reported as missing if its value was removed, or if a file could not be read.
     """
 
     def __init__(self, source: Source, environ: Mapping[str, str] = os.environ) -> None:
@@ -68,13 +67,13 @@ class Loading:
             self.add(group_findings(name, group, namespace), ("groups", name))
 
     def trusted(self) -> RootConfig:
-        """The configuration. Raises ConfigError with all problems if there are any."""
+        """Return the configuration. Raises ConfigError with all problems, if there are any."""
         if self.problems:
             raise ConfigError(self._sorted_problems())
         return self.config
 
     def _sorted_problems(self) -> list[object]:
-        """The problems in the order of files and lines; those of the command line come last."""
+        """Return the problems in the order of files and lines, followed by problems of the command line."""
         files = {str(file): index for index, file in enumerate(self._source.files)}
 
         def order(problem: ConfigProblem) -> tuple[int, int, int]:
@@ -87,7 +86,7 @@ class Loading:
         return [*sorted(self.problems, key=order)]
 
     def _validated(self, values: dict[str, Any]) -> RootConfig:
-        """The configuration without the values that are wrong, so that rules can check the rest."""
+        """Return the configuration without its wrong values, so that rules can check the rest."""
         from rmqd.config.model.errors import problems_of
 
         while True:
@@ -100,12 +99,12 @@ class Loading:
                     _remove(values, path[:-1] if missing else path)
 
     def add(self, findings: Iterable[Finding], prefix: Path = ()) -> None:
-        """Report findings of rules; their paths begin at `prefix`."""
+        """Report findings of rules. Their paths start at `prefix`."""
         for finding in findings:
             path = (*prefix, *finding.path)
             instead = None if finding.instead is None else (*prefix, *finding.instead)
             if finding.missing:
-                # A key may be missing because its value was wrong, or because its file could not be read.
+                # The key may be missing because its value was wrong, or because its file could not be read.
                 if not self._source.complete or self._is_faulty(path) or self._is_faulty(instead):
                     continue
                 place = self._places.of_key(path[:-1])
@@ -121,12 +120,12 @@ class Loading:
         if any(path[:length] in self._reported for length in range(len(path) + 1)):
             return
         self.problems.append(problem)
-        if not at_key:  # a group with a bad name has other problems all the same
+        if not at_key:  # a group with an invalid name may have other problems too
             self._reported.add(path)
 
 
 def _take_listen_address(data: ConfigData, environ: Mapping[str, str]) -> None:
-    """Listen where $RMQD_HTTP_LISTEN says, unless the configuration says where: images have a default of their own."""
+    """Use $RMQD_HTTP_LISTEN unless the configuration sets http.listen. Images set this variable."""
     http, address = data.values.setdefault("http", {}), environ.get(LISTEN_VARIABLE)
     path = ("http", "listen")
     if address and isinstance(http, dict) and "listen" not in http and path not in data.unusable:
@@ -135,7 +134,7 @@ def _take_listen_address(data: ConfigData, environ: Mapping[str, str]) -> None:
 
 
 def _take_name_servers(data: ConfigData, environ: Mapping[str, str]) -> None:
-    """Use the name servers of $NAMESRV_ADDR, unless the configuration names some, as Java's client does."""
+    """Use the name servers in $NAMESRV_ADDR unless the configuration sets some, like Java's client."""
     addresses, named = environ.get(NAMESRV_ADDR), data.values.keys() | {path[0] for path in data.unusable}
     if addresses and named.isdisjoint(("nameserver", "nameserver_url", "clusters")):
         data.values["nameserver"] = addresses
@@ -143,11 +142,11 @@ def _take_name_servers(data: ConfigData, environ: Mapping[str, str]) -> None:
 
 
 def _remove(values: dict[str, Any], path: Path) -> None:
-    """Remove a key. A list is removed as a whole, since a list without one of its items means something else."""
+    """Remove a key. A list is removed as a whole, because a list without one of its items has another meaning."""
     inner: Any = values
     for step in path[:-1]:
         if step not in inner:
-            return  # it was removed before, with a value around it
+            return  # it was already removed with an enclosing value
         if isinstance(inner[step], list):
             del inner[step]
             return

@@ -1,4 +1,4 @@
-"""One thing that is wrong with a configuration, and where: the line that `rmqd check` prints."""
+"""A problem of a configuration with its location: the line that `rmqd check` prints."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 Path = tuple[str | int, ...]
-"""The way to a value: keys of mappings and indexes of lists."""
+"""The path to a value: keys of mappings and indexes of lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong at a path."""
+    """A problem at a path."""
 
     path: Path
     message: str
     missing: bool = False
-    """Whether a key is missing: then the problem is shown at its parent."""
+    """Whether a key is missing. The problem is then reported at its parent."""
     instead: Path | None = None
-    """Another key that may be given instead of the missing one."""
+    """Another key that can replace the missing one."""
     at_key: bool = False
     """Whether the key itself is wrong, not its value."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
-    """What is wrong at one place; its text is `FILE:LINE:COLUMN: groups.mailer.handler: what is wrong`."""
+    """A problem at one location. Its text is `FILE:LINE:COLUMN: groups.mailer.handler: MESSAGE`."""
 
     place: str
-    """`FILE:LINE:COLUMN`, or `--set KEY` for what the command line says."""
+    """`FILE:LINE:COLUMN`, or `--set KEY` for the command line."""
     path: Path
     message: str
-    """What is wrong, and what is accepted; one line."""
+    """The problem and the expected form, on one line."""
 
     def __str__(self) -> str:
         path = path_text(self.path)
@@ -40,26 +40,27 @@ class ConfigProblem:
 
 @dataclass(slots=True, eq=False)
 class Places:
-    """The places of the keys and values of a configuration.
+    """The locations of a configuration's keys and values.
 
-    Two Places always compare as equal, so that two configurations are equal if their values are, wherever these stand.
+    Two Places always compare as equal, so that two configurations are equal if their values are, regardless of their
+    locations.
     """
 
     root: str
-    """The place of the configuration as a whole."""
+    """The location of the whole configuration."""
     keys: dict[Path, str] = field(default_factory=dict)
     values: dict[Path, str] = field(default_factory=dict)
 
     def of(self, path: Path) -> str:
-        """The place of a value; if it is not written anywhere, that of the nearest key around it."""
+        """Return the location of a value; if it is not written anywhere, the location of the nearest enclosing key."""
         return self.values.get(path) or self.of_key(path)
 
     def of_key(self, path: Path) -> str:
-        """The place of a key; if it is not written anywhere, that of the nearest key around it."""
+        """Return the location of a key; if it is not written anywhere, the location of the nearest enclosing key."""
         return self.keys.get(self.written(path), self.root)
 
     def written(self, path: Path) -> Path:
-        """The longest beginning of a path that is written in a file or on the command line."""
+        """Return the longest start of a path that is written in a file or on the command line."""
         while path and path not in self.keys:
             path = path[:-1]
         return path
@@ -71,7 +72,7 @@ class Places:
 
 
 def path_text(path: Path) -> str:
-    """A path as users write it: `groups.mailer.allocate_queues[0].topic`."""
+    """Return a path in the users' notation: `groups.mailer.allocate_queues[0].topic`."""
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
@@ -79,14 +80,16 @@ def path_text(path: Path) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text without line breaks and other characters that would move a terminal's cursor."""
+    """Return the text without line breaks and other characters that would move a terminal's cursor."""
     line = " ".join(text.split())
     return line if line.isprintable() else "".join(char if char.isprintable() else " " for char in line)
 
 
 def nearest(wrong: str, known: Iterable[str]) -> str | None:
-    """The known name that is most similar to a wrong one, if one is similar enough, as `max_size` is to `maxSize`."""
-    import difflib  # imported here, so that only a faulty configuration pays for it
+    """Return the known name that is most similar to a wrong one, such as `max_size` for `maxSize`; None if none is
+    similar.
+    """
+    import difflib  # imported here, so that only an invalid configuration has this cost
 
     plain = {name.replace("_", "").lower(): name for name in known}
     found = difflib.get_close_matches(wrong.replace("_", "").replace("-", "").lower(), plain, n=1, cutoff=0.7)
@@ -94,8 +97,8 @@ def nearest(wrong: str, known: Iterable[str]) -> str | None:
 
 
 def unknown(kind: str, wrong: str, known: Iterable[str]) -> str:
-    """The message for an unknown name: with the known name that was probably meant, or else with all known names."""
+    """Return the message for an unknown name, with the most similar known name, or with all known names."""
     names = list(known)
     guess = nearest(wrong, names)
     accepted = ", ".join(names) if names else "none"
-    return f"unknown {kind}; did you mean {guess}?" if guess else f"unknown {kind}; accepted: {accepted}"
+    return f"unknown {kind}; did you mean {guess}?" if guess else f"unknown {kind}; expected {accepted}"

@@ -1,4 +1,4 @@
-"""The JSON Schema of the configuration, as editors use it."""
+"""The JSON Schema of the configuration, for editors."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from rmqd.config.model.root import RootConfig
 
 
 def config_schema() -> dict[str, Any]:
-    """The JSON Schema of `rmqd.yaml`; defaults and limits are written as in the file, with their units."""
+    """Return the JSON Schema of `rmqd.yaml`. Defaults and limits have their units, as in the file."""
     schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     schema |= _without_titles(RootConfig.model_json_schema())
     return schema | {"title": "rmqd configuration"}
 
 
 def _without_titles(schema: Any, *, names: bool = False) -> Any:
-    """The schema without pydantic's titles, which only repeat the keys. `names`: the keys at this level are names."""
+    """Return the schema without pydantic's titles, which only repeat the keys. `names`: the keys at this level are
+    names.
+    """
     if isinstance(schema, list):
         return [_without_titles(item) for item in schema]
     if not isinstance(schema, dict):

@@ -1,8 +1,7 @@
-"""A configuration as people may see it: every key with its value in force, and no secret.
+"""A configuration to display: every key with its current value, without secrets.
 
-Hidden are the keys that the models declare as secrets; the values of options whose names look secret, such as
-`password`; passwords inside of URLs and of longer texts; and, in options of which rmqd does not know the meaning, all
-that came by `${...}`.
+Hidden values: keys that the models declare as secrets; options with names like `password`; passwords inside URLs and
+longer texts; and all values from `${...}` in options whose meaning rmqd does not know.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ _CREDENTIALS: Final = re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{6,}", re.IGNORE
 
 
 def shown_config(config: RootConfig) -> dict[str, Any]:
-    """The configuration in force as plain data, defaults included, durations and sizes as one writes them."""
+    """Return the current configuration as plain data, including defaults. Durations and sizes have units."""
     return _section(config, only_given=False)
 
 
 def given_config(config: RootConfig) -> dict[str, Any]:
-    """The same without the keys that have their defaults because no file and no `--set` names them."""
+    """Return the same without the keys that have their defaults because no file and no `--set` sets them."""
     return _section(config, only_given=True)
 
 
@@ -80,14 +79,14 @@ def _value(value: object, only_given: bool, name: str = "") -> Any:
 
 
 def _named(name: str, value: object, only_given: bool) -> Any:
-    """A value in a mapping of names that rmqd does not know, or of groups, clusters and topics."""
+    """Return a value in a mapping of names that rmqd does not know, or of groups, clusters and topics."""
     if _SECRET_NAME.search(name) and not isinstance(value, Section) and not is_dataclass(value):
         return HIDDEN if value else value
     return _value(value, only_given, name)
 
 
 def _items(items: list[Any]) -> list[Any]:
-    """A list, such as a command's arguments: what follows `--password` is hidden."""
+    """Return a list, such as a command's arguments: the item after `--password` is hidden."""
     for i, item in enumerate(items[:-1]):
         if isinstance(item, str) and item.startswith("-") and "=" not in item and _SECRET_NAME.search(item):
             items[i + 1] = HIDDEN

@@ -47,46 +47,46 @@ def test_each_key_reaches_the_engine() -> None:
 REFUSED = {
     "another id": (
         "deduplicate: {by: body}",
-        "6:23: groups.mailer.deduplicate.by: 'body' is not accepted; accepted: msg_id, keys, or property:NAME",
+        "6:23: groups.mailer.deduplicate.by: 'body' is not accepted; expected msg_id, keys, or property:NAME",
     ),
     "another store": (
         "deduplicate: {store: mysql}",
-        "6:26: groups.mailer.deduplicate.store: 'mysql' is not a choice; accepted: sqlite | redis | postgresql",
+        "6:26: groups.mailer.deduplicate.store: 'mysql' is not a choice; expected sqlite | redis | postgresql",
     ),
     "a store without its URL": (
         "deduplicate: {store: redis}",
         "6:5: groups.mailer.deduplicate.url: missing beside store: redis; "
-        "accepted: redis://... or rediss://... or unix://...",
+        "expected redis://... or rediss://... or unix://...",
     ),
     "the URL of another store, without its password": (
         "deduplicate: {store: postgresql, url: 'redis://:secret@r'}",
         "6:43: groups.mailer.deduplicate.url: no URL of a store: postgresql; "
-        "accepted: postgresql://... or postgres://...",
+        "expected postgresql://... or postgres://...",
     ),
     "a password with an @": (
         "deduplicate: {store: postgresql, url: 'postgresql://me:p@ss@db/shop'}",
         "6:43: groups.mailer.deduplicate.url: there is more than one @ before the host; "
-        "accepted: %40 for an @ in the user or the password",
+        "expected %40 for an @ in the user or the password",
     ),
     "a URL in place of a path": (
         "deduplicate: {url: 'redis://r'}",
         "6:24: groups.mailer.deduplicate.url: a URL beside store: sqlite; "
-        "accepted: a path, or nothing for one in state_dir",
+        "expected a path, or nothing for one in state_dir",
     ),
     "for every member": (
         "message_model: broadcasting\n    deduplicate: {}",
         "7:5: groups.mailer.deduplicate: not with broadcasting: each member of a broadcasting group is to handle every "
-        "message; accepted: leave it out",
+        "message; leave it out",
     ),
     "with rollbacks": (
         "consume_mode: orderly\n    auto_commit: false\n    deduplicate: {}",
         "8:5: groups.mailer.deduplicate: not beside auto_commit: false: a rollback has what was handled handed out "
-        "again; accepted: leave it out",
+        "again; leave it out",
     ),
     "a file on Spark": (
         "engine: spark\n    deduplicate: {}",
         "7:5: groups.mailer.deduplicate: sqlite is not for Spark: its file is on one machine, and tasks run on any; "
-        "accepted: store: redis or postgresql, with its url",
+        "expected store: redis or postgresql, with its url",
     ),
 }
 

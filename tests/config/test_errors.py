@@ -16,36 +16,36 @@ BATCH = "consume_message_batch_max_size"
 IN_GROUP = {
     "too small": (
         f"{BATCH}: 0",
-        f"6:37: groups.mailer.{BATCH}: 0 is out of range; accepted: a whole number from 1 to 1024",
+        f"6:37: groups.mailer.{BATCH}: 0 is out of range; expected a whole number from 1 to 1024",
     ),
     "text for a number": (
         'pull_batch_size: "32"',
-        "6:22: groups.mailer.pull_batch_size: '32' is not a whole number; accepted: a whole number from 1 to 1024",
+        "6:22: groups.mailer.pull_batch_size: '32' is not a whole number; expected a whole number from 1 to 1024",
     ),
     "zero where -1 means none": (
         "pull_threshold_for_topic: 0",
         "6:31: groups.mailer.pull_threshold_for_topic: 0 is out of range; "
-        "accepted: a whole number from 1 to 6553500, or -1 for no limit",
+        "expected a whole number from 1 to 6553500, or -1 for no limit",
     ),
     "duration without a unit": (
         "consume_timeout: 15",
         "6:22: groups.mailer.consume_timeout: 15 has no unit; "
-        "accepted: a duration such as 50ms, 5s, 15m or 1h, at least 1ms",
+        "expected a duration such as 50ms, 5s, 15m or 1h, at least 1ms",
     ),
     "size with a decimal unit": (
         "pull_threshold_size_for_topic: 100MB",
         "6:36: groups.mailer.pull_threshold_size_for_topic: '100MB' has an unknown unit 'MB', "
         "known are B, KiB, MiB, GiB; "
-        "accepted: a size such as 256KiB, 100MiB or 1GiB, from 1MiB to 100GiB, or -1 for no limit",
+        "expected a size such as 256KiB, 100MiB or 1GiB, from 1MiB to 100GiB, or -1 for no limit",
     ),
     "unknown word": (
         "consume_from_where: CONSUME_FROM_LAST_OFFSET",
         "6:25: groups.mailer.consume_from_where: 'CONSUME_FROM_LAST_OFFSET' is Java's name for last_offset; "
-        "accepted: last_offset | first_offset | timestamp",
+        "expected last_offset | first_offset | timestamp",
     ),
     "YAML 1.1's truth": (
         "auto_commit: yes",
-        "6:18: groups.mailer.auto_commit: 'yes' is neither true nor false; accepted: true or false",
+        "6:18: groups.mailer.auto_commit: 'yes' is neither true nor false; expected true or false",
     ),
     "misspelt key": (
         "consume_time_out: 15m",
@@ -57,21 +57,21 @@ IN_GROUP = {
     ),
     "duplicate key": (
         "handler: {plugin: jsonl}",
-        "6:5: groups.mailer.handler: duplicate key, set before at test.yaml:5:5; accepted: each key once",
+        "6:5: groups.mailer.handler: duplicate key, set before at test.yaml:5:5; expected each key once",
     ),
     "unset variable": (
         "pull_batch_size: ${BATCH}",
         "6:22: groups.mailer.pull_batch_size: the environment variable BATCH is not set; "
-        "accepted: set it, or give a default with ${BATCH:-default}",
+        "expected set it, or give a default with ${BATCH:-default}",
     ),
     "strategy without its queues": (
         "allocate_strategy: by_config",
-        "3:3: groups.mailer.allocate_queues: missing; accepted: a list of queues, for by_config",
+        "3:3: groups.mailer.allocate_queues: missing; expected a list of queues, for by_config",
     ),
     "POP for everybody": (
         "consume_mode: pop\n    message_model: broadcasting",
         "6:19: groups.mailer.consume_mode: pop: broadcasting members each get every message, and a popped one goes to "
-        "one of them; accepted: concurrently | orderly",
+        "one of them; expected concurrently | orderly",
     ),
 }
 
@@ -106,17 +106,17 @@ IN_JAVA = {
     "heartbeatBrokerInterval: 30000": "unknown key; write client.heartbeat_broker_interval: 30000ms at the top level",
     "clientIP: 10.0.0.1": "Java's name; there is no key: the address of the interface that leads to the name server",
     "message_model: BROADCASTING": (
-        "'BROADCASTING' is Java's name for broadcasting; accepted: clustering | broadcasting"
+        "'BROADCASTING' is Java's name for broadcasting; expected clustering | broadcasting"
     ),
     "consume_from_where: CONSUME_FROM_MAX_OFFSET": (
-        "'CONSUME_FROM_MAX_OFFSET' is Java's name for last_offset; accepted: last_offset | first_offset | timestamp"
+        "'CONSUME_FROM_MAX_OFFSET' is Java's name for last_offset; expected last_offset | first_offset | timestamp"
     ),
     "consume_mode: MessageListenerOrderly": (
-        "'MessageListenerOrderly' is Java's name for orderly; accepted: concurrently | orderly | pop"
+        "'MessageListenerOrderly' is Java's name for orderly; expected concurrently | orderly | pop"
     ),
-    "allocate_strategy: MACHINE_ROOM": "'MACHINE_ROOM' is Java's name for by_machine_room; accepted: averagely | ",
+    "allocate_strategy: MACHINE_ROOM": "'MACHINE_ROOM' is Java's name for by_machine_room; expected averagely | ",
     "consume_timestamp: 20131223171201": (
-        "20131223171201 is Java's form; write 2013-12-23T17:12:01 and its zone; accepted: ISO 8601 with a zone such as "
+        "20131223171201 is Java's form; write 2013-12-23T17:12:01 and its zone; expected ISO 8601 with a zone such as "
     ),
 }
 
@@ -149,18 +149,18 @@ BARS = "tags are separated by ||"
 SUBSCRIPTIONS = {
     "a single bar": (
         "orders: paid | refunded",
-        f"5:15: orders: 'paid | refunded' is not a tag, {BARS}; accepted: {TAGS}",
+        f"5:15: orders: 'paid | refunded' is not a tag, {BARS}; expected {TAGS}",
     ),
-    "NUL in a tag": ('orders: "a\\0"', f"5:15: orders: 'a\\x00' has a NUL character; accepted: {TAGS}"),
-    "nothing": ("orders:", f"5:14: orders: no value is no tag expression; accepted: {TAGS}"),
+    "NUL in a tag": ('orders: "a\\0"', f"5:15: orders: 'a\\x00' has a NUL character; expected {TAGS}"),
+    "nothing": ("orders:", f"5:14: orders: no value is no tag expression; expected {TAGS}"),
     "an expression type of Java": (
         "orders: {type: SQL92, expression: a > 1}",
-        f"5:7: orders: SQL92 is Java's name for {{sql: condition}}; accepted: {TAGS}",
+        f"5:7: orders: SQL92 is Java's name for {{sql: condition}}; expected {TAGS}",
     ),
     "lite topics that are not popped": (
         "orders: {lite_topics: [a]}",
         "5:7: orders: lite_topics beside consume_mode: concurrently; brokers hand lite topics out by POP alone; "
-        "accepted: consume_mode: pop",
+        "expected consume_mode: pop",
     ),
     "bad name": (
         'new orders: "*"',
@@ -169,7 +169,7 @@ SUBSCRIPTIONS = {
     ),
     "its own retries": (
         '"%RETRY%mailer": "*"',
-        "5:7: %RETRY%mailer: a group always gets its own retries; accepted: other topics",
+        "5:7: %RETRY%mailer: a group always gets its own retries; expected other topics",
     ),
 }
 
@@ -191,14 +191,14 @@ LIGHT_QUEUES = {
     "namespace": (
         "client: {namespace: shop}\n",
         "",
-        "brokers know no light message queue shop%%LMQ%room; accepted: one in a cluster without client.namespace",
+        "brokers know no light message queue shop%%LMQ%room; expected one in a cluster without client.namespace",
     ),
     "pop": (
         "",
         "    consume_mode: pop\n",
-        "light message queues are pulled, not popped; accepted: consume_mode: concurrently | orderly",
+        "light message queues are pulled, not popped; expected consume_mode: concurrently | orderly",
     ),
-    "spark": ("", "    engine: spark\n", "Spark reads no light message queues; accepted: engine: local"),
+    "spark": ("", "    engine: spark\n", "Spark reads no light message queues; expected engine: local"),
 }
 
 
@@ -216,47 +216,47 @@ ADDRESS = 'host:port, "host:port;host:port", or a list of host:port'
 ROOTS = {
     "name server without a port": (
         "nameserver: localhost",
-        f"1:13: nameserver: 'localhost' is not host:port; accepted: {ADDRESS}",
+        f"1:13: nameserver: 'localhost' is not host:port; expected {ADDRESS}",
     ),
     "no name server": (
         "log: {level: info}",
-        '1:1: nameserver: missing; accepted: host:port, "host:port;host:port", a list, nameserver_url, or '
+        '1:1: nameserver: missing; expected host:port, "host:port;host:port", a list, nameserver_url, or '
         "$NAMESRV_ADDR in the environment",
     ),
     "two ways to a name server": (
         "nameserver: a:1\nnameserver_url: http://a/rocketmq/nsaddr",
-        "2:1: nameserver_url: set beside nameserver; accepted: one of the two",
+        "2:1: nameserver_url: set beside nameserver; expected one of the two",
     ),
     "unknown key at the top": (
         "nameserver: a:1\nprometheus: {}",
-        "2:1: prometheus: unknown key; accepted: nameserver, nameserver_url, client, clusters, http, tracing, log, "
+        "2:1: prometheus: unknown key; expected nameserver, nameserver_url, client, clusters, http, tracing, log, "
         "state_dir, groups",
     ),
     "number for a secret": (
         "nameserver: a:1\nclient: {access_key: a, secret_key: 123456}",
-        "2:37: client.secret_key: the value is not text; accepted: text, in quotes",
+        "2:37: client.secret_key: the value is not text; expected text, in quotes",
     ),
     "one key of two": (
         "nameserver: a:1\nclient: {access_key: a}",
-        "2:1: client.secret_key: missing beside access_key; accepted: both or neither",
+        "2:1: client.secret_key: missing beside access_key; expected both or neither",
     ),
     "certificate without its key": (
         "nameserver: a:1\nclient:\n  tls: {cert_file: a.pem}",
-        "3:3: client.tls.key_file: missing beside cert_file; accepted: both or neither",
+        "3:3: client.tls.key_file: missing beside cert_file; expected both or neither",
     ),
     "a name in the place of a list": (
         "nameserver: a:1\ngroups:\n  g:\n    engine: spark\n    subscriptions: {t: '*'}\n    pipeline: {plugin: p}\n"
         "    sink: {format: postgresql, url: 'postgresql://db/shop', table: t, keys: id}",
-        "7:77: groups.g.sink.keys: 'id' is not a list; accepted: a list, such as [id]",
+        "7:77: groups.g.sink.keys: 'id' is not a list; expected a list, such as [id]",
     ),
     "group without a subscription": (
         "nameserver: a:1\ngroups:\n  mailer:\n    handler: {plugin: log}",
         "3:3: groups.mailer.subscriptions: missing; "
-        'accepted: a mapping of topics to tag expressions, such as orders: "*"',
+        'expected a mapping of topics to tag expressions, such as orders: "*"',
     ),
     "group without a handler": (
         'nameserver: a:1\ngroups:\n  mailer:\n    subscriptions: {orders: "*"}',
-        "3:3: groups.mailer.handler: missing; accepted: a mapping with the keys plugin, options, concurrency",
+        "3:3: groups.mailer.handler: missing; expected a mapping with the keys plugin, options, concurrency",
     ),
     "group name that RocketMQ refuses": (
         "nameserver: a:1\ngroups:\n  order mailer:\n    subscriptions: {a: '*'}\n    handler: {plugin: log}",
@@ -282,10 +282,10 @@ NO_YAML = {
         "1:23: this is not valid YAML: while parsing a flow mapping, did not find expected ',' or '}'; "
         "write ${...} in quotes inside of {} and []",
     ),
-    "list at the top": ("- nameserver: a:1", "1:1: the file holds a list; accepted: a mapping of keys"),
+    "list at the top": ("- nameserver: a:1", "1:1: the file holds a list; expected a mapping of keys"),
     "foreign tag": (
         "nameserver: !!python/name:os.system x",
-        "1:13: nameserver: the YAML tag !!python/name:os.system is not supported; accepted: no tag",
+        "1:13: nameserver: the YAML tag !!python/name:os.system is not supported; expected no tag",
     ),
 }
 
@@ -317,7 +317,7 @@ groups:
 
     assert problems(text) == [
         "test.yaml:5:28: groups.mailer.handler.process_memory: of no use without processes: the daemon itself has no "
-        "such limit; accepted: beside handler.processes above 0"
+        "such limit; expected beside handler.processes above 0"
     ]
     assert load(text.replace("64MiB", "64MiB, processes: 2")).groups
 
@@ -328,7 +328,7 @@ def test_a_process_that_tells_no_machine_room_is_refused_to_run(subtests: pytest
             client = f"client: {{instance_name: {json.dumps(instance)}}}\n"
             assert problems(f"{client}{GROUP}    allocate_strategy: machine_room_nearby\n", to_run=True) == [
                 f"test.yaml:7:24: groups.mailer.allocate_strategy: {NEARBY} {instance!r} does not; "
-                "accepted: room@name, with a name that no other process has"
+                "expected room@name, with a name that no other process has"
             ]
 
 
@@ -405,5 +405,5 @@ def test_a_secret_in_the_place_of_a_list_is_not_shown() -> None:
         "    sink: {format: postgresql, url: 'postgresql://db/shop', table: t, keys: '${KEYS}'}"
     )
     assert problems(text, environ={"KEYS": "hunter2"}) == [
-        "test.yaml:7:77: groups.g.sink.keys: what was substituted is not a list; accepted: a list, such as [a, b]"
+        "test.yaml:7:77: groups.g.sink.keys: what was substituted is not a list; expected a list, such as [a, b]"
     ]

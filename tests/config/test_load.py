@@ -74,7 +74,7 @@ def test_the_environment_names_the_name_servers_if_the_configuration_does_not() 
     assert load("nameserver_url: 'http://mq'\n" + bare, environ=given).nameserver == ()
     assert load("clusters: {tokyo: {nameserver: 't:1'}}\n" + bare, environ=given).default_cluster == "tokyo"
     [told] = problems(bare, environ={"NAMESRV_ADDR": "here"})
-    assert told.startswith("$NAMESRV_ADDR: nameserver: 'here' is not host:port; accepted: ")
+    assert told.startswith("$NAMESRV_ADDR: nameserver: 'here' is not host:port; expected ")
 
 
 # --- a folder
@@ -142,7 +142,7 @@ def test_a_folder_without_a_root_file_is_told() -> None:
 
 def test_what_is_no_utf_8_is_told_with_its_place() -> None:
     Path("latin.yaml").write_bytes("nameserver: a:1\nstate_dir: /größe\n".encode("latin-1"))
-    assert errors("latin.yaml") == ["latin.yaml:2:15: this is not UTF-8; accepted: text in UTF-8"]
+    assert errors("latin.yaml") == ["latin.yaml:2:15: this is not UTF-8; expected text in UTF-8"]
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_key() -> None:
@@ -226,31 +226,31 @@ def test_set_mends_what_the_file_has_wrong() -> None:
     assert load("nameserver: ${UNSET}\n", ["nameserver=a:1"]).nameserver == ("a:1",)
 
 
-IN_PS = "everybody here sees it in `ps`; accepted: '${NAME}', '${file:PATH}', or the configuration file"
-FORM = "accepted: KEY=VALUE with a key such as log.level or groups.mailer.pull_batch_size"
+IN_PS = "everybody here sees it in `ps`; expected '${NAME}', '${file:PATH}', or the configuration file"
+FORM = "expected KEY=VALUE with a key such as log.level or groups.mailer.pull_batch_size"
 
 
 OVERRIDES = [
     (
         "groups.mailer.pull_batch_size=0",
-        "groups.mailer.pull_batch_size: 0 is out of range; accepted: a whole number from 1 to 1024",
+        "groups.mailer.pull_batch_size: 0 is out of range; expected a whole number from 1 to 1024",
     ),
     (
         "nameserver.x=1",
-        "nameserver: cannot set nameserver.x, this is no mapping; accepted: a key inside of a mapping",
+        "nameserver: cannot set nameserver.x, this is no mapping; expected a key inside of a mapping",
     ),
     ("log.levle=info", "log.levle: unknown key; did you mean level?"),
     ("log", f"not understood; {FORM}"),
     ("log..level=info", f"not understood; {FORM}"),
     (
         "groups.other.handler.plugin=log",
-        'groups.other.subscriptions: missing; accepted: a mapping of topics to tag expressions, such as orders: "*"',
+        'groups.other.subscriptions: missing; expected a mapping of topics to tag expressions, such as orders: "*"',
     ),
     (
         "nameserver=[b:2",
         "nameserver: this is not valid YAML: while parsing a flow sequence, did not find expected ',' or ']'",
     ),
-    ("client.secret_key=123", "client.secret_key: the value is not text; accepted: text, in quotes"),
+    ("client.secret_key=123", "client.secret_key: the value is not text; expected text, in quotes"),
     ("client.secret_key=s3cret", f"client.secret_key: {IN_PS}"),
     ("client={access_key: '${KEY:-a}', secret_key: s3cret}", f"client.secret_key: {IN_PS}"),
     ("client.tls={key_password: s3cret}", f"client.tls.key_password: {IN_PS}"),
@@ -258,7 +258,7 @@ OVERRIDES = [
     (
         "state_dir=${UNSET}",
         "state_dir: the environment variable UNSET is not set; "
-        "accepted: set it, or give a default with ${UNSET:-default}",
+        "expected set it, or give a default with ${UNSET:-default}",
     ),
 ]
 
@@ -353,9 +353,9 @@ def test_files_that_cannot_be_replaced_are_told() -> None:
     Path("binary").write_bytes(b"\xff\xfe")
     write("long", "x" * (1 << 20) + "x")
     for name, reason in {
-        "binary": "is not UTF-8; accepted: text",
-        "long": "is longer than 1MiB; accepted: a file that holds one value",
-        ".": "cannot be read: Is a directory; accepted: a readable file",
+        "binary": "is not UTF-8; expected text",
+        "long": "is longer than 1MiB; expected a file that holds one value",
+        ".": "cannot be read: Is a directory; expected a readable file",
     }.items():
         (found,) = problems(f"{ROOT}state_dir: ${{file:{name}}}\n")
         assert found == f"test.yaml:2:12: state_dir: the file {Path(name).absolute()} {reason}"
@@ -363,11 +363,11 @@ def test_files_that_cannot_be_replaced_are_told() -> None:
 
 def test_text_that_is_not_utf8_is_refused_wherever_it_comes_from() -> None:
     """Python keeps such bytes of a command line or a variable as halves of characters, which nothing can write."""
-    told = "is not UTF-8; accepted: text"
+    told = "is not UTF-8; expected text"
     assert problems(WHOLE, ["groups.mailer.handler.options.level=\udcff"]) == [
-        "--set groups.mailer.handler.options.level: this is not UTF-8; accepted: text in UTF-8"
+        "--set groups.mailer.handler.options.level: this is not UTF-8; expected text in UTF-8"
     ]
-    assert problems(WHOLE, ["log.\udcff=info"]) == ["--set log. : this is not UTF-8; accepted: text in UTF-8"]
+    assert problems(WHOLE, ["log.\udcff=info"]) == ["--set log. : this is not UTF-8; expected text in UTF-8"]
     assert problems(f"{WHOLE}state_dir: ${{ODD}}\n", environ={"ODD": "/\udcff"}) == [
         f"test.yaml:4:12: state_dir: the environment variable ODD {told}"
     ]
@@ -376,11 +376,11 @@ def test_text_that_is_not_utf8_is_refused_wherever_it_comes_from() -> None:
 def test_a_nul_character_is_refused() -> None:
     """YAML can write it, and no file can have it in its name."""
     (in_reference,) = problems(f'{ROOT}state_dir: "${{file:a\\0b}}"\n')
-    assert "cannot be read: its name has a NUL character; accepted: a readable file" in in_reference
+    assert "cannot be read: its name has a NUL character; expected a readable file" in in_reference
     assert problems(f'{WHOLE}state_dir: "a\\0b"\nhttp: {{token_file: "a\\0b", token: "\\0"}}\n', to_run=True) == [
-        "test.yaml:4:12: state_dir: 'a\\x00b' has a NUL character; accepted: a folder",
-        "test.yaml:5:20: http.token_file: 'a\\x00b' has a NUL character; accepted: text",
-        "test.yaml:5:35: http.token: the value has a NUL character; accepted: text",
+        "test.yaml:4:12: state_dir: 'a\\x00b' has a NUL character; expected a folder",
+        "test.yaml:5:20: http.token_file: 'a\\x00b' has a NUL character; expected text",
+        "test.yaml:5:35: http.token: the value has a NUL character; expected text",
     ]
 
 

@@ -271,7 +271,7 @@ def test_nothing_of_a_handler_runs_when_a_configuration_is_loaded() -> None:
     )
 
 
-FORMS = "accepted: a function of (batch) or (batch, options), or a class with handle(self, batch)"
+FORMS = "expected a function of (batch) or (batch, options), or a class with handle(self, batch)"
 PLUGINS = {
     "shop:number": f"the plugin is an int, and no handler; {FORMS}",
     "shop:three": f"the plugin takes 3 arguments; {FORMS}",
@@ -295,13 +295,13 @@ PLUGINS = {
     "shop:Mialer": "the module shop has no Mialer: unknown name; did you mean Mailer?",
     "absent.mail:handle": (
         "the module absent.mail cannot be imported: ModuleNotFoundError: No module named 'absent'; "
-        "accepted: a module that can be imported"
+        "expected a module that can be imported"
     ),
-    "'a b:c'": "'a b:c' is not understood; accepted: the name of an installed handler, or module:attribute",
-    "jsnol": "no handler 'jsnol' is installed; did you mean jsonl?; accepted: {known}, or module:attribute",
-    "cdc": "cdc is a pipeline, and no handler; accepted: engine: spark, pipeline: {plugin: cdc} in the place of "
+    "'a b:c'": "'a b:c' is not understood; expected the name of an installed handler, or module:attribute",
+    "jsnol": "no handler 'jsnol' is installed; did you mean jsonl?; expected {known}, or module:attribute",
+    "cdc": "cdc is a pipeline, and no handler; expected engine: spark, pipeline: {plugin: cdc} in the place of "
     "handler, and a sink, as docs/pipelines.md says",
-    "smtp": "no handler 'smtp' is installed; accepted: {known}, or module:attribute",
+    "smtp": "no handler 'smtp' is installed; expected {known}, or module:attribute",
 }
 
 
@@ -330,16 +330,16 @@ def test_a_module_that_cannot_be_imported_is_told_with_the_line_that_failed(
     (shop / f"{module}.py").write_text(code)
     assert problems(text(f"{module}:handle"), to_run=True) == [
         f"test.yaml:6:15: groups.mailer.handler.plugin: the module {module} cannot be imported: "
-        f"{expected.format(folder=shop)}; accepted: a module that can be imported"
+        f"{expected.format(folder=shop)}; expected a module that can be imported"
     ]
 
 
 OPTIONS = {
-    "missing": ("{}", ["7:7: options.sender: missing; accepted: address of the sender"]),
+    "missing": ("{}", ["7:7: options.sender: missing; expected address of the sender"]),
     "misspelt": (
         "{sendr: x}",
         [
-            "7:7: options.sender: missing; accepted: address of the sender",
+            "7:7: options.sender: missing; expected address of the sender",
             "7:17: options.sendr: unknown option; did you mean sender?",
         ],
     ),
@@ -355,7 +355,7 @@ OPTIONS = {
         "{sender: x, nested: {a: b}}",
         ["7:40: options.nested.a: the value should be a valid integer, unable to parse string as an integer"],
     ),
-    "no mapping": ("[a]", ["7:7: options: a list is not a mapping; accepted: a mapping of names to values"]),
+    "no mapping": ("[a]", ["7:7: options: a list is not a mapping; expected a mapping of names to values"]),
 }
 
 
@@ -377,7 +377,7 @@ def test_an_unknown_option_of_a_model_inside_is_told_with_those_that_there_are()
     found = problems(text("webhook", "{url: 'http://localhost', tls: {authority: x, verfy: true}}"), to_run=True)
     assert found == [
         "test.yaml:7:48: groups.mailer.handler.options.tls.authority: unknown option; "
-        "accepted: ca_file, cert_file, key_file, key_password, verify",
+        "expected ca_file, cert_file, key_file, key_password, verify",
         "test.yaml:7:62: groups.mailer.handler.options.tls.verfy: unknown option; did you mean verify?",
     ]
 
@@ -436,7 +436,7 @@ def test_a_model_may_say_itself_what_becomes_of_other_keys(plugin: str) -> None:
 def test_options_for_a_handler_that_takes_none_are_told(plugin: str) -> None:
     name = {"shop:with_timeout": "timeout", "shop:Limited": "limit"}.get(plugin)
     hint = f"; its parameter {name} has a default: call it options to get them" if name else ""
-    expected = f"the handler takes no options{hint}; accepted: no options"
+    expected = f"the handler takes no options{hint}; expected no options"
     found = problems(text(plugin, "{a: 1}"), to_run=True)
     assert found == [f"test.yaml:7:7: groups.mailer.handler.options: {expected}"]
 
@@ -480,7 +480,7 @@ def test_a_broken_entry_point_names_its_distribution(site: Path) -> None:
     place = "test.yaml:6:15: groups.mailer.handler.plugin"
     assert problems(text("broken"), to_run=True) == [
         f"{place}: absent:handle of shop cannot be imported: ModuleNotFoundError: No module named 'absent'; "
-        "accepted: a module that can be imported"
+        "expected a module that can be imported"
     ]
     (found,) = problems(text("attribute"), to_run=True)
     assert found.startswith(f"{place}: shop:absent of shop cannot be imported: AttributeError: ")
@@ -491,7 +491,7 @@ def test_a_name_that_two_distributions_have_is_refused(site: Path) -> None:
     install(site, "store", "3.4", "mailer = store.mail:Mailer")
     assert problems(text("mailer"), to_run=True) == [
         "test.yaml:6:15: groups.mailer.handler.plugin: several distributions have a handler of this name: "
-        "shop (shop:Mailer), store (store.mail:Mailer); accepted: module:attribute"
+        "shop (shop:Mailer), store (store.mail:Mailer); expected module:attribute"
     ]
 
 

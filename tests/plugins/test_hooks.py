@@ -110,10 +110,10 @@ def test_a_name_that_no_hook_has_is_refused_with_those_that_are_installed(
     install(tracing="shop_hooks:Tracing", choosy="shop_hooks:chosen")
     assert problems(f"{GROUP}    hooks: [choosy, traicng]\n", to_run=True) == [
         "test.yaml:6:21: groups.mailer.hooks[1]: no hook 'traicng' is installed; did you mean tracing?; "
-        "accepted: choosy, tracing"
+        "expected choosy, tracing"
     ]
     [said] = problems(f"{GROUP}    hooks: tracing\n")
-    assert said.endswith("'tracing' names no hooks; accepted: all | none | a list such as [tracing]")
+    assert said.endswith("'tracing' names no hooks; expected all | none | a list such as [tracing]")
 
 
 @pytest.mark.parametrize(
@@ -121,10 +121,10 @@ def test_a_name_that_no_hook_has_is_refused_with_those_that_are_installed(
     [
         ("nowhere:Hook", "nowhere:Hook of shop-tools cannot be imported: ModuleNotFoundError"),
         ("shop_hooks:Missing", "cannot be imported: AttributeError"),
-        ("shop_hooks:Nothing", "shop_hooks:Nothing is no hook; accepted: an object, or a class without arguments"),
+        ("shop_hooks:Nothing", "shop_hooks:Nothing is no hook; expected an object, or a class without arguments"),
         ("shop_hooks:TakesMore", "shop_hooks:TakesMore cannot be made: TypeError"),
         ("shop_hooks:Breaks", "shop_hooks:Breaks cannot be made: OSError: no such collector"),
-        ("shop_hooks:Asynchronous", "has a before_batch that is no plain method; accepted: def before_batch"),
+        ("shop_hooks:Asynchronous", "has a before_batch that is no plain method; expected def before_batch"),
         ("shop_hooks:Generator", "has a wants that is no plain method"),
         ("shop_hooks:NoMethod", "has a wants that is no plain method"),
     ],

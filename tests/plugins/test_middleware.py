@@ -203,12 +203,12 @@ def test_a_constructor_that_fails_is_told_as_it_failed(run_handler: Run) -> None
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("around:one", r"around:one cannot be called with \(batch, call_next\); accepted: a function of"),
+        ("around:one", r"around:one cannot be called with \(batch, call_next\); expected a function of"),
         ("around:Bare", r"around:Bare cannot be called with \(batch, call_next\)"),
         ("around:number", r"around:number cannot be called with \(batch, call_next\)"),
         (
             "around:of_threads",
-            "is written with def, and the handler with async def; accepted: async def, as the handler",
+            "is written with def, and the handler with async def; expected async def, as the handler",
         ),
         ("around:none", "the module around has no none"),
         ("nowhere:none", "the module nowhere cannot be imported"),

@@ -34,7 +34,7 @@ ENTRY_POINTS = {
     "averagely": "fleet:first",
 }
 TEXT = "nameserver: a:1\ngroups:\n  mailer:\n    subscriptions: {orders: '*'}\n    handler: {plugin: log}\n"
-FORM = "accepted: a function of (group, client_id, queues, client_ids) that returns the own queues, or an instance"
+FORM = "expected a function of (group, client_id, queues, client_ids) that returns the own queues, or an instance"
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +85,7 @@ def test_an_installed_strategy_is_called_as_it_is(name: str) -> None:
 
 WRONG = {
     "frist": (
-        f"no allocate strategy 'frist' is installed; did you mean first?; accepted: {', '.join(STRATEGY_NAMES)}, "
+        f"no allocate strategy 'frist' is installed; did you mean first?; expected {', '.join(STRATEGY_NAMES)}, "
         "cls, first, gone, later, number, two, weighted"
     ),
     "cls": f"fleet:Weighted is a class; {FORM} that is called so",
@@ -94,7 +94,7 @@ WRONG = {
     "later": f"fleet:later is asynchronous, and a strategy only computes; {FORM} that is called so",
     "gone": (
         "fleet:gone of fleet cannot be imported: AttributeError: module 'fleet' has no attribute 'gone'; "
-        "accepted: a module that can be imported"
+        "expected a module that can be imported"
     ),
 }
 

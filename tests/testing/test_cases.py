@@ -241,9 +241,9 @@ def test_the_group_of_a_configuration(cases: UserFolder) -> None:
         ),
         (
             "  a case:\n    messages: [{body: 17}]\n    expect: {}\n",
-            "bad.cases.yaml:6:23: cases.a case.messages[0].body: 17 is not a body; accepted: text, in quotes",
+            "bad.cases.yaml:6:23: cases.a case.messages[0].body: 17 is not a body; expected text, in quotes",
         ),
-        ("  a case:\n    messages: [{}]\n    expect: {}\n", "cases.a case.messages[0].body: missing; accepted: text"),
+        ("  a case:\n    messages: [{}]\n    expect: {}\n", "cases.a case.messages[0].body: missing; expected text"),
         (
             "  a case:\n    group: {handler: {plugin: 'handlers_of_cases:hanlde'}}\n    messages: []\n    expect: {}\n",
             "bad.cases.yaml:6:31: groups.bad.handler.plugin: the module handlers_of_cases has no hanlde",

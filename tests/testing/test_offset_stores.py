@@ -192,18 +192,18 @@ def test_a_batch_of_which_a_part_is_acknowledged_keeps_the_offset_below(
     ("keys", "problem"),
     [
         ({"message_model": "broadcasting"}, "beside message_model: broadcasting, whose members keep theirs in files"),
-        ({"consume_mode": "pop"}, "beside consume_mode: pop, in which there are none; accepted: broker"),
+        ({"consume_mode": "pop"}, "beside consume_mode: pop, in which there are none; expected broker"),
         ({"consume_mode": "orderly", "auto_commit": False}, "beside auto_commit: false, as each call is a transaction"),
         ({"deduplicate": {}}, "beside deduplicate, as what is committed does not come again"),
-        ({"offset_store": {"plugin": "nowhere"}}, "no offset store 'nowhere' is installed; accepted: "),
+        ({"offset_store": {"plugin": "nowhere"}}, "no offset store 'nowhere' is installed; expected "),
         ({"offset_store": {"plugin": f"{__name__}:add"}}, "not an offset store; expected a class with open, close"),
         (
             {"offset_store": "elsewhere"},
-            "'elsewhere' is not a mapping; accepted: a mapping with the keys plugin, options",
+            "'elsewhere' is not a mapping; expected a mapping with the keys plugin, options",
         ),
         (
             {"offset_store": "broker"},
-            "the handler takes offset_connection; accepted: beside offset_store: {plugin: NAME}",
+            "the handler takes offset_connection; expected beside offset_store: {plugin: NAME}",
         ),
     ],
 )

@@ -1,9 +1,9 @@
-"""Flat messages of Canal: the rows of one event of MySQL's binlog, values as text. Pure.
+"""Flat messages of Canal: the rows of one event of MySQL's binlog, with values as text. Pure.
 
     {"type": "UPDATE", "database": "shop", "table": "orders", "es": 1772359200000, "isDdl": false, "pkNames": ["id"],
      "data": [{"id": "7", "state": "paid"}], "old": [{"state": "open"}], ...}
 
-`old` has the columns that an update has changed, with what they were.
+`old` has the previous values of the columns that an update changed.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from typing import Any, Final
 from .changes import NO_TOLD, BadChangeError, Change, Maker, at, is_of, parsed, rows_unnamed, tree, whole
 
 ROWS: Final = ("INSERT", "UPDATE", "DELETE")
-# what takes rows away and names none of them
+# these remove rows without naming them
 GONE: Final = {"TRUNCATE": "was emptied", "ERASE": "was dropped", "RENAME": "was renamed"}
-# the structure alone changes, or nothing at all; the last two are TiDB's and Canal's own
+# only the structure changes, or nothing at all; the last two belong to TiDB and Canal
 WITHOUT_ROWS: Final = "CREATE ALTER CINDEX DINDEX QUERY GTID XACOMMIT XAROLLBACK MHEARTBEAT TIDB_WATERMARK".split()
 
 
 def canal_changes(body: bytes, tables: Sequence[str], make: Maker) -> Iterator[Change]:
-    """The changes that a message has, in their order. Raises BadChangeError, BadValueError."""
+    """Yield the changes in a message, in their order. Raises BadChangeError, BadValueError."""
     message = tree(parsed(body), "the message")
     kind = str(message.get("type", "")).upper()
     if kind in WITHOUT_ROWS:
         return
     if kind not in ROWS and kind not in GONE:
-        raise BadChangeError(f"type is none of Canal's flat messages; there are {', '.join((*ROWS, *GONE))}")
+        raise BadChangeError(
+            f"type is not a type of Canal's flat messages; expected one of {', '.join((*ROWS, *GONE))}"
+        )
     if not is_of(tables, message.get("database"), message.get("table")):
         return
     if kind in GONE:
@@ -46,5 +48,5 @@ def canal_changes(body: bytes, tables: Sequence[str], make: Maker) -> Iterator[C
 
 def _rows(value: Any, what: str) -> list[Any]:
     if not isinstance(value, list):
-        raise BadChangeError(f"{what} is no array of rows")
+        raise BadChangeError(f"{what} is not an array of rows")
     return [tree(row if row is not None or what == "data" else {}, f"a row of {what}") for row in value]

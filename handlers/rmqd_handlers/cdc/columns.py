@@ -1,6 +1,6 @@
-"""The columns that the option `schema` names, and what a value of a message is in a column's type. Pure.
+"""The columns of the option `schema`, and the conversion of a message's values to their types. Pure.
 
-Values come as Canal writes them, as text, or as Debezium does: numbers, text, days and fractions of seconds since 1970.
+Canal writes values as text. Debezium writes numbers, text, days, and fractions of seconds since 1970.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ WHOLE_BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 OTHERS: Final = ("float", "double", "boolean", "string", "binary", "date", "timestamp", "timestamp_ntz")
 ACCEPTED: Final = f"{', '.join([*WHOLE_BITS, *OTHERS])}, decimal(p,s)"
 PER_SECOND: Final = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
-# what Debezium writes for a large value that had not changed and was not logged: as text, and as the bytes of that text
+# Debezium's placeholder for a large value that had not changed and was not logged: as text, and as base64 of that text
 UNAVAILABLE: Final = ("__debezium_unavailable_value", "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==")
 _SYNONYMS: Final = {"integer": "int", "long": "bigint", "real": "float", "numeric": "decimal", "dec": "decimal"}
 _COLUMN: Final = re.compile(
     r"\s*(?P<name>\w+|`[^`]+`)\s+(?P<kind>\w+)\s*(?:\(\s*(?P<p>\d+)\s*(?:,\s*(?P<s>\d+)\s*)?\))?\s*(?:,|$)"
 )
-_LARGEST_EXPONENT: Final = 18  # of a bigint's first digit: a number such as 3e200000000 is never written out
+_LARGEST_EXPONENT: Final = 18  # the exponent of a bigint's first digit: a number such as 3e200000000 is never expanded
 _DIGITS: Final = re.compile(r"[+-]?[0-9]+")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_ZERO_DATE: Final = "0000-00-00"  # MySQL's, which no calendar has; Debezium makes null of it
+_ZERO_DATE: Final = "0000-00-00"  # MySQL's zero date, which is in no calendar; Debezium converts it to null
 
 
 class BadValueError(ValueError):
@@ -41,7 +41,7 @@ class BadValueError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column by its name and Spark's simple name of its type."""
+    """A column: its name and Spark's simple type name."""
 
     name: str
     kind: str
@@ -50,50 +50,52 @@ class Column:
 
     @property
     def sql(self) -> str:
-        """As a schema has it."""
+        """The column in a schema."""
         kind = f"decimal({self.precision},{self.scale})" if self.kind == "decimal" else self.kind
         return f"`{self.name}` {kind}"
 
 
 def parse_columns(text: str) -> tuple[Column, ...]:
-    """Read `id bigint, amount decimal(12,2)`. Raises ValueError with what is not understood."""
+    """Parse `id bigint, amount decimal(12,2)`. Raises ValueError with the invalid part."""
     found: dict[str, Column] = {}
     place = 0
     while text[place:].strip():
         match = _COLUMN.match(text, place)
         if match is None:
-            raise ValueError(f"{text[place:].strip()[:40]!r} is no column; accepted: a name and one of {ACCEPTED}")
+            raise ValueError(f"{text[place:].strip()[:40]!r} is not a column; expected a name and one of {ACCEPTED}")
         name = match["name"].strip("`")
         kind = _SYNONYMS.get(match["kind"].lower(), match["kind"].lower())
         if kind != "decimal" and (kind not in (*WHOLE_BITS, *OTHERS) or match["p"]):
-            raise ValueError(f"{name}: {match['kind']} is no type of a column; accepted: {ACCEPTED}")
+            raise ValueError(f"{name}: {match['kind']} is not a valid type; expected {ACCEPTED}")
         precision, scale = int(match["p"] or 10), int(match["s"] or 0)
         if kind == "decimal" and not (0 < precision <= MOST_DIGITS and scale <= precision):
-            raise ValueError(f"{name}: at most {MOST_DIGITS} digits, and the scale within them")
+            raise ValueError(f"{name} has too many digits; expected at most {MOST_DIGITS}, including the scale")
         if name.lower() in (known.lower() for known in found):
-            raise ValueError(f"{name} is there more than once")
+            raise ValueError(f"duplicate column {name}")
         found[name] = Column(name, kind, precision, scale) if kind == "decimal" else Column(name, kind)
         place = match.end()
     if not found:
-        raise ValueError("there is no column in it; accepted: columns such as id bigint, amount decimal(12,2)")
+        raise ValueError("no columns; expected columns such as id bigint, amount decimal(12,2)")
     return tuple(found.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a message itself tells of a column: Debezium's, by its schema."""
+    """A message's description of a column, from Debezium's schema."""
 
     per_second: int = 0
-    """Of a number that is a time; 0 where that is not told."""
+    """The units per second of a number that is a time; 0 if unknown."""
     scale: int | None = None
-    """Of a decimal that comes as the bytes of a whole number; None: it comes as a number or its text."""
+    """The scale of a decimal that is encoded as bytes; None if it is a number or text."""
 
 
 NOTHING_TOLD: Final = Told()
 
 
 class Reader:
-    """Makes values of columns. `binary` reads a text that stands for bytes; numbers that are times are `per_second`."""
+    """Converts values to columns. `binary` decodes text that stands for bytes; `per_second` is the unit of numbers that
+    are times.
+    """
 
     def __init__(self, columns: tuple[Column, ...], binary: Read, per_second: int = 0) -> None:
         self._columns = {column.name: column for column in columns}
@@ -101,17 +103,17 @@ class Reader:
         self._per_second = per_second
 
     def row(self, values: Mapping[str, Any], told: Mapping[str, Told]) -> dict[str, Any]:
-        """All columns of a row; one that is not there is null. Raises BadValueError with the column's name."""
+        """Return all columns of a row; missing ones are null. Raises BadValueError with the column's name."""
         return {name: self.value(name, values.get(name), told.get(name, NOTHING_TOLD)) for name in self._columns}
 
     def value(self, name: str, value: Any, told: Told = NOTHING_TOLD) -> Any:
-        """One column's value. Raises BadValueError."""
+        """Return one column's value. Raises BadValueError."""
         if value is None:
             return None
         if value in UNAVAILABLE:
             raise BadValueError(
-                f"{name}: the source did not log this large value, as it had not changed; "
-                "accepted: REPLICA IDENTITY FULL of the table in the source"
+                f"{name}: the source did not log this large value, because it had not changed; "
+                "set REPLICA IDENTITY FULL for the source table"
             )
         column = self._columns[name]
         try:
@@ -125,7 +127,7 @@ class Reader:
         kind = column.kind
         if kind == "string":
             text = value if isinstance(value, str) else _json(value)
-            text.encode()  # half of a surrogate pair is legal in JSON, and in no column
+            text.encode()  # a lone surrogate is legal in JSON, but not in a column
             return text
         if kind == "boolean":
             return _boolean(value)
@@ -147,21 +149,21 @@ class Reader:
 
 
 def latin_1(text: Any) -> bytes:
-    """Bytes that Canal has written as characters."""
+    """Return bytes that Canal has written as characters."""
     return str(text).encode("latin-1")
 
 
 def base_64(text: Any) -> bytes:
-    """Bytes that Debezium has written."""
+    """Return bytes that Debezium has written."""
     return base64.b64decode(text, validate=True)
 
 
 def _no(value: Any, column: Column) -> str:
-    return f"{described(value)} is no {column.sql.partition(' ')[2]}"
+    return f"{described(value)} is not a {column.sql.partition(' ')[2]}"
 
 
 def described(value: Any) -> str:
-    """What a value is, for reasons: these go to logs, which are to have no value of a body."""
+    """Describe a value for reasons, which go to logs and must not contain values of a body."""
     if isinstance(value, str):
         return f"a text of {len(value)} character{'' if len(value) == 1 else 's'}"
     names = {bool: "a boolean", int: "a whole number", list: "an array", dict: "an object", type(None): "null"}
@@ -176,7 +178,7 @@ def _boolean(value: Any) -> bool:
 
 
 def _json(value: Any) -> str:
-    """As the message has it, with its numbers as exact as they are there."""
+    """Return JSON with its numbers as exact as in the message."""
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, list):
@@ -213,12 +215,12 @@ def _decimal(column: Column, value: Any, told: Told) -> Decimal:
         number = of_unscaled(int.from_bytes(base_64(value), "big", signed=True), told.scale)
     else:
         try:
-            number = Decimal(str(value).replace("_", "no number"))  # Python's own way to write one
+            number = Decimal(str(value).replace("_", "no number"))  # Python's own digit separator
         except InvalidOperation:
             hint = (
-                "" if not isinstance(value, str) else ", if these are bytes: decimal.handling.mode=string in Debezium"
+                "" if not isinstance(value, str) else "; if it is base64, set decimal.handling.mode=string in Debezium"
             )
-            raise BadValueError(f"{described(value)} is no number{hint}") from None
+            raise BadValueError(f"{described(value)} is not a number{hint}") from None
     if (made := exactly(number, column.precision, column.scale)) is not None:
         return made
     raise BadValueError(f"{described(value)} has more digits than decimal({column.precision},{column.scale})")
@@ -228,11 +230,11 @@ def _time(value: Any, per_second: int, *, is_local: bool) -> datetime:
     if isinstance(value, int):
         if not per_second:
             raise BadValueError(
-                f"{described(value)} is a time in unknown units; accepted: option time_unit, or messages with schema"
+                f"{described(value)} is a time in unknown units; set time_unit, or send messages with schema"
             )
         made = _EPOCH + timedelta(microseconds=value * 1_000_000 // per_second)
     else:
         made = datetime.fromisoformat(value)
         made = made if made.tzinfo is not None else made.replace(tzinfo=UTC)
-    made = made.astimezone(UTC)  # Arrow counts from UTC, whose calendar a zone can leave
+    made = made.astimezone(UTC)  # Arrow counts from UTC, and a time zone may move a time outside its calendar
     return made.replace(tzinfo=None) if is_local else made

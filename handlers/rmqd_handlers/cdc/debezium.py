@@ -3,8 +3,8 @@
     {"op": "u", "before": {...}, "after": {"id": 7, "state": "paid"}, "ts_ms": 1772359200321,
      "source": {"db": "shop", "schema": "public", "table": "orders", "ts_ms": 1772359200000, "lsn": 24023128, ...}}
 
-or the same as the `payload` beside a `schema`, which tells what numbers and bytes mean. `op`: c is created, u updated,
-d deleted, r read by a snapshot, t truncated. A tombstone, which follows a deletion for Kafka's sake, has no body.
+or the same as `payload`, next to a `schema` that gives the meaning of numbers and bytes. `op`: c created, u updated, d
+deleted, r read by a snapshot, t truncated. A tombstone, which follows a deletion for Kafka's sake, has no body.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .columns import PER_SECOND, Told
 
 OPS: Final = "cudrt"
 _BEFORE_ALL_MS: Final = 1 << 53
-"""Taken from the time of a row that was read: that is when it was read, and a change may have been before that."""
+"""Subtracted from the time of a snapshot row: it is the time of the read, but earlier changes may follow."""
 _FILE_NUMBER: Final = re.compile(r".*\.([0-9]+)")
-_FILE_BITS: Final = 40  # so that a file's number and a place in it are one number
+_FILE_BITS: Final = 40  # so that a file's number and a position in it form one number
 _TIMES: Final = {
     "io.debezium.time.Timestamp": PER_SECOND["milliseconds"],
     "io.debezium.time.MicroTimestamp": PER_SECOND["microseconds"],
@@ -31,21 +31,21 @@ _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 
 
 def debezium_changes(body: bytes, tables: Sequence[str], make: Maker) -> Iterator[Change]:
-    """The changes that a message has: two where the key changed. Raises BadChangeError, BadValueError."""
+    """Yield the changes in a message: two if the key changed. Raises BadChangeError, BadValueError."""
     message = parsed(body) if body.strip() else None
     if message is None:  # a tombstone
         return
     message = tree(message, "the message")
     told = _told(message["schema"]) if isinstance(message.get("schema"), dict) else NO_TOLD
     if "payload" in message and "op" not in message:
-        if message["payload"] is None:  # a tombstone, too
+        if message["payload"] is None:  # also a tombstone
             return
         message = tree(message["payload"], "payload")
-    if "ddl" in message and "op" not in message:  # of the connector's own topic
+    if "ddl" in message and "op" not in message:  # a message of the connector's own topic
         return
     op = message.get("op")
     if not isinstance(op, str) or len(op) != 1 or op not in OPS:
-        raise BadChangeError(f"op is none of Debezium's envelopes; there are {', '.join(OPS)}")
+        raise BadChangeError(f"op is not an operation of Debezium's envelopes; expected one of {', '.join(OPS)}")
     source = tree(message.get("source"), "source")
     schema = source.get("schema") or source.get("db")
     if not is_of(tables, schema, source.get("table")):
@@ -66,7 +66,7 @@ def debezium_changes(body: bytes, tables: Sequence[str], make: Maker) -> Iterato
 
 
 def _position(source: Mapping[str, Any]) -> int | None:
-    """Where the source's log has the event: PostgreSQL's lsn, Oracle's scn, MySQL's file and place in it."""
+    """Return the position in the source's log: PostgreSQL's lsn, Oracle's scn, MySQL's file and position."""
     for name in ("lsn", "scn"):
         value = source.get(name)
         if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()):
@@ -77,7 +77,7 @@ def _position(source: Mapping[str, Any]) -> int | None:
 
 
 def _told(schema: Mapping[str, Any]) -> dict[str, Told]:
-    """What the schema of an envelope tells of the columns of a row."""
+    """Return the schema's descriptions of a row's columns."""
     found = {}
     for part in _fields(schema):
         if part.get("field") not in ("before", "after"):

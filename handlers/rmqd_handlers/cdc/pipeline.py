@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 DELETED: Final = "_deleted"
 ORDER: Final = "_order"
 ORDER_KIND: Final = "rmqd.order"
-"""The metadata by which a sink is told what a column's order counts by: two kinds of it do not compare."""
+"""The metadata that tells a sink the kind of a column's order: two kinds are not comparable."""
 KEYS_TOLD: Final = "rmqd.keys"
-"""The metadata by which a sink is told a row's key, which is to be its own: else it would replace or delete others."""
+"""The metadata that tells a sink a row's key, which must be the sink's key: otherwise it would replace or delete other
+rows.
+"""
 BAD: Final = "_bad_row"
 READ: Final = ("topic", "queue_id", "queue_offset", "msg_id", "body")
 PLACE_DDL: Final = f"{PLACE} struct<topic: string, queue_id: int, queue_offset: bigint>"
 BAD_DDL: Final = f"topic string, queue_id int, queue_offset bigint, msg_id string, body binary, {BAD} string"
-_MOST_CHARACTERS: Final = 300  # of a reason
+_MOST_CHARACTERS: Final = 300  # limit for a reason
 _BIGINT: Final = 1 << 63
 _CHANGES: Final = {"canal": canal_changes, "debezium": debezium_changes}
 _BINARY: Final = {"canal": latin_1, "debezium": base_64}
@@ -38,18 +40,20 @@ _BINARY: Final = {"canal": latin_1, "debezium": base_64}
 def _columns(text: str) -> str:
     names = [column.name for column in parse_columns(text)]
     if taken := {DELETED, ORDER} & set(names):
-        raise ValueError(f"{', '.join(sorted(taken))}: rows have such a column already; accepted: another name")
+        raise ValueError(f"{', '.join(sorted(taken))}: rows already have this column; expected another name")
     return text
 
 
 def _table(pattern: str) -> str:
     if not set(".*?[") & set(pattern):
-        raise ValueError(f"{pattern!r} names no database, so no table is meant; accepted: database.table, *.{pattern}")
+        raise ValueError(
+            f"{pattern!r} names no database, so it matches no table; expected database.table or *.{pattern}"
+        )
     return pattern
 
 
 class Options(BaseModel):
-    """Which messages there are, and what becomes of them."""
+    """The format and tables of the messages, and how they become rows."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -57,27 +61,27 @@ class Options(BaseModel):
         description="canal: flat messages of Canal; debezium: envelopes of Debezium in JSON, with or without schema"
     )
     tables: list[Annotated[str, AfterValidator(_table)]] = Field(
-        description="the tables whose changes count, as database.table, or schema.table of PostgreSQL; * stands for "
-        "any letters: shop.orders_*",
+        description="the tables to read, as database.table, or schema.table in PostgreSQL; * matches "
+        "any characters: shop.orders_*",
         min_length=1,
     )
     columns: Annotated[str, AfterValidator(_columns)] = Field(
-        alias="schema", description="the columns that rows have, with types: id bigint, amount decimal(12,2)"
+        alias="schema", description="the columns of the rows, with types: id bigint, amount decimal(12,2)"
     )
-    keys: list[str] = Field(description="the columns that are a row's key, as sink.keys has them", min_length=1)
+    keys: list[str] = Field(description="the key columns of a row, the same as sink.keys", min_length=1)
     order: Literal["offset", "position", "time"] = Field(
         "offset",
-        description="by what a change is later than another one of its key: its place in the queue, where each key has "
-        "one queue; its position in the source's log (debezium); or its time in the source, then its place in the "
-        "queue, which tells it wrongly where statements wait for each other",
+        description="the order of changes with the same key: offset, the position in the queue, if each key has one "
+        "queue; position, the position in the source's log (debezium); or time, the time in the source, then the "
+        "position in the queue, which may be wrong if statements wait for each other",
     )
     time_unit: Literal["milliseconds", "microseconds", "nanoseconds"] | None = Field(
-        None, description="what numbers for timestamps count since 1970 (debezium without schema)"
+        None, description="the unit of timestamps that are numbers since 1970 (debezium without schema)"
     )
     bad_rows: Literal["fail", "leave_out", "only"] = Field(
         "fail",
-        description="of messages that are no such change: the query ends with the first one; they are left out; or "
-        "they alone are rows, with _bad_row for the reason",
+        description="for messages that are not changes: fail at the first one; skip them; or "
+        "return only them, with the reason in _bad_row",
     )
 
     @model_validator(mode="after")
@@ -87,12 +91,14 @@ class Options(BaseModel):
             raise ValueError(f"keys: {', '.join(missing)} is not in schema, which has {', '.join(names)}")
         if self.format == "canal" and (self.order == "position" or self.time_unit is not None):
             key = "order: position" if self.order == "position" else "time_unit"
-            raise ValueError(f"{key} is not for canal, whose messages tell no such thing; accepted: leave it out")
+            raise ValueError(f"{key} is not possible with canal, whose messages do not contain it; leave it out")
         return self
 
 
 def cdc(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame:
-    """Change data of Canal or Debezium as rows with `_deleted` and `_order`, for the sink postgresql by key."""
+    """Return change data of Canal or Debezium as rows with `_deleted` and `_order`, for the sink postgresql with
+    keys.
+    """
     decoder = Decoder(options)
     if options.bad_rows == "only":
         return frame.select(*READ).mapInArrow(BadRows(decoder), BAD_DDL)
@@ -103,14 +109,16 @@ def cdc(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame:
 
 
 def _kind(options: Options) -> dict[str, Any]:
-    """What the order counts by: places are those in the topics' queues, to which each format divides keys its way."""
+    """Return the kind of the order. Offsets belong to the topics' queues, and each format assigns keys to queues in its
+    way.
+    """
     if options.order != "offset":
         return {ORDER_KIND: f"cdc, order: {options.order}"}
     return {ORDER_KIND: f"cdc, format: {options.format}, order: offset in {{topics}}"}
 
 
 class Decoder:
-    """What a message's changes are. Pickles: executors have one for each task."""
+    """Decodes a message's changes. Picklable: executors have one for each task."""
 
     def __init__(self, options: Options) -> None:
         self.columns: tuple[Column, ...] = parse_columns(options.columns)
@@ -121,15 +129,15 @@ class Decoder:
         self._make = Maker(self.columns, options.keys, reader)
 
     def changes(self, body: bytes | None, queue_offset: int) -> list[tuple[Change, list[int]]]:
-        """A message's changes, each with its place in the order. Raises BadChangeError, BadValueError."""
+        """Return a message's changes, each with its position in the order. Raises BadChangeError, BadValueError."""
         found = list(self._changes(body or b"", self._tables, self._make))
         placed = [(change, self._place(change, queue_offset)) for change in found]
         if any(not -_BIGINT <= number < _BIGINT for _, place in placed for number in place):
-            raise BadChangeError("the place in the order is no array<bigint>")
+            raise BadChangeError("the position in the order does not fit array<bigint>")
         return placed
 
     def reason(self, body: bytes | None) -> str:
-        """Why a message is bad; empty if it is not."""
+        """Return why a message is bad; empty if it is not."""
         try:
             self.changes(body, 0)
         except (BadChangeError, BadValueError) as error:
@@ -142,21 +150,21 @@ class Decoder:
         if self._order == "time":
             return [change.time_ms, queue_offset, change.number]
         if change.position is None:
-            raise BadChangeError("source tells no position in a log (lsn, scn, file and pos); accepted: order: offset")
+            raise BadChangeError("source has no position in a log (lsn, scn, file and pos); set order: offset")
         return [change.position, change.number, queue_offset]
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A function for `mapInArrow`: the rows of changes."""
+    """A function for `mapInArrow` that returns the rows of changes."""
 
     decoder: Decoder
     must_fit: bool
     keeps_place: bool = False
-    """Whether rows have `_place`, by which a sink names the message of a row that it refuses."""
+    """Whether rows have `_place`, which a sink uses to name the message of a refused row."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Decode a partition. Raises ValueError for a bad message, where it must not be there, with its place."""
+        """Decode a partition. Raises ValueError with topic, queue and offset for a bad message, if `must_fit`."""
         types = _arrow_types(self.decoder.columns) | ({PLACE: _place_type()} if self.keeps_place else {})
         for batch in batches:
             found: dict[str, list[Any]] = {name: [] for name in types}
@@ -171,9 +179,9 @@ class Rows:
             if self.must_fit:
                 where = f"{place['topic']}, queue {place['queue_id']}, offset {place['queue_offset']}"
                 raise ValueError(
-                    f"the message at {where} ({place['msg_id']}) is no change of a row: "
-                    f"{str(error)[:_MOST_CHARACTERS]}; accepted: bad_rows: leave_out, with a second group that keeps "
-                    "such messages by bad_rows: only"
+                    f"the message at {where} ({place['msg_id']}) is not a change of a row: "
+                    f"{str(error)[:_MOST_CHARACTERS]}; set bad_rows: leave_out, and use a second group that stores "
+                    "such messages with bad_rows: only"
                 ) from None
             return
         for change, order in changes:
@@ -187,12 +195,12 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class BadRows:
-    """A function for `mapInArrow`: the messages that are bad, with the reason."""
+    """A function for `mapInArrow` that returns the bad messages with the reason."""
 
     decoder: Decoder
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Decode a partition, and keep what cannot be."""
+        """Decode a partition, and return the messages that cannot be decoded."""
         import pyarrow as pa
 
         for batch in batches:
@@ -202,7 +210,7 @@ class BadRows:
 
 
 def _messages(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any], bytes | None]]:
-    """Each message's place and body."""
+    """Yield each message's topic, queue and offset, and its body."""
     names = [name for name in READ if name != "body"]
     places = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
     for place, body in zip(places, batch.column("body").to_pylist(), strict=True):

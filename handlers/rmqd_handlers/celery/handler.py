@@ -22,7 +22,7 @@ BODY = parse_value("body")
 
 
 class Celery:
-    """Sends each message as a task to workers of Celery; what becomes of the task is theirs."""
+    """Sends each message as a task to Celery workers. It does not wait for their results."""
 
     calls_limited_by: ClassVar[str] = "max_connections"
 
@@ -31,33 +31,33 @@ class Celery:
 
         url: SecretStr = Field(
             description="Celery's broker: redis://user:password@host:6379/0, amqp://user:password@host:5672/vhost, or "
-            "what else Celery has"
+            "another URL that Celery supports"
         )
         task: str = Field(description="the task's name: shop.tasks.pack", min_length=1)
-        queue: str | None = Field(None, description="Celery's queue; by default as its task_routes, or celery")
+        queue: str | None = Field(None, description="Celery's queue; default: as in task_routes, or celery")
         args: list[MessageValue] = Field(
             default_factory=list,
-            description="the task's arguments by position: a JSON path into the body, a field such as msg_id, or "
-            "properties.NAME; the body, as text, where neither args nor kwargs are given",
+            description="the task's positional arguments: a JSON path into the body, a field such as msg_id, or "
+            "properties.NAME; the default is the body as text, if kwargs is not set either",
         )
         kwargs: dict[str, MessageValue] = Field(
-            default_factory=dict, description="the task's arguments by name, and their values"
+            default_factory=dict, description="the task's keyword arguments and their values"
         )
         task_id: MessageValue = Field(
             "msg_id",  # type: ignore[assignment]
-            description="the task's id, by which a worker knows a message that comes again",
+            description="the task's id, with which workers recognise a redelivered message",
         )
         client: dict[str, Any] = Field(
             default_factory=dict,
-            description="settings of Celery by their names, such as {task_default_priority: 5, broker_use_ssl: true}",
+            description="Celery settings by name, such as {task_default_priority: 5, broker_use_ssl: true}",
         )
         on_invalid: OnInvalid = ON_INVALID
         timeout: Annotated[DurationSeconds, Field(gt=0)] = Field(
             "5s",  # type: ignore[assignment]
-            description="how long the broker may take to accept a connection, and to answer",
+            description="timeout for connecting to the broker, and for its responses",
         )
         max_connections: Annotated[int, Field(ge=1, le=1000)] = Field(
-            4, description="connections of this process; batches beyond wait for one"
+            4, description="connections of this process; further batches wait for one"
         )
         retry_for: DurationSeconds = RETRY_FOR
 
@@ -75,7 +75,7 @@ class Celery:
         self._sender: Sender
 
     async def start(self) -> None:
-        """Connect now: a wrong password, or a broker that is away, fails the start instead of each message."""
+        """Connect now: a wrong password, or an unavailable broker, fails the start instead of each message."""
         one = self._options
         self._sender = Sender(one.url.get_secret_value(), one.timeout, one.client)
         await asyncio.to_thread(self._sender.connect)
@@ -93,7 +93,7 @@ class Celery:
             except InvalidBodyError as error:
                 refuse(batch, message, error, self._options.on_invalid)
         if tasks:
-            # what the broker has is not sent again in place
+            # retries in place skip the tasks that the broker already has
             await try_again(lambda: self._send(tasks), (OperationalError,), self._options.retry_for, "celery")
             acknowledge_written(batch)
 

@@ -1,4 +1,4 @@
-"""The connections to Celery's broker. They block: all of this runs in threads."""
+"""The connections to Celery's broker. They block, so all of this runs in threads."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ OURS: Final = {
     "broker_url": "use the option url",
     "broker_write_url": "use the option url",
     "task_publish_retry": "use the option retry_for",
-    "result_backend": "results are the workers' own, and nobody waits for them here",
+    "result_backend": "this handler does not wait for results",
 }
-"""What the options cannot set in `client`, and why."""
+"""Settings that `client` cannot contain, with the reason."""
 
 
 class SettingError(ValueError):
-    """Celery has no such setting."""
+    """Celery does not have this setting."""
 
 
 class Sender:
-    """An app of Celery's without tasks of its own, and connections that are kept."""
+    """A Celery app without tasks, with a pool of connections."""
 
     def __init__(self, url: str, timeout_seconds: float, settings: Mapping[str, Any]) -> None:
         """Raises SettingError."""
@@ -30,7 +30,7 @@ class Sender:
         from celery.app.defaults import SETTING_KEYS
 
         if unknown := sorted(settings.keys() - SETTING_KEYS):
-            raise SettingError(f"Celery has no setting {', '.join(unknown)}")
+            raise SettingError(f"unknown Celery setting: {', '.join(unknown)}")
         self._url = url
         self._timeout_seconds = timeout_seconds
         self._app = Celery("rmqd", set_as_current=False, broker=url)
@@ -40,11 +40,11 @@ class Sender:
         self._idle: deque[Any] = deque()
 
     def connect(self) -> None:
-        """Make a first connection. Raises OperationalError where the broker is away."""
+        """Open a first connection. Raises OperationalError if the broker is unavailable."""
         self._idle.append(self._connected())
 
     def send(self, name: str, queue: str | None, tasks: deque[Task]) -> None:
-        """Send the tasks, each taken out of `tasks` once the broker has it. Raises OperationalError."""
+        """Send the tasks. Each is removed from `tasks` when the broker has it. Raises OperationalError."""
         from kombu.exceptions import OperationalError
 
         try:
@@ -61,12 +61,13 @@ class Sender:
             connection = producer.connection
             connection.release()
             if isinstance(error, (*connection.connection_errors, *connection.channel_errors)):
-                raise OperationalError(str(error)) from error  # kombu leaves some as they are: full memory, no right
+                # kombu does not convert some errors, such as full memory or a missing permission
+                raise OperationalError(str(error)) from error
             raise
         self._idle.append(producer)
 
     def close(self) -> None:
-        """End the connections that are at rest."""
+        """Close the idle connections."""
         while self._idle:
             self._idle.popleft().connection.release()
         self._app.close()
@@ -74,7 +75,7 @@ class Sender:
     def _connected(self) -> Any:
         from kombu.exceptions import OperationalError
 
-        # with its URL: CELERY_BROKER_URL in the environment would lead elsewhere
+        # with an explicit URL, because CELERY_BROKER_URL in the environment would override it
         connection = self._app.connection_for_write(url=self._url, connect_timeout=self._timeout_seconds)
         try:
             return self._app.amqp.Producer(connection.channel(), auto_declare=False)
@@ -88,7 +89,7 @@ class Sender:
     def _transport_options(self) -> dict[str, Any]:
         seconds = self._timeout_seconds
         if self._url.startswith(("amqp", "pyamqp")):
-            # else the broker confirms nothing, and what it did not take is lost
+            # otherwise the broker confirms nothing, and tasks that it refuses are lost
             return {"confirm_publish": True, "read_timeout": seconds, "write_timeout": seconds}
         if self._url.startswith(("redis", "sentinel")):
             return {"socket_timeout": seconds, "socket_connect_timeout": seconds}

@@ -1,4 +1,4 @@
-"""What a message becomes: the arguments of a task, and its id."""
+"""Converts a message to the arguments and id of a task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rmqd_handlers.message_values import InvalidBodyError, Opened, Value, as_tex
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One message, as a worker gets it."""
+    """One message as a task."""
 
     id: str
     """The same whenever the message is sent again."""
@@ -22,11 +22,11 @@ class Task:
 
 
 def task_of(message: Message, task_id: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Task:
-    """The task of a message. Raises InvalidBodyError where it cannot be one."""
+    """Return the task of a message. Raises InvalidBodyError if it cannot be one."""
     opened = Opened(message)
     found = task_id(opened)
     if found is None:
-        raise InvalidBodyError(f"the message has no {task_id.text}, which is the id of its task")
+        raise InvalidBodyError(f"the message has no {task_id.text}, which is used as the id of its task")
     return Task(
         as_text(found),
         [_plain(value(opened)) for value in args],
@@ -35,7 +35,9 @@ def task_of(message: Message, task_id: Value, args: Sequence[Value], kwargs: Map
 
 
 def _plain(value: Any) -> Any:
-    """As Python reads JSON: a number with a point is a float, a body is text. Raises InvalidBodyError."""
+    """Convert to plain JSON values: a number with a decimal point becomes a float, a body becomes text. Raises
+    InvalidBodyError.
+    """
     try:
         return _simplified(value)
     except RecursionError:

@@ -1,4 +1,4 @@
-"""What brokers say about records: which of it is about the record itself, and what is to be sent once more."""
+"""The errors of records: which ones concern the record itself, and which records to send again."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class Failure:
 
     error: KafkaError
     is_sent: bool
-    """Whether it left the client, which refuses some by itself."""
+    """Whether it left the client. The client refuses some records itself."""
 
     @property
     def is_refusal(self) -> bool:
-        """Whether a record can never be written: this one, or one that went out in the same request."""
+        """Whether a record can never be written: this one, or another one in the same request."""
         error = self.error
         return error.code() in [getattr(error, name) for name in KAFKA_ERRORS]
 
     @property
     def is_of_topic(self) -> bool:
-        """Whether the client takes nothing for the topic, as that failed before."""
+        """Whether the client refuses all records of the topic, because the topic failed before."""
         return not (self.is_sent or self.is_refusal or self.error.fatal() or self.error.code() == self.error._FATAL)
 
     def __str__(self) -> str:
@@ -41,24 +41,26 @@ class Failure:
 
 
 def is_missing(error: KafkaError) -> bool:
-    """Whether there is no such topic, or none yet."""
+    """Return whether the topic does not exist, or not yet."""
     return error.code() in (error.UNKNOWN_TOPIC_OR_PART, error.LEADER_NOT_AVAILABLE)
 
 
 def is_refused(failure: Failure) -> bool:
-    """Whether brokers refused a record: this one, or one that went out in the same request."""
+    """Return whether brokers refused a record: this one, or another one in the same request."""
     return failure.is_sent and failure.is_refusal
 
 
 def is_unknown(failure: Failure) -> bool:
-    """Whether a record may be written another time."""
+    """Return whether the record may be written later."""
     return not failure.is_refusal
 
 
 def again_for(
     written: Sequence[Written], failures: Sequence[Failure | None], fails: Callable[[Failure], bool]
 ) -> list[Written]:
-    """Those that failed so, and those behind them that have their key: their order is kept."""
+    """Return the records with such a failure, and later records with the same keys, because their order must be
+    kept.
+    """
     again: list[Written] = []
     keys: set[tuple[str, bytes]] = set()
     for (message, record), failure in zip(written, failures, strict=True):

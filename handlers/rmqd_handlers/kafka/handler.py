@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 START_SECONDS: Final = 10.0
-LOOK_SECONDS: Final = 0.2  # between two looks whether the brokers have made a topic
+LOOK_SECONDS: Final = 0.2  # how often it checks whether the brokers have created a topic
 
 
 class NotConfirmedError(Exception):
@@ -35,17 +35,17 @@ class NotConfirmedError(Exception):
 
 
 class TopicMissingError(Exception):
-    """The topic does not exist, and brokers make none."""
+    """The topic does not exist, and brokers do not create it."""
 
 
 class Kafka:
-    """Writes each message as a record of a topic of Apache Kafka; records of one key keep their order."""
+    """Writes each message as a record of an Apache Kafka topic. Records with the same key keep their order."""
 
     class Options(BaseModel):
         model_config = ConfigDict(extra="forbid", validate_default=True)
 
         bootstrap_servers: str = Field(
-            description="some of the brokers: kafka-1:9092,kafka-2:9092; the others are found by them", min_length=1
+            description="some of the brokers: kafka-1:9092,kafka-2:9092; they know the others", min_length=1
         )
         topic: Topic = Field(
             description="the topic, or a template with values of the message in braces: orders, rmq.{topic}, "
@@ -53,8 +53,8 @@ class Kafka:
         )
         key: Annotated[str, Field(pattern=r"^(keys|sharding_key|none|property:.+)$")] = Field(
             "keys",
-            description="the key of a record: keys, sharding_key, property:NAME or none; records of one key go to one "
-            "partition, in order; those without one to any",
+            description="the key of a record: keys, sharding_key, property:NAME or none; records with the same key go "
+            "to one partition, in order; records without a key to any partition",
         )
         value: MessageValue = Field(
             "body",  # type: ignore[assignment]
@@ -62,12 +62,12 @@ class Kafka:
         )
         headers: dict[str, MessageValue] | None = Field(
             None,
-            description="each header of a record and its value; by default the message's own properties by their "
-            "names, KEYS and TAGS among them, and its msg_id as UNIQ_KEY",
+            description="each header of a record and its value; default: the message's own properties by "
+            "name, including KEYS and TAGS, and its msg_id as UNIQ_KEY",
         )
         client: ClientSettings = Field(
             default_factory=dict,
-            description="settings of the client by librdkafka's names, such as {security.protocol: SASL_SSL, "
+            description="client settings with librdkafka's names, such as {security.protocol: SASL_SSL, "
             "sasl.mechanism: SCRAM-SHA-512, compression.type: zstd}",
         )
         on_invalid: OnInvalid = ON_INVALID
@@ -82,7 +82,7 @@ class Kafka:
         self._one_by_one: KafkaProducer | None = None
 
     async def start(self) -> None:
-        """Ask the brokers now: a wrong setting, or a Kafka that is away, fails the start instead of each message."""
+        """Query the brokers now: a wrong setting, or an unavailable Kafka, fails the start instead of each message."""
         from .producer import KafkaProducer
 
         self._producer = KafkaProducer(self._settings)
@@ -114,7 +114,7 @@ class Kafka:
                 raise failed
 
     async def _write(self, batch: Batch, written: list[Written]) -> tuple[Sequence[Written], str]:
-        """Write the batch. Returns what is not confirmed, and why; that waits."""
+        """Write the batch. Returns the unconfirmed records, which wait, and the reason."""
         failures = await self._producer.send([record for _, record in written])
         unknown = again_for(written, failures, is_unknown)
         reason = self._not_confirmed(self._producer, failures) if unknown else ""
@@ -129,7 +129,9 @@ class Kafka:
         return unknown, reason
 
     async def _write_one_by_one(self, batch: Batch, written: list[Written]) -> tuple[Sequence[Written], str]:
-        """Brokers refuse all that is in one request with a bad record: have a request for each, and decide by that."""
+        """Send each record in a separate request, and decide by its result: brokers refuse all records in a request
+        with a bad one.
+        """
         from .producer import KafkaProducer
 
         if self._one_by_one is None:
@@ -138,7 +140,7 @@ class Kafka:
             failures = await self._one_by_one.send([record])
             [failure] = failures
             if failure is not None and is_unknown(failure):
-                # each of the others might wait as long for the same answer
+                # each of the others might wait as long for the same response
                 return written[place:], self._not_confirmed(self._one_by_one, failures)
             if failure is not None:
                 self._refuse(batch, message, record, failure)
@@ -147,26 +149,26 @@ class Kafka:
     def _not_confirmed(self, producer: KafkaProducer, failures: Sequence[Failure | None]) -> str:
         reasons = {str(failure) for failure in failures if failure is not None and is_unknown(failure)}
         count = sum(failure is not None for failure in failures)
-        said = f"; the client says: {producer.trouble}" if producer.trouble else ""
+        said = f"; the client reports: {producer.trouble}" if producer.trouble else ""
         return (
             f"Kafka at {self._options.bootstrap_servers} has not confirmed {count} of {len(failures)} records: "
             f"{', '.join(sorted(reasons))}{said}"
         )
 
     def _refuse(self, batch: Batch, message: Message, record: Record, why: Failure) -> None:
-        reason = f"Kafka refused it for {record.topic}, with a value of {len(record.value)} bytes: {why}"
+        reason = f"Kafka refused the record for {record.topic}, with a value of {len(record.value)} bytes: {why}"
         refuse(batch, message, reason, self._options.on_invalid)
 
     async def _look_up(self) -> None:
-        """Raises KafkaException where no broker answers, and TopicMissingError."""
+        """Check the topic. Raises KafkaException if no broker responds, or TopicMissingError."""
         until = time.monotonic() + START_SECONDS
         name = self._options.topic.fixed
         while (error := await self._producer.look_up(name, START_SECONDS)) is not None:
             if not error.retriable() and not is_missing(error):
-                raise TopicMissingError(f"the topic {name} of Kafka cannot be used: {error.str()}")
+                raise TopicMissingError(f"the topic {name} of Kafka is not usable: {error.str()}")
             if time.monotonic() > until:
                 raise TopicMissingError(
-                    f"Kafka at {self._options.bootstrap_servers} has no topic {name}, and makes none: "
+                    f"Kafka at {self._options.bootstrap_servers} has no topic {name} and does not create it; run "
                     f"kafka-topics.sh --bootstrap-server {self._options.bootstrap_servers} --create --topic {name}"
                 )
             await asyncio.sleep(LOOK_SECONDS)

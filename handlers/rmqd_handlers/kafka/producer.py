@@ -1,4 +1,4 @@
-"""The client, librdkafka: it sends, tries again and keeps the order by itself; a thread of ours hears what became."""
+"""The client, librdkafka, which sends, retries and keeps the order, and the thread that receives its reports."""
 
 from __future__ import annotations
 
@@ -19,36 +19,38 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.1
-FULL_SECONDS: Final = 0.02  # between two looks whether the client's queue has room
+FULL_SECONDS: Final = 0.02  # how often it checks whether the client's queue has room
 TOLD_AFTER_SECONDS: Final = 1.0
 ASK_SECONDS: Final = 5.0
 CLOSE_SECONDS: Final = 5.0
 
 
 class KafkaProducer:
-    """Sends records by a client, and by a new one where that has given up for good."""
+    """Sends records with a client, and with a new client after a fatal error."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        """Raises KafkaException for settings that the client does not know."""
+        """Raises KafkaException for unknown settings."""
         self._settings = settings
         self._client = _Client(settings)
 
     @property
     def trouble(self) -> str:
-        """What the client last said of its brokers, since they last confirmed something."""
+        """The client's last error of its brokers, since they last confirmed a record."""
         return self._client.trouble
 
     async def close(self) -> None:
-        """Wait for what is under way, for a while, and end the client's thread."""
+        """Wait a while for records in flight, and end the client's thread."""
         await self._client.close()
 
     async def look_up(self, topic: str | None, timeout_seconds: float) -> KafkaError | None:
-        """Why the cluster has no such topic, which it may make as it is asked. Raises KafkaException without answer."""
+        """Return why the cluster does not have the topic; it may create the topic at this query. Raises KafkaException
+        without a response.
+        """
         listed = await asyncio.to_thread(self._client.kafka.list_topics, topic or "", timeout_seconds)
         return listed.topics[topic].error if topic else None
 
     async def send(self, records: Sequence[Record]) -> list[Failure | None]:
-        """Send the records in their order. Returns why each was not written; None for those that are confirmed."""
+        """Send the records in order. Returns why each was not written; None for confirmed records."""
         if self._client.is_broken:
             broken, self._client = self._client, _Client(self._settings)
             logger.warning("handler.client_replaced", extra={"counterpart": "kafka", "error": broken.trouble})
@@ -70,7 +72,7 @@ class KafkaProducer:
         return reports.failures
 
     async def _ask_anew(self, topic: str) -> None:
-        """The client takes nothing for a topic that failed, for minutes: unless it hears that all is well with it."""
+        """Query a failed topic again: the client refuses it for minutes unless it learns that the topic works."""
         from confluent_kafka import KafkaException
 
         with contextlib.suppress(KafkaException):
@@ -78,7 +80,7 @@ class KafkaProducer:
 
 
 class _Client:
-    """A client of librdkafka and the thread that it reports to."""
+    """A librdkafka client, and the thread that receives its reports."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         from confluent_kafka import Producer
@@ -96,9 +98,9 @@ class _Client:
         await asyncio.to_thread(self._thread.join)
 
     async def produce(self, record: Record, note: Callable[[Failure | None], None]) -> Failure | None:
-        """Hand a record to the client. Returns why it does not take it.
+        """Pass a record to the client. Returns why the client refuses it.
 
-        If it does, `note` is called, in any thread, when it is known what became of the record.
+        If the client accepts it, `note` is called later, in any thread, with the result.
         """
         from confluent_kafka import KafkaException
 
@@ -120,7 +122,7 @@ class _Client:
                     headers=record.headers,
                 )
                 return None
-            except BufferError:  # it has room again as brokers confirm what it holds, or the time of that is over
+            except BufferError:  # it has room again when brokers confirm its records, or when their time is over
                 await asyncio.sleep(FULL_SECONDS)
             except KafkaException as error:
                 self._note_fatal(error.args[0])
@@ -139,7 +141,7 @@ class _Client:
         while not self._ending.is_set():
             try:
                 self.kafka.poll(POLL_SECONDS)
-            except KafkaException as error:  # it has given up; what it still holds is reported all the same
+            except KafkaException as error:  # a fatal error; it still reports the records that it holds
                 self._note_trouble(error.args[0])
                 self._ending.wait(POLL_SECONDS)
         with contextlib.suppress(KafkaException):
@@ -147,7 +149,7 @@ class _Client:
 
 
 class _Reports:
-    """What became of the records of one call. It is noted in the client's thread, and waited for in the loop."""
+    """The results of one call's records. The client's thread records them, and the event loop waits for them."""
 
     def __init__(self, count: int) -> None:
         self.failures: list[Failure | None] = [None] * count
@@ -166,7 +168,7 @@ class _Reports:
             self._loop.call_soon_threadsafe(self._all.set)
 
     async def are_all_there(self, timeout_seconds: float | None = None) -> bool:
-        """Wait for the last one, or so long."""
+        """Wait for the last result, or until the timeout. Returns whether all results arrived."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 await self._all.wait()

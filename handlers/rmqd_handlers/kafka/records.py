@@ -1,4 +1,4 @@
-"""What a message becomes: the topic, the key, the value and the headers of a record."""
+"""Converts a message to topic, key, value and headers of a record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EXPRESSION: Final = re.compile(r"\{([^{}]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One message, as Kafka gets it."""
+    """One message as a Kafka record."""
 
     topic: str
     key: bytes | None
@@ -33,31 +33,35 @@ class TopicName:
     """A topic's name, or a template of names: `orders`, `shop.{topic}`, `orders-{properties.region}`."""
 
     text: str
-    """As it was written."""
+    """The text in the options."""
     parts: tuple[str | Value, ...]
 
     @property
     def fixed(self) -> str | None:
-        """The name, where it is the same for all messages."""
+        """The name, if it is the same for all messages; else None."""
         return self.text if self.parts == (self.text,) else None
 
     def of(self, opened: Opened) -> str:
-        """The name for a message. Raises InvalidBodyError where there is none, or none that Kafka takes."""
+        """Return the name for a message. Raises InvalidBodyError if a value is missing, or the name is invalid for
+        Kafka.
+        """
         name = "".join(part if isinstance(part, str) else _given(part, opened) for part in self.parts)
         if not is_topic(name):
-            raise InvalidBodyError(f"{name!r} is no name of a topic of Kafka: letters, digits, '.', '_' and '-', 249")
+            raise InvalidBodyError(
+                f"{name!r} is not a valid Kafka topic name; expected up to 249 letters, digits, '.', '_' and '-'"
+            )
         return name
 
 
 def parse_topic(text: object) -> TopicName:
-    """Read a topic's name or template. Raises ValueError."""
+    """Parse a topic's name or template. Raises ValueError."""
     if not isinstance(text, str):
-        raise ValueError(f"{text!r} is no name of a topic")  # noqa: TRY004 - pydantic reads a ValueError
+        raise ValueError(f"{text!r} is not a topic name")  # noqa: TRY004 - pydantic reads a ValueError
     places = _EXPRESSION.split(text)
     parts = tuple(parse_value(part) if number % 2 else part for number, part in enumerate(places) if number % 2 or part)
     if not is_topic("".join(part if isinstance(part, str) else "x" for part in parts)):
         raise ValueError(
-            f"{text!r} is no name of a topic: accepted are letters, digits, '.', '_' and '-', and values of the "
+            f"{text!r} is not a valid topic name; expected letters, digits, '.', '_' and '-', and values of the "
             "message in braces, such as orders-{tags} or shop.{properties.region}"
         )
     return TopicName(text, parts)
@@ -67,7 +71,7 @@ Topic = Annotated[TopicName, BeforeValidator(parse_topic, json_schema_input_type
 
 
 def is_topic(name: str) -> bool:
-    """Whether Kafka takes it as a topic's name."""
+    """Return whether Kafka accepts it as a topic's name."""
     return TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
@@ -80,10 +84,10 @@ class Mapped:
     """keys, sharding_key, property:NAME or none."""
     value: Value
     headers: Mapping[str, Value] | None
-    """None: the properties by their names."""
+    """None means the properties by name."""
 
     def of(self, message: Message) -> Record:
-        """The record of a message. Raises InvalidBodyError where it cannot be one."""
+        """Return the record of a message. Raises InvalidBodyError if it cannot be one."""
         opened = Opened(message)
         value = self.value(opened)
         if value is None:
@@ -118,7 +122,7 @@ class Mapped:
 def _given(value: Value, opened: Opened) -> str:
     given = value(opened)
     if given is None:
-        raise InvalidBodyError(f"the message has no {value.text}, which names its topic")
+        raise InvalidBodyError(f"the message has no {value.text}, which is part of its topic's name")
     return as_text(given)
 
 

@@ -1,4 +1,4 @@
-"""The client's own settings: those that options pass on, and those that the handler's promises rest on."""
+"""The client's settings: configurable ones, and fixed ones on which the handler relies."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ OURS: Final = {
     "retries": None,
     "transactional.id": None,
 }
-"""What the options cannot set in `client`, and the option to use in its place."""
+"""Settings that `client` cannot contain, with the option to use instead."""
 
 DEFAULTS: Final[Mapping[str, Any]] = {
     "client.id": "rmqd",
-    # as Kafka's clients in Java have it: the same key goes to the same partition, whoever sends
+    # as in Kafka's Java clients: all clients assign a key to the same partition
     "partitioner": "murmur2_random",
     "reconnect.backoff.ms": 100,
     "reconnect.backoff.max.ms": 2000,
-    # connections that fail are told of by the handler, once a batch; the client would do so at each attempt
+    # the handler reports failed connections once per batch; the client would log every attempt
     "log_level": 2,
 }
 
 
 def client_settings(servers: str, retry_for_seconds: float, given: Mapping[str, SecretStr]) -> dict[str, Any]:
-    """The settings of the client: idempotent, and confirmed by all replicas in sync."""
+    """Return the client's settings: idempotent, and confirmed by all in-sync replicas."""
     return {
         **DEFAULTS,
         **{name: value.get_secret_value() for name, value in given.items()},
@@ -45,7 +45,7 @@ def client_settings(servers: str, retry_for_seconds: float, given: Mapping[str, 
 
 
 def _as_setting(value: object) -> object:
-    """What YAML reads as a number or a truth, as the client reads it."""
+    """Return a number or flag from YAML in the client's notation."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
@@ -54,7 +54,7 @@ def _as_setting(value: object) -> object:
 def _not_ours(settings: dict[str, SecretStr]) -> dict[str, SecretStr]:
     for name in settings:
         if name in OURS:
-            instead = f"use the option {OURS[name]}" if OURS[name] else "the handler's promises rest on it"
+            instead = f"use the option {OURS[name]}" if OURS[name] else "the handler relies on it"
             raise ValueError(f"{name} cannot be set here: {instead}")
     return settings
 

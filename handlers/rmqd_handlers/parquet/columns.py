@@ -1,4 +1,4 @@
-"""Columns of the files: which there are, their types, and values of messages as these types have them."""
+"""The columns of the files with their types, and the conversion of messages' values to these types."""
 
 from __future__ import annotations
 
@@ -49,23 +49,25 @@ Convert = Callable[[Any], Any]
 
 
 def type_of(name: str) -> pa.DataType:
-    """The type of this name, which was checked."""
+    """Return the type with this valid name."""
     digits = decimal_of(name)
     return _TYPES[name] if digits is None else pa.decimal128(*digits)
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column, and where its values come from."""
+    """A column, and the source of its values."""
 
     name: str
     type: pa.DataType
     value: Callable[[Opened], Any]
-    """Raises InvalidBodyError where the message has nothing that the type can be."""
+    """Raises InvalidBodyError if the message has no value that fits the type."""
 
 
 def mapped(values: Mapping[str, Value], types: Mapping[str, str]) -> tuple[Column, ...]:
-    """The columns that the options name. Without a type a field of the message has its own, all others are texts."""
+    """Return the columns of the options. Without a configured type, a field of the message has its natural type, other
+    values are text.
+    """
     columns = []
     for name, value in values.items():
         kind = type_of(types[name]) if name in types else _OF_FIELDS.get(value.text, pa.string())
@@ -74,7 +76,7 @@ def mapped(values: Mapping[str, Value], types: Mapping[str, str]) -> tuple[Colum
 
 
 def archived() -> tuple[Column, ...]:
-    """Columns for every message as it is: those of the pipeline `archive`, by the same names and types."""
+    """Return columns for all fields of a message, with the names and types of the pipeline `archive`."""
 
     def of(name: str, kind: pa.DataType, get: Callable[[Message], Any]) -> Column:
         return Column(name, kind, lambda opened: get(opened.message))
@@ -102,7 +104,7 @@ def archived() -> tuple[Column, ...]:
 
 
 def table(columns: tuple[Column, ...], rows: list[tuple[Any, ...]]) -> pa.Table:
-    """The rows as Arrow has them."""
+    """Return the rows as an Arrow table."""
     schema = pa.schema([(column.name, column.type) for column in columns])
     arrays = [pa.array([row[place] for row in rows], column.type) for place, column in enumerate(columns)]
     return pa.Table.from_arrays(arrays, schema=schema)
@@ -144,30 +146,30 @@ def _number(value: Any) -> Decimal:
         else:
             if number.is_finite():
                 return number
-    raise ValueError("it is no number")
+    raise ValueError("it is not a number")
 
 
 def _integer(value: Any, bits: int) -> int:
     number = value if type(value) is int else _number(value)
     most = 1 << (bits - 1)
     if not -most <= number < most:
-        raise ValueError(f"it has no room in {bits} bits")
+        raise ValueError(f"it does not fit in {bits} bits")
     if number != int(number):
-        raise ValueError("it is no whole number")
+        raise ValueError("it is not a whole number")
     return int(number)
 
 
 def _float(value: Any) -> float:
     number = float(_number(value))
     if not math.isfinite(number):
-        raise ValueError("it has no room in 64 bits")
+        raise ValueError("it does not fit in 64 bits")
     return number
 
 
 def _decimal(value: Any, kind: pa.DataType) -> Decimal:
     made = exactly(_number(value), kind.precision, kind.scale)
     if made is None:
-        raise ValueError(f"it has more digits than {kind.precision} with {kind.scale} behind the point")
+        raise ValueError(f"it has more than {kind.precision} digits, or more than {kind.scale} after the point")
     return made
 
 
@@ -179,13 +181,13 @@ def _boolean(value: Any) -> bool:
 
 
 def _timestamp(value: Any) -> datetime:
-    """Milliseconds since 1970, or a time as ISO 8601 has it; in UTC where it does not say."""
+    """Convert milliseconds since 1970, or an ISO 8601 time, which is in UTC if it has no zone."""
     if not isinstance(value, str):
         return time_of(_integer(value, 64))
     try:
         time = datetime.fromisoformat(value)
     except ValueError:
-        raise ValueError("it is no time such as 2026-03-01T10:00:00Z") from None
+        raise ValueError("it is not a time such as 2026-03-01T10:00:00Z") from None
     return time.astimezone(UTC) if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
@@ -193,7 +195,7 @@ def _date(value: Any) -> date:
     try:
         return date.fromisoformat(as_text(value))
     except ValueError:
-        raise ValueError("it is no date such as 2026-03-01") from None
+        raise ValueError("it is not a date such as 2026-03-01") from None
 
 
 def _properties(value: Any) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The file that messages of a queue gather for, and the calls that wait for it."""
+"""The file that gathers a queue's messages, and the calls that wait for it."""
 
 from __future__ import annotations
 
@@ -17,28 +17,32 @@ from .manifest import RANGE
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A message, and what the columns have of it."""
+    """A message with the values of its columns."""
 
     message: Message
     values: tuple[Any, ...]
     date: str
-    """The day on which the broker stored it, in UTC."""
+    """The day when the broker stored it, in UTC."""
 
     @property
     def place(self) -> tuple[str, str, int]:
-        """Rows of one place go to one file: its folders are the first two, and its entry's folder is of the third."""
+        """Rows with the same place are written to one file. Date and topic are the file's folders; the range of offsets
+        is the folder of its entry.
+        """
         return self.date, self.message.topic, self.message.queue_offset // RANGE
 
 
 class Filling:
-    """Rows of one queue, until they are written. The handler's calls add them and wait; nobody else does."""
+    """Rows of one queue that are not yet written. Only the handler's calls add rows, and they wait until the file is
+    written.
+    """
 
     def __init__(self, queue: MessageQueue, most_bytes: int) -> None:
         self.queue = queue
         self.size_bytes = 0
-        """Of the bodies."""
+        """The size of the bodies."""
         self.due = asyncio.Event()
-        """Set when it is to be written at once."""
+        """Set when it must be written at once."""
         self.why = "roll_after"
         self._most_bytes = most_bytes
         self._parts: dict[object, list[Row]] = {}
@@ -47,9 +51,9 @@ class Filling:
         self._offsets: frozenset[int] = frozenset()
 
     async def take(self, rows: list[Row]) -> None:
-        """Add the rows of a call, and wait until they are listed. Raises what writing them raised.
+        """Add the rows of a call, and wait until they are listed. Raises the exception of writing them.
 
-        A call that is cancelled before the file is closed takes its rows along: they come again.
+        If a call is cancelled before the file is closed, its rows are removed: their messages are redelivered.
         """
         part = object()
         self._parts[part] = rows
@@ -65,15 +69,16 @@ class Filling:
                 self.size_bytes -= size_bytes
 
     def end(self, why: str) -> None:
-        """Have it written at once."""
+        """Write it at once."""
         if not self.due.is_set():
             self.why = why
             self.due.set()
 
     def close(self) -> Iterator[list[Row]]:
-        """Take no more rows. Gives those of each file that is to be written, in the order of their offsets."""
+        """Accept no more rows. Yields the rows of each file to write, by ascending offsets."""
         self._is_closed = True
-        # once each: a queue that is dropped and taken again has messages come a second time beside their open calls
+        # each row once: if a queue is released and acquired again, its messages may be redelivered while their first
+        # calls are still open
         every = (row for part in self._parts.values() for row in part)
         once = {(row.message.queue_offset, row.message.store_timestamp): row for row in every}
         rows = list(once.values())
@@ -90,13 +95,13 @@ class Filling:
             self._done.set_exception(error)
 
     async def settled(self, rows: list[Row]) -> None:
-        """Wait for the end of its writing, if it has some of these rows: they came again meanwhile."""
+        """If it contains some of these rows, wait until it is written: they were redelivered meanwhile."""
         if not self._offsets.isdisjoint(row.message.queue_offset for row in rows):
             await asyncio.wait((self._done,))
 
 
 def _apart(rows: list[Row]) -> Iterator[list[Row]]:
-    """The rows by ascending offsets; those of a topic that was made anew meanwhile apart from the former ones."""
+    """Yield the rows by ascending offsets. If the topic was recreated, its new rows are separate from the old ones."""
     found: list[Row] = []
     for row in sorted(rows, key=lambda row: (row.message.store_timestamp, row.message.queue_offset)):
         if found and row.message.queue_offset <= found[-1].message.queue_offset:
@@ -108,5 +113,5 @@ def _apart(rows: list[Row]) -> Iterator[list[Row]]:
 
 
 def row_of(message: Message, values: tuple[Any, ...]) -> Row:
-    """A row of a file. Raises InvalidBodyError for a time of storing that no calendar has."""
+    """Return a row of a file. Raises InvalidBodyError for a store time outside the calendar."""
     return Row(message, values, f"{time_of(message.store_timestamp):%Y-%m-%d}")

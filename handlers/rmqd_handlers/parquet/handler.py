@@ -1,4 +1,4 @@
-"""The handler `parquet`: a call returns when the file that has its messages is whole, and in the manifest."""
+"""The handler `parquet`: a call returns when the file with its messages is complete and in the manifest."""
 
 from __future__ import annotations
 
@@ -29,40 +29,44 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 QUIET_SECONDS: Final = 1.0
-"""A queue whose messages pause for so long may have been another member's meanwhile."""
+"""A queue whose messages pause for this long may have been owned by another member meanwhile."""
 PARTITIONS: Final = {"date", "topic"}
 
 
 class Parquet:
-    """Writes messages to Parquet files by time and size; each is acknowledged once its file is in the manifest."""
+    """Writes messages to Parquet files by time and size. A message is acknowledged when its file is in the manifest."""
 
     class Options(BaseModel):
         model_config = ConfigDict(extra="forbid", validate_default=True)
 
-        path: str = Field(description="a folder, which is made if there is none; or s3://bucket/folder", min_length=1)
+        path: str = Field(
+            description="a folder, which is created if it is missing; or s3://bucket/folder", min_length=1
+        )
         columns: dict[str, MessageValue] = Field(
             default_factory=dict,
             description="each column and its value: a JSON path into the body such as $.order.id, a field such as "
-            "msg_id, or properties.NAME; by default the columns of the pipeline archive",
+            "msg_id, or properties.NAME; default: the columns of the pipeline archive",
         )
         types: dict[str, TypeName] = Field(
             default_factory=dict,
-            description="types of columns that are no texts: int32, int64, float64, decimal(12,2), boolean, timestamp, "
-            "date, binary; fields of a message have their own",
+            description="types of columns that are not text: int32, int64, float64, decimal(12,2), boolean, timestamp, "
+            "date, binary; fields of a message have default types",
         )
         roll_after: DurationSeconds = Field(
             "1m",  # type: ignore[assignment]
-            description="a file is closed so long after its first message; keep it below consume_timeout",
+            description="a file is closed this long after its first message; keep it below consume_timeout",
         )
         roll_size: Annotated[SizeBytes, Field(gt=0)] = Field(
             "64MiB",  # type: ignore[assignment]
-            description="a file is closed once the bodies of its messages have so many bytes",
+            description="a file is closed when the bodies of its messages reach this size",
         )
-        compression: Literal["zstd", "snappy", "gzip", "none"] = Field("zstd", description="of the columns")
-        s3: S3Options | None = Field(None, description="endpoint, region, access_key, secret_key, and others, of s3://")
+        compression: Literal["zstd", "snappy", "gzip", "none"] = Field("zstd", description="compression of the columns")
+        s3: S3Options | None = Field(
+            None, description="for s3://: endpoint, region, access_key, secret_key, and others"
+        )
         timeout: Annotated[DurationSeconds, Field(gt=0)] = Field(
             "10s",  # type: ignore[assignment]
-            description="how long S3 may take to accept a connection, and to answer",
+            description="timeout for connecting to S3, and for its responses",
         )
         on_invalid: OnInvalid = ON_INVALID
         retry_for: DurationSeconds = RETRY_FOR
@@ -72,13 +76,15 @@ class Parquet:
             if wrong := [name for name in self.types if name not in self.columns]:
                 raise ValueError(f"types names columns that are not written: {', '.join(wrong)}")
             if wrong := [name for name in self.columns if name in PARTITIONS]:
-                raise ValueError(f"{wrong[0]} is the name of a folder, which readers take as a column: choose another")
+                raise ValueError(
+                    f"{wrong[0]} is the name of a folder, which readers treat as a column; use another name"
+                )
             if self.s3 is not None and not self.path.startswith(SCHEME):
-                raise ValueError("s3 is for a path that begins with s3://")
+                raise ValueError("s3 needs a path that starts with s3://")
             if "://" in self.path and not self.path.startswith(SCHEME):
-                raise ValueError(f"{self.path!r} is no path; accepted: a folder, or s3://bucket/folder")
+                raise ValueError(f"{self.path!r} is not a valid path; expected a folder, or s3://bucket/folder")
             if self.path.startswith(SCHEME) and self.path[len(SCHEME) :][:1] in ("", "/"):
-                raise ValueError(f"{self.path!r} names no bucket; accepted: s3://bucket/folder")
+                raise ValueError(f"{self.path!r} has no bucket; expected s3://bucket/folder")
             return self
 
     def __init__(self, options: Options) -> None:
@@ -88,11 +94,11 @@ class Parquet:
         self._options = options
         self._columns: tuple[Column, ...] = mapped(options.columns, options.types) if options.columns else archived()
         self._store: Store
-        self._queues: dict[str, _QueueFiles] = {}  # by source
+        self._queues: dict[str, _QueueFiles] = {}  # the key is the source
         self._writing: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Look at the path now: a folder that cannot be written, or a wrong key, fails the start."""
+        """Check the path now: a folder that is not writable, or a wrong key, fails the start."""
         options = self._options
         if options.path.startswith(SCHEME):
             self._store = Bucket(options.path, options.s3 or S3Options.model_validate({}), options.timeout)
@@ -106,7 +112,9 @@ class Parquet:
         await asyncio.gather(*self._writing, return_exceptions=True)
 
     def end_calls(self) -> None:
-        """Close the files of all queues: their calls are waited for. One after the other, so that none is tiny."""
+        """Close the files of all queues, because another part of rmqd waits for their calls. One after the other, to
+        avoid tiny files.
+        """
         for files in self._queues.values():
             if files.filling is not None and not files.closing:
                 files.filling.end("waited_for")
@@ -130,15 +138,15 @@ class Parquet:
         return rows
 
     def _files_of(self, batch: Batch) -> _QueueFiles:
-        queue, message = batch.message_queue, batch[0]  # a batch is of one lite topic
+        queue, message = batch.message_queue, batch[0]  # a batch belongs to one lite topic
         source = str(message.identity.of_queue(queue))
         if source not in self._queues:
-            former = None if message.lite_topic else queue  # one name for all lite topics
+            former = None if message.lite_topic else queue  # the old name is shared by all lite topics
             self._queues[source] = _QueueFiles(self._store, queue, source, former)
         return self._queues[source]
 
     def _filling_of(self, files: _QueueFiles) -> Filling:
-        """The file that gathers messages of a queue now; a new one closes itself after a while."""
+        """Return the file that now gathers a queue's messages. A new one is closed after a while."""
         if files.filling is None:
             files.filling = Filling(files.queue, self._options.roll_size)
             task = asyncio.create_task(self._fill_and_write(files, files.filling), name=f"parquet:{files.queue}")
@@ -154,7 +162,7 @@ class Parquet:
         try:
             for rows in filling.close():
                 await self._write(files, rows, filling.why)
-        except Exception as error:  # noqa: BLE001  it is raised by the calls that wait
+        except Exception as error:  # noqa: BLE001  the waiting calls raise it
             filling.finished(error)
         else:
             filling.finished()
@@ -162,7 +170,7 @@ class Parquet:
             files.closing.remove(filling)
 
     async def _write(self, files: _QueueFiles, rows: list[Row], why: str) -> None:
-        """Write one file and its entry. What is there of them already is written once more as it was."""
+        """Write one file and its entry. If they already exist, they are overwritten with the same content."""
         begun = time.monotonic()
         messages = [row.message for row in rows]
         place = Place.of(files.source, files.queue, rows[0].date, messages[0].topic, messages)
@@ -194,7 +202,7 @@ class Parquet:
         )
 
     def _content(self, rows: list[Row]) -> Any:
-        """The file's bytes."""
+        """Return the content of the file."""
         import pyarrow as pa  # type: ignore[import-untyped]
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
@@ -207,7 +215,7 @@ class Parquet:
 
 
 class _QueueFiles:
-    """The files of one queue: the one that gathers messages, those that are being written, those that are listed."""
+    """The files of one queue: gathering, being written, and listed."""
 
     def __init__(self, store: Store, queue: MessageQueue, source: str, former: MessageQueue | None) -> None:
         self.queue = queue
@@ -220,13 +228,13 @@ class _QueueFiles:
         self._seen_at = 0.0
 
     async def unlisted(self, rows: list[Row], retry_for_seconds: float) -> list[Row]:
-        """Those of the rows that no file has which is listed. Raises OSError while that cannot be told."""
+        """Return the rows that are in no listed file. Raises OSError if that is unknown."""
         first, last = rows[0].message.queue_offset, rows[-1].message.queue_offset
         async with self._turn:
             for closing in list(self.closing):
                 await closing.settled(rows)
             now = time.monotonic()
-            # after a pause, what follows may be listed too: by a member that had the queue, and did not commit
+            # after a pause, later offsets may be listed too, by a member that owned the queue and did not commit
             is_news = first < self._next_offset or now - self._seen_at > QUIET_SECONDS
 
             async def look() -> None:

@@ -1,9 +1,9 @@
-"""The manifest: a file of JSON for each Parquet file that is whole. It says which offsets of a queue the file has.
+"""The manifest: a JSON file for each complete Parquet file, with the file's offsets of a queue.
 
-An entry's folder is that of its source and of a range of a million offsets, so that what was written of some offsets
-is found without reading the whole manifest. An entry never crosses such a range. The source is the text of the queue's
-identity: cluster, namespace, group, topic, lite topic, broker and queue. rmqd 0.1.0 wrote the queue alone, and such
-entries still count, for each cluster and group.
+The folder of an entry is its source plus a range of a million offsets. So entries of given offsets are found without
+reading the whole manifest. An entry never crosses such a range. The source is the text of the queue's identity:
+cluster, namespace, group, topic, lite topic, broker and queue. rmqd 0.1.0 wrote only the queue; such entries still
+count, for each cluster and group.
 """
 
 from __future__ import annotations
@@ -27,49 +27,51 @@ RANGE: Final = 1_000_000
 MOST_RUNS: Final = 20_000
 
 Run = tuple[int, int]
-"""The first and the last offset of some that follow each other."""
-_NamedRun = tuple[int, int, int, int, str]  # with the oldest and newest time of storing of its file, and its entry
+"""The first and the last of consecutive offsets."""
+_NamedRun = tuple[int, int, int, int, str]  # with the oldest and latest store time in its file, and its entry
 _first_of_run: Final = itemgetter(0)
 _last_of_run: Final = itemgetter(1)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the manifest says of a file."""
+    """The manifest's entry of a file."""
 
     file: str
-    """Below the store's path."""
+    """Relative to the store's path."""
     rows: int
     size_bytes: int
     date: str
     topic: str
     source_topic: str
-    """The topic of the queue: a group's retry topic, for messages that came again."""
+    """The topic of the queue: a group's retry topic, for retried messages."""
     broker_name: str
     queue_id: int
     offsets: tuple[Run, ...]
     oldest_store_timestamp: int
-    """Of its messages, in milliseconds. A message that was stored earlier is another one, whatever its offset."""
+    """Of its messages, in milliseconds. A message that was stored earlier is a different one, regardless of its
+    offset.
+    """
     newest_store_timestamp: int
-    """One that was stored later is another one, too."""
+    """A message that was stored later is a different one, too."""
 
     def to_json(self) -> bytes:
-        """The entry's file."""
+        """Return the content of the entry's file."""
         return json.dumps(asdict(self)).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a file goes, and its entry. The same messages have the same place."""
+    """The paths of a file and its entry. The same messages always have the same paths."""
 
     file: str
     entry: str
 
     @classmethod
     def of(cls, source: str, queue: MessageQueue, date: str, topic: str, messages: Sequence[Message]) -> Place:
-        """The place of messages of one queue, of one date and topic, in the order of their offsets."""
+        """Return the paths for messages of one queue, date and topic, in the order of their offsets."""
         first, last = messages[0].queue_offset, messages[-1].queue_offset
-        # with the time: a broker that was made anew gives the same offsets and ids once more
+        # with the time, because a recreated broker uses the same offsets and ids again
         ids = source + " ".join(f"{message.offset_msg_id} {message.store_timestamp}" for message in messages)
         digest = hashlib.sha256(ids.encode()).hexdigest()
         stem = f"{first:020}-{last:020}-{digest[:8]}"
@@ -80,36 +82,36 @@ class Place:
 
 
 def runs_of(offsets: Iterable[int]) -> tuple[Run, ...]:
-    """Offsets that ascend, as runs."""
+    """Return ascending offsets as runs."""
     every = list(offsets)
     ends = [(one, other) for one, other in pairwise(every) if other != one + 1]
     return tuple(zip([every[0], *(begin for _, begin in ends)], [*(end for end, _ in ends), every[-1]], strict=True))
 
 
 class ListedOffsets:
-    """Which offsets of one queue the manifest has, as far as it was read."""
+    """The offsets of one queue in the manifest, as far as it was read."""
 
     def __init__(self, store: Store, source: str, former: MessageQueue | None) -> None:
-        """`former` is the queue by which rmqd 0.1.0 named the source."""
+        """`former` is the queue that rmqd 0.1.0 used as the source's name."""
         self._store = store
         self._sources = [source]
         if former is not None:
             names = (former.topic, former.broker_name, str(former.queue_id))
             self._sources.append("@".join(quote(name, safe="") for name in names))
         self._known: dict[str, list[_NamedRun]] = {}  # the runs of each entry that was read
-        self._names: list[tuple[int, str]] = []  # of those entries, by their last offsets
-        self._layers: list[list[_NamedRun]] = []  # their runs, as _layers_of gives them
-        self._floor: dict[int, int] = {}  # by range: the offset from which on its entries were read
+        self._names: list[tuple[int, str]] = []  # the entries by their last offsets
+        self._layers: list[list[_NamedRun]] = []  # the runs of all entries, as returned by _layers_of
+        self._floor: dict[int, int] = {}  # for each range, the lowest offset whose entries were read
 
     def knows(self, first: int, last: int) -> bool:
-        """Whether what the manifest has of these offsets was read."""
+        """Return whether the manifest was read for these offsets."""
         return all(first >= self._floor.get(number, first + 1) for number in _ranges(first, last))
 
     def read(self, first: int, last: int) -> Reading:
-        """Entries that have some of these offsets or later ones, with those that are known.
+        """Return the entries with these offsets or later ones, together with known entries.
 
-        Blocks, and raises OSError. It is for a thread, as there may be tens of thousands of entries: entries that are
-        noted meanwhile are not in it, and those that are forgotten meanwhile are.
+        Blocks, and raises OSError. Call it in a thread, because there may be tens of thousands of entries. It does not
+        see entries that are added or forgotten meanwhile.
         """
         known = self._known.copy()
         found = {
@@ -121,7 +123,7 @@ class ListedOffsets:
         return Reading.of(known | found) if found else Reading(known)
 
     def learn(self, first: int, last: int, reading: Reading) -> None:
-        """Take over what was read for these offsets."""
+        """Use the entries that were read for these offsets."""
         here, other = self._known, reading.known
         if reading.layers is not None:
             here, other = other, here
@@ -133,16 +135,16 @@ class ListedOffsets:
         self._forget_below(first)
 
     def note(self, place: Place, entry: Entry) -> None:
-        """Note an entry that was just written."""
+        """Add an entry that was just written."""
         name = place.entry.rpartition("/")[2]
         if name not in self._known:
             self._add(name, _runs_in(name, asdict(entry)))
         self._forget_below(entry.offsets[0][0])
 
     def has(self, message: Message) -> bool:
-        """Whether a file that is listed has this message."""
+        """Return whether a listed file contains this message."""
         offset, stored_ms = message.queue_offset, message.store_timestamp
-        # a topic that is deleted and made anew begins again at 0: its messages are others, and runs of both overlap
+        # a recreated topic starts at 0 again: its messages are different, and its runs overlap the old ones
         for layer in self._layers:
             at = bisect_right(layer, offset, key=_first_of_run) - 1
             if at >= 0:
@@ -164,9 +166,9 @@ class ListedOffsets:
                 self._layers.append([run])
 
     def _forget_below(self, offset: int) -> None:
-        """Forget the lowest half where there is too much, but nothing of this offset or later ones.
+        """Forget the lower half if there are too many, except entries with this offset or later ones.
 
-        Entries are forgotten as a whole, and read again if messages of them should come.
+        Whole entries are forgotten. They are read again if their messages are redelivered.
         """
         left = sum(map(len, self._layers))
         if left <= MOST_RUNS:
@@ -190,22 +192,22 @@ class ListedOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is known of a queue when entries were read, as ListedOffsets has it."""
+    """The entries of a queue after reading, in the form of ListedOffsets."""
 
     known: dict[str, list[_NamedRun]]
     names: list[tuple[int, str]] = field(default_factory=list)
     layers: list[list[_NamedRun]] | None = None
-    """None where no entry was read that was not known."""
+    """None if no new entry was read."""
 
     @classmethod
     def of(cls, known: dict[str, list[_NamedRun]]) -> Reading:
-        """Of entries that are known, and such as were read."""
+        """Return the reading for these entries."""
         names = sorted((_last_of(name), name) for name in known)
         return cls(known, names, _layers_of(run for _, name in names for run in known[name]))
 
 
 def _layers_of(runs: Iterable[_NamedRun]) -> list[list[_NamedRun]]:
-    """The runs, in as few lists as there are runs at one offset: each ascends, and its runs do not overlap."""
+    """Return the runs in as few lists as possible. Each list ascends, and its runs do not overlap."""
     layers: list[list[_NamedRun]] = []
     for run in sorted(runs):
         for layer in layers:
@@ -218,7 +220,7 @@ def _layers_of(runs: Iterable[_NamedRun]) -> list[list[_NamedRun]]:
 
 
 def _runs_in(name: str, entry: dict[str, Any]) -> list[_NamedRun]:
-    # some entries do not say the oldest
+    # some entries lack the oldest time
     oldest, newest = entry.get("oldest_store_timestamp", 0), entry["newest_store_timestamp"]
     return [(first, last, oldest, newest, name) for first, last in entry["offsets"]]
 
@@ -232,6 +234,6 @@ def _ranges(first: int, last: int) -> range:
 
 
 def _last_of(name: str) -> int:
-    """The last offset of an entry, by its name; -1 for a file that is none."""
+    """Return the last offset of an entry, from its name; -1 if the file is not an entry."""
     parts = name.removesuffix(".json").split("-")
     return int(parts[1]) if len(parts) == 3 and parts[1].isdigit() else -1

@@ -1,4 +1,4 @@
-"""Where files go: a folder of this machine, or a bucket of S3. A file is there whole, or it is not there."""
+"""The destination of files: a local folder, or an S3 bucket. A file appears completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ SCHEME: Final = "s3://"
 
 
 class S3Options(BaseModel):
-    """How S3 is reached; what is left out is looked for where AWS's own programs look."""
+    """The connection to S3. Missing options are taken from the same places as in AWS's programs."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     endpoint: str | None = Field(
-        None, description="of a server that is not AWS: http://host:9000 or https://host", pattern=r"^https?://[^/]+/?$"
+        None, description="for a server other than AWS: http://host:9000 or https://host", pattern=r"^https?://[^/]+/?$"
     )
     region: str | None = Field(None, description="the region of the bucket")
-    access_key: SecretStr | None = Field(None, description="beside secret_key; without, as AWS's programs find it")
-    secret_key: SecretStr | None = Field(None, description="beside access_key")
-    session_token: SecretStr | None = Field(None, description="beside temporary keys")
-    role_arn: str | None = Field(None, description="a role that is taken on, in place of keys")
-    ca_file: Path | None = Field(None, description="the authorities that the server's certificate is checked by")
+    access_key: SecretStr | None = Field(None, description="needs secret_key; default: as AWS's programs find it")
+    secret_key: SecretStr | None = Field(None, description="needs access_key")
+    session_token: SecretStr | None = Field(None, description="for temporary keys")
+    role_arn: str | None = Field(None, description="a role to assume, instead of keys")
+    ca_file: Path | None = Field(None, description="the authorities to trust for the server's certificate")
 
 
 class Store(Protocol):
-    """Names are paths below the store's own. All methods block, and raise OSError."""
+    """Names are paths relative to the store. All methods block, and raise OSError."""
 
     def check(self) -> None:
-        """Raises where nothing can be written."""
+        """Raise OSError if the store is not writable."""
 
     def put(self, name: str, content: Any) -> None:
-        """Write a file. When this returns it is there for good; no reader sees a part of it."""
+        """Write a file. After the return it is durable. Readers never see a part of it."""
 
     def get(self, name: str) -> bytes:
-        """Read a file."""
+        """Return the content of a file."""
 
     def names(self, folder: str) -> Sequence[str]:
-        """The names of files in a folder, without it; none where there is no folder."""
+        """Return the names of files in a folder; empty if the folder is missing."""
 
 
 class Folder:
-    """A folder. What is not finished has a name that begins with a dot, which readers of folders leave out."""
+    """A folder. Unfinished files have names that start with a dot, which readers of folders skip."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -56,7 +56,7 @@ class Folder:
     def check(self) -> None:
         _make(self._path)
         if not os.access(self._path, os.W_OK | os.X_OK):
-            raise PermissionError(f"{self._path} cannot be written by this user")
+            raise PermissionError(f"{self._path} is not writable for this user")
 
     def put(self, name: str, content: Any) -> None:
         path = self._path / name
@@ -84,7 +84,7 @@ class Folder:
 
 
 class Bucket:
-    """A bucket of S3, or a folder in it. An object appears once all of it was sent."""
+    """An S3 bucket, or a folder in it. An object appears when it was sent completely."""
 
     def __init__(self, url: str, options: S3Options, timeout_seconds: float) -> None:
         from pyarrow import fs  # type: ignore[import-untyped]
@@ -101,9 +101,9 @@ class Bucket:
             scheme=scheme or "https",
             connect_timeout=timeout_seconds,
             request_timeout=timeout_seconds,
-            retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1),  # ours knows for how long
+            retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1),  # `try_again` limits the time
             tls_ca_file_path=options.ca_file and str(options.ca_file),
-            allow_delayed_open=True,  # what is small goes over in one request
+            allow_delayed_open=True,  # small objects are sent in one request
         )
 
     def check(self) -> None:
@@ -111,7 +111,7 @@ class Bucket:
 
         bucket = self._path.partition("/")[0]
         if self._files.get_file_info(bucket).type is not fs.FileType.Directory:
-            raise FileNotFoundError(f"there is no bucket {bucket}, or its keys may not look at it")
+            raise FileNotFoundError(f"no bucket {bucket}, or these keys have no access to it")
 
     def put(self, name: str, content: Any) -> None:
         with self._files.open_output_stream(f"{self._path}/{name}") as stream:
@@ -130,7 +130,7 @@ class Bucket:
 
 
 def _make(folder: Path) -> None:
-    """Make a folder, and those above it, for good."""
+    """Create a folder and its parents durably."""
     missing = [folder, *folder.parents]
     missing = missing[: next((at for at, one in enumerate(missing) if one.exists()), len(missing))]
     for one in reversed(missing):
@@ -139,7 +139,7 @@ def _make(folder: Path) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Make the names in a folder last, not only what the files have."""
+    """Make the names in a folder durable, not only the content of the files."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

@@ -26,19 +26,22 @@ if TYPE_CHECKING:
     from psycopg import AsyncConnection
     from psycopg_pool import AsyncConnectionPool
 
-WAIT_SECONDS = 1.0  # for a connection of the pool, while there is a slot for it: longer means that the database is away
+# for a connection of the pool, if it has a free slot: waiting longer means that the database is unavailable
+WAIT_SECONDS = 1.0
 
 Row = tuple[str | None, ...]
 Rows = list[tuple[Message, Row]]
 
 
 def _quotes_no_row(record: logging.LogRecord) -> bool:
-    """What psycopg warns of beside what it raises is a server's answer to a row, which has the row."""
+    """Return whether a log record can be kept: psycopg's warnings quote the server's response to a row, which contains
+    the row.
+    """
     return record.levelno >= logging.ERROR
 
 
 class PostgreSql:
-    """Writes each message as a row of a table; with a unique key, a message that comes again adds no second row."""
+    """Writes each message as a row of a table. With a unique key, a redelivered message adds no second row."""
 
     calls_limited_by: ClassVar[str] = "max_connections"
 
@@ -53,7 +56,7 @@ class PostgreSql:
         columns: Annotated[dict[str, MessageValue], Field(min_length=1)] = Field(description=COLUMNS_TEXT)
         mode: Mode = Field(
             "insert",
-            description="insert; upsert, which replaces the row of the same key; or copy, which is insert by COPY: "
+            description="insert; upsert, which replaces the row with the same key; or copy, which inserts with COPY: "
             "faster for large batches",
         )
         key: list[str] = KEY
@@ -73,11 +76,11 @@ class PostgreSql:
         self._table: Table
         self._pool: AsyncConnectionPool[AsyncConnection[Any]]
         self._slots = asyncio.Semaphore(options.max_connections)
-        self._prepares = True  # whether statements are prepared, which a pool in front of the database may mix up
+        self._prepares = True  # whether statements are prepared; a pool in front of the database may mix them up
         self._is_table_doubted = False
 
     async def start(self) -> None:
-        """Look the table up now: a wrong name, or a database that is away, fails the start instead of each message."""
+        """Look the table up now: a wrong name, or an unavailable database, fails the start instead of each message."""
         from psycopg import AsyncConnection
         from psycopg_pool import AsyncConnectionPool
 
@@ -94,7 +97,7 @@ class PostgreSql:
             open=False,
             name="rmqd",
             timeout=WAIT_SECONDS,
-            reconnect_timeout=CONNECT_SECONDS,  # then the next batch tries anew, instead of waiting for a long pause
+            reconnect_timeout=CONNECT_SECONDS,  # then the next batch tries again, instead of waiting for a long backoff
         )
         await self._pool.open()
 
@@ -109,7 +112,7 @@ class PostgreSql:
         acknowledge_written(batch)
 
     async def _write(self, batch: Batch) -> None:
-        """Raises errors of the driver's kinds, in place of those whose texts may have values; and TableError."""
+        """Raises TableError, and the driver's error classes with texts that contain no values."""
         from psycopg import Error
 
         table, trial = self._table, trial_of(batch)
@@ -131,9 +134,9 @@ class PostgreSql:
         adopt(batch, trial)
 
     async def _check_table(self, connection: AsyncConnection[Any], read: Table) -> None:
-        """Read the table again: a value was refused, or a statement, and it may take them by now.
+        """Read the table again after a refused value or statement: it may accept them now.
 
-        Raises TableError, and ChangedError if it is not as `read`.
+        Raises TableError, and ChangedError if it differs from `read`.
         """
         one = self._options
         self._is_table_doubted = True
@@ -150,7 +153,7 @@ class PostgreSql:
             await self._write_all(connection, table, [row for _, row in rows])
         except DatabaseError as error:
             if is_standby(error):
-                await connection.close()  # the pool replaces it, by one to the new primary
+                await connection.close()  # the pool replaces it with a connection to the new primary
             if fault_of(error, table.written) is Fault.COUNTERPART:
                 raise
             await self._write_each(connection, table, batch, rows)
@@ -169,12 +172,13 @@ class PostgreSql:
                 await cursor.execute(table.empty_stage())
 
     async def _write_each(self, connection: AsyncConnection[Any], table: Table, batch: Batch, rows: Rows) -> None:
-        """Write what the database takes, in one transaction, and decide about what it refuses."""
+        """Write the rows that the database accepts in one transaction, and decide about the refused ones."""
         from psycopg.errors import DatabaseError
 
         refused: list[tuple[Message, Row, Exception]] = []
         async with connection.transaction():
-            await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")  # so that a deferred one refuses its row alone
+            # so that a deferred constraint refuses only its row
+            await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
             for message, row in rows:
                 try:
                     async with connection.transaction():
@@ -188,6 +192,6 @@ class PostgreSql:
         for message, row, why in refused:
             reason = told(why, table.names, row)
             if fault_of(why, table.written) is Fault.REFERENCE:
-                batch.retry(message, reason=reason)  # what it refers to may be on its way
+                batch.retry(message, reason=reason)  # the row that it refers to may follow
             else:
                 refuse(batch, message, reason, self._options.on_invalid)

@@ -1,4 +1,4 @@
-"""The table that rows go to: what the database says of it, and the statements that write to it."""
+"""The destination table: its description in the database, and the statements that write to it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 Mode = Literal["insert", "upsert", "copy"]
 
-# Parameters are cast to the type without a length, and without a domain around it: a cast to varchar(40) cuts a text
-# that is too long without a word, where writing it into such a column is an error.
+# Parameters are cast to the type without a length, and without its domain: a cast to varchar(40) silently cuts a text
+# that is too long, while writing it into such a column is an error.
 COLUMNS = """
     SELECT a.attname, format_type(b.oid, -1), b.typname, b.typcategory
     FROM pg_attribute a
@@ -26,7 +26,7 @@ COLUMNS = """
     JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
     WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
 """
-# what ON CONFLICT can name: unique, of columns alone, for all rows, and checked at once
+# valid in ON CONFLICT: unique, only columns, for all rows, and checked immediately
 UNIQUE_KEYS = """
     SELECT array_agg(a.attname::text)
     FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1])
@@ -37,7 +37,7 @@ UNIQUE_KEYS = """
 
 
 class TableError(Exception):
-    """The table is not as the options need it."""
+    """The table does not fit the options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Table:
     """A table, and how its rows are written."""
 
     name: str
-    """As the options have it: `orders`, or `shop.orders`."""
+    """The name in the options: `orders`, or `shop.orders`."""
     columns: tuple[Column, ...]
     mode: Mode
     key: tuple[str, ...]
@@ -61,7 +61,7 @@ class Table:
         key: Sequence[str],
         version: str | None,
     ) -> Table:
-        """Ask the database for the table. Raises TableError where a column or the unique index is missing."""
+        """Look the table up in the database. Raises TableError if a column or the unique index is missing."""
         quoted = _identifier(name).as_string(connection)
         found = await (await connection.execute(COLUMNS, (quoted,))).fetchall()
         if not found:
@@ -73,7 +73,7 @@ class Table:
         if key and set(key) not in unique:
             listed = ", ".join(key)
             raise TableError(
-                f"no unique index of {name} has just the columns of the key, {listed}: "
+                f"{name} has no unique index on exactly the columns of the key, {listed}; run "
                 f"CREATE UNIQUE INDEX ON {name} ({listed})"
             )
         columns = tuple(Column(column, *kinds[column], value) for column, value in values.items())
@@ -81,7 +81,7 @@ class Table:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What an error may name: the columns, and the table."""
+        """The names that an error may contain: the columns and the table."""
         return (*self.written, self.name.rpartition(".")[2])
 
     @property
@@ -91,11 +91,11 @@ class Table:
 
     @property
     def stages(self) -> bool:
-        """Whether rows go to a temporary table first: COPY itself leaves nothing out."""
+        """Whether rows are first copied to a temporary table, because COPY itself cannot skip rows."""
         return self.mode == "copy" and bool(self.key)
 
     def insert(self) -> Composed:
-        """The statement for one row, whose values are parameters."""
+        """Return the statement for one row, whose values are parameters."""
         from psycopg.sql import SQL
 
         places = SQL(", ").join(SQL("%s::{}").format(SQL(column.type)) for column in self.columns)
@@ -104,14 +104,16 @@ class Table:
         )
 
     def copy(self) -> Composed:
-        """The statement before rows in COPY's format."""
+        """Return the statement before rows in COPY's format."""
         from psycopg.sql import SQL
 
         to = self._stage() if self.stages else _identifier(self.name)
         return SQL("COPY {} ({}) FROM STDIN").format(to, self._names())
 
     def make_stage(self) -> Composed:
-        """The temporary table of a transaction: behind a pool the session may have one of another group, or version."""
+        """Return the statement that creates a transaction's temporary table. Behind a pool, the session may have one of
+        another group or version.
+        """
         from psycopg.sql import SQL
 
         return SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA").format(
@@ -119,7 +121,7 @@ class Table:
         )
 
     def empty_stage(self) -> Composed:
-        """Move the rows of the temporary table to the table, but for keys that it has."""
+        """Return the statement that moves the rows of the temporary table to the table, except existing keys."""
         from psycopg.sql import SQL
 
         return SQL("INSERT INTO {table} ({names}) SELECT {names} FROM {stage}{on_conflict}").format(

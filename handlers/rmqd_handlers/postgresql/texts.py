@@ -1,4 +1,6 @@
-"""Values in PostgreSQL's text format. The type of the column decides, so that a message cannot have the wrong one."""
+"""Values in PostgreSQL's text format. The column's type determines the format, so a message cannot have the wrong
+one.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +12,19 @@ from rmqd_handlers.message_values import Opened, Value, as_bytes, as_json, as_te
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column that is written, as the database describes it."""
+    """A column to write, as the database describes it."""
 
     name: str
     type: str
-    """As SQL writes it, that below a domain, without a length: `numeric`, `text[]`."""
+    """The SQL name of its base type without a length: `numeric`, `text[]`."""
     base: str
-    """The same by its own name: `numeric`, `_text`."""
+    """The internal name of the type: `numeric`, `_text`."""
     category: str
-    """PostgreSQL's category of types: A arrays, D dates and times, ..."""
+    """PostgreSQL's category of types: A for arrays, D for dates and times, ..."""
     value: Value
 
     def text(self, opened: Opened) -> str | None:
-        """The message's value as text, as the column's type reads it. Raises InvalidBodyError."""
+        """Return the message's value as text in the format of the column's type. Raises InvalidBodyError."""
         value = self.value(opened)
         if value is None:
             return None

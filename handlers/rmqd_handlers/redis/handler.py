@@ -30,7 +30,7 @@ _SCHEMES: Final = ("redis://", "rediss://", "unix://")
 
 
 class RedisHandler:
-    """Adds each message to a stream or a list of Redis."""
+    """Adds each message to a Redis stream or list."""
 
     calls_limited_by: ClassVar[str] = "max_connections"
 
@@ -45,18 +45,18 @@ class RedisHandler:
         fields: dict[str, MessageValue] = Field(
             default_factory=dict,
             description="for a stream, each field of an entry and its value: a JSON path into the body, a field such "
-            "as msg_id, or properties.NAME; by default body, topic, msg_id, keys, tags and born_timestamp",
+            "as msg_id, or properties.NAME; default: body, topic, msg_id, keys, tags and born_timestamp",
         )
-        value: MessageValue | None = Field(None, description="for a list, the value of an element; by default the body")
+        value: MessageValue | None = Field(None, description="for a list, the value of an element; default: the body")
         max_length: Annotated[int, Field(ge=0)] = Field(
-            0, description="how long it may become: the oldest are dropped, by a stream somewhat later; 0: no limit"
+            0, description="maximum length: the oldest are dropped, in a stream with some delay; 0: no limit"
         )
         remember: DurationSeconds | None = Field(
-            None, description="for how long a message that comes again is left out; by default it is added again"
+            None, description="how long a redelivered message is skipped; default: it is added again"
         )
         remember_by: MessageValue = Field(
             "msg_id",  # type: ignore[assignment]
-            description="what makes a message of a group and topic the same one; msg_id for one without the value",
+            description="the identity of a message in a group and topic; msg_id if the value is missing",
         )
         wait_replicas: Annotated[int, Field(ge=0)] = Field(
             0, description="how many replicas must have a batch before it is acknowledged"
@@ -64,28 +64,28 @@ class RedisHandler:
         on_invalid: OnInvalid = ON_INVALID
         timeout: Annotated[DurationSeconds, Field(gt=0)] = Field(
             "5s",  # type: ignore[assignment]
-            description="how long Redis may take to accept a connection, to answer, and to reach replicas",
+            description="timeout for connecting to Redis, for its responses, and for replicas",
         )
         max_connections: Annotated[int, Field(ge=1, le=1000)] = Field(
-            4, description="connections of this process; batches beyond wait for one"
+            4, description="connections of this process; further batches wait for one"
         )
         retry_for: DurationSeconds = RETRY_FOR
 
         @field_validator("url")
         @classmethod
         def _is_url(cls, url: SecretStr) -> SecretStr:
-            if not url.get_secret_value().startswith(_SCHEMES):  # the client would go to localhost
-                raise ValueError(f"it is no URL of a Redis; accepted: {', '.join(f'{one}...' for one in _SCHEMES)}")
+            if not url.get_secret_value().startswith(_SCHEMES):  # the client would connect to localhost
+                raise ValueError(f"not a Redis URL; expected {', '.join(f'{one}...' for one in _SCHEMES)}")
             return url
 
         @model_validator(mode="after")
         def _fit(self) -> Self:
             if self.mode == "stream" and self.value is not None:
-                raise ValueError("value is for lists; a stream's entries have fields")
+                raise ValueError("value is only for lists; a stream's entries have fields")
             if self.mode != "stream" and self.fields:
-                raise ValueError("fields are for mode: stream; a list's elements have a value")
+                raise ValueError("fields are only for mode: stream; a list's elements have a value")
             if self.remember is not None and self.remember < 0.001:
-                raise ValueError("remember is at least 1ms")
+                raise ValueError("remember is too short; expected at least 1ms")
             return self
 
     def __init__(self, options: Options) -> None:
@@ -99,12 +99,12 @@ class RedisHandler:
             round((options.remember or 0) * 1000),
         )
         self._slots = asyncio.Semaphore(options.max_connections)
-        self._home: Redis  # as the URL has it
-        self._client: Redis  # the node of a cluster that has the key
+        self._home: Redis  # the client of the URL
+        self._client: Redis  # the client of the cluster node with the key
         self._nodes: dict[tuple[str, int], Redis] = {}
 
     async def start(self) -> None:
-        """Connect now: a wrong password, or a Redis that is away, fails the start instead of each message."""
+        """Connect now: a wrong password, or an unavailable Redis, fails the start instead of each message."""
         self._client = self._home = self._make_client()
         await self._client.ping()
 
@@ -119,7 +119,7 @@ class RedisHandler:
             socket_connect_timeout=self._options.timeout,
             # WAIT itself takes up to the timeout
             socket_timeout=self._options.timeout * (2 if self._options.wait_replicas else 1),
-            retry=Retry(NoBackoff(), 0),  # ours knows for how long
+            retry=Retry(NoBackoff(), 0),  # `try_again` limits the time
         )
 
     async def stop(self) -> None:
@@ -137,7 +137,8 @@ class RedisHandler:
                 (RedisError, AwayError),
                 self._options.retry_for,
                 "redis",
-                lambda error: type(error) is not ResponseError,  # those with a name pass, such as OutOfMemoryError
+                # named errors such as OutOfMemoryError may be temporary
+                lambda error: type(error) is not ResponseError,
             )
             acknowledge_written(batch)
 
@@ -170,19 +171,20 @@ class RedisHandler:
         return parts
 
     async def _add(self, entries: list[Entry], until: float) -> None:
-        """Add the entries, once, and wait for replicas until the time `until`. Raises AwayError where these are few."""
+        """Add the entries once, and wait for replicas until the time `until`. Raises AwayError if too few have them."""
         from redis.exceptions import ConnectionError as LostError
         from redis.exceptions import MovedError, ReadOnlyError
 
-        # WAIT counts what came before it on its connection; when that breaks, only adding again makes sure
+        # WAIT counts earlier commands on its connection; if the connection breaks, only adding again makes sure
         async with self._slots, self._client.client() as connection:
             try:
                 await _ask(connection, "EVAL", *self._target.call(entries))
             except ReadOnlyError:
-                await self._client.connection_pool.disconnect()  # the next ones may lead to the new master
+                await self._client.connection_pool.disconnect()  # new connections may reach the new master
                 raise
             except LostError:
-                self._client = self._home  # of a cluster: the node may be gone, and others know who has the key now
+                # in a cluster: the node may have failed, and other nodes know the new owner of the key
+                self._client = self._home
                 raise
             except MovedError as error:
                 self._go_to(error.host, error.port)
@@ -192,10 +194,11 @@ class RedisHandler:
                 await try_again(lambda: self._wait_replicas(connection), (AwayError,), left_seconds, "redis")
 
     def _go_to(self, host: str, port: int) -> None:
-        """Use the node of a cluster that has the key."""
+        """Use the cluster node with the key."""
         if (host, port) not in self._nodes:
             self._nodes[host, port] = client = self._make_client()
-            node = {"port": port, **({"host": host} if host else {})}  # without a host it is the one that said so
+            # without a host, it is the node that sent the response
+            node = {"port": port, **({"host": host} if host else {})}
             client.connection_pool.connection_kwargs.update(node)
         self._client = self._nodes[host, port]
 

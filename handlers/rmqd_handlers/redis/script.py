@@ -1,6 +1,7 @@
-"""What Redis does with a batch. A script runs alone: no other client sees half of a batch.
+"""The script that adds a batch. Scripts are atomic: other clients never see half of a batch.
 
-A script that fails keeps what it did before. So an entry is added before its mark is set: no mark stands without it.
+A script that fails keeps its earlier changes. So an entry is added before its mark is set, and no mark exists without
+its entry.
 """
 
 from __future__ import annotations
@@ -37,31 +38,31 @@ return added
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One message, as Redis gets it."""
+    """One message as Redis arguments."""
 
     mark: str
-    """Under what it is remembered: the identity of its topic, and its value."""
+    """The key that remembers it: the identity of its topic, and its value."""
     former_mark: str
-    """Under what rmqd 0.1.0 remembered it: its value alone."""
+    """The key of rmqd 0.1.0: only its value."""
     parts: tuple[bytes | str, ...]
     """Names and values of a stream's entry, or the one element of a list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where entries go."""
+    """The destination of entries."""
 
     key: str
     add: str
     """XADD, RPUSH or LPUSH."""
     max_length: int
-    """0: without a limit."""
+    """0 means no limit."""
     remember_ms: int
-    """0: nothing is remembered."""
+    """0 means that messages are not remembered."""
 
     def call(self, entries: Sequence[Entry]) -> list[bytes | str | int]:
-        """The arguments of EVAL."""
-        # the braces have a cluster keep the marks where the key is
+        """Return the arguments of EVAL."""
+        # the braces make a cluster keep the marks on the key's node
         marks = [*(entry.mark for entry in entries), *(entry.former_mark for entry in entries)]
         keys = [self.key, *(f"rmqd:{{{self.key}}}:{mark}" for mark in marks)]
         arguments: list[bytes | str | int] = [self.add, self.max_length, self.remember_ms]

@@ -1,12 +1,12 @@
-"""`sql`: messages as rows of a table, or by a statement, in any database that SQLAlchemy knows.
+"""`sql`: writes messages as rows of a table, or with a statement, in any database that SQLAlchemy supports.
 
-handler   the options; what becomes of each message of a batch
-database  the connections, each in a thread of its own; a batch is one transaction
-work      a call that may be given up, with the statement that is under way
-engine    how SQLAlchemy is to connect: time limits by driver, and SQLite's transactions
-target    the table as the database describes it, or the statement; what is run for a row
-values    values by the type of their column
-errors    whether an error is about a row, or the database is away; what is told of it
+    handler   the options; the decision about each message of a batch
+    database  the connections, each in its own thread; a batch is one transaction
+    work      a call that can be abandoned, and its running statement
+    engine    SQLAlchemy's connections: timeouts by driver, and SQLite's transactions
+    target    the table as the database describes it, or the statement; the SQL for a row
+    values    values by the type of their column
+    errors    whether an error concerns a row or the database, and its text without values
 """
 
 from .handler import Sql

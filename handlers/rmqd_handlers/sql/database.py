@@ -1,4 +1,4 @@
-"""The connections to a database. Its drivers block, so that each has a thread of its own."""
+"""The connections to a database. Its drivers block, so each has its own thread."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of the rows of a batch: those that are not named were written."""
+    """The results of a batch. Unlisted rows were written."""
 
     refused: list[Refused] = field(default_factory=list)
     handled_before: list[AlreadyHandled] = field(default_factory=list)
 
 
 class RefusedError(Exception):
-    """The database refused a batch, and it is not known that a row is at fault."""
+    """The database refused a batch, and it is unknown whether a row is the cause."""
 
     def __init__(self, text: str, fault: Fault = Fault.COUNTERPART) -> None:
         super().__init__(text)
@@ -67,7 +67,7 @@ class Database:
     """A database, by its URL."""
 
     def __init__(self, url: str, connect_args: Mapping[str, Any], max_connections: int, *, once: bool) -> None:
-        """Connects to nothing yet. Raises UrlError."""
+        """Does not connect yet. Raises UrlError."""
         self._engine = make_engine(url, connect_args, max_connections)
         self._threads = ThreadPoolExecutor(max_connections, thread_name_prefix="rmqd-sql")
         self._cancelling = ThreadPoolExecutor(max_connections, thread_name_prefix="rmqd-sql-cancel")
@@ -75,7 +75,7 @@ class Database:
         self._is_closed = False
 
     async def look(self, find: Callable[[Connection], T]) -> T:
-        """What is found by a connection. Raises what the driver raises."""
+        """Return the result of `find` with a connection. Raises the driver's exceptions."""
 
         def by_connection() -> T:
             with self._engine.connect() as connection:
@@ -84,19 +84,19 @@ class Database:
         return await self._in_thread(by_connection)
 
     async def write(self, target: Target, rows: Rows) -> Written:
-        """Write the rows in one transaction. Raises AwayError, and RefusedError where they cannot be committed."""
+        """Write the rows in one transaction. Raises AwayError, or RefusedError if they cannot be committed."""
         work = Work()
         try:
             return await self._in_thread(lambda: self._write(target, rows, work))
-        except asyncio.CancelledError:  # the thread is still at work: it is not to commit, nor to keep its connection
+        except asyncio.CancelledError:  # the thread still works: it must not commit, nor keep its connection
             work.give_up()
             self._cancelling.submit(_cancel_statement, work)
             raise
 
     async def close(self) -> None:
-        """Close each connection, now or when its thread is done with it, for which this does not wait.
+        """Close each connection now, or when its thread has finished, without waiting for that.
 
-        It does for cancellations, a while, as the process may end behind it.
+        It waits a while for cancellations, because the process may end afterwards.
         """
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._is_closed = True
@@ -106,26 +106,31 @@ class Database:
                 await asyncio.to_thread(self._cancelling.shutdown)
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
-        # message.once looks for its group in the context
+        # message.once finds its group in the context
         context = contextvars.copy_context()
         return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, self._to_its_end, call)
 
     def _to_its_end(self, call: Callable[[], T]) -> T:
-        """In a thread. What it gives back to the pool after `close` nobody else closes.
+        """Run a call in a thread. If `close` was called meanwhile, only this thread can close the connections that it
+        returns to the pool.
 
-        Nor what was used to cancel its statement: that is done before the statement's connection is given back.
+        The connection that cancels its statement is also closed, because the cancellation ends before the statement's
+        connection is returned.
         """
         try:
             return call()
-        finally:  # the pool has the connection by then, so that either this or `close` finds it there
+        finally:  # the connection is back in the pool, so that either this or `close` finds it there
             if self._is_closed:
                 self._close_idle()
 
     def _close_idle(self) -> None:
-        self._engine.pool.dispose()  # the engine's own takes a new pool: what is in use comes back to the old one
+        # not the engine's dispose, which replaces the pool: connections in use return to the old pool
+        self._engine.pool.dispose()
 
     def _write(self, target: Target, rows: Rows, work: Work) -> Written:
-        """In one transaction as it is; row by row where one is refused; and each by itself where that is not enough."""
+        """Write all rows in one transaction; row by row if a row is refused; in separate transactions if that is not
+        enough.
+        """
         if not self._once and self._write_all(target, rows, work):
             return Written()
         try:
@@ -134,25 +139,28 @@ class Database:
             return self._write_each(target, rows, work)
 
     def _write_all(self, target: Target, rows: Rows, work: Work) -> bool:
-        """Whether the database takes all of them as they are."""
+        """Return whether the database accepts all rows in one statement."""
         with contextlib.suppress(RefusedError), self._transaction(target, rows, work) as connection:
             connection.execute(target.statement, [_parameters(target, row) for _, row in rows])
             return True
         return False
 
     def _write_rows(self, target: Target, rows: Rows, work: Work) -> Written:
-        """In one transaction. Raises _EndedError beside what `_transaction` raises: nothing is written then."""
+        """Write row by row in one transaction. Raises the errors of `_transaction`, and _EndedError: then nothing is
+        written.
+        """
         written = Written()
         with self._transaction(target, rows, work) as connection:
-            if connection.dialect.name == "postgresql" and not self._once:  # they were tried together before
-                connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")  # a deferred one refuses its row alone
+            if connection.dialect.name == "postgresql" and not self._once:  # they were already tried together
+                # so that a deferred constraint refuses only its row
+                connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
             for message, row in rows:
                 work.check()
                 self._write_one(connection, target, message, row, written)
         return written
 
     def _write_each(self, target: Target, rows: Rows, work: Work) -> Written:
-        """Each row in a transaction of its own, so that one that takes its transaction along takes no other row."""
+        """Write each row in its own transaction, so that a row that ends its transaction affects no other row."""
         together = Written()
         for message, row in rows:
             try:
@@ -168,11 +176,11 @@ class Database:
 
     @contextlib.contextmanager
     def _transaction(self, target: Target, rows: Rows, work: Work) -> Iterator[Connection]:
-        """Raises AwayError and RefusedError, in place of an error whose text may have values."""
+        """Raises AwayError or RefusedError, instead of an error whose text may contain values."""
         work.check()
         try:
             connection = self._engine.connect()
-        except Exception as error:  # noqa: BLE001  drivers' own
+        except Exception as error:  # noqa: BLE001  any exception of a driver
             raise AwayError(told_of_connecting(error)) from None
         with connection:
             try:
@@ -182,7 +190,7 @@ class Database:
                     _check_committable(connection)
             except (_EndedError, OverError, RefusedError):
                 raise
-            except Exception as error:  # noqa: BLE001  it is looked up whose fault it is
+            except Exception as error:  # noqa: BLE001  `fault_of` decides about any exception
                 fault = fault_of(error, _written_columns(target, rows))
                 text = told(error, target.names, (value for _, row in rows for value in row))
                 if is_of_connection(error):
@@ -192,7 +200,9 @@ class Database:
                 raise RefusedError(text, fault) from None
 
     def _write_one(self, connection: Connection, target: Target, message: Message, row: Row, written: Written) -> None:
-        """A row in a savepoint. An error that is not of the row alone leaves, so that nothing is committed."""
+        """Write a row in a savepoint. An error that does not concern only the row is raised, so that nothing is
+        committed.
+        """
         block = message.once(connection) if self._once else connection.begin_nested()
         of_row: Exception | None = None
         try:
@@ -205,13 +215,14 @@ class Database:
         except AlreadyHandled as error:
             written.handled_before.append(error)
         except Exception as error:
-            if of_row is None:  # the mark, or the savepoint
+            if of_row is None:  # an error of the mark or the savepoint
                 raise
             fault = fault_of(of_row, _written_columns(target, [(message, row)]))
             if fault is Fault.COUNTERPART and may_pass(of_row):
                 raise of_row from None
             refused = Refused(message, fault, told(of_row, target.names, row))
-            if error is not of_row or has_ended(connection):  # the savepoint cannot be rolled back: it is gone
+            # the savepoint no longer exists, so it cannot be rolled back
+            if error is not of_row or has_ended(connection):
                 raise _EndedError(refused) from None
             written.refused.append(refused)
 
@@ -219,13 +230,13 @@ class Database:
 def _cancel_statement(work: Work) -> None:
     try:
         work.cancel_statement()
-    except Exception as error:  # noqa: BLE001  drivers' own
+    except Exception as error:  # noqa: BLE001  any exception of a driver
         logger.warning("sql.statement_not_cancelled", extra={"error": told_of_connecting(error)})
 
 
 def _check_committable(connection: Connection) -> None:
-    if has_ended(connection):  # then a COMMIT commits nothing, and some drivers do not say so
-        raise RefusedError("the transaction ended before its COMMIT: nothing of it was written")
+    if has_ended(connection):  # a COMMIT would then commit nothing, and some drivers do not report that
+        raise RefusedError("the transaction ended before its COMMIT, so nothing was written")
 
 
 def _parameters(target: Target, row: Row) -> dict[str, Any]:
@@ -233,7 +244,9 @@ def _parameters(target: Target, row: Row) -> dict[str, Any]:
 
 
 def _written_columns(target: Target, rows: Rows) -> Sequence[str] | None:
-    """The columns that the rows set. Those of a statement are not known: any, but none if no parameter is NULL."""
+    """Return the columns that the rows set. A statement's columns are unknown: None for any, empty if no parameter is
+    NULL.
+    """
     if target.kinds:
         return target.names
     return None if any(value is None for _, row in rows for value in row) else ()

@@ -1,4 +1,4 @@
-"""How SQLAlchemy is to connect."""
+"""Configures SQLAlchemy's connections."""
 
 from __future__ import annotations
 
@@ -13,59 +13,61 @@ from rmqd_handlers.postgresql.connecting import BACKEND, CONNECT_SECONDS, PARAME
 
 from .values import json_serializer
 
-WAIT_SECONDS: Final = 5.0  # for a connection of the pool, of which there is one for each thread
+WAIT_SECONDS: Final = 5.0  # for a connection of the pool, which has one for each thread
 
 _MYSQL: Final[Mapping[str, Any]] = {
     "connect_timeout": CONNECT_SECONDS,
-    "read_timeout": 60,  # above the 50 s that a row's lock is waited for
+    "read_timeout": 60,  # longer than the 50 s that a row's lock is waited for
     "write_timeout": 60,
-    "init_command": "SET time_zone = '+00:00'",  # a TIMESTAMP is in the session's zone, and ours are in UTC
+    "init_command": "SET time_zone = '+00:00'",  # a TIMESTAMP uses the session's time zone, and our times are in UTC
 }
 CONNECT_ARGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "psycopg": PARAMETERS,
     "pymysql": _MYSQL,
     "mysqldb": _MYSQL,
-    "pysqlite": {"timeout": CONNECT_SECONDS},  # for the lock of another writer
+    "pysqlite": {"timeout": CONNECT_SECONDS},  # for another writer's lock
 }
-"""What drivers are told, by SQLAlchemy's names of them, beside the option `connect_args`."""
+"""Arguments for drivers, by SQLAlchemy's driver names, in addition to the option `connect_args`."""
 _IN_ERROR: Final = 3  # libpq's PQTRANS_INERROR
 KNOWS_JSON: Final = ("sqlite", "postgresql", "mysql", "mariadb", "mssql")
 
 
 class UrlError(Exception):
-    """The URL names no database that this handler can write to."""
+    """The URL is not a database that this handler can write to."""
 
 
 def make_engine(url: str, connect_args: Mapping[str, Any], max_connections: int) -> Engine:
-    """An engine that connects when it is first asked to. Raises UrlError."""
+    """Return an engine that connects at its first use. Raises UrlError."""
     try:
         parsed = make_url(url)
         dialect = parsed.get_dialect()
     except NoSuchModuleError as error:
-        raise UrlError(f"{error}; is the package of this dialect installed?") from None
-    except ArgumentError:  # its text may have the URL
-        raise UrlError("the url is none; accepted: DIALECT+DRIVER://user:password@host/database") from None
+        raise UrlError(f"{error}; install the package of this dialect") from None
+    except ArgumentError:  # its text may contain the URL
+        raise UrlError(
+            "url is not a valid database URL; expected DIALECT+DRIVER://user:password@host/database"
+        ) from None
     if dialect.is_async:
         raise UrlError(
-            f"{dialect.driver} is an asynchronous driver; accepted are others, such as postgresql+psycopg, "
+            f"{dialect.driver} is an asynchronous driver; expected a synchronous one, such as postgresql+psycopg, "
             "mysql+pymysql or sqlite"
         )
     settings: dict[str, Any] = {"json_serializer": json_serializer} if dialect.name in KNOWS_JSON else {}
     if parsed.database in (None, "", ":memory:") and dialect.name == "sqlite":
-        raise UrlError("a SQLite in memory is gone with its connection; accepted: sqlite:////path/to/file")
+        raise UrlError("an in-memory SQLite database ends with its connection; expected sqlite:////path/to/file")
     try:
         engine = create_engine(
             parsed,
             connect_args={**CONNECT_ARGS.get(dialect.driver, {}), **connect_args},
             pool_size=max_connections,
-            max_overflow=1,  # for what cancels a statement; the threads are as many as the pool's connections
+            max_overflow=1,  # for the cancellation of a statement; there are as many threads as connections in the pool
             pool_timeout=WAIT_SECONDS,
             hide_parameters=True,
             **settings,
         )
     except ModuleNotFoundError as error:
         raise UrlError(
-            f"the driver {dialect.driver} is not installed: {error}; install it, or name another one in the url, such "
+            f"the driver {dialect.driver} is not installed: {error}; install it, or use another driver in url, such "
             "as mysql+pymysql"
         ) from None
     if dialect.driver == "pysqlite":
@@ -76,17 +78,19 @@ def make_engine(url: str, connect_args: Mapping[str, Any], max_connections: int)
 
 
 def _prepare_unless_pooled(connection: Any, _: object) -> None:
-    """A pool in front of the database hands out a session of others, and mixes up their prepared statements."""
+    """Disable prepared statements behind a pool, which shares sessions between clients and mixes up their
+    statements.
+    """
     with connection.transaction():
         if connection.execute(BACKEND).fetchone() != (connection.info.backend_pid,):
             connection.prepare_threshold = None
 
 
 def has_ended(connection: Connection) -> bool:
-    """Whether the transaction that is to be committed is none: the database rolled it back, or can only do so.
+    """Return whether the transaction has ended: the database rolled it back, or can only roll it back.
 
-    SQLite does by itself, at a full disk or RAISE(ROLLBACK): what follows would be committed statement by statement.
-    PostgreSQL takes COMMIT for ROLLBACK after an error. Of other databases the drivers do not tell.
+    SQLite rolls back at a full disk or RAISE(ROLLBACK), and would then commit each later statement on its own.
+    PostgreSQL treats COMMIT as ROLLBACK after an error. Drivers of other databases do not report this.
     """
     driver: Any = connection.connection.dbapi_connection
     if connection.dialect.driver == "pysqlite":
@@ -97,10 +101,10 @@ def has_ended(connection: Connection) -> bool:
 
 
 def _begin_by_ourselves(engine: Engine) -> None:
-    """Have SQLite's transactions begin where SQLAlchemy says so, and take the lock of the only writer at once.
+    """Start SQLite's transactions when SQLAlchemy does, and acquire the writer's lock at once.
 
-    Its driver begins one at the first INSERT only: savepoints before that would be transactions of their own. One that
-    reads first, and then wants to write, fails where another one has written meanwhile.
+    The driver itself starts one only at the first INSERT, so earlier savepoints would be separate transactions. A
+    transaction that reads first and then writes fails if another one has written meanwhile.
     """
 
     @event.listens_for(engine, "connect")

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Sql:
-    """Writes each message as a row of a table, or by a statement, in any database that SQLAlchemy knows."""
+    """Writes each message as a row of a table, or with a statement, in any database that SQLAlchemy supports."""
 
     calls_limited_by: ClassVar[str] = "max_connections"
 
@@ -33,32 +33,32 @@ class Sql:
         model_config = ConfigDict(extra="forbid", validate_default=True)
 
         url: SqlAlchemyUrl = Field(
-            description="the database, as SQLAlchemy names it: sqlite:////path/to/file, postgresql+psycopg://…, "
-            "mysql+pymysql://user:password@host/shop; its driver is to be installed"
+            description="the database as an SQLAlchemy URL: sqlite:////path/to/file, postgresql+psycopg://…, "
+            "mysql+pymysql://user:password@host/shop; its driver must be installed"
         )
         table: str | None = Field(
             None, description="the table, which must exist: orders, or shop.orders", pattern=TABLE_PATTERN
         )
         columns: dict[str, MessageValue] = Field(default_factory=dict, description=COLUMNS_TEXT)
         mode: Literal["insert", "upsert"] = Field(
-            "insert", description="insert; or upsert, which replaces the row of the same key"
+            "insert", description="insert; or upsert, which replaces the row with the same key"
         )
         key: list[str] = KEY
         version: str | None = VERSION
         statement: str | None = Field(
-            None, description="in place of a table, what is run for each message, with parameters such as :id"
+            None, description="instead of a table, the statement for each message, with parameters such as :id"
         )
         parameters: dict[str, MessageValue] = Field(
             default_factory=dict, description="each parameter of the statement, and its value, as in columns"
         )
         once: bool = Field(
             False,
-            description="whether a message that comes again is left out, by the mark of message.once in the same "
+            description="whether a redelivered message is skipped, with the mark of message.once in the same "
             "transaction",
         )
         on_invalid: OnInvalid = ON_INVALID
         connect_args: dict[str, Any] = Field(
-            default_factory=dict, description="arguments of the driver's own, such as {ssl: {ca: /etc/ssl/ca.pem}}"
+            default_factory=dict, description="arguments for the driver, such as {ssl: {ca: /etc/ssl/ca.pem}}"
         )
         max_connections: int = MAX_CONNECTIONS
         retry_for: DurationSeconds = RETRY_FOR
@@ -66,11 +66,11 @@ class Sql:
         @model_validator(mode="after")
         def _fit(self) -> Self:
             if (self.table is None) == (self.statement is None):
-                raise ValueError("give a table with its columns, or a statement with its parameters")
+                raise ValueError("no destination; expected a table with columns, or a statement with parameters")
             if self.statement is not None and (self.columns or self.key or self.mode != "insert"):
-                raise ValueError("columns, mode and key are for a table; a statement has parameters")
+                raise ValueError("columns, mode and key need a table; a statement has parameters")
             if self.table is not None and (self.parameters or not self.columns):
-                raise ValueError("a table needs columns, and has no parameters")
+                raise ValueError("a table needs columns, not parameters")
             check_key(self.columns, self.mode, self.key, self.version)
             return self
 
@@ -82,7 +82,7 @@ class Sql:
         self._is_target_doubted = False
 
     async def start(self) -> None:
-        """Look the table up now: a wrong name, or a database that is away, fails the start instead of each message."""
+        """Look the table up now: a wrong name, or an unavailable database, fails the start instead of each message."""
         from .database import Database
 
         one = self._options
@@ -113,7 +113,7 @@ class Sql:
 
         if self._is_target_doubted:
             await self._has_changed(self._target)
-        target, rest = self._target, batch.undecided()  # an earlier attempt may have written some
+        target, rest = self._target, batch.undecided()  # an earlier attempt may have written some rows
         trial = trial_of(rest)
         rows = rows_of(trial, target.parts, target.key, self._options.on_invalid)
         if trial.decisions() and await self._has_changed(target):
@@ -142,19 +142,23 @@ class Sql:
         )
 
     async def _has_changed(self, read: Target) -> bool:
-        """Read the table again: a value was refused, or a statement, and it may take them by now. Raises AwayError."""
+        """Read the table again after a refused value or statement, which it may accept now. Returns whether it changed.
+        Raises AwayError.
+        """
         from .errors import told_of_connecting
 
         self._is_target_doubted = True
         try:
             self._target = await self._read_target()
-        except Exception as error:  # noqa: BLE001  drivers' own
+        except Exception as error:  # noqa: BLE001  any exception of a driver
             raise AwayError(told_of_connecting(error)) from None
         self._is_target_doubted = False
         return self._target.kinds != read.kinds
 
     def _decide(self, batch: Batch, rows: Rows, written: Written) -> None:
-        """Raises RefusedError for rows of which it is not known that they are at fault, once all others are decided."""
+        """Decide about the rows. If the cause of a refused row is unknown, raises RefusedError after all others are
+        decided.
+        """
         from .database import RefusedError
 
         unknown: list[str] = []

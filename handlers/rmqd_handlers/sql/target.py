@@ -1,4 +1,4 @@
-"""What is run for a row: an INSERT into a table as the database describes it, or a statement of the options."""
+"""The SQL for a row: an INSERT into a table as the database describes it, or a statement of the options."""
 
 from __future__ import annotations
 
@@ -19,36 +19,38 @@ ON_DUPLICATE_KEY: Final = ("mysql", "mariadb")
 
 
 class TargetError(Exception):
-    """The table, or the statement, is not as the options need it."""
+    """The table or the statement does not fit the options."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is run for each row, and what a row is made of."""
+    """The SQL for each row, and the parts of a row."""
 
     statement: Executable
     parts: Mapping[str, Callable[[Opened], Any]]
-    """By the name of the parameter."""
+    """By parameter name."""
     key: Sequence[str]
-    """The parts by which rows are ordered."""
+    """The parts that determine the order of rows."""
     names: Sequence[str]
-    """What an error may name: the columns, and the table."""
+    """The names that an error may contain: the columns and the table."""
     kinds: str = ""
-    """What the database says of the columns that are written; nothing for a statement."""
+    """The database's description of the written columns; empty for a statement."""
 
 
 def of_statement(connection: Connection, statement: str, parameters: Mapping[str, Value]) -> Target:
-    """A statement with named parameters. Raises TargetError where they are not those of the options."""
+    """Return the target for a statement with named parameters. Raises TargetError if the options have other
+    parameters.
+    """
     made = text(statement)
     named = set(made.compile().params)
     if missing := sorted(named - parameters.keys()):
         raise TargetError(
-            f"the statement names :{', :'.join(missing)}, for which parameters has no value (a colon that begins no "
-            r"parameter is written \:)"
+            f"the statement names :{', :'.join(missing)}, which are missing in parameters (write a colon that does "
+            r"not start a parameter as \:)"
         )
     if unused := sorted(parameters.keys() - named):
         raise TargetError(
-            f"parameters has {', '.join(unused)}, which the statement does not name (in place of :id::text it has "
+            f"parameters has {', '.join(unused)}, which the statement does not use (instead of :id::text write "
             "CAST(:id AS text))"
         )
     has_decimals = connection.dialect.name != "sqlite"
@@ -59,7 +61,7 @@ def of_statement(connection: Connection, statement: str, parameters: Mapping[str
 def of_table(
     connection: Connection, name: str, values: Mapping[str, Value], mode: str, key: Sequence[str], version: str | None
 ) -> Target:
-    """Ask the database for the table. Raises TargetError where a column, or what the key needs, is missing."""
+    """Look the table up in the database. Raises TargetError if a column, or a requirement of the key, is missing."""
     schema, _, bare = name.rpartition(".")
     try:
         table = Table(bare, MetaData(), schema=schema or None, autoload_with=connection, resolve_fks=False)
@@ -84,26 +86,26 @@ def _check_key(connection: Connection, table: Table, name: str, written: Sequenc
     dialect = connection.dialect.name
     if dialect not in (*ON_CONFLICT, *ON_DUPLICATE_KEY):
         raise TargetError(
-            f"a key is for sqlite, postgresql, mysql and mariadb, and not for {dialect}: give a statement in place of "
+            f"key works with sqlite, postgresql, mysql and mariadb, not with {dialect}; use a statement instead of "
             "the table, such as a MERGE"
         )
     unique = _unique(connection, table)
     if set(key) not in unique:
         listed = ", ".join(key)
         raise TargetError(
-            f"no unique index of {name} has just the columns of the key, {listed}: "
+            f"{name} has no unique index on exactly the columns of the key, {listed}; run "
             f"CREATE UNIQUE INDEX {table.name}_{'_'.join(key)} ON {name} ({listed})"
         )
     others = [one for one in unique if one != set(key) and one & set(written)]
     if others and dialect in ON_DUPLICATE_KEY:
         raise TargetError(
-            f"{name} has another unique index, of {', '.join(sorted(others[0]))}: {dialect} does not say which of them "
-            "a row repeats, and would leave out, or overwrite, rows of other keys; give a statement in place of a table"
+            f"{name} has another unique index, of {', '.join(sorted(others[0]))}: {dialect} does not report which "
+            "one a row violates, and would skip or overwrite rows with other keys; use a statement instead of a table"
         )
 
 
 def _unique(connection: Connection, table: Table) -> list[set[str]]:
-    """The columns of each unique index of columns alone, for all rows."""
+    """Return the columns of each unique index that has only columns and covers all rows."""
     seen = inspect(connection)
     found = [seen.get_pk_constraint(table.name, table.schema)["constrained_columns"]]
     found += [one["column_names"] for one in seen.get_unique_constraints(table.name, table.schema)]
@@ -143,7 +145,7 @@ def _on_duplicate_key(table: Table, changed: Sequence[str], key: Sequence[str], 
         return made.on_duplicate_key_update([(name, made.inserted[name]) for name in changed])
     stored = table.columns[version]
     is_newer = or_(stored.is_(None), stored <= made.inserted[version])
-    # they are set one after the other, and each sees those before it: the version is the last
+    # they are assigned in order, and each sees the earlier ones, so the version must be last
     in_order = sorted(changed, key=lambda name: name == version)
     return made.on_duplicate_key_update(
         [(name, case((is_newer, made.inserted[name]), else_=table.columns[name])) for name in in_order]

@@ -1,4 +1,4 @@
-"""Values of messages by the type of their column, as SQLAlchemy takes them."""
+"""Values of messages for SQLAlchemy, by the type of their column."""
 
 from __future__ import annotations
 
@@ -32,18 +32,20 @@ _NOT_READ: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class JsonText:
-    """JSON that is written already, for a column of that type."""
+    """Text that is already JSON, for a JSON column."""
 
     text: str
 
 
 def json_serializer(value: object) -> str:
-    """What SQLAlchemy makes JSON with."""
+    """Return JSON text. SQLAlchemy uses this function."""
     return value.text if isinstance(value, JsonText) else to_json(value)
 
 
 def for_column(name: str, kind: types.TypeEngine[Any], value: Value) -> Callable[[Opened], Any]:
-    """What a column gets of a message. Calling it raises InvalidBodyError, whose text names no value."""
+    """Return a function that returns a column's value of a message. It raises InvalidBodyError, whose text contains no
+    value.
+    """
     read, what = _reader(kind, is_timestamp=value.is_timestamp)
 
     def part(opened: Opened) -> Any:
@@ -52,14 +54,16 @@ def for_column(name: str, kind: types.TypeEngine[Any], value: Value) -> Callable
             return None
         made = read(found)
         if made is _NOT_READ:
-            raise InvalidBodyError(f"the column {name} takes {what}, and {value.text} is none: it is {_kind(found)}")
+            raise InvalidBodyError(f"the column {name} needs {what}, but {value.text} is {_kind(found)}")
         return made
 
     return part
 
 
 def for_parameter(value: Value, *, has_decimals: bool) -> Callable[[Opened], Any]:
-    """What a parameter of a statement gets of a message: by the type of the value, as there is no column to ask."""
+    """Return a function that returns a parameter's value of a message. There is no column, so the value's type
+    decides.
+    """
 
     def part(opened: Opened) -> Any:
         found = value(opened)
@@ -71,7 +75,9 @@ def for_parameter(value: Value, *, has_decimals: bool) -> Callable[[Opened], Any
 
 
 def _reader(kind: types.TypeEngine[Any], *, is_timestamp: bool) -> tuple[Callable[[Any], Any], str]:
-    """What reads a value for a column, giving `_NOT_READ` for what it cannot, and what it takes."""
+    """Return the function that converts a value for a column, or returns `_NOT_READ` if it cannot, and the expected
+    form.
+    """
     if isinstance(kind, types.JSON):
         return lambda value: JsonText(as_json(value)), "JSON"
     if isinstance(kind, types.ARRAY):
@@ -101,7 +107,7 @@ def _array_reader(kind: types.ARRAY[Any]) -> Callable[[Any], Any]:
 
 
 def _naive_or_aware(kind: types.DateTime) -> Callable[[datetime], datetime]:
-    """Times are UTC in a column without zones, and a text without a zone is in UTC."""
+    """Convert times to UTC in a column without time zones. A text without a zone is in UTC."""
 
     def to_kind(at: datetime) -> datetime:
         in_utc = at.astimezone(UTC) if at.tzinfo is not None else at.replace(tzinfo=UTC)
@@ -111,7 +117,7 @@ def _naive_or_aware(kind: types.DateTime) -> Callable[[datetime], datetime]:
 
 
 def _by(parse: Callable[[str], Any], value: Any) -> Any:
-    """What a text is read as; also the text that a body is."""
+    """Parse a text, or a body as text."""
     try:
         return parse(as_text(value)) if isinstance(value, str | bytes) else _NOT_READ
     except (ValueError, OverflowError, InvalidOperation):
@@ -120,7 +126,7 @@ def _by(parse: Callable[[str], Any], value: Any) -> Any:
 
 def _integer(value: Any) -> Any:
     if isinstance(value, int):
-        return int(value)  # true is 1: there are databases without truth values
+        return int(value)  # true becomes 1, because some databases have no booleans
     return _by(lambda text: int(text) if _INTEGER.fullmatch(text) else _NOT_READ, value)
 
 
@@ -150,7 +156,7 @@ def _boolean(value: Any) -> Any:
 
 
 def _kind(value: Any) -> str:
-    names = {bool: "a truth value", str: "another text", bytes: "another text", list: "a list", dict: "an object"}
+    names = {bool: "a boolean", str: "another text", bytes: "another text", list: "a list", dict: "an object"}
     return names.get(type(value), "another number")
 
 

@@ -1,4 +1,4 @@
-"""A call of the database, as the event loop and the thread that does it know it: who gives it up, and how it ends."""
+"""A database call, shared by the event loop and the thread that runs it: its cancellation and its end."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _MYSQL: Final = ("pymysql", "mysqldb")
 
 
 class OverError(Exception):
-    """The call was given up, and nobody is to hear of it."""
+    """The call was abandoned, so that its exception has no receiver."""
 
 
 class Work:
-    """One call. The thread notes its connection; whoever gives it up may have its statement cancelled by that."""
+    """One call. The thread stores its connection, so that the event loop can cancel the running statement."""
 
     def __init__(self) -> None:
         self._is_over = False
@@ -28,9 +28,9 @@ class Work:
 
     @contextlib.contextmanager
     def by(self, connection: Connection) -> Iterator[None]:
-        """A block that uses a connection. It ends once nobody is about to cancel what the connection does.
+        """A block that uses a connection. Its end waits for a running cancellation of the connection's statement.
 
-        Raises OverError where the call was given up.
+        Raises OverError if the call was abandoned.
         """
         self._connection = connection
         try:
@@ -41,18 +41,20 @@ class Work:
                 self._connection = None
 
     def give_up(self) -> None:
-        """Have the thread do nothing more."""
+        """Abandon the call: its thread does nothing more."""
         self._is_over = True
 
     def check(self) -> None:
-        """Raises OverError where the call was given up."""
+        """Raise OverError if the call was abandoned."""
         if self._is_over:
             raise OverError
 
     def cancel_statement(self) -> None:
-        """Have the database cancel the statement that is under way, if any is; in a thread. Raises what drivers raise.
+        """Cancel the running statement in the database, if there is one. Call it in a thread. Raises the driver's
+        exceptions.
 
-        One that it does not cancel, or of a driver that is not known here, goes on until the database answers.
+        If the database does not cancel it, or the driver is unknown here, the statement runs until the database
+        responds.
         """
         with self._at_connection:
             if self._connection is not None:
@@ -73,6 +75,6 @@ def _cancel(connection: Connection) -> None:
 
 
 def _kill_query(engine: Engine, number: int) -> None:
-    """MySQL and MariaDB are asked by another connection."""
+    """Cancel with another connection, as MySQL and MariaDB need it."""
     with engine.connect() as connection:
         connection.exec_driver_sql(f"KILL QUERY {number}")

@@ -1,11 +1,11 @@
-"""`webhook`: messages as HTTP POSTs, one or many a call.
+"""`webhook`: sends messages as HTTP POSTs, one or many per call.
 
-handler      the options; calls that are tried again
-connections  what is kept of them, each for one call at a time
-content      what a call carries: bodies as they are, JSON, CloudEvents
-signature    a keyed hash over what is sent
-answers      what becomes of messages by the status of the answer
-tls          which server is trusted, and who we are
+    handler      the options; calls with retries
+    connections  kept connections, each for one call at a time
+    content      the content of a call: bodies as they are, JSON, CloudEvents
+    signature    a keyed hash of the content
+    answers      how the status of the response settles messages
+    tls          the trusted servers, and the client's certificate
 """
 
 from .handler import Webhook

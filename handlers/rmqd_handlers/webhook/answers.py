@@ -1,4 +1,4 @@
-"""What becomes of messages by the status of the answer, and how long a server asks to be left alone."""
+"""How the status of the response settles messages, and how long a server asks to wait."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ DEFAULTS: Final[Mapping[str, Action]] = {
     "2xx": "ack",
     **dict.fromkeys(map(str, HTTP_STATUSES), "dead_letter"),
 }
-"""What is not here waits: also 401, 403 and 404, which are our configuration's fault or the server's."""
+"""Other statuses wait, including 401, 403 and 404, which indicate an error in the options or the server."""
 
 DELAYS_SECONDS: Final[tuple[int, ...]] = (1, 5, 10, 30, *(60 * minutes for minutes in (*range(1, 11), 20, 30, 60, 120)))
-"""RocketMQ's delay levels, from level 1 on, where a broker's messageDelayLevel is the usual one."""
+"""RocketMQ's delay levels from level 1, with a broker's default messageDelayLevel."""
 
 
 def _status(value: object) -> object:
-    return str(value) if isinstance(value, int) else value  # YAML reads 404 as a number
+    return str(value) if isinstance(value, int) else value  # YAML parses 404 as a number
 
 
 def _checked(pattern: str) -> str:
     if re.fullmatch(r"[1-5](xx|[0-9]{2})", pattern) is None:
-        raise ValueError(f"{pattern!r} is no status; accepted: one such as 404, or all of a kind, such as 5xx")
+        raise ValueError(f"{pattern!r} is not a status; expected one such as 404, or a class such as 5xx")
     return pattern
 
 
@@ -38,7 +38,7 @@ Status = Annotated[str, BeforeValidator(_status, json_schema_input_type=str | in
 
 
 def action_for(status: int, policy: Mapping[str, Action]) -> Action:
-    """The policy's word for this status, for its kind, or the default's."""
+    """Return the action of the policy for this status, or for its class, or the default action."""
     kind = f"{status // 100}xx"
     for table in (policy, DEFAULTS):
         for pattern in (str(status), kind):
@@ -48,9 +48,9 @@ def action_for(status: int, policy: Mapping[str, Action]) -> Action:
 
 
 def retry_after_seconds(header: str | None) -> float:
-    """The header Retry-After, in seconds or as a date; 0 where there is none, or none that can be read.
+    """Return the header Retry-After, in seconds or as a date; 0 if it is missing or invalid.
 
-    At most as long as the longest delay level: no server keeps messages away for days by one answer.
+    At most the longest delay level, so that a server cannot delay messages for days.
     """
     if header is None:
         return 0.0
@@ -61,12 +61,12 @@ def retry_after_seconds(header: str | None) -> float:
         if at.tzinfo is None:
             at = at.replace(tzinfo=UTC)
         seconds = (at - datetime.now(UTC)).total_seconds()
-    except (ValueError, OverflowError):  # the second by a zone that is thousands of years away
+    except (ValueError, OverflowError):  # OverflowError: a time zone thousands of years away
         return 0.0
     return min(max(0.0, seconds), DELAYS_SECONDS[-1])
 
 
 def delay_level(seconds: float) -> int:
-    """The first delay level that is not shorter; the longest for more than there is."""
+    """Return the first delay level that is long enough; the longest level if none is."""
     levels = enumerate(DELAYS_SECONDS, 1)
     return next((level for level, delay in levels if delay >= seconds), len(DELAYS_SECONDS))

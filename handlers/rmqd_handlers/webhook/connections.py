@@ -1,7 +1,8 @@
-"""Kept connections, one a client, so that a call costs the same however many there are.
+"""Kept connections, one per client, so that the cost of a call does not depend on their number.
 
-A client of httpx that has many looks at each of them for every call that begins or ends, and gives one idle connection
-to several calls that begin together, of which all but one then look again: at 64 under way twelve times the work.
+An httpx client with many connections checks each of them whenever a call starts or ends. It also assigns one idle
+connection to several calls that start together, and all but one then search again: with 64 concurrent calls this is
+twelve times the work.
 """
 
 from __future__ import annotations
@@ -17,37 +18,37 @@ if TYPE_CHECKING:
     import httpx
 
 IDLE_SECONDS: Final = 5.0
-"""How long a connection is kept without a call, as httpx has it: less than most servers keep one."""
+"""How long an idle connection is kept, as in httpx: less than most servers keep it."""
 
 
 class Connections:
-    """At most `most` clients, each for one call at a time; `make` makes one that has one connection."""
+    """At most `most` clients, each for one call at a time. `make` creates a client with one connection."""
 
     def __init__(self, make: Callable[[], httpx.AsyncClient], most: int) -> None:
         self._make = make
         self._slots = asyncio.Semaphore(most)
         self._idle: deque[tuple[float, httpx.AsyncClient]] = deque()
-        """With the time since which it is idle; the longest first."""
+        """Each with the time since which it is idle, the longest idle first."""
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[httpx.AsyncClient]:
-        """A client that nobody else has until the end of the block; waits for one where all are taken.
+        """Yield a client for exclusive use in the block. Waits if all are in use.
 
-        The one that was used last, so that those that are not needed grow old.
+        The most recently used client is chosen, so that surplus ones stay idle and are closed.
         """
         async with self._slots:
             client = self._idle.pop()[1] if self._idle else self._make()
             try:
                 yield client
             except BaseException:
-                # a call that was cut short may leave its connection taken, for which the next would wait for good
+                # after an interrupted call, the connection may stay in use, and the next call would wait forever
                 await client.aclose()
                 raise
             self._idle.append((time.monotonic(), client))
             await self._close_old()
 
     async def close(self) -> None:
-        """Close what is idle; nothing is under way."""
+        """Close the idle clients. No call is running."""
         while self._idle:
             await self._idle.popleft()[1].aclose()
 

@@ -1,4 +1,4 @@
-"""What a call carries: the bodies as they are, rmqd's records as JSON, or CloudEvents 1.0."""
+"""The content of a call: bodies as they are, rmqd's records as JSON, or CloudEvents 1.0."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rmqd_handlers.record import to_record
 
 Format = Literal["body", "json", "cloudevents", "cloudevents_binary"]
 ONE_BY_ONE: Final = ("body", "cloudevents_binary")
-"""Formats whose fields are headers, so that a call has one message."""
+"""Formats with fields as headers, so that a call has only one message."""
 
-# the printable characters of ASCII that CloudEvents leaves in a header as they are: all but the blank, " and %
+# the printable ASCII characters that CloudEvents leaves unchanged in a header: all except space, " and %
 _PLAIN: Final = "".join(map(chr, range(0x21, 0x7F))).replace('"', "").replace("%", "")
 
 
@@ -34,7 +34,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """How messages become calls."""
+    """Converts messages to calls."""
 
     format: Format
     content_type: str
@@ -42,7 +42,9 @@ class Contents:
     event_type: str
 
     def of_one(self, message: Message) -> Call:
-        """A call with one message. Raises InvalidBodyError where that cannot be, as where the body is not JSON."""
+        """Return a call with one message. Raises InvalidBodyError if this is impossible, for example if the body is not
+        JSON.
+        """
         if self.format == "body":
             return self._call(message, {"Content-Type": self.content_type} | _fields(message))
         if self.format == "cloudevents_binary":
@@ -54,7 +56,7 @@ class Contents:
         return self._call(message, headers, _as_json(self._event(message)))
 
     def of_many(self, messages: Sequence[Message]) -> Call:
-        """A call with all of them, as a JSON array."""
+        """Return a call with all messages, as a JSON array."""
         call_id = hashlib.sha256(" ".join(message.msg_id for message in messages).encode()).hexdigest()[:32]
         if self.format == "json":
             content, kind = _as_json([to_record(message) for message in messages]), "application/json"
@@ -64,12 +66,12 @@ class Contents:
         return Call(call_id, content, {"Content-Type": kind})
 
     def check(self, message: Message) -> None:
-        """Raises InvalidBodyError where the message cannot be one of many."""
+        """Raise InvalidBodyError if the message cannot be part of a JSON array."""
         if self.format == "cloudevents":
             self._event(message)
 
     def _call(self, message: Message, headers: dict[str, str], content: bytes | None = None) -> Call:
-        # the id is a producer's property, and may be any text
+        # the id is a property that the producer may set to any text
         return Call(as_header(message.msg_id), bytes(message.body) if content is None else content, headers)
 
     def _attributes(self, message: Message) -> dict[str, str]:
@@ -101,13 +103,13 @@ class Contents:
 
 
 def is_json(content_type: str) -> bool:
-    """Whether a media type is JSON, parameters aside."""
+    """Return whether a media type is JSON, without its parameters."""
     media_type = content_type.partition(";")[0].strip().lower()
     return media_type == "application/json" or media_type.endswith("+json")
 
 
 def as_header(value: str) -> str:
-    """A text as the value of a header: what is not printable ASCII is percent-encoded, as CloudEvents has it."""
+    """Return a text as a header value: characters other than printable ASCII are percent-encoded, as in CloudEvents."""
     return quote(value, safe=_PLAIN)
 
 

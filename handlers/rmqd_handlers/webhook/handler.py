@@ -1,4 +1,4 @@
-"""The handler `webhook`: calls over connections that are kept, tried again where they fail."""
+"""The handler `webhook`: HTTP calls over kept connections, with retries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import httpx
 
 ANSWER_BYTES: Final = 64 << 10
-"""What is read of an answer; a connection whose answer is longer is not kept."""
+"""How much of a response is read; a connection with a longer response is closed."""
 REASON_CHARACTERS: Final = 500
 MOVED_SECONDS: Final = 30.0
 _NO_BLANKS: Final = re.compile(r"[^\s\x00-\x1f\x7f]+")
@@ -37,25 +37,25 @@ _HEADER_VALUE: Final = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
 
 
 class MovedError(AwayError):
-    """The server refers to another URL, which the options do not name: no further call helps before they do."""
+    """The server refers to another URL. No further call helps until the options name it."""
 
 
 class Webhook:
-    """POSTs messages to an HTTP server, one or many a call; the status of the answer decides what becomes of them."""
+    """POSTs messages to an HTTP server, one or many per call. The status of the response settles them."""
 
     calls_limited_by: ClassVar[str] = "max_connections"
 
     class Options(BaseModel):
         model_config = ConfigDict(extra="forbid", validate_default=True)
 
-        url: str = Field(description="where to POST to: http:// or https://", pattern=r"^https?://[^/]+")
+        url: str = Field(description="the destination: http:// or https://", pattern=r"^https?://[^/]+")
         per_call: Literal["message", "batch"] = Field(
             "message", description="message: a call for each; batch: one for the whole batch, as a JSON array"
         )
         format: Format = Field(
             "body",
             description="body: the body as it is, fields as headers; json: the record that jsonl writes; cloudevents: "
-            "CloudEvents 1.0 in JSON; cloudevents_binary: with its attributes as headers",
+            "CloudEvents 1.0 in JSON; cloudevents_binary: CloudEvents with attributes as headers",
         )
         content_type: str = Field("application/json", description="the media type of the messages' bodies")
         event_type: str = Field("rocketmq.message", description="for CloudEvents: the attribute type", min_length=1)
@@ -65,7 +65,7 @@ class Webhook:
         headers: dict[str, str] = Field(
             default_factory=dict, description="headers of every call, such as Authorization"
         )
-        signing_secret: SecretStr | None = Field(None, description="signs each call by HMAC-SHA256")
+        signing_secret: SecretStr | None = Field(None, description="secret that signs each call with HMAC-SHA256")
         signing: Scheme = Field(
             "standard_webhooks",
             description="standard_webhooks: the headers webhook-id, webhook-timestamp and webhook-signature; "
@@ -73,18 +73,18 @@ class Webhook:
         )
         on_status: dict[Status, Action] = Field(
             default_factory=dict,
-            description="what becomes of the messages by status, such as {409: ack, 4xx: dead_letter}: ack, wait, "
-            "retry (an attempt that counts) or dead_letter; by default 2xx is ack, 400, 406, 410, 413, 415 and 422 are "
-            "dead_letter, all else is wait",
+            description="how to settle messages by status, such as {409: ack, 4xx: dead_letter}: ack, wait, "
+            "retry (a counted attempt) or dead_letter; default: 2xx is ack, 400, 406, 410, 413, 415 and 422 are "
+            "dead_letter, all others are wait",
         )
         timeout: Annotated[DurationSeconds, Field(gt=0)] = Field(
             "10s",  # type: ignore[assignment]
-            description="how long a call may take: to connect, to send the content, and to read the whole answer",
+            description="timeout of a call: to connect, to send the content, and to read the whole response",
         )
         retry_for: DurationSeconds = RETRY_FOR
         on_invalid: OnInvalid = ON_INVALID
         max_connections: Annotated[int, Field(ge=1, le=1000)] = Field(
-            20, description="connections of this process; calls beyond wait for one"
+            20, description="connections of this process; further calls wait for one"
         )
         tls: Tls = Field(default_factory=Tls.usual, description="ca_file, cert_file, key_file, key_password, verify")
         proxy: SecretStr | None = Field(None, description="an HTTP proxy: http://user:password@host:port")
@@ -93,11 +93,13 @@ class Webhook:
         @classmethod
         def _is_url(cls, url: str) -> str:
             if not _NO_BLANKS.fullmatch(url):
-                raise ValueError("a blank or a control character is in it; accepted: without, such as %20 in its place")
+                raise ValueError("the URL contains a space or a control character; expected %20, for example")
             try:
                 _ = urlsplit(url).port
             except ValueError:
-                raise ValueError("its port is none; accepted: http://host:port/path, with a port to 65535") from None
+                raise ValueError(
+                    "the port is not valid; expected http://host:port/path, with a port up to 65535"
+                ) from None
             return url
 
         @field_validator("headers")
@@ -105,11 +107,11 @@ class Webhook:
         def _are_headers(cls, headers: dict[str, str]) -> dict[str, str]:
             for name, value in headers.items():
                 if not _HEADER_NAME.fullmatch(name):
-                    raise ValueError(f"{name!r} is no name of a header; accepted: letters, digits and -, as in X-Shop")
-                if not _HEADER_VALUE.fullmatch(value):  # it is not told: it may be a secret
+                    raise ValueError(f"{name!r} is not a header name; expected letters, digits and -, as in X-Shop")
+                if not _HEADER_VALUE.fullmatch(value):  # not shown, because it may be a secret
                     raise ValueError(
-                        f"the value of {name} cannot be a header's; accepted: printable ASCII in one line, without "
-                        "blanks at its ends"
+                        f"the value of {name} is not a valid header value; expected printable ASCII on one line, "
+                        "without spaces at its ends"
                     )
             return headers
 
@@ -117,7 +119,7 @@ class Webhook:
         def _fit(self) -> Self:
             if self.per_call == "batch" and self.format in ONE_BY_ONE:
                 raise ValueError(
-                    f"format: {self.format} has one message a call; accepted with a batch: json, cloudevents"
+                    f"format: {self.format} has one message per call; expected json or cloudevents for a batch"
                 )
             if self.signing_secret is not None:
                 key_of(self.signing_secret.get_secret_value(), self.signing)
@@ -133,22 +135,22 @@ class Webhook:
         self._connections: Connections
 
     async def start(self) -> None:
-        """Read the certificates now: those that cannot be read fail the start instead of each message."""
+        """Read the certificates now: unreadable ones fail the start instead of each message."""
         import httpx
 
-        logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every call, with its URL
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every call with its URL
         one = self._options
         context = one.tls.context()
 
         def make() -> httpx.AsyncClient:
             return httpx.AsyncClient(
-                # what is packed could become too much when it is unpacked
+                # a compressed response could become too large
                 headers={"User-Agent": "rmqd", "Accept-Encoding": "identity", **one.headers},
                 verify=context,
                 proxy=one.proxy.get_secret_value() if one.proxy is not None else None,
                 limits=httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=IDLE_SECONDS),
-                timeout=None,  # ours is for the whole exchange
-                trust_env=False,  # a proxy is what the options say
+                timeout=None,  # our timeout covers the whole exchange
+                trust_env=False,  # only the options choose a proxy
             )
 
         self._connections = Connections(make, one.max_connections)
@@ -173,11 +175,11 @@ class Webhook:
             except DeadLetter as refused:
                 batch.dead_letter(message, refused.reason)
             except Exception as error:
-                if batch.wait_behind(message) or isinstance(error, Retry):  # the latter is about all calls
+                if batch.wait_behind(message) or isinstance(error, Retry):  # a Retry concerns all calls
                     raise
                 failure = failure or error
             else:
-                batch.ack(message)  # whatever becomes of the others
+                batch.ack(message)  # regardless of the others
         if failure is not None:
             raise failure
 
@@ -195,7 +197,9 @@ class Webhook:
             acknowledge_written(batch)
 
     async def _post(self, batch: Batch, call: Call, until: float) -> None:
-        """Send until the server takes it. Raises DeadLetter; and after the time `until` Retry, Suspend or why not."""
+        """Send until the server accepts the call. Raises DeadLetter; after the time `until`, raises Retry, Suspend or
+        the last error.
+        """
         import httpx
 
         away = (httpx.TransportError, TimeoutError, AwayError)
@@ -208,7 +212,7 @@ class Webhook:
             if error.wait_seconds <= 0:
                 raise
             later: Suspend | Retry = Retry(delay_level(error.wait_seconds))
-            if batch.wait_behind(batch[-1]):  # an orderly group, which has no delay levels; behind the last is nothing
+            if batch.wait_behind(batch[-1]):  # an orderly group has no delay levels; no message follows the last one
                 later = Suspend(error.wait_seconds)
             if not error.is_attempt:
                 mark_waiting(later, error.wait_seconds)
@@ -217,10 +221,10 @@ class Webhook:
     async def _attempt(self, call: Call) -> None:
         rest_seconds = self._not_before - time.monotonic()
         if rest_seconds > 0:
-            raise AwayError("the server asked to be left alone", rest_seconds)
+            raise AwayError("the server asked to wait", rest_seconds)
         async with self._connections.one() as client:
             response, text = await self._exchange(client, call)
-        said = f"the server answered {response.status_code} {response.reason_phrase}: {text}".rstrip(": ")
+        said = f"the server responded {response.status_code} {response.reason_phrase}: {text}".rstrip(": ")
         if response.has_redirect_location:
             said = f"{said}; it refers to {response.headers['Location']}"
         match action_for(response.status_code, self._options.on_status):
@@ -234,7 +238,7 @@ class Webhook:
                 raise AwayError(said, wait_seconds, is_attempt=action == "retry")
 
     async def _exchange(self, client: httpx.AsyncClient, call: Call) -> tuple[httpx.Response, str]:
-        """The answer, and the beginning of its text."""
+        """Return the response, and the start of its text."""
         headers = {"Idempotency-Key": call.id, **call.headers}
         if self._key is not None:
             headers |= signed(self._options.signing, self._key, call.id, call.content)
@@ -249,7 +253,7 @@ class Webhook:
                     if len(answer) > ANSWER_BYTES:
                         break
         except TimeoutError:
-            raise TimeoutError(f"no complete answer within {self._options.timeout:g} s") from None
+            raise TimeoutError(f"no complete response within {self._options.timeout:g} s") from None
         return response, answer[: 4 * REASON_CHARACTERS].decode(errors="replace").strip()[:REASON_CHARACTERS]
 
 

@@ -1,4 +1,4 @@
-"""A keyed hash over what is sent, by which the receiver knows the sender."""
+"""A keyed hash of the content. The receiver verifies the sender with it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ PREFIX: Final = "whsec_"
 
 
 def key_of(secret: str, scheme: Scheme) -> bytes:
-    """The bytes of a secret. Raises ValueError where Standard Webhooks' form is not base64."""
+    """Return the bytes of a secret. Raises ValueError if a Standard Webhooks secret is not base64."""
     if scheme == "standard_webhooks" and secret.startswith(PREFIX):
         try:
             return base64.b64decode(secret.removeprefix(PREFIX), validate=True)
         except ValueError:
-            raise ValueError(f"signing_secret begins with {PREFIX}, and what follows is not base64") from None
+            raise ValueError(f"signing_secret starts with {PREFIX}, but the rest is not valid base64") from None
     return secret.encode()
 
 
 def signed(scheme: Scheme, key: bytes, call_id: str, content: bytes) -> dict[str, str]:
-    """The headers that sign a call, for the time at which it is sent."""
+    """Return the headers that sign a call, with the current time."""
     if scheme == "sha256":
         return {"X-Hub-Signature-256": f"sha256={hmac.new(key, content, hashlib.sha256).hexdigest()}"}
     timestamp = str(int(time.time()))

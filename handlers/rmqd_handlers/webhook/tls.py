@@ -1,4 +1,4 @@
-"""Which server is trusted, and who we are."""
+"""The trusted servers, and the client's certificate."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 
 class Tls(BaseModel):
-    """Keys as those of `client.tls`."""
+    """The same keys as `client.tls`."""
 
     model_config = ConfigDict(extra="forbid")
 
     ca_file: Path | None = Field(None, description="PEM file of the authorities to trust; default: the system's")
     cert_file: Path | None = Field(None, description="PEM file of this client's certificate")
     key_file: Path | None = Field(None, description="PEM file of this client's key")
-    key_password: SecretStr | None = Field(None, description="what key_file is encrypted with")
+    key_password: SecretStr | None = Field(None, description="password of key_file")
     verify: bool = Field(True, description="check the server's certificate and host name")
 
     @classmethod
     def usual(cls) -> Self:
-        """The system's authorities, and no certificate of ours."""
+        """Return the defaults: the system's authorities, and no client certificate."""
         return cls.model_validate({})
 
     @model_validator(mode="after")
@@ -32,7 +32,7 @@ class Tls(BaseModel):
         return self
 
     def context(self) -> ssl.SSLContext:
-        """Raises OSError or ssl.SSLError for files that cannot be used."""
+        """Return the context. Raises OSError or ssl.SSLError for unusable files."""
         context = ssl.create_default_context(cafile=self.ca_file)
         if not self.verify:
             context.check_hostname = False

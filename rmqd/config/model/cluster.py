@@ -1,6 +1,6 @@
-"""One RocketMQ cluster of the configuration: where it is, and how it is connected to."""
+"""One RocketMQ cluster of the configuration: its name servers and connections."""
 
-# No postponed annotations here: pydantic would have to read them all from text, on every start.
+# No postponed annotations here: pydantic would parse all of them from text at every start.
 
 import re
 from typing import Annotated, Final
@@ -13,7 +13,7 @@ from rmqd.config.model.kinds import Duration, Flag, Size, Text
 from rmqd.config.model.section import Section, setting
 
 DEFAULT_CLUSTER: Final = "default"
-"""The name of the cluster at the top level of the configuration, and of the one for groups that name none."""
+"""The name of the cluster at the top level of the configuration, and of the default cluster for groups."""
 
 _HTTP_URL = Text("an http:// or https:// URL", lambda text: not text or text.startswith(("http://", "https://")))
 _SECRET = Text(secret=True)
@@ -28,48 +28,46 @@ class TlsConfig(Section):
     cert_file: Annotated[str, Text()] = setting("", "PEM file of this client's certificate")
     key_file: Annotated[str, Text()] = setting("", "PEM file of this client's key")
     key_password: Annotated[str, _SECRET] = Field(
-        default="", repr=False, description="what key_file is encrypted with, where it is"
+        default="", repr=False, description="password of key_file, if it is encrypted"
     )
     verify: Annotated[bool, Flag()] = setting(True, "check the server's certificate and host name")
     server_name: Annotated[str, Text()] = setting(
-        "", "the name that certificates must be for, where it is not the host in the address"
+        "", "the name in the server's certificate, if it differs from the host in the address"
     )
 
     def options(self) -> TlsOptions:
-        """What the client is told about it."""
+        """Return the client's TLS options."""
         return TlsOptions(
             self.enabled, self.ca_file, self.cert_file, self.key_file, self.verify, self.key_password, self.server_name
         )
 
 
 class ClientConfig(Section):
-    """The one connection set that all groups of a cluster share."""
+    """The connections that all groups of a cluster share."""
 
     instance_name: Annotated[str, Text()] = setting(
-        "DEFAULT", "part of the client id; DEFAULT becomes a name that is unique, in containers too"
+        "DEFAULT", "part of the client id; DEFAULT becomes a unique name, also in containers"
     )
     namespace: Annotated[str, _NAMESPACE] = setting(
         "", "prefix of every topic and group on the brokers, for clusters that several users share"
     )
     namespace_v2: Annotated[str, _NAMESPACE] = setting(
-        "", "sent with every request (`nsd`, `ns`), for servers that tell their users apart by it; it renames nothing"
+        "", "sent with every request (`nsd`, `ns`), for servers that distinguish users by it; it does not change names"
     )
     unit_name: Annotated[str, Text()] = setting("", "appended to the client id and to the address server's URL")
     unit_mode: Annotated[bool, Flag()] = setting(
-        False, "say in heartbeats, messages and retries that they are of a unit, which brokers then keep apart"
+        False, "mark heartbeats, messages and retries as belonging to a unit, which brokers then separate"
     )
     vip_channel_enabled: Annotated[bool, Flag()] = setting(False, "send to the broker's port - 2")
     poll_name_server_interval: Annotated[float, Duration("10ms")] = setting(
         "30s", "a duration: how often routes are refreshed"
     )
     heartbeat_broker_interval: Annotated[float, Duration("10ms", "110s")] = setting(
-        "30s", "a duration, up to 110s (brokers forget a client after 120s): how often brokers hear of the groups"
+        "30s", "a duration, up to 110s (brokers forget a client after 120s): how often heartbeats are sent to brokers"
     )
     access_key: Annotated[str, _SECRET] = Field(default="", repr=False, description="access key of ACL 1.0 or 2.0")
     secret_key: Annotated[str, _SECRET] = Field(default="", repr=False, description="secret key of ACL 1.0 or 2.0")
-    security_token: Annotated[str, _SECRET] = Field(
-        default="", repr=False, description="temporary token beside the keys"
-    )
+    security_token: Annotated[str, _SECRET] = Field(default="", repr=False, description="temporary token for the keys")
     tls: TlsConfig = Field(default_factory=TlsConfig, description="encryption of the connections")
     max_frame_size: Annotated[int, Size("64KiB", "1GiB")] = setting(
         "16MiB", "a size, 64KiB to 1GiB: a larger frame closes its connection"
@@ -83,7 +81,7 @@ class ClusterConfig(Section):
         default=(), validate_default=False, description='name servers: host:port, "host:port;host:port", or a list'
     )
     nameserver_url: Annotated[str, _HTTP_URL] = setting(
-        "", "in place of nameserver: an address server, asked every 2 minutes"
+        "", "instead of nameserver: an address server, polled every 2 minutes"
     )
     client: ClientConfig = Field(
         default_factory=ClientConfig, description="the connections, shared by all groups of the cluster"
@@ -91,11 +89,11 @@ class ClusterConfig(Section):
 
     @property
     def is_named(self) -> bool:
-        """Whether it says where the cluster is."""
+        """Whether name servers are configured."""
         return bool(self.nameserver or self.nameserver_url)
 
     def client_options(self, state_dir: str = "") -> ClientOptions:
-        """What the client is told about the cluster and its connections, and where the ids of clusters are noted."""
+        """Return the client's options for the cluster. `state_dir` is the folder for cluster ids."""
         client = self.client
         return ClientOptions(
             nameservers=self.nameserver,

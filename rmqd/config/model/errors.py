@@ -1,4 +1,4 @@
-"""Turns pydantic's errors into problems that say where the value stands and what is accepted there."""
+"""Converts pydantic's errors to problems with the location of the value and the expected form."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _PLACEHOLDERS = {"groups": "NAME"}
 
 
 MOST_GUESSES: Final = 100
-"""The number of unknown keys for which a similar key is suggested: each suggestion compares all known keys."""
+"""How many unknown keys get a suggestion: each suggestion compares all known keys."""
 
 
 def problems_of(
     error: ValidationError, root: type[BaseModel], places: Places
 ) -> Iterator[tuple[Path, ConfigProblem, bool]]:
-    """For each error of pydantic: the path, the problem, and whether the error is a missing key."""
+    """Yield the path and the problem of each pydantic error, and whether a key is missing."""
     unknown_keys = 0
     for details in error.errors(include_url=False, include_context=False):
         path: Path = tuple(details["loc"])
@@ -53,7 +53,7 @@ def _unknown_key(root: type[BaseModel], path: Path, value: object) -> str:
 
 
 def _java_name(root: type[BaseModel], path: Path, value: object, known: list[str]) -> str | None:
-    """The message for a name of the Java client, with what to write instead; None for another name."""
+    """Return the message for a name of the Java client, with its counterpart here; None for another name."""
     key = str(path[-1])
     word, reason = java_names.word_of(key), java_names.listed(key, java_names.REASONS)
     if word in known:
@@ -72,7 +72,7 @@ def _java_name(root: type[BaseModel], path: Path, value: object, known: list[str
 
 
 def place_of_java_name(root: type[BaseModel], name: str) -> Path | None:
-    """The key that stands for a parameter of the Java client; None if there is none."""
+    """Return the key that corresponds to a parameter of the Java client; None if there is none."""
     key = java_names.listed(name, java_names.KEYS) or java_names.snake_case(name)
     first, *rest = key.split(".")
     section = _places_of_keys(root).get(first)
@@ -80,7 +80,7 @@ def place_of_java_name(root: type[BaseModel], name: str) -> Path | None:
 
 
 def _written(root: type[BaseModel], place: Path, name: str, value: object) -> str:
-    """A value of Java as it is written here; "" for text, which may be a secret, and for what is not accepted."""
+    """Return a Java value in rmqd's notation; "" for text, which may be a secret, and for invalid values."""
     model = model_at(root, place[:-1])
     kind = next(iter(model.model_fields[str(place[-1])].metadata), None) if model is not None else None
     if not isinstance(kind, Choice | Duration | Flag | Size | StrategyName | Whole) or isinstance(value, Substituted):
@@ -99,7 +99,7 @@ def _missing_key(root: type[BaseModel], path: Path) -> str:
     model = model_at(root, path[:-1])
     field = model.model_fields.get(str(path[-1])) if model is not None else None
     accepted = field.description if field is not None and field.description else "a value"
-    return f"missing; accepted: {accepted}"
+    return f"missing; expected {accepted}"
 
 
 def _wrong_value(root: type[BaseModel], path: Path, details: ErrorDetails) -> str:
@@ -108,17 +108,17 @@ def _wrong_value(root: type[BaseModel], path: Path, details: ErrorDetails) -> st
         model = model_at(root, path)
         keys = list(model.model_fields) if model is not None else []
         these = ", ".join(keys) if len(keys) <= _MANY_KEYS else f"{', '.join(_BASIC_KEYS)} and others (rmqd schema)"
-        return f"{shown} is not a mapping; accepted: a mapping with the keys {these}"
+        return f"{shown} is not a mapping; expected a mapping with the keys {these}"
     if kind == "dict_type":
-        return f"{shown} is not a mapping; accepted: a mapping of names to values"
+        return f"{shown} is not a mapping; expected a mapping of names to values"
     if kind == "list_type":
         one = details["input"] if isinstance(details["input"], str) else None
-        return f"{shown} is not a list; accepted: a list, such as {as_list(one)}"
+        return f"{shown} is not a list; expected a list, such as {as_list(one)}"
     return details["msg"]
 
 
 def model_at(root: type[BaseModel], path: Path) -> type[BaseModel] | None:
-    """The model at a path of the configuration; None if there is no model at it."""
+    """Return the model at a path of the configuration; None if there is none."""
     kind: object = root
     for step in path:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -133,7 +133,9 @@ def model_at(root: type[BaseModel], path: Path) -> type[BaseModel] | None:
 
 @functools.cache
 def _places_of_keys(root: type[BaseModel]) -> dict[str, Path]:
-    """For each key, the path of the model that has it; of several the first one in the order of the fields."""
+    """Return, for each key, the path of the model that has it. If there are several, the first in the order of
+    fields.
+    """
     places: dict[str, Path] = {}
     _add_keys(places, root, ())
     return places
@@ -152,7 +154,7 @@ def _add_keys(places: dict[str, Path], model: type[BaseModel], path: Path) -> No
 
 
 def _bare(annotation: Any) -> object:
-    """An annotation without `Annotated` and `| None`."""
+    """Return an annotation without `Annotated` and `| None`."""
     if get_origin(annotation) is Annotated:
         return _bare(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):

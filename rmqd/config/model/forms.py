@@ -1,4 +1,4 @@
-"""The values of the configuration that have a form of their own: addresses, subscriptions, points in time."""
+"""Values with a syntax: addresses, subscriptions, points in time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LITE_FORM: Final = "a list of lite topics, each named once, such as [session-1,
 
 
 def split_host_port(text: str) -> tuple[str, int]:
-    """`host:port` (or `[IPv6]:port`) in two. Raises ValueError for anything else."""
+    """Split `host:port` (or `[IPv6]:port`). Raises ValueError for anything else."""
     match = _HOST_PORT.fullmatch(text)
     if match is None or int(match[2]) > 65535:
         raise ValueError(f"{text!r} is not host:port")
@@ -31,7 +31,7 @@ def split_host_port(text: str) -> tuple[str, int]:
 
 
 def is_host_port(text: str) -> bool:
-    """Whether this is an address to connect to."""
+    """Return whether this is an address to connect to."""
     try:
         return split_host_port(text)[1] > 0
     except ValueError:
@@ -39,7 +39,7 @@ def is_host_port(text: str) -> bool:
 
 
 def is_listen_address(text: str) -> bool:
-    """Whether this is an address to listen on; port 0 takes a free one."""
+    """Return whether this is an address to listen on; port 0 selects a free port."""
     try:
         split_host_port(text)
     except ValueError:
@@ -48,7 +48,7 @@ def is_listen_address(text: str) -> bool:
 
 
 def is_topic(text: str) -> bool:
-    """Whether RocketMQ accepts the text as a topic's name."""
+    """Return whether RocketMQ accepts the text as a topic's name."""
     try:
         check_topic(text)
     except InvalidNameError:
@@ -69,9 +69,9 @@ class NameServerList(ValueKind):
         elif isinstance(value, list):
             addresses = value
         else:
-            raise wrong(f"{show(value)} is no address", self.accepted)
+            raise wrong(f"{show(value)} is not an address", self.accepted)
         if not addresses:
-            raise wrong("no address is given", self.accepted)
+            raise wrong("no address is set", self.accepted)
         for address in addresses:
             if not isinstance(address, str) or not is_host_port(address):
                 shown = value if isinstance(value, Substituted) else address
@@ -95,12 +95,12 @@ class SubscriptionForm(ValueKind):
                 for kind in ("SQL92", "TAG"):
                     if kind in (*value, *value.values()):
                         raise wrong(f"{kind} is Java's name for {word_of(kind)}", _TAG_FORM)
-                raise wrong(f"a mapping of {', '.join(map(repr, value)) or 'nothing'} is no subscription", _TAG_FORM)
+                raise wrong(f"a mapping of {', '.join(map(repr, value)) or 'nothing'} is not a subscription", _TAG_FORM)
             if not isinstance(sql, str) or not sql.strip():
-                raise wrong(f"{show(sql)} is no SQL92 condition", _TAG_FORM)
+                raise wrong(f"{show(sql)} is not an SQL92 condition", _TAG_FORM)
             return Subscription(expression=_without_nul(sql), kind="SQL92")
         if not isinstance(value, str):
-            raise wrong(f"{show(value)} is no tag expression", _TAG_FORM)
+            raise wrong(f"{show(value)} is not a tag expression", _TAG_FORM)
         return Subscription(expression=_checked_tags(value), kind="TAG")
 
     def json_schema(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class SubscriptionForm(ValueKind):
 
 @dataclass(eq=False, repr=False)
 class PointInTime(ValueKind):
-    """A time with its zone, or `@` and Unix milliseconds; gives Unix milliseconds."""
+    """A time with its zone, or `@` and Unix milliseconds. The value is in Unix milliseconds."""
 
     accepted: str = "ISO 8601 with a zone such as 2026-01-01T00:00:00+08:00, or @ and Unix milliseconds"
 
@@ -139,7 +139,7 @@ class PointInTime(ValueKind):
             iso = re.sub("(....)(..)(..)(..)(..)(..)", r"\1-\2-\3T\4:\5:\6", str(value))
             raise wrong(f"{show(value)} is Java's form; write {iso} and its zone", self.accepted)
         if moment is None:
-            raise wrong(f"{show(value)} is no point in time", self.accepted)
+            raise wrong(f"{show(value)} is not a point in time", self.accepted)
         if moment.tzinfo is None:
             raise wrong(f"{show(value)} has no time zone", self.accepted)
         return round(moment.timestamp() * 1000)
@@ -150,10 +150,10 @@ class PointInTime(ValueKind):
 
 def _checked_lite_topics(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
-        raise wrong(f"{show(value)} is no list of lite topics", _LITE_FORM)
+        raise wrong(f"{show(value)} is not a list of lite topics", _LITE_FORM)
     for name in value:
         if not isinstance(name, str):
-            raise wrong(f"{show(name)} is no name of a lite topic", _LITE_FORM)
+            raise wrong(f"{show(name)} is not the name of a lite topic", _LITE_FORM)
         try:
             check_lite_topic(name)
         except InvalidNameError as error:
@@ -164,7 +164,8 @@ def _checked_lite_topics(value: object) -> tuple[str, ...]:
 
 
 def _without_nul(expression: str) -> str:
-    if "\0" in expression:  # no message has one in a tag or a property, and what passes it on may end there
+    # tags and properties of messages never contain it, and other software may cut the text there
+    if "\0" in expression:
         raise wrong(f"{show(expression)} has a NUL character", _TAG_FORM)
     return str(expression)
 
@@ -174,7 +175,7 @@ def _checked_tags(expression: str) -> str:
     if not any(tags):
         raise wrong(f"{show(expression)} names no tag", _TAG_FORM)
     for tag in tags:
-        # RocketMQ would take `a | b` for one tag of five characters, and `*` beside others for a tag of that name.
+        # RocketMQ would read `a | b` as one tag of five characters, and `*` among other tags as a tag of that name.
         if "|" in tag or "&&" in tag or (tag == "*" and len(tags) > 1):
             shown = expression if isinstance(expression, Substituted) else tag
             raise wrong(f"{show(shown)} is not a tag, tags are separated by ||", _TAG_FORM)
@@ -183,7 +184,7 @@ def _checked_tags(expression: str) -> str:
 
 @dataclass(eq=False, repr=False)
 class HookNames(ValueKind):
-    """`all`, `none`, or a list of names; which hooks are installed is looked up only where the group is to run."""
+    """`all`, `none`, or a list of names. They are compared with the installed hooks only when the group should run."""
 
     def check(self, value: object) -> str | tuple[str, ...]:
         if isinstance(value, str) and value in ("all", "none"):
@@ -199,7 +200,7 @@ class HookNames(ValueKind):
 
 @dataclass(eq=False, repr=False)
 class StrategyName(ValueKind):
-    """The name of an allocate strategy; which ones are installed is looked up only where the group is to run."""
+    """The name of an allocate strategy. It is compared with the installed ones only when the group should run."""
 
     built_in: tuple[str, ...]
 
@@ -207,7 +208,7 @@ class StrategyName(ValueKind):
         word = word_of(value)
         if isinstance(value, str) and value and word not in self.built_in:
             return str(value)
-        problem = f"is Java's name for {word}" if word in self.built_in else "is no strategy"
+        problem = f"is Java's name for {word}" if word in self.built_in else "is not a strategy"
         raise wrong(f"{show(value)} {problem}", f"{' | '.join(self.built_in)} | the name of an installed one")
 
     def json_schema(self) -> dict[str, Any]:

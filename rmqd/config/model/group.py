@@ -1,9 +1,9 @@
 """One consumer group of the configuration: RocketMQ's parameters in snake case, with the Java client's defaults.
 
-This is the only place that knows a group's defaults and ranges.
+Only this module knows a group's defaults and ranges.
 """
 
-# No postponed annotations here: pydantic would have to read them all from text, on every start.
+# No postponed annotations here: pydantic would parse all of them from text at every start.
 
 import re
 import time
@@ -37,32 +37,30 @@ ORDER: Final = r"^(keys|sharding_key|property:.+)?$"
 
 
 def is_order(text: str) -> bool:
-    """Whether a text is a value of `order_by`."""
+    """Return whether a text is a value of `order_by`."""
     return re.search(ORDER, text) is not None
 
 
 class HandlerConfig(Section):
-    """Which code handles a group's messages."""
+    """The code that handles a group's messages."""
 
     plugin: Annotated[str, Text("a name of the entry-point group rmqd.handlers, or module:attribute")] = Field(
         description="a name in the entry-point group rmqd.handlers (`rmqd handlers` lists them), or module:attribute"
     )
     options: dict[str, Any] = Field(
-        default_factory=dict, description="given to the handler; validated by its own Options model where it has one"
+        default_factory=dict, description="passed to the handler; validated by its Options model, if it has one"
     )
     concurrency: Annotated[int | Literal["auto"], Whole(1, 1000, word="auto")] = setting(
-        20, "batches handled at once in this process, 1 to 1000; auto: as many as the handler takes no longer for"
+        20, "batches handled at once in this process, 1 to 1000; auto: as many as possible without slower calls"
     )
-    max_concurrency: Annotated[int, Whole(1, 1000)] = setting(
-        256, "the most that concurrency: auto may become, 1 to 1000"
-    )
+    max_concurrency: Annotated[int, Whole(1, 1000)] = setting(256, "the limit of concurrency: auto, 1 to 1000")
     processes: Annotated[int, Whole(0, 256)] = setting(
         0,
-        "above 0: calls run in so many worker processes, each with one batch at a time, in place of concurrency; for "
-        "work that takes CPU time",
+        "above 0: calls run in this number of worker processes, each with one batch at a time, instead of concurrency; "
+        "for CPU-bound work",
     )
     process_memory: Annotated[int, Size("32MiB", "1048576MiB", unlimited=True)] = setting(
-        -1, "what one of these processes may take: a size, 32MiB to 1TiB (Linux); -1: no limit"
+        -1, "memory limit of each of these processes: a size, 32MiB to 1TiB (Linux); -1: no limit"
     )
     middleware: list[Annotated[str, Text("module:attribute")]] = Field(
         default_factory=list,
@@ -71,17 +69,17 @@ class HandlerConfig(Section):
 
     @property
     def most_calls(self) -> int:
-        """How many batches may be handled at once."""
+        """The maximum number of batches handled at once."""
         return self.max_concurrency if self.concurrency == "auto" else self.concurrency
 
 
 class OffsetStoreConfig(Section):
-    """Where a group's offsets are: `broker`, or a store of the group's own."""
+    """The place of a group's offsets: `broker`, or the group's own store."""
 
     plugin: Annotated[str, Text("a name of the entry-point group rmqd.offset_stores, or module:attribute")] = setting(
         BROKER, "a name in the entry-point group rmqd.offset_stores, or module:attribute"
     )
-    options: dict[str, Any] = Field(default_factory=dict, description="given to the store; validated by its own model")
+    options: dict[str, Any] = Field(default_factory=dict, description="passed to the store; validated by its model")
 
     @model_validator(mode="before")
     @classmethod
@@ -96,7 +94,7 @@ class _OrBroker:
 
 
 class AllocatedQueue(Section):
-    """A queue that `allocate_strategy: by_config` gives to this process."""
+    """A queue that `allocate_strategy: by_config` assigns to this process."""
 
     topic: Annotated[str, Text()]
     broker_name: Annotated[str, Text()]
@@ -106,13 +104,11 @@ class AllocatedQueue(Section):
 class GroupConfig(Section):
     """One consumer group."""
 
-    # Rules check that subscriptions are given: pydantic's own check would hide the other problems of the group.
+    # Rules check that subscriptions are set: pydantic's own check would hide the group's other problems.
     model_config = ConfigDict(json_schema_extra={"required": ["subscriptions"]})
 
     _places: Places = PrivateAttr(default_factory=lambda: Places("the configuration"))
-    cluster: Annotated[str, Text()] = setting(
-        "", "the cluster that the group is on, of those in clusters; empty: the default one"
-    )
+    cluster: Annotated[str, Text()] = setting("", "the group's cluster, a name in clusters; empty: the default cluster")
     engine: Annotated[Literal["local", "spark"], Choice(("local", "spark"))] = setting(
         "local", "local: asyncio, in the daemon; spark: Structured Streaming through PySpark"
     )
@@ -120,20 +116,20 @@ class GroupConfig(Section):
         "clustering", "clustering: the members share the queues; broadcasting: each member gets every message"
     )
     consume_mode: Annotated[ConsumeMode, Choice(("concurrently", "orderly", "pop"))] = setting(
-        "concurrently", "concurrently: batches of a queue side by side; orderly: one after the other; pop: by POP"
+        "concurrently", "concurrently: several batches of a queue at once; orderly: one after the other; pop: with POP"
     )
     order_by: Annotated[str, Text('keys, sharding_key, property:NAME, or ""', is_order, pattern=ORDER)] = setting(
-        "", "one at a time and in order for each value of keys | sharding_key | property:NAME, others side by side"
+        "", "messages with the same keys | sharding_key | property:NAME are handled one at a time and in order"
     )
     subscriptions: dict[str, Annotated[Subscription, SubscriptionForm()]] = Field(
         default_factory=dict,
         description='by topic: a tag expression such as "paid || refunded", "*" for all, {sql: "amount > 100"}, or '
-        "{lite_topics: [names]} of a topic with lite topics",
+        "{lite_topics: [names]} for a topic with lite topics",
     )
     consume_from_where: Annotated[ConsumeFromWhere, Choice(("last_offset", "first_offset", "timestamp"))] = setting(
         "last_offset",
-        "where a new group starts; a queue, a broker or a topic that comes to a known group later starts at its first "
-        "message",
+        "start position of a new group; a queue, broker or topic that is added to an existing group starts at its "
+        "first message",
     )
     consume_timestamp: Annotated[int | None, PointInTime()] = Field(
         default=None,
@@ -148,7 +144,7 @@ class GroupConfig(Section):
     )
     allocate_queues: list[AllocatedQueue] = Field(
         default_factory=list,
-        description="the queues of this process, those of %RETRY%group too, for allocate_strategy: by_config",
+        description="the queues of this process, including queues of %RETRY%group, for allocate_strategy: by_config",
     )
     machine_rooms: list[Annotated[str, Text()]] = Field(
         default_factory=list,
@@ -157,18 +153,18 @@ class GroupConfig(Section):
     )
     handler: HandlerConfig | None = Field(default=None, description="the code that handles the messages")
     hooks: Annotated[HooksWanted, HookNames()] = setting(
-        "all", "which of the installed hooks the group has, for every batch and as filters: all | none | [NAME, ...]"
+        "all", "the installed hooks that the group uses, for every batch and as filters: all | none | [NAME, ...]"
     )
     offset_store: Annotated[OffsetStoreConfig, _OrBroker()] = Field(
         default_factory=OffsetStoreConfig,
-        description="where the offsets are: broker, or {plugin: NAME, options: {...}}, in whose transactions the "
-        "handler may write",
+        description="where offsets are stored: broker, or {plugin: NAME, options: {...}}, in transactions that the "
+        "handler may use",
     )
     consume_message_batch_max_size: Annotated[int, Whole(1, 1024)] = setting(
-        1, "messages in a batch at most, 1 to 1024"
+        1, "maximum number of messages in a batch, 1 to 1024"
     )
     consume_message_batch_max_wait: Annotated[float, Duration("0s", "5m")] = setting(
-        "0s", "a duration, 0s to 5m: how long the oldest message waits for a full batch; 0s: batches are what is there"
+        "0s", "a duration, 0s to 5m: how long the oldest message waits for a full batch; 0s: it does not wait"
     )
     consume_timeout: Annotated[float, Duration("1ms")] = setting(
         "15m",
@@ -177,43 +173,43 @@ class GroupConfig(Section):
     )
     max_reconsume_times: Annotated[int, Whole(0, 2**31 - 1, also=(-1,), meaning="for Java's default")] = setting(
         -1,
-        "N: N+1 attempts, then the dead letters; -1: 16 in concurrent and pop groups, no limit in orderly ones and "
+        "N: N+1 attempts, then the dead letters; -1: 16 in concurrent and pop groups, no limit in orderly groups and "
         "with order_by",
     )
     auto_commit: Annotated[bool, Flag()] = setting(
         True, "orderly groups: commit when the handler returns; false: batch.commit() and batch.rollback() decide"
     )
     delay_level_when_next_consume: Annotated[int, Whole(-1)] = setting(
-        0, "delay level of a retry; 0: the broker decides (3 + times); -1: straight to the dead letters"
+        0, "delay level of a retry; 0: the broker decides (3 + times); -1: directly to the dead letters"
     )
     retry: RetryConfig = Field(
         default_factory=RetryConfig,
-        description="a handler that failed is called again in its slot, before the broker is asked for a retry",
+        description="retries in place: the handler is called again in its slot, before the message is sent back",
     )
     dead_letter: DeadLetterConfig = Field(
-        default_factory=DeadLetterConfig, description="failures that are dead letters at once, and not retried"
+        default_factory=DeadLetterConfig, description="failures that are dead-lettered at once, and not retried"
     )
     circuit_breaker: CircuitBreakerConfig = Field(
         default_factory=CircuitBreakerConfig,
-        description="the handler is not called for a while when too many calls fail; off without consecutive or ratio",
+        description="stops calling the handler for a while when too many calls fail; off without consecutive or ratio",
     )
     deduplicate: DeduplicateConfig | None = Field(
         default=None,
-        description="a message that comes again is not handled again; absent: it is",
+        description="a redelivered message is not handled again; absent: it is",
     )
     suspend_current_queue_time: Annotated[float, Duration("10ms", "30s")] = setting(
         "1s",
-        "a duration, 10ms to 30s: how long an orderly queue, or a value of order_by, rests before it repeats a failure",
+        "a duration, 10ms to 30s: how long an orderly queue, or a value of order_by, is suspended before a retry",
     )
-    pull_batch_size: Annotated[int, Whole(1, 1024)] = setting(32, "messages asked for in one pull, 1 to 1024")
+    pull_batch_size: Annotated[int, Whole(1, 1024)] = setting(32, "messages requested in one pull, 1 to 1024")
     pull_interval: Annotated[float, Duration("0s", "65535ms")] = setting(
-        "0s", "a duration, 0s to 65535ms: pause after each pull of a queue that found messages"
+        "0s", "a duration, 0s to 65535ms: delay after each pull that returned messages"
     )
     pull_threshold_for_queue: Annotated[int, Whole(1, 65535)] = setting(
-        1000, "cached messages of a queue above which it is not pulled, 1 to 65535"
+        1000, "a queue with more cached messages than this is not pulled, 1 to 65535"
     )
     pull_threshold_size_for_queue: Annotated[int, Size("1MiB", "1024MiB")] = setting(
-        "100MiB", "cached bytes of a queue above which it is not pulled: a size, 1MiB to 1GiB"
+        "100MiB", "a queue with more cached bytes than this is not pulled: a size, 1MiB to 1GiB"
     )
     pull_threshold_for_topic: Annotated[int, Whole(1, 6_553_500, also=(-1,), meaning="for no limit")] = setting(
         -1, "cached messages of a topic, shared by its queues in this process, 1 to 6553500; -1: no limit"
@@ -223,8 +219,8 @@ class GroupConfig(Section):
     )
     consume_concurrently_max_span: Annotated[int, Whole(1, 65535)] = setting(
         2000,
-        "distance between the lowest and highest cached offset, and number of handled messages behind an unfinished "
-        "one, above which a queue is not pulled, 1 to 65535",
+        "maximum distance between the lowest and highest cached offset, and maximum number of handled messages "
+        "after an unfinished one; beyond it a queue is not pulled, 1 to 65535",
     )
     persist_consumer_offset_interval: Annotated[float, Duration("10ms")] = setting(
         "5s", "a duration: how often offsets are committed to the broker"
@@ -233,53 +229,55 @@ class GroupConfig(Section):
         "30s", "a duration: how long a stop waits for the batches that are being handled"
     )
     queue_handover_timeout: Annotated[float, Duration("0s")] = setting(
-        "5s", "a duration: how long a new owner of a queue waits for the old one to finish and commit"
+        "5s", "a duration: how long a new owner of a queue waits for the previous one to finish and commit"
     )
     pull_rate_limit: Annotated[int, Whole(0)] = setting(
-        0, "messages per second at most; 0: no limit; changeable while the group runs"
+        0, "maximum messages per second; 0: no limit; changeable while the group runs"
     )
     max_body_size: Annotated[int, Size("1KiB", "1024MiB")] = setting(
-        "16MiB", "decompressed bytes of a body above which its message is corrupt: a size, 1KiB to 1GiB"
+        "16MiB", "limit of a decompressed body; a message with a larger body is corrupt: a size, 1KiB to 1GiB"
     )
     pop_invisible_time: Annotated[float, Duration("5s", "300s")] = setting(
         "60s", "a duration, 5s to 5m: how long a popped message is hidden from others (consume_mode: pop)"
     )
-    pop_batch_nums: Annotated[int, Whole(1, 32)] = setting(32, "messages of one pop, 1 to 32 (consume_mode: pop)")
+    pop_batch_nums: Annotated[int, Whole(1, 32)] = setting(
+        32, "messages requested in one pop, 1 to 32 (consume_mode: pop)"
+    )
     pop_threshold_for_queue: Annotated[int, Whole(1)] = setting(
-        96, "unacknowledged messages of a queue above which it is not popped (consume_mode: pop)"
+        96, "a queue with more unacknowledged messages than this is not popped (consume_mode: pop)"
     )
     enable_trace: Annotated[bool, Flag()] = setting(
-        False, "send message trace: records of what handlers got and how that ended, for mqadmin and dashboards"
+        False, "send message trace: records of handler calls and their results, for mqadmin and dashboards"
     )
     trace_topic: Annotated[str, Text("a topic's name", is_topic)] = setting(
-        TRACE_TOPIC, "where message trace goes; brokers with traceTopicEnable have the default"
+        TRACE_TOPIC, "the topic of message trace; brokers with traceTopicEnable have the default"
     )
     trace_msg_batch_num: Annotated[int, Whole(1, MOST_TRACE_CALLS)] = setting(
-        10, "handler calls that one trace message is about at most, 1 to 20"
+        10, "maximum number of handler calls in one trace message, 1 to 20"
     )
     spark: SparkConfig | None = Field(default=None, description="settings of engine: spark")
     pipeline: PipelineConfig | None = Field(
-        default=None, description="a function over DataFrames, in place of handler (engine: spark)"
+        default=None, description="a function of DataFrames, instead of handler (engine: spark)"
     )
-    sink: SinkConfig | None = Field(default=None, description="where the rows of the pipeline go (engine: spark)")
+    sink: SinkConfig | None = Field(default=None, description="the destination of the pipeline's rows (engine: spark)")
     on_corrupt_message: Annotated[OnCorruptMessage, Choice(("stop", "dead_letter", "skip"))] = setting(
         "stop", "a message that cannot be decoded: stop the queue before it, dead-letter it, or skip it"
     )
     on_offset_illegal: Annotated[OnOffsetIllegal, Choice(("correct", "stop"))] = setting(
-        "correct", "correct: go on where the broker says, logged and counted, as Java; stop: hold the queue"
+        "correct", "correct: continue at the broker's offset, logged and counted, as in Java; stop: hold the queue"
     )
 
     def remember_places(self, places: Places) -> None:
-        """Remember the places of this group's keys. They have no part in equality and `repr`."""
+        """Store the places of this group's keys. They are not part of equality and `repr`."""
         self._places = places
 
     def problem(self, name: str, path: Path, message: str, *, at_key: bool = False) -> ConfigProblem:
-        """A problem with the value at a path of this group, or with its key. `name` is the group's own key."""
+        """Return a problem with the value at a path of this group, or with its key. `name` is the group's key."""
         whole = ("groups", name, *path)
         return ConfigProblem((self._places.of_key if at_key else self._places.of)(whole), whole, message)
 
     def consume_timestamp_ms(self) -> int | None:
-        """Where the group starts, in Unix milliseconds; None unless `consume_from_where` is `timestamp`."""
+        """Return the group's start time in Unix milliseconds; None unless `consume_from_where` is `timestamp`."""
         if self.consume_from_where != "timestamp":
             return None
         if self.consume_timestamp is not None:

@@ -1,7 +1,7 @@
-"""Names of the Java client and of its Spring starter, with their counterparts in rmqd.
+"""Names of the Java client and its Spring starter, with their counterparts in rmqd.
 
-docs/migrating.md explains the same names in more detail, and a test compares the two. If a parameter is not listed
-here, its key is its name in snake case.
+docs/migrating.md explains the same names in more detail, and a test compares the two. The key of any other parameter is
+its name in snake case.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _CONSTANTS: Final = {
     "orderly": "ORDERLY MessageListenerOrderly",
     "pop": "POP",
     "last_offset": "CONSUME_FROM_LAST_OFFSET CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST "
-    "CONSUME_FROM_MIN_OFFSET CONSUME_FROM_MAX_OFFSET",  # Java treats its three obsolete values like the first
+    "CONSUME_FROM_MIN_OFFSET CONSUME_FROM_MAX_OFFSET",  # Java treats its three obsolete values like the first one
     "first_offset": "CONSUME_FROM_FIRST_OFFSET",
     "timestamp": "CONSUME_FROM_TIMESTAMP",
     "averagely": "AllocateMessageQueueAveragely",

@@ -1,7 +1,7 @@
-"""The kinds of value that the configuration has. Each checks a value, and its errors say what is accepted.
+"""The kinds of value in the configuration. Each kind checks a value, and its errors give the expected form.
 
-The models name them in `Annotated[...]`. Pydantic's own checks are not used: they are lax about types (`"5"` for 5, 1
-for true), and their messages name types and units that no user wrote.
+The models use them in `Annotated[...]`. Pydantic's own checks are not used: they are lax about types (`"5"` for 5, 1
+for true), and their messages mention types and units that users do not know.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _BARE_WORD: Final = re.compile(r"[\w.-]+")
 
 
 class Substituted(str):
-    """Text from a `${...}`. It may stand for a number or a truth value. It may be a secret, so no error shows it."""
+    """Text from a `${...}`. It may stand for a number or a flag. It may be a secret, so errors do not show it."""
 
     __slots__ = ()
 
 
 def wrong(what: str, accepted: str) -> PydanticCustomError:
-    """An error with what is wrong about a value, and what is accepted."""
-    return PydanticCustomError("rmqd", "{text}", {"text": f"{what}; accepted: {accepted}"})
+    """Return an error with the problem of a value, and the expected form."""
+    return PydanticCustomError("rmqd", "{text}", {"text": f"{what}; expected {accepted}"})
 
 
 def show(value: object) -> str:
-    """A value as error messages show it."""
+    """Return a value as error messages show it."""
     if isinstance(value, Substituted):
-        return "what was substituted"
+        return "the substituted value"
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:
@@ -57,23 +57,24 @@ def show(value: object) -> str:
 
 
 def as_list(value: object) -> str:
-    """How a list is written, for who gave one value in its place: with that value, if it is a bare word and no secret.
+    """Return how to write a list, for a user who wrote one value instead: with that value, if it is a bare word and no
+    secret.
 
-    A text with spaces may have been meant as several, such as the words of a command.
+    A text with spaces may stand for several items, such as the words of a command.
     """
     given = None if isinstance(value, Substituted | bool) or not isinstance(value, str | int) else str(value)
     return f"[{given}]" if given is not None and _BARE_WORD.fullmatch(given) else "[a, b]"
 
 
 class ValueKind:
-    """A check that is also a JSON Schema; the subclasses are the kinds of value."""
+    """A check with a JSON Schema. The subclasses are the kinds of value."""
 
     def check(self, value: object) -> object:
-        """The value to use. Raises PydanticCustomError where it is not accepted."""
+        """Return the value to use. Raises PydanticCustomError if it is invalid."""
         raise NotImplementedError
 
     def json_schema(self) -> dict[str, Any]:
-        """The JSON Schema by which an editor checks the value."""
+        """Return the JSON Schema, which editors use to check the value."""
         raise NotImplementedError
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
@@ -87,9 +88,9 @@ class ValueKind:
 
 @dataclass(eq=False, repr=False)
 class Whole(ValueKind):
-    """A whole number in a range; `also` are values outside of it with a meaning of their own, such as -1 for none.
+    """A whole number in a range. `also` are values outside the range with a special meaning, such as -1 for none.
 
-    `word` is a text that is accepted in place of a number.
+    `word` is a text that is allowed instead of a number.
     """
 
     minimum: int
@@ -167,7 +168,7 @@ class Flag(ValueKind):
 
 @dataclass(eq=False, repr=False)
 class Text(ValueKind):
-    """Text; `rule` may limit it."""
+    """Text. `rule` may restrict it."""
 
     accepted: str = "text"
     rule: Callable[[str], bool] | None = None
@@ -177,13 +178,14 @@ class Text(ValueKind):
     def check(self, value: object) -> str:
         shown = "the value" if self.secret else show(value)
         if not isinstance(value, str):
-            # Numbers are not accepted as text: 0123 and 1e3 would change on the way.
+            # Numbers are not accepted as text, because YAML would change 0123 and 1e3.
             quote = ", in quotes" if isinstance(value, int | float) else ""
             raise wrong(f"{shown} is not text", f"{self.accepted}{quote}")
         if "\0" in value:
-            raise wrong(f"{shown} has a NUL character", self.accepted)  # no file, host or topic has one in its name
+            # names of files, hosts and topics never contain it
+            raise wrong(f"{shown} has a NUL character", self.accepted)
         if self.rule is not None and not self.rule(value):
-            raise wrong(f"{shown} is not accepted", self.accepted)
+            raise wrong(f"{shown} is not valid", self.accepted)
         return str(value)
 
     def json_schema(self) -> dict[str, Any]:
@@ -209,7 +211,7 @@ class Choice(ValueKind):
 
 @dataclass(eq=False, repr=False)
 class Duration(ValueKind):
-    """A duration in seconds. The value and the limits are written with a unit."""
+    """A duration in seconds. The value and the limits have a unit."""
 
     minimum: str
     maximum: str = ""
@@ -235,7 +237,7 @@ class Duration(ValueKind):
 
 @dataclass(eq=False, repr=False)
 class Size(ValueKind):
-    """A size in bytes. The value and the limits are written with a unit; `unlimited` also allows -1."""
+    """A size in bytes. The value and the limits have a unit; `unlimited` also allows -1."""
 
     minimum: str
     maximum: str
@@ -262,11 +264,9 @@ class Size(ValueKind):
 
 
 def or_substituted(*choices: dict[str, Any]) -> dict[str, Any]:
-    """The JSON Schema of a value that may also be written as `${...}`."""
+    """Return the JSON Schema of a value that may also be written as `${...}`."""
     return {"anyOf": [*choices, {"type": "string", "pattern": r"\$\{.+\}"}]}
 
 
 def _quantity_error(value: object, error: ValueError) -> str:
-    return (
-        f"{show(value)} is not accepted" if isinstance(value, Substituted | bool | dict | list | None) else str(error)
-    )
+    return f"{show(value)} is not valid" if isinstance(value, Substituted | bool | dict | list | None) else str(error)

@@ -1,9 +1,9 @@
-"""The configuration as a whole: what `rmqd.yaml` may hold, its defaults and its ranges.
+"""The whole configuration: the keys of `rmqd.yaml`, their defaults and ranges.
 
-Reading files, `${...}` and `--set`, and the errors with their lines, is the part of `rmqd.config.reading`.
+`rmqd.config.reading` reads the files, `${...}` and `--set`, and adds line numbers to errors.
 """
 
-# No postponed annotations here: pydantic would have to read them all from text, on every start.
+# No postponed annotations here: pydantic would parse all of them from text at every start.
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -36,38 +36,38 @@ class HttpConfig(Section):
     """Metrics, health, and the API of the running daemon."""
 
     listen: Annotated[str, _LISTEN] = setting(
-        "127.0.0.1:9464", "host:port; port 0 takes a free one. Its default is $RMQD_HTTP_LISTEN where that is set"
+        "127.0.0.1:9464", "host:port; port 0 selects a free port. The default is $RMQD_HTTP_LISTEN if that is set"
     )
     token: Annotated[str, _SECRET] = Field(
         default="",
         repr=False,
-        description="asked for by what changes something; without one only this machine may change",
+        description="required for requests that change something; without a token only this machine may make changes",
     )
-    token_file: Annotated[str, Text()] = setting("", "file that holds the token, in place of token")
+    token_file: Annotated[str, Text()] = setting("", "file with the token, instead of token")
     allowed_hosts: list[Annotated[str, Text()]] = Field(
-        default_factory=list, description="names besides its own addresses under which the page and API answer"
+        default_factory=list, description="additional host names for the page and the API"
     )
 
     def read_token(self) -> str:
-        """The token, from its file where one is named; "" for none. Raises OSError and UnicodeDecodeError."""
+        """Return the token, from its file if one is set; "" for none. Raises OSError or UnicodeDecodeError."""
         if self.token_file:
             return read_small_file(Path(self.token_file)).decode("utf-8").strip()
         return self.token
 
 
 class TracingConfig(Section):
-    """Tracing beyond RocketMQ's own message trace, which groups ask for."""
+    """Tracing, in addition to RocketMQ's message trace, which groups enable."""
 
     opentelemetry: Annotated[bool, Flag()] = setting(
-        False, "a span for every handler call, sent as the OTEL_* environment variables say; takes `rmqd[otel]`"
+        False, "a span for every handler call, exported as the OTEL_* environment variables specify; needs `rmqd[otel]`"
     )
 
 
 class LogConfig(Section):
-    """What is logged, and how it looks."""
+    """The level and format of the log."""
 
     level: Annotated[Literal["debug", "info", "warning", "error"], Choice(("debug", "info", "warning", "error"))] = (
-        setting("info", "the least important events that are logged")
+        setting("info", "the lowest level that is logged")
     )
     format: Annotated[Literal["auto", "console", "json"], Choice(("auto", "console", "json"))] = setting(
         "auto", "auto: console on a terminal, JSON otherwise"
@@ -75,15 +75,15 @@ class LogConfig(Section):
 
 
 class RootConfig(ClusterConfig):
-    """The configuration of rmqd. Cluster settings at its top level are those of the cluster `default`."""
+    """The configuration of rmqd. Cluster settings at the top level belong to the cluster `default`."""
 
     clusters: dict[str, ClusterConfig] = Field(
         default_factory=dict,
-        description="more clusters by name; groups name theirs, or are on `default`: the one at the top level, the one "
-        "here that is called so, or the only one",
+        description="more clusters by name; a group without one uses `default`: the cluster at the top level, the one "
+        "with this name here, or the only one",
     )
     http: HttpConfig = Field(default_factory=HttpConfig, description="metrics, health and API")
-    tracing: TracingConfig = Field(default_factory=TracingConfig, description="spans of what handlers do")
+    tracing: TracingConfig = Field(default_factory=TracingConfig, description="spans of handler calls")
     log: LogConfig = Field(default_factory=LogConfig, description="logging")
     state_dir: Annotated[str, Text("a folder", bool)] = setting(
         "/var/lib/rmqd", "folder of broadcasting offsets, backups and local state"
@@ -92,25 +92,25 @@ class RootConfig(ClusterConfig):
 
     @property
     def known_clusters(self) -> dict[str, ClusterConfig]:
-        """Every cluster by its name, the one at the top level first."""
+        """All clusters by name, the cluster at the top level first."""
         if self.clusters and not self.is_named:
             return self.clusters
         return {DEFAULT_CLUSTER: self, **self.clusters}
 
     @property
     def default_cluster(self) -> str | None:
-        """The cluster of groups and commands that name none; None if there are several, and each has to name one."""
+        """The cluster of groups and commands without a cluster; None if there are several, and each must name one."""
         known = self.known_clusters
         if DEFAULT_CLUSTER in known:
             return DEFAULT_CLUSTER
         return next(iter(known)) if len(known) == 1 else None
 
     def cluster_name(self, group: str) -> str:
-        """The name of a group's cluster."""
+        """Return the name of a group's cluster."""
         return self.groups[group].cluster or self.default_cluster or DEFAULT_CLUSTER
 
     def cluster_of(self, group: str) -> ClusterConfig:
-        """The cluster that a group is on. It exists: the rules refuse an unknown name."""
+        """Return the cluster of a group. It exists, because the rules refuse an unknown name."""
         return self.known_clusters.get(self.cluster_name(group), self)
 
     @property
@@ -120,17 +120,19 @@ class RootConfig(ClusterConfig):
         return tuple(dict.fromkeys(namespace for namespace in named if namespace))
 
     def state_of(self, group: str) -> str:
-        """The folder of a group's local state. Each cluster has its own: offsets mean nothing on another cluster."""
+        """Return the folder of a group's local state. Each cluster has its own, because offsets belong to one
+        cluster.
+        """
         return self.state_of_cluster(self.cluster_name(group))
 
     def state_of_cluster(self, cluster: str) -> str:
-        """The folder of local state about one cluster."""
+        """Return the folder of local state for one cluster."""
         return self.state_dir if cluster == DEFAULT_CLUSTER else f"{self.state_dir}/clusters/{cluster}"
 
     def of_group(self, name: str, settings: GroupConfig | None = None) -> Self:
-        """The part of the configuration that one group needs, for a process of its own.
+        """Return the part of the configuration that one group needs, for a separate process.
 
-        It has no other group and no other cluster, so that their keys are not sent there.
+        It contains no other group or cluster, so that their keys are not sent to that process.
         """
         cluster = self.cluster_name(name)
         update: dict[str, Any] = {"groups": {name: settings or self.groups[name]}, "clusters": {}}

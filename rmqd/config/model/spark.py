@@ -1,6 +1,6 @@
-"""What a group with `engine: spark` has beside or in place of its handler: where it runs, pipelines, sinks."""
+"""Additional settings of a group with `engine: spark`: master and checkpoint, pipelines, sinks."""
 
-# No postponed annotations here: pydantic would have to read them all from text, on every start.
+# No postponed annotations here: pydantic would parse all of them from text at every start.
 
 from typing import Annotated, Any, Literal
 
@@ -30,7 +30,7 @@ class SparkConfig(Section):
     """How a group runs on `engine: spark`."""
 
     master: Annotated[str, Text()] = setting(
-        "local[*,4]", "Spark master URL; local[N,4] is N tasks at once, each tried four times as on a cluster"
+        "local[*,4]", "Spark master URL; local[N,4] runs N tasks at once, each with four attempts as on a cluster"
     )
     conf: dict[str, Any] = Field(default_factory=dict, description="Spark properties")
     checkpoint: Annotated[str, Text()] = setting(
@@ -38,28 +38,28 @@ class SparkConfig(Section):
     )
     trigger: Annotated[str, Text("a duration, available_now, or nothing", _is_trigger)] = setting(
         "",
-        "when a micro-batch starts: so often (a duration), or empty: when the one before is done; "
-        "available_now: handle what is there, and end",
+        "when a micro-batch starts: a duration, or empty: when the previous one ends; "
+        "available_now: handle all stored messages, and end",
     )
     options: dict[str, Any] = Field(
         default_factory=dict, description="options of the source rocketmq, such as minPartitions; docs/spark.md"
     )
-    max_offsets_per_trigger: Annotated[int, Whole(0)] = setting(0, "messages per micro-batch at most; 0: no limit")
+    max_offsets_per_trigger: Annotated[int, Whole(0)] = setting(0, "maximum messages per micro-batch; 0: no limit")
 
 
 class PipelineConfig(Section):
-    """Which function over DataFrames a group runs in place of a handler."""
+    """The function of DataFrames that a group runs instead of a handler."""
 
     plugin: Annotated[str, Text("a name of the entry-point group rmqd.pipelines, or module:attribute")] = Field(
         description="a name in the entry-point group rmqd.pipelines, or module:attribute"
     )
     options: dict[str, Any] = Field(
-        default_factory=dict, description="given to the pipeline; validated by its own Options model where it has one"
+        default_factory=dict, description="passed to the pipeline; validated by its Options model, if it has one"
     )
 
 
 class SinkConfig(Section):
-    """Where the rows of a pipeline go."""
+    """The destination of a pipeline's rows."""
 
     format: Annotated[SinkFormat, Choice(("rocketmq", "parquet", "postgresql", "delta", "jdbc", "foreach_batch"))] = (
         Field(
@@ -76,35 +76,36 @@ class SinkConfig(Section):
         "", "format foreach_batch: module:attribute of (frame, batch_id) or (frame, batch_id, options)"
     )
     staging: Annotated[str, Text()] = setting(
-        "", "format parquet: where batches are written first, on the file system of path; empty: .NAME.rmqd beside it"
+        "",
+        "format parquet: where batches are written first, on the file system of path; empty: .NAME.rmqd next to it",
     )
     url: Annotated[str, Text()] = setting("", "format postgresql: the database, such as postgresql://db.example/shop")
-    table: Annotated[str, Text()] = setting("", "format postgresql: a table that is there, as SQL writes it")
+    table: Annotated[str, Text()] = setting("", "format postgresql: an existing table, as written in SQL")
     keys: list[Annotated[str, Text()]] = Field(
         default_factory=list,
-        description="format postgresql or delta: unique columns: a row replaces that of its key; none: rows are added",
+        description="format postgresql or delta: unique columns; a row replaces the row with its key; empty: no key",
     )
     order_by: list[Annotated[str, Text()]] = Field(
         default_factory=list,
-        description="format postgresql or delta: columns by which the last of several rows of a key is known",
+        description="format postgresql or delta: columns that determine the last of several rows with one key",
     )
     delete_column: Annotated[str, Text()] = setting(
         "",
-        "format postgresql: a boolean column of the rows, not of the table: true deletes the row of the key; "
-        "beside keys and order_by",
+        "format postgresql: a boolean column of the rows, not of the table: true deletes the row with the key; "
+        "needs keys and order_by",
     )
     bad_rows: Annotated[BadRows, Choice(("fail", "leave_out"))] = setting(
         "fail",
         "rows that the sink refuses: fail ends the query with the first one's topic, queue and offset; leave_out "
-        "(postgresql, rocketmq) goes on without them",
+        "(postgresql, rocketmq) continues without them",
     )
     batch_column: Annotated[str, Text()] = setting(
-        "", "format jdbc: a text column that says which batch a row is of, so that a repeated batch replaces its rows"
+        "", "format jdbc: a text column with the batch of each row, so that a repeated batch replaces its rows"
     )
     output_mode: Annotated[OutputMode, Choice(("append", "update", "complete"))] = setting(
         "append", "which rows of an aggregate are written with each micro-batch"
     )
     options: dict[str, Any] = Field(
         default_factory=dict,
-        description="options of the format: Spark's, such as url for jdbc; libpq's for postgresql; a function's own",
+        description="options of the format: Spark's, such as url for jdbc; libpq's for postgresql; the function's",
     )

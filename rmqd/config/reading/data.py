@@ -1,4 +1,4 @@
-"""Turns a configuration's tree into plain data, with `${...}` replaced, and keeps the place of every value."""
+"""Converts a configuration's tree to plain data, replaces `${...}`, and keeps the location of every value."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from rmqd.config.reading.yaml_tree import Items, Mapping, Node
 
 
 class ConfigData:
-    """The data that the models validate, and the places of its keys and values."""
+    """The plain data for the models, and the locations of its keys and values."""
 
     def __init__(self, source: Source, environ: ReadOnly[str, str]) -> None:
         self.places = Places(source.root_place)
         self.problems: list[ConfigProblem] = []
         self.unusable: set[Path] = set()
-        """Paths of values whose `${...}` could not be replaced. They are left out of the data, but are not missing."""
+        """Paths of values whose `${...}` could not be replaced. They are not in the data, but do not count as
+        missing.
+        """
         self._environ = environ
         self.values: dict[str, Any] = self._mapping(source.tree, ())
 
@@ -46,7 +48,7 @@ class ConfigData:
             return substitute(node.value, self._environ)
         except SubstitutionError as error:
             self.problems.append(ConfigProblem(node.place, path, str(error)))
-            # The whole list is left out: a list without one of its items means something else.
+            # The whole list is skipped, because a list without one of its items has another meaning.
             while isinstance(path[-1], int):
                 path = path[:-1]
             self.unusable.add(path)

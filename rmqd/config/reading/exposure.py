@@ -1,4 +1,4 @@
-"""Finds secrets in configuration files that every user of the machine may read."""
+"""Finds secrets in configuration files that every user of the machine can read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rmqd.config.reading.source import literal_secrets, read_source
 
 
 def exposed_secrets(path: Path | None) -> list[ConfigProblem]:
-    """The places of exposed secrets. None are found if the file cannot be read, which is reported elsewhere."""
+    """Return the locations of exposed secrets. Returns none if the file cannot be read, which is reported elsewhere."""
     try:
         source = read_source(find_config(path))
         readable = {str(file): oct(mode) for file in source.files if (mode := _mode(file)) & stat.S_IROTH}
@@ -21,7 +21,7 @@ def exposed_secrets(path: Path | None) -> list[ConfigProblem]:
     for place, where in literal_secrets(source.tree) if readable else ():
         file = place.rpartition(":")[0].rpartition(":")[0]
         if file in readable:
-            message = f"a secret, and every user here can read the file ({readable[file]}); take that away from others"
+            message = f"a secret in a file that every user can read ({readable[file]}); remove this permission"
             found.append(ConfigProblem(place, where, f"{message}, or write ${{NAME}} or ${{file:PATH}}"))
     return found
 

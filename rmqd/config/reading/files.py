@@ -1,4 +1,4 @@
-"""Which files a configuration is in, and the names that they have, without the models: a completion waits for them."""
+"""The files of a configuration and the names in it, without the models, because shell completion waits for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ DEFAULT_FILES: Final = ("config/rmqd.yaml", "/etc/rmqd/rmqd.yaml")
 
 
 def find_config(option: Path | None, environ: ReadOnly[str, str] = os.environ) -> Path:
-    """The file or folder to load: `--config`, `$RMQD_CONFIG`, or an existing default. Raises FileNotFoundError."""
+    """Return the file or folder to load: `--config`, `$RMQD_CONFIG`, or an existing default. Raises
+    FileNotFoundError.
+    """
     for name, value in (("--config", option), ("$RMQD_CONFIG", environ.get("RMQD_CONFIG"))):
         if value:
             if not Path(value).exists():
@@ -30,7 +32,7 @@ def find_config(option: Path | None, environ: ReadOnly[str, str] = os.environ) -
 
 
 def config_files(path: Path) -> tuple[Path, list[Path]]:
-    """The root file at a path, and the files of groups that belong to it."""
+    """Return the root file at a path, and the group files that belong to it."""
     if path.is_dir():
         root_file, folder = path / ROOT_FILE, path
     elif path.name == ROOT_FILE:
@@ -42,7 +44,9 @@ def config_files(path: Path) -> tuple[Path, list[Path]]:
 
 
 def configured_names(path: Path) -> dict[str, list[str]]:
-    """The topics of each group in a configuration, as far as it can be read. Nothing is validated. Raises OSError."""
+    """Return the topics of each group in a configuration, as far as it can be read, without validation. Raises
+    OSError.
+    """
     root_file, group_files = config_files(path)
     root, *others = (_tree(file) for file in (root_file, *group_files))
     groups = dict(_below(root, "groups").entries)

@@ -29,7 +29,7 @@ SECRET_KEYS: Final = (
     *(("clusters", ANY_NAME, *secret) for secret in _SECRETS_OF_CLUSTERS),
     ("http", "token"),
 )
-"""Paths of secrets. `--set` refuses literal values for them, since every user sees command lines."""
+"""Paths of secrets. `--set` refuses literal values for them, because every user can see command lines."""
 _OPTIONS: Final = ("groups", ANY_NAME, "handler", "options")
 _SECRET_OPTION: Final = re.compile(r"(.*_)?(password|passwd|passphrase|secret|token|secret_key|access_key|api_key)")
 
@@ -42,18 +42,18 @@ class Source:
     tree: Mapping
     problems: list[ConfigProblem] = field(default_factory=list)
     complete: bool = True
-    """False if a file could not be read. Then a missing key may be in that file."""
+    """False if a file could not be read. A missing key may then be in that file."""
 
     @property
     def root_place(self) -> str:
-        """The place of the configuration as a whole."""
+        """The location of the whole configuration."""
         return f"{self.files[0]}:1:1"
 
 
 def read_source(path: Path, overrides: Sequence[str] = ()) -> Source:
     """Read a file, or a folder's `rmqd.yaml` and `groups/*.yaml`, and apply overrides such as `log.level=debug`.
 
-    Files `groups/*.yaml` beside a file called `rmqd.yaml` belong to it. Problems are collected, not raised.
+    Files `groups/*.yaml` next to a file called `rmqd.yaml` belong to it. Problems are collected, not raised.
     """
     root_file, group_files = config_files(path)
     source = Source((root_file, *group_files), Mapping(f"{root_file}:1:1", {}))
@@ -68,7 +68,7 @@ def read_source(path: Path, overrides: Sequence[str] = ()) -> Source:
 
 
 def bare_source(overrides: Sequence[str]) -> Source:
-    """A configuration that consists of overrides alone, for commands without a file."""
+    """Return a configuration that consists only of overrides, for commands without a file."""
     source = Source((Path("--set"),), Mapping("--set", {}))
     for override in overrides:
         _override(source, override)
@@ -76,7 +76,7 @@ def bare_source(overrides: Sequence[str]) -> Source:
 
 
 def _read_mapping(file: Path, source: Source) -> Mapping | None:
-    """The mapping in a file; None if there is none, which is reported unless the file is empty."""
+    """Return the mapping in a file; None if there is none, which is reported unless the file is empty."""
     reading = _read(file)
     source.problems += reading.problems
     if isinstance(reading.tree, Mapping):
@@ -84,7 +84,7 @@ def _read_mapping(file: Path, source: Source) -> Mapping | None:
     if isinstance(reading.tree, Items) or (reading.tree is not None and reading.tree.value is not None):
         shown = "a list" if isinstance(reading.tree, Items) else show(reading.tree.value)
         source.problems.append(
-            ConfigProblem(reading.tree.place, (), f"the file holds {shown}; accepted: a mapping of keys")
+            ConfigProblem(reading.tree.place, (), f"the file contains {shown}; expected a mapping of keys")
         )
         source.complete = False
     elif reading.problems:
@@ -103,14 +103,14 @@ def _read(file: Path) -> Reading:
         before = content[: error.start]
         line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
         return Reading(
-            None, [ConfigProblem(f"{file}:{line}:{column}", (), "this is not UTF-8; accepted: text in UTF-8")]
+            None, [ConfigProblem(f"{file}:{line}:{column}", (), "this is not UTF-8; expected text in UTF-8")]
         )
 
 
 def _add_groups(file: Path, source: Source) -> None:
-    """Add a file of `groups/`: it holds `groups:`, or groups by name, or one group's keys under the file's name."""
+    """Add a file of `groups/`: it contains `groups:`, or groups by name, or one group's keys under the file's name."""
     if file.suffix != ".yaml":
-        message = f"only *.yaml files are read from {GROUPS_FOLDER}/; accepted: the name {file.stem}.yaml"
+        message = f"only *.yaml files are read from {GROUPS_FOLDER}/; rename it to {file.stem}.yaml"
         source.problems.append(ConfigProblem(f"{file}:1:1", (), message))
         return
     content = _read_mapping(file, source)
@@ -120,7 +120,7 @@ def _add_groups(file: Path, source: Source) -> None:
         _refuse_others(content, source)
         inner = content.entries["groups"].node
         if not isinstance(inner, Mapping):
-            source.problems.append(ConfigProblem(inner.place, ("groups",), "not a mapping; accepted: groups by name"))
+            source.problems.append(ConfigProblem(inner.place, ("groups",), "not a mapping; expected groups by name"))
             return
         found = inner.entries
     elif GroupConfig.model_fields.keys() & content.entries.keys():
@@ -133,7 +133,7 @@ def _add_groups(file: Path, source: Source) -> None:
 def _refuse_others(content: Mapping, source: Source) -> None:
     for key, entry in content.entries.items():
         if key != "groups":
-            message = f"this key does not belong beside groups here; accepted: in {source.files[0]}"
+            message = f"this key is not allowed in a group file; move it to {source.files[0]}"
             source.problems.append(ConfigProblem(entry.place, (key,), message))
 
 
@@ -147,22 +147,22 @@ def _merge_groups(found: dict[str, Entry], source: Source) -> None:
     groups = entry.node.entries
     for name, group in found.items():
         if name in groups:
-            message = f"the group is there twice, first at {groups[name].place}; accepted: each group once"
+            message = f"duplicate group, first defined at {groups[name].place}; remove one of them"
             source.problems.append(ConfigProblem(group.place, ("groups", name), message))
         else:
             groups[name] = group
 
 
 def _override(source: Source, override: str) -> None:
-    """Apply `a.b.c=value`; the value is YAML, and text where it is not."""
+    """Apply `a.b.c=value`. The value is YAML, or plain text if it is not valid YAML."""
     key, equals, text = override.partition("=")
     place = f"--set {key}"
     if not is_utf8(override):
-        source.problems.append(ConfigProblem(place, (), "this is not UTF-8; accepted: text in UTF-8"))
+        source.problems.append(ConfigProblem(place, (), "this is not UTF-8; expected text in UTF-8"))
         return
     steps = key.split(".")
     if not equals or not all(steps):
-        message = "not understood; accepted: KEY=VALUE with a key such as log.level or groups.mailer.pull_batch_size"
+        message = "not valid; expected KEY=VALUE with a key such as log.level or groups.mailer.pull_batch_size"
         source.problems.append(ConfigProblem(place, (), message))
         return
     mapping = source.tree
@@ -171,21 +171,21 @@ def _override(source: Source, override: str) -> None:
         if entry is None or (isinstance(entry.node, Scalar) and entry.node.value is None):
             entry = mapping.entries[step] = Entry(place, Mapping(place, {}))
         if not isinstance(entry.node, Mapping):
-            message = f"cannot set {key}, this is no mapping; accepted: a key inside of a mapping"
+            message = f"cannot set {key}, because this is not a mapping; expected a key inside a mapping"
             source.problems.append(ConfigProblem(place, tuple(steps[: i + 1]), message))
             return
         mapping = entry.node
     node = _override_value(source, text, tuple(steps), place)
     mapping.entries[steps[-1]] = Entry(place, node)
     for _, found in literal_secrets(node, tuple(steps)):
-        message = "everybody here sees it in `ps`; accepted: '${NAME}', '${file:PATH}', or the configuration file"
+        message = "all users can see it in `ps`; expected '${NAME}', '${file:PATH}', or the configuration file"
         source.problems.append(ConfigProblem(place, found, message))
 
 
 def literal_secrets(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Find secrets that are written literally, not as `${...}`. Yields the place and the path of each.
+    """Find secrets that are written literally, not as `${...}`. Yields the location and the path of each.
 
-    A handler's own option counts as a secret if its name says so, such as `password`.
+    An option of a handler counts as a secret if its name indicates it, such as `password`.
     """
     if isinstance(node, Mapping):
         for key, entry in node.entries.items():
@@ -218,7 +218,7 @@ def _override_value(source: Source, text: str, path: tuple[str, ...], place: str
     if text[0] in "[{":
         reason = reading.problems[0].message if reading.problems else "empty"
         source.problems.append(ConfigProblem(place, path, reason))
-    return Scalar(place, text)  # `*` and `%RETRY%mailer` are not YAML; they are meant as text
+    return Scalar(place, text)  # `*` and `%RETRY%mailer` are not valid YAML, but are meant as text
 
 
 def _moved(node: Node, place: str) -> Node:

@@ -1,6 +1,6 @@
 """Replaces `${NAME}`, `${NAME:-default}` and `${file:PATH}` in the values of the configuration.
 
-This is done in values that were parsed already, so that nothing in a variable or a file can become YAML.
+It works on parsed values, so that the content of a variable or file cannot become YAML.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from rmqd.config.model.small_file import MAX_FILE_BYTES, read_small_file
 
 _REFERENCE: Final = re.compile(r"\$(\$\{)|\$\{([^{}]*)\}|\$\{")
 _NAME: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL | re.ASCII)
-_FORMS: Final = "accepted: ${NAME}, ${NAME:-default}, ${file:PATH}, and $${ for a literal ${"
+_FORMS: Final = "expected ${NAME}, ${NAME:-default}, ${file:PATH}, and $${ for a literal ${"
 
 
 class SubstitutionError(ValueError):
-    """A reference that has no value, or that is not one of the three forms."""
+    """A reference without a value, or in an unknown form."""
 
 
 def substitute(text: str, environ: Mapping[str, str]) -> str:
@@ -39,7 +39,7 @@ def substitute(text: str, environ: Mapping[str, str]) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a variable or an argument came as UTF-8. Python keeps other bytes as halves of characters."""
+    """Return whether a variable or an argument is UTF-8. Python keeps other bytes as lone surrogates."""
     return text.isascii() or text == text.encode("utf-8", "replace").decode()
 
 
@@ -48,17 +48,17 @@ def _value_of(reference: str, environ: Mapping[str, str]) -> str:
         return _content(reference.removeprefix("file:"))
     match = _NAME.fullmatch(reference)
     if match is None:
-        raise SubstitutionError(f"${{{reference}}} is not understood; {_FORMS}")
+        raise SubstitutionError(f"${{{reference}}} is not valid; {_FORMS}")
     name, default = match.groups()
     value = environ.get(name)
     if value is not None and not is_utf8(value):
-        raise SubstitutionError(f"the environment variable {name} is not UTF-8; accepted: text")
+        raise SubstitutionError(f"the environment variable {name} is not UTF-8; expected text")
     if value or (value is not None and default is None):
         return value
     if default is not None:
         return default
     raise SubstitutionError(
-        f"the environment variable {name} is not set; accepted: set it, or give a default with ${{{name}:-default}}"
+        f"the environment variable {name} is not set; set it, or add a default with ${{{name}:-default}}"
     )
 
 
@@ -67,10 +67,10 @@ def _content(name: str) -> str:
     try:
         content = read_small_file(path)
         if len(content) > MAX_FILE_BYTES:
-            raise SubstitutionError(f"the file {path} is longer than 1MiB; accepted: a file that holds one value")
+            raise SubstitutionError(f"the file {path} is longer than 1MiB; expected a file with one value")
         return content.decode("utf-8").rstrip("\r\n")
     except OSError as error:
         reason = error.strerror or str(error)
-        raise SubstitutionError(f"the file {path} cannot be read: {reason}; accepted: a readable file") from None
+        raise SubstitutionError(f"the file {path} cannot be read: {reason}; expected a readable file") from None
     except UnicodeDecodeError:
-        raise SubstitutionError(f"the file {path} is not UTF-8; accepted: text") from None
+        raise SubstitutionError(f"the file {path} is not UTF-8; expected text") from None

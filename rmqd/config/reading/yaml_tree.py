@@ -1,7 +1,7 @@
-"""Parses YAML into a tree that has the line and column of each key and value.
+"""Parses YAML into a tree with the line and column of each key and value.
 
-Plain values follow the core schema of YAML 1.2: `true` and `false` are the only truth values (not `on` or `no`), and
-`12:30` or `2026-01-01` stay text. Keys are text, whatever they look like.
+Plain values follow the core schema of YAML 1.2: `true` and `false` are the only flags (not `on` or `no`), and `12:30`
+or `2026-01-01` stay text. Keys are always text.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Reading:
 
 
 def tree_of(value: Any, place: str) -> Node:
-    """Python values as a tree, all at one place."""
+    """Return Python values as a tree, all with one location."""
     if isinstance(value, ReadOnly):
         return Mapping(place, {str(key): Entry(place, tree_of(inner, place)) for key, inner in value.items()})
     if isinstance(value, list | tuple):
@@ -91,7 +91,7 @@ def read_tree(text: str, file: str) -> Reading:
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         place = f"{file}:{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
-        # One of PyYAML's two parsers reports the character as a number, the other one as text.
+        # One of PyYAML's two parsers reports the character as a number, the other as text.
         code = error.character if isinstance(error.character, int) else ord(error.character)
         return Reading(None, [ConfigProblem(place, (), f"the character U+{code:04X} is not allowed in YAML")])
     except _Refused as error:
@@ -103,7 +103,7 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Config
     line, column = (mark.line, mark.column) if mark is not None else (0, 0)
     reason = ", ".join(filter(None, [error.context, error.problem]))
     lines = text.splitlines()
-    hint = "; write ${...} in quotes inside of {} and []" if line < len(lines) and "${" in lines[line] else ""
+    hint = "; write ${...} in quotes inside {} and []" if line < len(lines) and "${" in lines[line] else ""
     return ConfigProblem(f"{file}:{line + 1}:{column + 1}", (), f"this is not valid YAML: {reason}{hint}")
 
 
@@ -112,7 +112,7 @@ def _kind_of(text: str) -> str:
 
 
 class _Refused(Exception):
-    """The document is refused as a whole: it is too deep or too large, or an alias is unknown."""
+    """The whole document is refused: it is too deep or too large, or has an unknown alias."""
 
     def __init__(self, place: str, reason: str) -> None:
         super().__init__(reason)
@@ -122,7 +122,8 @@ class _Refused(Exception):
 class _Builder:
     """Builds the tree from the parser's events.
 
-    PyYAML's own composer recurses in C without a limit, and a file of a hundred thousand brackets ends the process.
+    PyYAML's own composer recurses in C without a limit, so a file with a hundred thousand brackets would end the
+    process.
     """
 
     def __init__(self, text: str, file: str) -> None:
@@ -133,14 +134,14 @@ class _Builder:
         self.problems: list[ConfigProblem] = []
 
     def document(self) -> Node | None:
-        """The only document of the text; None if there is none."""
+        """Return the only document of the text; None if there is none."""
         tree: Node | None = None
         documents = 0
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    raise _Refused(self._place(event), "a second document begins here; accepted: one for each file")
+                    raise _Refused(self._place(event), "a second document starts here; expected one per file")
                 tree = self._build(next(self._events), ())
         return tree
 
@@ -150,7 +151,7 @@ class _Builder:
             raise _Refused(self._place(event), f"values are nested more than {MAX_DEPTH} deep")
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._anchors:
-                raise _Refused(self._place(event), f"*{event.anchor} stands for nothing that was complete before it")
+                raise _Refused(self._place(event), f"*{event.anchor} does not refer to a complete earlier value")
             return self._copy(self._anchors[event.anchor], event)
         node: Node
         if isinstance(event, yaml.MappingStartEvent):
@@ -173,31 +174,33 @@ class _Builder:
         merged: dict[str, Entry] = {}
         while not isinstance(key := next(self._events), yaml.MappingEndEvent):
             if not isinstance(key, yaml.ScalarEvent):
-                raise _Refused(self._place(key), "a key is not text; accepted: text")
+                raise _Refused(self._place(key), "a key is not text; expected text")
             name = str(key.value)
             value = self._build(next(self._events), (*path, name))
             if name == _MERGE and not key.style:
                 merged = {**self._merged(value, (*path, name)), **merged}
             elif name in entries:
-                message = f"duplicate key, set before at {entries[name].place}; accepted: each key once"
+                message = f"duplicate key, set before at {entries[name].place}; remove one of them"
                 self.problems.append(ConfigProblem(self._place(key), (*path, name), message))
             else:
                 entries[name] = Entry(self._place(key), value)
         return Mapping(self._place(start), {**merged, **entries})
 
     def _merged(self, value: Node, path: Path) -> dict[str, Entry]:
-        """The entries that `<<: *other` brings in; of several mappings the first one wins."""
+        """Return the entries that `<<: *other` merges; of several mappings, the first one wins."""
         merged: dict[str, Entry] = {}
         for source in value.nodes if isinstance(value, Items) else [value]:
             if isinstance(source, Mapping):
                 merged = {**source.entries, **merged}
             else:
-                message = "only a mapping can be merged; accepted: an alias of a mapping, or a list of them"
+                message = "only a mapping can be merged; expected an alias of a mapping, or a list of them"
                 self.problems.append(ConfigProblem(source.place, path, message))
         return merged
 
     def _copy(self, node: Node, alias: yaml.Event) -> Node:
-        """A copy that an override can change alone. Its nodes are counted, since aliases of aliases multiply."""
+        """Return a copy that an override can change independently. Its nodes are counted, because aliases of aliases
+        multiply.
+        """
         self._count(alias)
         if isinstance(node, Mapping):
             copies = {key: Entry(entry.place, self._copy(entry.node, alias)) for key, entry in node.entries.items()}
@@ -209,11 +212,11 @@ class _Builder:
     def _count(self, event: yaml.Event) -> None:
         self._values += 1
         if self._values > MAX_VALUES:
-            raise _Refused(self._place(event), f"the document has more than {MAX_VALUES} values, its aliases resolved")
+            raise _Refused(self._place(event), f"the document has more than {MAX_VALUES} values, with resolved aliases")
 
     def _value(self, event: yaml.ScalarEvent, path: Path) -> str | int | float | bool | None:
         text = str(event.value)
-        plain = not event.style  # None from one of PyYAML's parsers, "" from the other one
+        plain = not event.style  # None from one of PyYAML's parsers, "" from the other
         if event.tag is None or event.tag == "!":
             kind = _kind_of(text) if plain and event.tag is None else "str"
         else:
@@ -228,7 +231,7 @@ class _Builder:
             if kind == "float":
                 return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
         except ValueError:
-            message = f"{text[:40]!r} is no {kind}; accepted: a shorter number, or text in quotes"
+            message = f"{text[:40]!r} is not a valid {kind}; expected a shorter number, or text in quotes"
             self.problems.append(ConfigProblem(self._place(event), path, message))
             return None
         self._check_tag(event, path, "str")
@@ -237,7 +240,7 @@ class _Builder:
     def _check_tag(self, event: yaml.NodeEvent, path: Path, kind: str) -> None:
         tag: str | None = getattr(event, "tag", None)
         if tag not in (None, "!", _TAG + kind):
-            message = f"the YAML tag {tag.replace(_TAG, '!!')} is not supported; accepted: no tag"
+            message = f"the YAML tag {tag.replace(_TAG, '!!')} is not supported; expected no tag"
             self.problems.append(ConfigProblem(self._place(event), path, message))
 
     def _place(self, event: yaml.Event) -> str:

@@ -1,11 +1,11 @@
-"""What concerns more than one key: keys that need or exclude each other, names that RocketMQ refuses.
+"""Rules about several keys: keys that require or exclude each other, names that RocketMQ refuses.
 
-Rules are generators of findings, which name a path and not a line; `config.load` finds the line.
+Rules are generators of findings with a path; `config.load` adds the line.
 
-    groups       groups, and what is outside of them; what keeps a group from being run
-    clusters     whether each cluster can be found, and which one a group is on
+    groups       groups, and everything outside them; conditions for running a group
+    clusters     whether each cluster has name servers, and each group an existing cluster
     spark        groups with `engine: spark`
     sinks        a pipeline's sink, by its format
-    deduplicate  which groups can deduplicate, and what the stores need
-    urls         URLs of databases, for the two before
+    deduplicate  whether a group can deduplicate, and the requirements of its store
+    urls         database URLs, for sinks and deduplicate
 """

@@ -1,4 +1,4 @@
-"""Rules about `deduplicate`: which groups can have it, and what its stores need."""
+"""Rules about `deduplicate`: the groups that support it, and the requirements of its stores."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ _SCHEME: Final = "://"
 
 
 def deduplicate_findings(group: GroupConfig) -> Iterator[Finding]:
-    """Check `deduplicate` of one group that has it. Paths of findings begin at the group."""
+    """Check `deduplicate` of one group that has it. Paths of findings start at the group."""
     one = group.deduplicate
     if one is None:
         return
     if group.engine == "spark" and one.store == "sqlite":
-        why = "its file is on one machine, and tasks run on any"
+        why = "its file is on one machine, but tasks run on several"
         accepted = "store: redis or postgresql, with its url"
-        yield Finding(("deduplicate",), f"sqlite is not for Spark: {why}; accepted: {accepted}", at_key=True)
+        yield Finding(("deduplicate",), f"Spark does not support sqlite: {why}; expected {accepted}", at_key=True)
     if group.message_model == "broadcasting":
-        why = "each member of a broadcasting group is to handle every message"
-        yield Finding(("deduplicate",), f"not with broadcasting: {why}; accepted: leave it out", at_key=True)
+        why = "each member of a broadcasting group must handle every message"
+        yield Finding(("deduplicate",), f"not possible with broadcasting: {why}; leave it out", at_key=True)
     if not group.auto_commit:
-        why = "a rollback has what was handled handed out again"
-        yield Finding(("deduplicate",), f"not beside auto_commit: false: {why}; accepted: leave it out", at_key=True)
+        why = "a rollback handles messages again"
+        yield Finding(("deduplicate",), f"not possible with auto_commit: false: {why}; leave it out", at_key=True)
     path, schemes = ("deduplicate", "url"), _URLS.get(one.store, ())
-    accepted = " or ".join(f"{scheme}..." for scheme in schemes) or "a path, or nothing for one in state_dir"
+    accepted = " or ".join(f"{scheme}..." for scheme in schemes) or "a path, or empty for a file in state_dir"
     if schemes and not one.url:
-        yield Finding(path, f"missing beside store: {one.store}; accepted: {accepted}", missing=True)
+        yield Finding(path, f"missing with store: {one.store}; expected {accepted}", missing=True)
     elif schemes and not one.url.startswith(schemes):  # without its value, which may have a password
-        yield Finding(path, f"no URL of a store: {one.store}; accepted: {accepted}")
+        yield Finding(path, f"not a URL for store: {one.store}; expected {accepted}")
     elif one.store == "postgresql" and (problem := url_problem(one.url)):
         yield Finding(path, problem)
     elif not schemes and _SCHEME in one.url:
-        yield Finding(path, f"a URL beside store: {one.store}; accepted: {accepted}")
+        yield Finding(path, f"a URL with store: {one.store}; expected {accepted}")
 
 
 def package_findings(name: str, group: GroupConfig) -> Iterator[Finding]:
-    """Find packages that the store needs and that are not installed. Paths begin at the top."""
+    """Yield missing packages of the store. Paths start at the top."""
     store = "" if group.deduplicate is None else group.deduplicate.store
     absent = [package for package in _PACKAGES.get(store, ()) if find_spec(package) is None]
     if absent:
-        message = f"{store} needs {' and '.join(absent)}, not installed here; accepted: pip install 'rmqd[{store}]'"
+        message = f"{store} needs {' and '.join(absent)}, which is not installed; run pip install 'rmqd[{store}]'"
         yield Finding(("groups", name, "deduplicate", "store"), message)

@@ -1,4 +1,4 @@
-"""Rules about groups: names that RocketMQ refuses, keys that need or exclude each other, files that must exist."""
+"""Rules about groups: names that RocketMQ refuses, keys that require or exclude each other, files that must exist."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TELEMETRY_VARIABLES: Final = {
 
 
 def root_findings(config: RootConfig) -> Iterator[Finding]:
-    """Check everything outside of the groups."""
+    """Check everything outside the groups."""
     yield from cluster_findings(config)
     yield from _http_findings(config)
     if config.tracing.opentelemetry:
@@ -36,7 +36,7 @@ def root_findings(config: RootConfig) -> Iterator[Finding]:
 def _http_findings(config: RootConfig) -> Iterator[Finding]:
     http = config.http
     if http.token and http.token_file:
-        yield Finding(("http", "token_file"), "set beside token; accepted: one of the two", at_key=True)
+        yield Finding(("http", "token_file"), "set together with token; remove one of them", at_key=True)
     if not http.token_file:
         return
     try:
@@ -47,28 +47,28 @@ def _http_findings(config: RootConfig) -> Iterator[Finding]:
         reason = "is not UTF-8"
     except OSError as error:
         reason = f"cannot be read: {error.strerror or error}"
-    yield Finding(("http", "token_file"), f"the file {http.token_file} {reason}; accepted: a file that holds the token")
+    yield Finding(("http", "token_file"), f"the file {http.token_file} {reason}; expected a file with the token")
 
 
 def _telemetry_findings() -> Iterator[Finding]:
     path = ("tracing", "opentelemetry")
     try:
         missing = [module for module in _TELEMETRY_MODULES if find_spec(module) is None]
-    except ModuleNotFoundError:  # the package around it is missing too
+    except ModuleNotFoundError:  # the enclosing package is missing too
         missing = list(_TELEMETRY_MODULES)
     if missing:
-        message = "OpenTelemetry is not installed here; accepted: false, or true after: pip install 'rmqd[otel]'"
+        message = "OpenTelemetry is not installed; set false, or run pip install 'rmqd[otel]'"
         yield Finding(path, message)
     for variable, accepted in _TELEMETRY_VARIABLES.items():
         value = os.environ.get(variable, "")
         if value and value not in accepted:
-            yield Finding(path, f"{variable} is {value}; accepted: {' or '.join(accepted)}, or leave it out")
+            yield Finding(path, f"{variable} is {value}; expected {' or '.join(accepted)}, or unset it")
 
 
 def run_findings(config: RootConfig, only: Collection[str] = ()) -> Iterator[Finding]:
-    """Check what the groups (all, or those in `only`) need to be run here, such as installed extras."""
+    """Check the requirements for running the groups (all, or the groups in `only`), such as installed extras."""
     if not config.groups:
-        yield Finding(("groups",), "missing; accepted: one group or more, by name", missing=True)
+        yield Finding(("groups",), "missing; expected one or more groups by name", missing=True)
     for name, group in config.groups.items():
         if not only or name in only:
             yield from _room_findings(name, group, config.cluster_of(name).client.instance_name)
@@ -77,7 +77,7 @@ def run_findings(config: RootConfig, only: Collection[str] = ()) -> Iterator[Fin
 
 
 def group_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Finding]:
-    """Check one group. Paths of findings begin at the group."""
+    """Check one group. Paths of findings start at the group."""
     try:
         check_group(name)
         check_group(wrap_namespace(name, namespace))
@@ -87,11 +87,11 @@ def group_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Fi
     yield from _local_findings(group) if group.engine == "local" else spark_findings(group)
     yield from _strategy_findings(name, group)
     if group.handler is not None and group.handler.concurrency == "auto" and group.handler.processes:
-        why = "each of the processes has one batch at a time"
-        yield Finding(("handler", "concurrency"), f"auto is of no use with processes: {why}; accepted: leave it out")
+        why = "each process handles one batch at a time"
+        yield Finding(("handler", "concurrency"), f"auto has no effect with processes: {why}; leave it out")
     if group.handler is not None and group.handler.process_memory != -1 and not group.handler.processes:
-        message = "the daemon itself has no such limit; accepted: beside handler.processes above 0"
-        yield Finding(("handler", "process_memory"), f"of no use without processes: {message}", at_key=True)
+        message = "has no effect without processes, because the daemon itself is not limited; set handler.processes too"
+        yield Finding(("handler", "process_memory"), message, at_key=True)
     if group.consume_mode == "pop":
         yield from _pop_findings(group)
     yield from _lite_findings(group)
@@ -100,94 +100,92 @@ def group_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Fi
     if group.order_by:
         yield from _order_findings(group)
     if group.order_by and group.consume_message_batch_max_wait:
-        message = "beside order_by, with which a batch has one message of each key"
-        yield Finding(("consume_message_batch_max_wait",), f"{message}; accepted: 0s")
+        message = "not with order_by, because a batch then has one message of each key"
+        yield Finding(("consume_message_batch_max_wait",), f"{message}; expected 0s")
 
 
 def _order_findings(group: GroupConfig) -> Iterator[Finding]:
-    """What cannot keep messages in order by key."""
+    """Yield `order_by` if the group cannot keep messages in order by key."""
     if group.engine == "spark":
-        message = "Spark hands out ranges of offsets, and knows no keys"
+        message = "Spark reads ranges of offsets, without keys"
     elif group.consume_mode == "pop":
-        message = "brokers hand popped messages to several members at once"
+        message = "brokers deliver popped messages to several members at once"
     elif not group.auto_commit:
-        message = "beside auto_commit: false, which is about the order of whole queues"
+        message = "not with auto_commit: false, which needs the order of whole queues"
     else:
         return
-    yield Finding(("order_by",), f"{message}; accepted: leave it out", at_key=True)
+    yield Finding(("order_by",), f"{message}; leave it out", at_key=True)
 
 
 def _offset_store_findings(group: GroupConfig) -> Iterator[Finding]:
-    """What cannot keep its offsets in a store of its own."""
+    """Yield `offset_store` if the group cannot keep its offsets in its own store."""
     handler = group.handler
     refused = {
         "engine: spark, which has its checkpoint": group.engine == "spark",
-        "message_model: broadcasting, whose members keep theirs in files": group.message_model == "broadcasting",
-        "consume_mode: pop, in which there are none": group.consume_mode == "pop",
-        "auto_commit: false, as each call is a transaction": not group.auto_commit,
-        "deduplicate, as what is committed does not come again": group.deduplicate is not None,
-        "handler.processes, as the transaction is in this process": handler is not None and handler.processes > 0,
+        "message_model: broadcasting, whose members store offsets in files": group.message_model == "broadcasting",
+        "consume_mode: pop, which has no offsets": group.consume_mode == "pop",
+        "auto_commit: false, because each call is a transaction": not group.auto_commit,
+        "deduplicate, because committed messages are not redelivered": group.deduplicate is not None,
+        "handler.processes, because the transaction is in this process": handler is not None and handler.processes > 0,
     }
     for why, is_set in refused.items():
         if is_set and group.offset_store.plugin != BROKER:
-            message = f"a store of the group's own keeps no offsets beside {why}; accepted: broker"
+            message = f"a custom store is not possible with {why}; expected broker"
             yield Finding(("offset_store",), message, at_key=True)
 
 
 def _pop_findings(group: GroupConfig) -> Iterator[Finding]:
     if group.message_model == "broadcasting":
-        message = "broadcasting members each get every message, and a popped one goes to one of them"
-        yield Finding(("consume_mode",), f"pop: {message}; accepted: concurrently | orderly")
+        message = "in broadcasting groups each member gets every message, but a popped message is delivered to only one"
+        yield Finding(("consume_mode",), f"pop: {message}; expected concurrently | orderly")
     wait, hidden = group.consume_message_batch_max_wait, group.pop_invisible_time
     if wait > hidden / 2:
-        message = f"popped messages are hidden for {hidden:g} s, and would be late after waiting for {wait:g} s"
-        yield Finding(("consume_message_batch_max_wait",), f"{message}; accepted: half of pop_invisible_time at most")
+        message = f"popped messages are hidden for {hidden:g} s, and would expire after waiting for {wait:g} s"
+        yield Finding(("consume_message_batch_max_wait",), f"{message}; expected at most half of pop_invisible_time")
     if group.engine == "local" and group.allocate_strategy not in BROKERS_NAMES:
         message = f"{group.allocate_strategy}: in POP mode the brokers divide the queues"
-        yield Finding(("allocate_strategy",), f"{message}; accepted: {' | '.join(BROKERS_NAMES)}")
+        yield Finding(("allocate_strategy",), f"{message}; expected {' | '.join(BROKERS_NAMES)}")
 
 
 def _lite_findings(group: GroupConfig) -> Iterator[Finding]:
-    """Lite topics are popped, and a group is bound to the one topic that they are below."""
+    """Check that lite topics are popped, and are the group's only subscription."""
     for topic, subscription in group.subscriptions.items():
         if not subscription.lite_topics:
             continue
         path = ("subscriptions", topic)
         if group.engine == "spark":
-            message = "lite_topics are not for Spark, which reads ranges of offsets; brokers hand them out by POP alone"
-            yield Finding(path, f'{message}; accepted: engine: local, or "*" for all lite topics below', at_key=True)
+            message = "Spark does not support lite_topics, because brokers deliver them only with POP"
+            yield Finding(path, f'{message}; expected engine: local, or "*" for all lite topics below', at_key=True)
         elif group.consume_mode != "pop":
-            message = (
-                f"lite_topics beside consume_mode: {group.consume_mode}; brokers hand lite topics out by POP alone"
-            )
-            yield Finding(path, f"{message}; accepted: consume_mode: pop", at_key=True)
+            message = f"lite_topics with consume_mode: {group.consume_mode}; brokers deliver lite topics only with POP"
+            yield Finding(path, f"{message}; expected consume_mode: pop", at_key=True)
         if len(group.subscriptions) > 1:
-            message = "lite_topics beside other topics; brokers bind a group with lite topics to one topic"
-            yield Finding(path, f"{message}; accepted: one subscription in the group", at_key=True)
+            message = "lite_topics with other topics; brokers bind a group with lite topics to one topic"
+            yield Finding(path, f"{message}; expected one subscription in the group", at_key=True)
         if group.consume_from_where == "timestamp":
-            message = "timestamp beside lite_topics, of which brokers find no offset by time"
-            yield Finding(("consume_from_where",), f"{message}; accepted: last_offset | first_offset")
+            message = "timestamp with lite_topics, whose offsets brokers cannot find by time"
+            yield Finding(("consume_from_where",), f"{message}; expected last_offset | first_offset")
 
 
 def _strategy_findings(name: str, group: GroupConfig) -> Iterator[Finding]:
     if group.allocate_strategy == "by_config":
         if not group.allocate_queues:
-            yield Finding(("allocate_queues",), "missing; accepted: a list of queues, for by_config", missing=True)
+            yield Finding(("allocate_queues",), "missing; expected a list of queues, for by_config", missing=True)
         topics = [*group.subscriptions, retry_topic(name)]
         for index, queue in enumerate(group.allocate_queues):
             if queue.topic not in topics:
-                message = f"{queue.topic} is no topic of this group; accepted: {', '.join(topics)}"
+                message = f"{queue.topic} is not a topic of this group; expected {', '.join(topics)}"
                 yield Finding(("allocate_queues", index, "topic"), message)
     if group.allocate_strategy == "by_machine_room" and not group.machine_rooms:
-        yield Finding(("machine_rooms",), "missing; accepted: a list of rooms, for by_machine_room", missing=True)
+        yield Finding(("machine_rooms",), "missing; expected a list of rooms, for by_machine_room", missing=True)
 
 
 def _room_findings(name: str, group: GroupConfig, instance_name: str) -> Iterator[Finding]:
     room, _, rest = instance_name.partition("@")
     if group.allocate_strategy == "machine_room_nearby" and not (room and rest):
         message = (
-            f"machine_room_nearby needs client.instance_name to tell the machine room of this process, and "
-            f"{instance_name!r} does not; accepted: room@name, with a name that no other process has"
+            f"machine_room_nearby needs client.instance_name with the machine room of this process, but "
+            f"{instance_name!r} has none; expected room@name, with a unique name"
         )
         yield Finding(("groups", name, "allocate_strategy"), message)
 
@@ -195,7 +193,7 @@ def _room_findings(name: str, group: GroupConfig, instance_name: str) -> Iterato
 def _subscription_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Finding]:
     if not group.subscriptions:
         accepted = 'a mapping of topics to tag expressions, such as orders: "*"'
-        yield Finding(("subscriptions",), f"missing; accepted: {accepted}", missing=True)
+        yield Finding(("subscriptions",), f"missing; expected {accepted}", missing=True)
     for topic in group.subscriptions:
         path = ("subscriptions", topic)
         try:
@@ -206,25 +204,25 @@ def _subscription_findings(name: str, group: GroupConfig, namespace: str) -> Ite
         if is_light_queue(topic):
             yield from _light_queue_findings(path, group, namespace)
         if topic == retry_topic(name):
-            yield Finding(path, "a group always gets its own retries; accepted: other topics", at_key=True)
+            yield Finding(path, "a group always subscribes to its own retry topic; expected other topics", at_key=True)
 
 
 def _light_queue_findings(path: tuple[str, ...], group: GroupConfig, namespace: str) -> Iterator[Finding]:
-    """What rmqd does not read light message queues with. Their offsets are not where others find them."""
+    """Yield light message queues that rmqd cannot read, because other clients do not find their offsets."""
     if namespace:
-        message = f"brokers know no light message queue {wrap_namespace(path[-1], namespace)}"
-        yield Finding(path, f"{message}; accepted: one in a cluster without client.namespace", at_key=True)
+        message = f"brokers do not support the light message queue {wrap_namespace(path[-1], namespace)}"
+        yield Finding(path, f"{message}; use a cluster without client.namespace", at_key=True)
     if group.engine == "spark":
-        yield Finding(path, "Spark reads no light message queues; accepted: engine: local", at_key=True)
+        yield Finding(path, "Spark does not support light message queues; expected engine: local", at_key=True)
     elif group.consume_mode == "pop":
         message = "light message queues are pulled, not popped"
-        yield Finding(path, f"{message}; accepted: consume_mode: concurrently | orderly", at_key=True)
+        yield Finding(path, f"{message}; expected consume_mode: concurrently | orderly", at_key=True)
 
 
 def _local_findings(group: GroupConfig) -> Iterator[Finding]:
     if group.handler is None:
         accepted = "a mapping with the keys plugin, options, concurrency"
-        yield Finding(("handler",), f"missing; accepted: {accepted}", missing=True)
-    for key in ("pipeline", "sink"):  # `spark` is allowed, so that changing `engine` alone moves a group
+        yield Finding(("handler",), f"missing; expected {accepted}", missing=True)
+    for key in ("pipeline", "sink"):  # `spark` is allowed, so that changing `engine` is enough to move a group
         if getattr(group, key) is not None:
-            yield Finding((key,), "of no use here; accepted: in a group with engine: spark", at_key=True)
+            yield Finding((key,), "has no effect here; it needs engine: spark", at_key=True)

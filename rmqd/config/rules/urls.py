@@ -1,4 +1,4 @@
-"""URLs of PostgreSQL, of which libpq takes the first @ for the end of the password."""
+"""PostgreSQL URLs. libpq reads the first @ as the end of the password."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _URI: Final = re.compile("postgres(?:ql)?://([^/?#]*)")
 
 
 def url_problem(url: str) -> str | None:
-    """What is wrong with a URL whose host would have part of the password; without its value.
+    """Return the problem of a URL whose host would contain a part of the password, without showing its value.
 
-    Other texts are none of libpq's URLs: `host=db password=a@b`, or JDBC's, where an @ has no meaning.
+    Other texts are not libpq's URLs: `host=db password=a@b`, or JDBC's, where an @ has no meaning.
     """
     uri = _URI.match(url)
     if uri is None or uri[1].count("@") <= 1:
         return None
-    return "there is more than one @ before the host; accepted: %40 for an @ in the user or the password"
+    return "more than one @ before the host; expected %40 for an @ in the user or the password"

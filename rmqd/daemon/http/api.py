@@ -242,7 +242,7 @@ def _scope(request: Request) -> PauseScope:
     """Return the scope of a request to pause or resume. Raises ValueError."""
     given = dict(request.query_params)
     if unknown := given.keys() - {"topic", "broker", "queue"}:
-        raise ValueError(f"{', '.join(sorted(unknown))}is not a known parameter; expected topic, broker or queue")
+        raise ValueError(f"{', '.join(sorted(unknown))}: unknown parameter; expected topic, broker or queue")
     number = given.get("queue")
     if number is not None and not (number.isascii() and number.isdigit()):
         raise ValueError(f"queue: {number!r} is not a queue number")

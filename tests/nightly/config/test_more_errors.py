@@ -15,45 +15,45 @@ __all__ = ["in_empty_folder"]
 IN_GROUP = {
     "too large": (
         "pull_batch_size: 1025",
-        "6:22: groups.mailer.pull_batch_size: 1025 is out of range; accepted: a whole number from 1 to 1024",
+        "6:22: groups.mailer.pull_batch_size: 1025 is out of range; expected a whole number from 1 to 1024",
     ),
     "fraction for a whole number": (
         "pull_batch_size: 1.5",
-        "6:22: groups.mailer.pull_batch_size: 1.5 is not a whole number; accepted: a whole number from 1 to 1024",
+        "6:22: groups.mailer.pull_batch_size: 1.5 is not a whole number; expected a whole number from 1 to 1024",
     ),
     "truth value for a number": (
         "pull_rate_limit: true",
-        "6:22: groups.mailer.pull_rate_limit: true is not a whole number; accepted: a whole number 0 or more",
+        "6:22: groups.mailer.pull_rate_limit: true is not a whole number; expected a whole number 0 or more",
     ),
     "quoted duration without a unit": (
         'consume_timeout: "15"',
         "6:22: groups.mailer.consume_timeout: '15' has no unit; "
-        "accepted: a duration such as 50ms, 5s, 15m or 1h, at least 1ms",
+        "expected a duration such as 50ms, 5s, 15m or 1h, at least 1ms",
     ),
     "duration with a foreign unit": (
         "consume_timeout: 15min",
         "6:22: groups.mailer.consume_timeout: '15min' has an unknown unit 'min', known are ms, s, m, h, d; "
-        "accepted: a duration such as 50ms, 5s, 15m or 1h, at least 1ms",
+        "expected a duration such as 50ms, 5s, 15m or 1h, at least 1ms",
     ),
     "duration out of range": (
         "pull_interval: 70s",
         "6:20: groups.mailer.pull_interval: '70s' is out of range; "
-        "accepted: a duration such as 50ms, 5s, 15m or 1h, from 0s to 65535ms",
+        "expected a duration such as 50ms, 5s, 15m or 1h, from 0s to 65535ms",
     ),
     "size without a unit": (
         "pull_threshold_size_for_queue: 100",
         "6:36: groups.mailer.pull_threshold_size_for_queue: 100 has no unit; "
-        "accepted: a size such as 256KiB, 100MiB or 1GiB, from 1MiB to 1GiB",
+        "expected a size such as 256KiB, 100MiB or 1GiB, from 1MiB to 1GiB",
     ),
     "time without a zone": (
         "consume_timestamp: 2026-01-01T00:00:00",
         "6:24: groups.mailer.consume_timestamp: '2026-01-01T00:00:00' has no time zone; "
-        "accepted: ISO 8601 with a zone such as 2026-01-01T00:00:00+08:00, or @ and Unix milliseconds",
+        "expected ISO 8601 with a zone such as 2026-01-01T00:00:00+08:00, or @ and Unix milliseconds",
     ),
     "time as Java writes it": (
         "consume_timestamp: 20260101000000",
         "6:24: groups.mailer.consume_timestamp: 20260101000000 is Java's form; write 2026-01-01T00:00:00 and its zone; "
-        "accepted: ISO 8601 with a zone such as 2026-01-01T00:00:00+08:00, or @ and Unix milliseconds",
+        "expected ISO 8601 with a zone such as 2026-01-01T00:00:00+08:00, or @ and Unix milliseconds",
     ),
     "Java's spelling": (
         "pullBatchSize: 32",
@@ -62,74 +62,74 @@ IN_GROUP = {
     "broken reference": (
         'pull_batch_size: "${BATCH"',
         "6:22: groups.mailer.pull_batch_size: a ${ without its }; "
-        "accepted: ${NAME}, ${NAME:-default}, ${file:PATH}, and $${ for a literal ${",
+        "expected ${NAME}, ${NAME:-default}, ${file:PATH}, and $${ for a literal ${",
     ),
     "unknown form of reference": (
         'pull_batch_size: "${env:BATCH}"',
         "6:22: groups.mailer.pull_batch_size: ${env:BATCH} is not understood; "
-        "accepted: ${NAME}, ${NAME:-default}, ${file:PATH}, and $${ for a literal ${",
+        "expected ${NAME}, ${NAME:-default}, ${file:PATH}, and $${ for a literal ${",
     ),
     "Spark's key in a local group": (
         "sink: {format: parquet}",
-        "6:5: groups.mailer.sink: of no use here; accepted: in a group with engine: spark",
+        "6:5: groups.mailer.sink: of no use here; expected in a group with engine: spark",
     ),
     "strategy without its rooms": (
         "allocate_strategy: by_machine_room",
-        "3:3: groups.mailer.machine_rooms: missing; accepted: a list of rooms, for by_machine_room",
+        "3:3: groups.mailer.machine_rooms: missing; expected a list of rooms, for by_machine_room",
     ),
     "order that brokers do not keep": (
         "consume_mode: pop\n    order_by: keys",
-        "7:5: groups.mailer.order_by: brokers hand popped messages to several members at once; accepted: leave it out",
+        "7:5: groups.mailer.order_by: brokers hand popped messages to several members at once; leave it out",
     ),
     "order beside commits of the handler's": (
         "consume_mode: orderly\n    order_by: keys\n    auto_commit: false",
         "7:5: groups.mailer.order_by: beside auto_commit: false, which is about the order of whole queues; "
-        "accepted: leave it out",
+        "expected leave it out",
     ),
     "order on Spark": (
         "engine: spark\n    order_by: keys",
-        "7:5: groups.mailer.order_by: Spark hands out ranges of offsets, and knows no keys; accepted: leave it out",
+        "7:5: groups.mailer.order_by: Spark hands out ranges of offsets, and knows no keys; leave it out",
     ),
     "order by nothing": (
         'order_by: "property:"',
-        "6:15: groups.mailer.order_by: 'property:' is not accepted; accepted: keys, sharding_key, property:NAME, or "
+        "6:15: groups.mailer.order_by: 'property:' is not accepted; expected keys, sharding_key, property:NAME, or "
         '""',
     ),
     "strategy that brokers do not know": (
         "consume_mode: pop\n    allocate_strategy: consistent_hash",
         "7:24: groups.mailer.allocate_strategy: consistent_hash: in POP mode the brokers divide the queues; "
-        "accepted: averagely | averagely_by_circle",
+        "expected averagely | averagely_by_circle",
     ),
     "strategy that is no name": (
         "allocate_strategy: 1",
-        "6:24: groups.mailer.allocate_strategy: 1 is no strategy; accepted: averagely | averagely_by_circle | "
+        "6:24: groups.mailer.allocate_strategy: 1 is no strategy; expected averagely | averagely_by_circle | "
         "consistent_hash | by_config | by_machine_room | machine_room_nearby | the name of an installed one",
     ),
 }
 
 SUBSCRIPTIONS = {
-    "all beside a tag": ('orders: "paid || *"', f"5:15: orders: '*' is not a tag, {BARS}; accepted: {TAGS}"),
-    "no tag": ('orders: "||"', f"5:15: orders: '||' names no tag; accepted: {TAGS}"),
+    "all beside a tag": ('orders: "paid || *"', f"5:15: orders: '*' is not a tag, {BARS}; expected {TAGS}"),
+    "no tag": ('orders: "||"', f"5:15: orders: '||' names no tag; expected {TAGS}"),
     "NUL in a condition": (
         'orders: {sql: "a > \\0"}',
-        f"5:7: orders: 'a > \\x00' has a NUL character; accepted: {TAGS}",
+        f"5:7: orders: 'a > \\x00' has a NUL character; expected {TAGS}",
     ),
-    "empty SQL": ('orders: {sql: " "}', f"5:7: orders: ' ' is no SQL92 condition; accepted: {TAGS}"),
+    "empty SQL": ('orders: {sql: " "}', f"5:7: orders: ' ' is no SQL92 condition; expected {TAGS}"),
     "unknown kind": (
         "orders: {sql92: a > 1}",
-        f"5:7: orders: a mapping of 'sql92' is no subscription; accepted: {TAGS}",
+        f"5:7: orders: a mapping of 'sql92' is no subscription; expected {TAGS}",
     ),
     "no list of lite topics": (
         "orders: {lite_topics: a}",
-        f"5:7: orders: 'a' is no list of lite topics; accepted: {LITE}",
+        f"5:7: orders: 'a' is no list of lite topics; expected {LITE}",
     ),
     "a lite topic twice": (
         "orders: {lite_topics: [a, a]}",
-        f"5:7: orders: a lite topic is named twice; accepted: {LITE}",
+        f"5:7: orders: a lite topic is named twice; expected {LITE}",
     ),
     "a bad lite topic": (
         "orders: {lite_topics: [a$b]}",
-        f"5:7: orders: a lite topic's name may contain letters, digits and % | _ - only: 'a$b'; accepted: {LITE}",
+        f"5:7: orders: a lite topic's name may contain letters, digits and % | _ - only: 'a$b'; expected {LITE}",
     ),
     "long name": (
         f'{"x" * 128}: "*"',
@@ -140,11 +140,11 @@ SUBSCRIPTIONS = {
 ROOTS = {
     "one bad name server of two": (
         'nameserver: ["a:1", "b:99999"]',
-        f"1:1: nameserver: 'b:99999' is not host:port; accepted: {ADDRESS}",
+        f"1:1: nameserver: 'b:99999' is not host:port; expected {ADDRESS}",
     ),
     "address server without a scheme": (
         "nameserver_url: jmenv.tbsite.net:8080",
-        "1:17: nameserver_url: 'jmenv.tbsite.net:8080' is not accepted; accepted: an http:// or https:// URL",
+        "1:17: nameserver_url: 'jmenv.tbsite.net:8080' is not accepted; expected an http:// or https:// URL",
     ),
     "group's key at the top": (
         "nameserver: a:1\nsubscriptions: {}",
@@ -152,61 +152,60 @@ ROOTS = {
     ),
     "text for a section": (
         "nameserver: a:1\nlog: debug",
-        "2:6: log: 'debug' is not a mapping; accepted: a mapping with the keys level, format",
+        "2:6: log: 'debug' is not a mapping; expected a mapping with the keys level, format",
     ),
     "name of a driver on Spark": (
         "nameserver: a:1\nclient: {instance_name: spark-1}",
-        "2:25: client.instance_name: spark-1: spark- is for drivers of engine: spark; accepted: another name",
+        "2:25: client.instance_name: spark-1: spark- is for drivers of engine: spark; expected another name",
     ),
     "certificate that is not there": (
         "nameserver: a:1\nclient:\n  tls: {enabled: true, ca_file: ca.pem}",
         "3:33: client.tls.ca_file: the file ca.pem cannot be read: No such file or directory; "
-        "accepted: a PEM file that can be used",
+        "expected a PEM file that can be used",
     ),
     "heartbeat that comes too late": (
         "nameserver: a:1\nclient: {heartbeat_broker_interval: 2m}",
         "2:37: client.heartbeat_broker_interval: '2m' is out of range; "
-        "accepted: a duration such as 50ms, 5s, 15m or 1h, from 10ms to 110s",
+        "expected a duration such as 50ms, 5s, 15m or 1h, from 10ms to 110s",
     ),
     "address to listen on": (
         "nameserver: a:1\nhttp: {listen: 9464}",
         "2:16: http.listen: 9464 is not text; "
-        "accepted: host:port such as 127.0.0.1:9464, or port 0 for a free one, in quotes",
+        "expected host:port such as 127.0.0.1:9464, or port 0 for a free one, in quotes",
     ),
     "password with an @": (
         "nameserver: a:1\ngroups:\n  g:\n    engine: spark\n    subscriptions: {t: '*'}\n    pipeline: {plugin: p}\n"
         "    sink: {format: postgresql, url: 'postgresql://me:p@ss@db/shop?a=@', table: t}",
         "7:37: groups.g.sink.url: there is more than one @ before the host; "
-        "accepted: %40 for an @ in the user or the password",
+        "expected %40 for an @ in the user or the password",
     ),
     "several words in the place of a list": (
         "nameserver: a:1\ngroups:\n  g:\n    engine: spark\n    subscriptions: {t: '*'}\n    pipeline: {plugin: p}\n"
         "    sink: {format: postgresql, url: 'postgresql://db/shop', table: t, keys: 'id, day'}",
-        "7:77: groups.g.sink.keys: 'id, day' is not a list; accepted: a list, such as [a, b]",
+        "7:77: groups.g.sink.keys: 'id, day' is not a list; expected a list, such as [a, b]",
     ),
     "token file that is not there": (
         "nameserver: a:1\nhttp: {token_file: token}",
         "2:20: http.token_file: the file token cannot be read: No such file or directory; "
-        "accepted: a file that holds the token",
+        "expected a file that holds the token",
     ),
     "secret file that is not there": (
         "nameserver: a:1\nhttp: {token: '${file:/no/such/token}'}",
-        "2:15: http.token: the file /no/such/token cannot be read: No such file or directory; "
-        "accepted: a readable file",
+        "2:15: http.token: the file /no/such/token cannot be read: No such file or directory; expected a readable file",
     ),
     "handler without a plugin": (
         'nameserver: a:1\ngroups:\n  mailer:\n    subscriptions: {orders: "*"}\n    handler: {concurrency: 3}',
         "5:5: groups.mailer.handler.plugin: missing; "
-        "accepted: a name in the entry-point group rmqd.handlers (`rmqd handlers` lists them), or module:attribute",
+        "expected a name in the entry-point group rmqd.handlers (`rmqd handlers` lists them), or module:attribute",
     ),
     "group that is no mapping": (
         "nameserver: a:1\ngroups:\n  mailer: log",
         "3:11: groups.mailer: 'log' is not a mapping; "
-        "accepted: a mapping with the keys subscriptions, handler and others (rmqd schema)",
+        "expected a mapping with the keys subscriptions, handler and others (rmqd schema)",
     ),
     "list for the groups": (
         "nameserver: a:1\ngroups: [mailer]",
-        "2:1: groups: a list is not a mapping; accepted: a mapping of names to values",
+        "2:1: groups: a list is not a mapping; expected a mapping of names to values",
     ),
     "group name that RocketMQ keeps": (
         "nameserver: a:1\ngroups:\n  DEFAULT_CONSUMER:\n    subscriptions: {a: '*'}\n    handler: {plugin: log}",
@@ -216,23 +215,23 @@ ROOTS = {
         "nameserver: a:1\ngroups:\n  m:\n    subscriptions: {a: '*'}\n    handler: {plugin: log}\n"
         "    allocate_queues:\n    - {topic: a, broker_name: b, queue_id: 0}\n"
         "    - {topic: a, broker_name: b, queue_id: -1}",
-        "8:44: groups.m.allocate_queues[1].queue_id: -1 is out of range; accepted: a whole number 0 or more",
+        "8:44: groups.m.allocate_queues[1].queue_id: -1 is out of range; expected a whole number 0 or more",
     ),
     "queue of another topic": (
         "nameserver: a:1\ngroups:\n  m:\n    subscriptions: {a: '*'}\n    handler: {plugin: log}\n"
         "    allocate_strategy: by_config\n    allocate_queues:\n"
         "    - {topic: '%RETRY%m', broker_name: b, queue_id: 0}\n    - {topic: other, broker_name: b, queue_id: 0}",
-        "9:15: groups.m.allocate_queues[1].topic: other is no topic of this group; accepted: a, %RETRY%m",
+        "9:15: groups.m.allocate_queues[1].topic: other is no topic of this group; expected a, %RETRY%m",
     ),
 }
 
 NO_YAML = {
     "two documents": (
         "nameserver: a:1\n---\nlog: {}",
-        "2:1: a second document begins here; accepted: one for each file",
+        "2:1: a second document begins here; expected one for each file",
     ),
-    "text at the top": ("nameserver", "1:1: the file holds 'nameserver'; accepted: a mapping of keys"),
-    "list as a key": ("? [a]\n: 1", "1:3: a key is not text; accepted: text"),
+    "text at the top": ("nameserver", "1:1: the file holds 'nameserver'; expected a mapping of keys"),
+    "list as a key": ("? [a]\n: 1", "1:3: a key is not text; expected text"),
     "nested too deep": ("a: " + "[" * 100_000, "1:54: values are nested more than 50 deep"),
     "alias of itself": ("a: &a [*a]", "1:8: *a stands for nothing that was complete before it"),
     "control character": ("nameserver: a:1 \x07", "1:17: the character U+0007 is not allowed in YAML"),

@@ -32,59 +32,59 @@ REFUSED = {
     "broadcasting": (
         "message_model: broadcasting",
         "7:20: groups.mailer.message_model: broadcasting has no meaning on Spark: Spark reads each message once, and "
-        "not once for each member; accepted: clustering",
+        "not once for each member; expected clustering",
     ),
     "pop": (
         "consume_mode: pop",
         "7:19: groups.mailer.consume_mode: pop is not for Spark, which reads ranges of offsets; "
-        "accepted: concurrently | orderly",
+        "expected concurrently | orderly",
     ),
     "an orderly group that tries for ever": (
         "consume_mode: orderly",
         "3:3: groups.mailer.max_reconsume_times: no limit, the default of orderly groups, is not for Spark: a message "
-        "that fails without end would hold up its micro-batch, and so every queue; accepted: 0 or more",
+        "that fails without end would hold up its micro-batch, and so every queue; expected 0 or more",
     ),
     "an orderly group that says so": (
         "consume_mode: orderly\n    max_reconsume_times: -1",
         "8:26: groups.mailer.max_reconsume_times: no limit, the default of orderly groups, is not for Spark: a message "
-        "that fails without end would hold up its micro-batch, and so every queue; accepted: 0 or more",
+        "that fails without end would hold up its micro-batch, and so every queue; expected 0 or more",
     ),
     "commits by hand": (
         "auto_commit: false",
         "7:18: groups.mailer.auto_commit: false is not for Spark: the checkpoint has the offsets of whole "
-        "micro-batches, and a handler cannot hold them back; accepted: true",
+        "micro-batches, and a handler cannot hold them back; expected true",
     ),
     "a strategy": (
         "allocate_strategy: consistent_hash",
         "7:24: groups.mailer.allocate_strategy: of no use with engine: spark: Spark divides the queues among its tasks "
-        "by itself; accepted: leave it out",
+        "by itself; leave it out",
     ),
     "a circuit breaker": (
         "circuit_breaker: {consecutive: 5}",
         "7:5: groups.mailer.circuit_breaker: not for engine: spark: the tasks of a micro-batch are calls in many "
-        "processes, and no one of them knows how the others end; accepted: leave it out",
+        "processes, and no one of them knows how the others end; leave it out",
     ),
     "speculation": (
         "spark: {conf: {spark.speculation: true}}",
         "7:39: groups.mailer.spark.conf.spark.speculation: a second copy of a task would handle its messages twice; "
-        "accepted: false",
+        "expected false",
     ),
     "the master among the properties": (
         "spark: {conf: {spark.master: local}}",
-        "7:20: groups.mailer.spark.conf.spark.master: not here; accepted: spark.master of the group, one level up",
+        "7:20: groups.mailer.spark.conf.spark.master: not here; expected spark.master of the group, one level up",
     ),
     "nested properties": (
         "spark: {conf: {spark: {sql: true}}}",
-        "7:20: groups.mailer.spark.conf.spark: text, a number or a flag is a property of Spark; accepted: its whole "
+        "7:20: groups.mailer.spark.conf.spark: text, a number or a flag is a property of Spark; expected its whole "
         "name as the key",
     ),
     "a handler and a pipeline": (
         "pipeline: {plugin: 'a:b'}\n    sink: {format: rocketmq, topic: out}",
-        "7:5: groups.mailer.pipeline: set beside handler; accepted: one of the two",
+        "7:5: groups.mailer.pipeline: set beside handler; expected one of the two",
     ),
     "a sink for a handler": (
         "sink: {format: rocketmq, topic: out}",
-        "7:5: groups.mailer.sink: of no use without pipeline; accepted: beside one",
+        "7:5: groups.mailer.sink: of no use without pipeline; expected beside one",
     ),
 }
 
@@ -97,7 +97,7 @@ def test_what_spark_cannot_do_is_refused_with_why(subtests: pytest.Subtests) -> 
 
 def test_a_concurrency_that_is_found_out_is_refused() -> None:
     told = "auto is not for Spark: how long calls take is not seen across its worker processes"
-    expected = f"test.yaml:6:41: groups.mailer.handler.concurrency: {told}; accepted: a whole number from 1 to 1000"
+    expected = f"test.yaml:6:41: groups.mailer.handler.concurrency: {told}; expected a whole number from 1 to 1000"
     assert problems(GROUP.replace("plugin: log", "plugin: log, concurrency: auto")) == [expected]
 
 
@@ -110,7 +110,7 @@ def test_a_change_of_engine_alone_moves_a_group() -> None:
 
 def test_a_group_needs_something_to_do() -> None:
     """And only one thing is said where the pipeline that is there is faulty."""
-    accepted = "accepted: handler: a mapping with the keys plugin, options, concurrency; or pipeline and sink"
+    accepted = "expected handler: a mapping with the keys plugin, options, concurrency; or pipeline and sink"
     assert problems(NO_WORK) == [f"test.yaml:3:3: groups.mailer.handler: missing; {accepted}"]
     faulty = problems(f"{NO_WORK}    pipeline: {{plugin: 5}}\n    sink: {{format: rocketmq, topic: out}}\n")
     assert not any("groups.mailer.handler:" in problem for problem in faulty)
@@ -118,14 +118,14 @@ def test_a_group_needs_something_to_do() -> None:
 
 def test_a_pipeline_needs_a_sink() -> None:
     (found,) = problems(f"{NO_WORK}    pipeline: {{plugin: 'a:b'}}\n")
-    assert found.startswith("test.yaml:3:3: groups.mailer.sink: missing beside pipeline; accepted: a mapping")
+    assert found.startswith("test.yaml:3:3: groups.mailer.sink: missing beside pipeline; expected a mapping")
 
 
 def test_without_pyspark_the_group_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """With what to install; a command that only wants an address does not care."""
     monkeypatch.setattr(spark_rules, "find_spec", lambda name: None if name == "pyspark" else find_spec("json"))
     assert problems(GROUP, to_run=True) == [
-        "test.yaml:4:13: groups.mailer.engine: spark needs pyspark, not installed here; accepted: local, or spark "
+        "test.yaml:4:13: groups.mailer.engine: spark needs pyspark, not installed here; expected local, or spark "
         "after pip install 'rmqd[spark]'"
     ]
     assert load(GROUP).groups["mailer"].engine == "spark"
@@ -145,7 +145,7 @@ def test_lite_topics_are_refused(mode: str) -> None:
     first, *others = problems(text)
     assert first == (
         "test.yaml:5:21: groups.mailer.subscriptions.chats: lite_topics are not for Spark, which reads ranges of "
-        'offsets; brokers hand them out by POP alone; accepted: engine: local, or "*" for all lite topics below'
+        'offsets; brokers hand them out by POP alone; expected engine: local, or "*" for all lite topics below'
     )
     assert len(others) == bool(mode)
 
@@ -155,7 +155,7 @@ def test_worker_processes_of_the_handler_are_refused() -> None:
 
     assert problem == (
         "test.yaml:6:39: groups.mailer.handler.processes: of no use with engine: spark: Spark has worker processes of "
-        "its own, as many as spark.master says; accepted: 0"
+        "its own, as many as spark.master says; expected 0"
     )
 
 

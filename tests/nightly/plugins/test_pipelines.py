@@ -95,14 +95,14 @@ def test_a_sinks_function_is_given_options_as_they_are() -> None:
     assert load_batch_function("archive", settings)("frame", 7) == ("free", "frame", 7, {"a": [1]})
 
 
-FORM = "accepted: a function of (frame, spark) or (frame, spark, options)"
+FORM = "expected a function of (frame, spark) or (frame, spark, options)"
 REFUSED = {
-    "{plugin: absent}": "6:24: groups.archive.pipeline.plugin: no pipeline 'absent' is installed; accepted: archive, "
+    "{plugin: absent}": "6:24: groups.archive.pipeline.plugin: no pipeline 'absent' is installed; expected archive, "
     "cdc, per_minute, select, or module:attribute",
     "{plugin: 'flow:twoo'}": "6:24: groups.archive.pipeline.plugin: the module flow has no twoo: unknown name; did you "
     "mean two?",
     "{plugin: 'nowhere:two'}": "6:24: groups.archive.pipeline.plugin: the module nowhere cannot be imported: "
-    "ModuleNotFoundError: No module named 'nowhere'; accepted: a module that can be imported",
+    "ModuleNotFoundError: No module named 'nowhere'; expected a module that can be imported",
     "{plugin: 'flow:number'}": f"6:24: groups.archive.pipeline.plugin: the plugin is an int, and no pipeline; {FORM}",
     "{plugin: 'flow:Called'}": f"6:24: groups.archive.pipeline.plugin: the plugin is a class, and no pipeline; {FORM}",
     "{plugin: 'flow:one'}": f"6:24: groups.archive.pipeline.plugin: the plugin takes 1 argument; {FORM}",
@@ -114,7 +114,7 @@ REFUSED = {
     "{plugin: 'flow:lazy'}": "6:24: groups.archive.pipeline.plugin: the plugin is a function with yield, which would "
     f"never run; {FORM}",
     "{plugin: 'flow:two', options: {a: 1}}": "6:36: groups.archive.pipeline.options: the pipeline takes no options; "
-    "accepted: no options",
+    "expected no options",
     "{plugin: 'flow:three', options: {minute: 1, minutes: 2}}": "6:48: groups.archive.pipeline.options.minute: unknown "
     "option; did you mean minutes?",
     "{plugin: 'flow:three', options: {minutes: x}}": "6:57: groups.archive.pipeline.options.minutes: the value should "
@@ -128,44 +128,44 @@ def test_what_is_wrong_with_a_pipeline_is_told_with_its_place() -> None:
 
 
 SINKS = {
-    "{format: parquet}": "7:5: groups.archive.sink.path: missing; accepted: a folder or URL",
-    "{format: delta}": "7:5: groups.archive.sink.path: missing; accepted: a folder or URL",
-    "{format: rocketmq, path: /data}": "7:30: groups.archive.sink.path: of no use with format: rocketmq; accepted: "
+    "{format: parquet}": "7:5: groups.archive.sink.path: missing; expected a folder or URL",
+    "{format: delta}": "7:5: groups.archive.sink.path: missing; expected a folder or URL",
+    "{format: rocketmq, path: /data}": "7:30: groups.archive.sink.path: of no use with format: rocketmq; expected "
     "with format: parquet | delta",
     "{format: rocketmq, topic: a b}": "7:37: groups.archive.sink.topic: the topic name 'a b' contains a "
     "character that RocketMQ refuses; expected letters a-z and A-Z, digits, and % | - _",
     "{format: parquet, path: /data, output_mode: update}": "7:55: groups.archive.sink.output_mode: update is not for "
-    "parquet: files take no rows back; accepted: append",
+    "parquet: files take no rows back; expected append",
     "{format: delta, path: /data, output_mode: update}": "7:53: groups.archive.sink.output_mode: update is not for "
-    "delta: files take no rows back; accepted: append, or update beside keys",
-    "{format: jdbc, options: {url: 'jdbc:x'}}": "7:26: groups.archive.sink.options.dbtable: missing; accepted: a table",
+    "delta: files take no rows back; expected append, or update beside keys",
+    "{format: jdbc, options: {url: 'jdbc:x'}}": "7:26: groups.archive.sink.options.dbtable: missing; expected a table",
     "{format: jdbc, options: {url: 'jdbc:x', dbtable: t}, output_mode: complete}": "7:77: groups.archive.sink."
-    "output_mode: complete is not for jdbc: rows are only added to a table; accepted: append | update",
-    "{format: postgresql, table: t}": "7:5: groups.archive.sink.url: missing; accepted: such as "
+    "output_mode: complete is not for jdbc: rows are only added to a table; expected append | update",
+    "{format: postgresql, table: t}": "7:5: groups.archive.sink.url: missing; expected such as "
     "postgresql://db.example/shop",
     "{format: postgresql, url: 'jdbc:postgresql://db/shop', table: t}": "7:37: groups.archive.sink.url: URLs of libpq "
-    "do not begin with jdbc:; accepted: the same without that",
+    "do not begin with jdbc:; expected the same without that",
     "{format: postgresql, url: 'postgresql://db/shop', table: t, order_by: [a]}": "7:71: groups.archive.sink.order_by: "
-    "of no use without keys; accepted: beside keys",
+    "of no use without keys; expected beside keys",
     "{format: postgresql, url: 'postgresql://db/shop', table: t, keys: [a], delete_column: d}": "7:82: groups.archive."
-    "sink.delete_column: which row goes, and whether it is later than the deletion, would not be known; accepted: "
+    "sink.delete_column: which row goes, and whether it is later than the deletion, would not be known; expected "
     "beside keys and order_by",
     "{format: postgresql, url: 'postgresql://db/shop', table: t, keys: [a], order_by: [d], delete_column: d}": "7:112: "
-    "groups.archive.sink.delete_column: d is in order_by, too; accepted: a column of its own",
+    "groups.archive.sink.delete_column: d is in order_by, too; expected a column of its own",
     "{format: postgresql, url: 'postgresql://db/shop', table: t, output_mode: complete}": "7:84: groups.archive.sink."
     "output_mode: complete is not for postgresql: rows that are no more in the aggregate would stay in the table; "
-    "accepted: append | update",
+    "expected append | update",
     "{format: postgresql, url: 'postgresql://db/shop', table: t, output_mode: update}": "7:84: groups.archive.sink."
     "output_mode: update is not for rows that are added: an aggregate's row would be there as often as it changed; "
-    "accepted: keys beside it",
-    "{format: foreach_batch}": "7:5: groups.archive.sink.plugin: missing; accepted: module:attribute of (frame, "
+    "expected keys beside it",
+    "{format: foreach_batch}": "7:5: groups.archive.sink.plugin: missing; expected module:attribute of (frame, "
     "batch_id) or (frame, batch_id, options)",
     "{format: foreach_batch, plugin: 'flow:one'}": "7:43: groups.archive.sink.plugin: the plugin takes 1 argument; "
-    "accepted: a function of (frame, batch_id) or (frame, batch_id, options)",
-    "{format: foreach_batch, plugin: two}": "7:43: groups.archive.sink.plugin: 'two' is not understood; accepted: "
+    "expected a function of (frame, batch_id) or (frame, batch_id, options)",
+    "{format: foreach_batch, plugin: two}": "7:43: groups.archive.sink.plugin: 'two' is not understood; expected "
     "module:attribute",
     "{format: rocketmq, topic: out, options: {a: [1]}}": "7:52: groups.archive.sink.options.a: no such value can "
-    "be given; accepted: a text, number, true, false",
+    "be given; expected a text, number, true, false",
 }
 
 
@@ -180,12 +180,12 @@ def test_what_is_wrong_with_a_sink_is_told_with_its_place() -> None:
         (
             "consume_mode: orderly",
             "8:19: groups.archive.consume_mode: orderly is of no use with a pipeline: a pipeline has no order but what "
-            "it makes itself; accepted: concurrently",
+            "it makes itself; expected concurrently",
         ),
         (
             "on_corrupt_message: dead_letter",
             "8:25: groups.archive.on_corrupt_message: dead_letter is not for pipelines: a pipeline sends nothing back, "
-            "and so has no dead letters; accepted: stop | skip",
+            "and so has no dead letters; expected stop | skip",
         ),
     ],
 )
@@ -197,5 +197,5 @@ def test_where_none_is_installed_a_module_is_all_that_is_accepted() -> None:
     with pytest.raises(PluginFaultError) as raised:
         find_object("pipeline", "rmqd.of_which_there_are_none", "absent")
     assert [fault.message for fault in raised.value.faults] == [
-        "no pipeline 'absent' is installed; accepted: module:attribute"
+        "no pipeline 'absent' is installed; expected module:attribute"
     ]
