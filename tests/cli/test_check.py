@@ -34,7 +34,7 @@ groups:
     consume_timeout: 15
 """
 BAD_LINES = [
-    "rmqd.yaml:7:20: groups.mailer.handler.concurrency: 0 is out of range; accepted: a whole number from 1 to 1000, "
+    "rmqd.yaml:7:20: groups.mailer.handler.concurrency: 0 is out of range; expected a whole number from 1 to 1000, "
     "or auto",
     "rmqd.yaml:8:22: groups.mailer.consume_timeout: 15 has no unit; "
     "accepted: a duration such as 50ms, 5s, 15m or 1h, at least 1ms",
@@ -157,7 +157,7 @@ def test_json_has_the_problems_as_data() -> None:
     assert document["problems"][0] == {
         "place": "rmqd.yaml:7:20",
         "key": "groups.mailer.handler.concurrency",
-        "message": "0 is out of range; accepted: a whole number from 1 to 1000, or auto",
+        "message": "0 is out of range; expected a whole number from 1 to 1000, or auto",
     }
     Path("rmqd.yaml").write_text(GOOD)
     result = rmqd("check", "--config", "rmqd.yaml", "-o", "json")

@@ -55,18 +55,16 @@ def test_each_cluster_has_client_settings_of_its_own() -> None:
     assert "hidden" not in repr(config)
 
 
-NO_NAME_SERVER = (
-    'nameserver: missing; expected host:port, "host:port;host:port", a list, or nameserver_url in its place'
-)
-NOT_IN_THE_ENVIRONMENT = NO_NAME_SERVER.replace("or nameserver_url in its place", "nameserver_url, or $NAMESRV_ADDR")
+NO_NAME_SERVER = 'nameserver: missing; expected host:port, "host:port;host:port", a list, or nameserver_url instead'
+NOT_IN_THE_ENVIRONMENT = NO_NAME_SERVER.replace("or nameserver_url instead", "nameserver_url, or $NAMESRV_ADDR")
 NOT_IN_THE_ENVIRONMENT += " in the environment"
 
 
 WRONG = {
     "no cluster is the default": (
         BOTH + GROUP,
-        "2:10: groups.mailer.cluster: missing, as there are several clusters; expected tokyo, osaka; or call the "
-        "one for groups that name none default",
+        "2:10: groups.mailer.cluster: missing, because there are several clusters; expected one of tokyo, osaka; or "
+        "rename the default cluster to default",
     ),
     "no such cluster": (
         "nameserver: a:1\n" + BOTH + IN_PARIS,
@@ -74,8 +72,8 @@ WRONG = {
     ),
     "two are called default": (
         "nameserver: a:1\nclusters: {default: {nameserver: 't:1'}}\n" + GROUP,
-        "2:12: clusters.default: the cluster of nameserver at the top level is called default; expected another "
-        "name here, or no nameserver there",
+        "2:12: clusters.default: the cluster of nameserver at the top level is called default; use another name here, "
+        "or remove that nameserver",
     ),
     "nowhere to be found": (
         "nameserver: a:1\nclusters: {tokyo: {client: {unit_name: u}}}\n" + GROUP,
@@ -84,7 +82,7 @@ WRONG = {
     "client settings of no cluster": ("client: {unit_name: u}\n" + TOKYO + GROUP, f"1:1: {NOT_IN_THE_ENVIRONMENT}"),
     "a name that is no folder's": (
         "clusters: {../up: {nameserver: 't:1'}}\n" + GROUP,
-        "1:12: clusters.../up: the name '../up' cannot be used; expected letters a-z and A-Z, digits, - and _",
+        "1:12: clusters.../up: the name '../up' is not valid; expected letters a-z and A-Z, digits, - and _",
     ),
     "half of its keys": (
         "clusters: {tokyo: {nameserver: 't:1', client: {access_key: a}}}\n" + GROUP,
@@ -92,11 +90,11 @@ WRONG = {
     ),
     "a namespace that cannot be part of a name": (
         "nameserver: a:1\nclient: {namespace: no.dots}\n" + GROUP,
-        "2:21: client.namespace: 'no.dots' is not accepted; expected letters a-z and A-Z, digits, | - and _",
+        "2:21: client.namespace: 'no.dots' is not valid; expected letters a-z and A-Z, digits, | - and _",
     ),
     "a namespace that would end too early": (
         "nameserver: a:1\nclient: {namespace: a%b}\n" + GROUP,
-        "2:21: client.namespace: 'a%b' is not accepted; expected letters a-z and A-Z, digits, | - and _",
+        "2:21: client.namespace: 'a%b' is not valid; expected letters a-z and A-Z, digits, | - and _",
     ),
 }
 

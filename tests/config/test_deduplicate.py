@@ -47,7 +47,7 @@ def test_each_key_reaches_the_engine() -> None:
 REFUSED = {
     "another id": (
         "deduplicate: {by: body}",
-        "6:23: groups.mailer.deduplicate.by: 'body' is not accepted; expected msg_id, keys, or property:NAME",
+        "6:23: groups.mailer.deduplicate.by: 'body' is not valid; expected msg_id, keys, or property:NAME",
     ),
     "another store": (
         "deduplicate: {store: mysql}",
@@ -55,37 +55,38 @@ REFUSED = {
     ),
     "a store without its URL": (
         "deduplicate: {store: redis}",
-        "6:5: groups.mailer.deduplicate.url: missing beside store: redis; "
+        "6:5: groups.mailer.deduplicate.url: missing with store: redis; "
         "expected redis://... or rediss://... or unix://...",
     ),
     "the URL of another store, without its password": (
         "deduplicate: {store: postgresql, url: 'redis://:secret@r'}",
-        "6:43: groups.mailer.deduplicate.url: no URL of a store: postgresql; "
+        "6:43: groups.mailer.deduplicate.url: not a URL for store: postgresql; "
         "expected postgresql://... or postgres://...",
     ),
     "a password with an @": (
         "deduplicate: {store: postgresql, url: 'postgresql://me:p@ss@db/shop'}",
-        "6:43: groups.mailer.deduplicate.url: there is more than one @ before the host; "
-        "expected %40 for an @ in the user or the password",
+        "6:43: groups.mailer.deduplicate.url: more than one @ before the host; expected %40 for an @ in the user or "
+        "the password",
     ),
     "a URL in place of a path": (
         "deduplicate: {url: 'redis://r'}",
-        "6:24: groups.mailer.deduplicate.url: a URL beside store: sqlite; "
-        "expected a path, or nothing for one in state_dir",
+        "6:24: groups.mailer.deduplicate.url: a URL with store: sqlite; "
+        "expected a path, or empty for a file in state_dir",
     ),
     "for every member": (
         "message_model: broadcasting\n    deduplicate: {}",
-        "7:5: groups.mailer.deduplicate: not with broadcasting: each member of a broadcasting group is to handle every "
-        "message; leave it out",
+        "7:5: groups.mailer.deduplicate: not possible with broadcasting: each member of a broadcasting group must "
+        "handle every message; leave it out",
     ),
     "with rollbacks": (
         "consume_mode: orderly\n    auto_commit: false\n    deduplicate: {}",
-        "8:5: groups.mailer.deduplicate: not beside auto_commit: false: a rollback has what was handled handed out "
-        "again; leave it out",
+        "8:5: groups.mailer.deduplicate: not possible with auto_commit: false: a rollback handles messages again; "
+        "leave it out",
     ),
     "a file on Spark": (
         "engine: spark\n    deduplicate: {}",
-        "7:5: groups.mailer.deduplicate: sqlite is not for Spark: its file is on one machine, and tasks run on any; "
+        "7:5: groups.mailer.deduplicate: Spark does not support sqlite: its file is on one machine, but tasks run on "
+        "several; "
         "expected store: redis or postgresql, with its url",
     ),
 }

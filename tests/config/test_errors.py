@@ -57,12 +57,12 @@ IN_GROUP = {
     ),
     "duplicate key": (
         "handler: {plugin: jsonl}",
-        "6:5: groups.mailer.handler: duplicate key, set before at test.yaml:5:5; expected each key once",
+        "6:5: groups.mailer.handler: duplicate key, set before at test.yaml:5:5; remove one of them",
     ),
     "unset variable": (
         "pull_batch_size: ${BATCH}",
-        "6:22: groups.mailer.pull_batch_size: the environment variable BATCH is not set; "
-        "expected set it, or give a default with ${BATCH:-default}",
+        "6:22: groups.mailer.pull_batch_size: the environment variable BATCH is not set; set it, or add a default "
+        "with ${BATCH:-default}",
     ),
     "strategy without its queues": (
         "allocate_strategy: by_config",
@@ -70,8 +70,8 @@ IN_GROUP = {
     ),
     "POP for everybody": (
         "consume_mode: pop\n    message_model: broadcasting",
-        "6:19: groups.mailer.consume_mode: pop: broadcasting members each get every message, and a popped one goes to "
-        "one of them; expected concurrently | orderly",
+        "6:19: groups.mailer.consume_mode: pop: in broadcasting groups each member gets every message, but a popped "
+        "message is delivered to only one; expected concurrently | orderly",
     ),
 }
 
@@ -152,14 +152,14 @@ SUBSCRIPTIONS = {
         f"5:15: orders: 'paid | refunded' is not a tag, {BARS}; expected {TAGS}",
     ),
     "NUL in a tag": ('orders: "a\\0"', f"5:15: orders: 'a\\x00' has a NUL character; expected {TAGS}"),
-    "nothing": ("orders:", f"5:14: orders: no value is no tag expression; expected {TAGS}"),
+    "nothing": ("orders:", f"5:14: orders: no value is not a tag expression; expected {TAGS}"),
     "an expression type of Java": (
         "orders: {type: SQL92, expression: a > 1}",
         f"5:7: orders: SQL92 is Java's name for {{sql: condition}}; expected {TAGS}",
     ),
     "lite topics that are not popped": (
         "orders: {lite_topics: [a]}",
-        "5:7: orders: lite_topics beside consume_mode: concurrently; brokers hand lite topics out by POP alone; "
+        "5:7: orders: lite_topics with consume_mode: concurrently; brokers deliver lite topics only with POP; "
         "expected consume_mode: pop",
     ),
     "bad name": (
@@ -169,7 +169,7 @@ SUBSCRIPTIONS = {
     ),
     "its own retries": (
         '"%RETRY%mailer": "*"',
-        "5:7: %RETRY%mailer: a group always gets its own retries; expected other topics",
+        "5:7: %RETRY%mailer: a group always subscribes to its own retry topic; expected other topics",
     ),
 }
 
@@ -191,14 +191,14 @@ LIGHT_QUEUES = {
     "namespace": (
         "client: {namespace: shop}\n",
         "",
-        "brokers know no light message queue shop%%LMQ%room; expected one in a cluster without client.namespace",
+        "brokers do not support the light message queue shop%%LMQ%room; use a cluster without client.namespace",
     ),
     "pop": (
         "",
         "    consume_mode: pop\n",
         "light message queues are pulled, not popped; expected consume_mode: concurrently | orderly",
     ),
-    "spark": ("", "    engine: spark\n", "Spark reads no light message queues; expected engine: local"),
+    "spark": ("", "    engine: spark\n", "Spark does not support light message queues; expected engine: local"),
 }
 
 
@@ -225,7 +225,7 @@ ROOTS = {
     ),
     "two ways to a name server": (
         "nameserver: a:1\nnameserver_url: http://a/rocketmq/nsaddr",
-        "2:1: nameserver_url: set beside nameserver; expected one of the two",
+        "2:1: nameserver_url: set together with nameserver; remove one of them",
     ),
     "unknown key at the top": (
         "nameserver: a:1\nprometheus: {}",
@@ -279,10 +279,10 @@ NO_YAML = {
     ),
     "braces inside of braces": (
         "client: {access_key: ${KEY}}",
-        "1:23: this is not valid YAML: while parsing a flow mapping, did not find expected ',' or '}'; "
-        "write ${...} in quotes inside of {} and []",
+        "1:23: this is not valid YAML: while parsing a flow mapping, did not find expected ',' or '}'; write ${...} "
+        "in quotes inside {} and []",
     ),
-    "list at the top": ("- nameserver: a:1", "1:1: the file holds a list; expected a mapping of keys"),
+    "list at the top": ("- nameserver: a:1", "1:1: the file contains a list; expected a mapping of keys"),
     "foreign tag": (
         "nameserver: !!python/name:os.system x",
         "1:13: nameserver: the YAML tag !!python/name:os.system is not supported; expected no tag",
@@ -300,7 +300,7 @@ def test_aliases_of_aliases_do_not_fill_the_memory() -> None:
     bomb = "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
     for name, before in zip("bcdefghij", "abcdefghi", strict=True):
         bomb += f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n"
-    assert problems(bomb) == ["test.yaml:5:36: the document has more than 100000 values, its aliases resolved"]
+    assert problems(bomb) == ["test.yaml:5:36: the document has more than 100000 values, with resolved aliases"]
 
 
 NEARBY = "machine_room_nearby needs client.instance_name to tell the machine room of this process, and"
@@ -316,8 +316,8 @@ groups:
 """
 
     assert problems(text) == [
-        "test.yaml:5:28: groups.mailer.handler.process_memory: of no use without processes: the daemon itself has no "
-        "such limit; expected beside handler.processes above 0"
+        "test.yaml:5:28: groups.mailer.handler.process_memory: of no use without processes: has no effect without "
+        "processes, because the daemon itself is not limited; set handler.processes too"
     ]
     assert load(text.replace("64MiB", "64MiB, processes: 2")).groups
 
@@ -327,8 +327,8 @@ def test_a_process_that_tells_no_machine_room_is_refused_to_run(subtests: pytest
         with subtests.test(instance=instance):
             client = f"client: {{instance_name: {json.dumps(instance)}}}\n"
             assert problems(f"{client}{GROUP}    allocate_strategy: machine_room_nearby\n", to_run=True) == [
-                f"test.yaml:7:24: groups.mailer.allocate_strategy: {NEARBY} {instance!r} does not; "
-                "expected room@name, with a name that no other process has"
+                f"test.yaml:7:24: groups.mailer.allocate_strategy: {NEARBY} {instance!r} has none; expected "
+                f"room@name, with a unique name"
             ]
 
 
@@ -405,5 +405,5 @@ def test_a_secret_in_the_place_of_a_list_is_not_shown() -> None:
         "    sink: {format: postgresql, url: 'postgresql://db/shop', table: t, keys: '${KEYS}'}"
     )
     assert problems(text, environ={"KEYS": "hunter2"}) == [
-        "test.yaml:7:77: groups.g.sink.keys: what was substituted is not a list; expected a list, such as [a, b]"
+        "test.yaml:7:77: groups.g.sink.keys: the substituted value is not a list; expected a list, such as [a, b]"
     ]

@@ -122,9 +122,9 @@ def test_problems_of_a_folder_name_the_file_that_has_them() -> None:
         "conf/rmqd.yaml:2:14: log.level: 'loud' is not a choice",
         "conf/groups/a.yaml:3:18: groups.a.pull_batch_size: 0 is out of range",
         "conf/groups/b.yml:1:1: only *.yaml files are read from groups/",
-        "conf/groups/c.yaml:2:3: groups.a: the group is there twice, first at conf/groups/a.yaml:1:1",
+        "conf/groups/c.yaml:2:3: groups.a: duplicate group, first defined at conf/groups/a.yaml:1:1",
         "conf/groups/c.yaml:6:1: log: this key does not belong beside groups here",
-        "conf/groups/d.yaml:1:1: the file holds a list",
+        "conf/groups/d.yaml:1:1: the file contains a list",
         "conf/groups/e.yaml:1:9: groups: not a mapping",
     ]
 
@@ -226,7 +226,7 @@ def test_set_mends_what_the_file_has_wrong() -> None:
     assert load("nameserver: ${UNSET}\n", ["nameserver=a:1"]).nameserver == ("a:1",)
 
 
-IN_PS = "everybody here sees it in `ps`; expected '${NAME}', '${file:PATH}', or the configuration file"
+IN_PS = "all users can see it in `ps`; expected '${NAME}', '${file:PATH}', or the configuration file"
 FORM = "expected KEY=VALUE with a key such as log.level or groups.mailer.pull_batch_size"
 
 
@@ -237,7 +237,7 @@ OVERRIDES = [
     ),
     (
         "nameserver.x=1",
-        "nameserver: cannot set nameserver.x, this is no mapping; expected a key inside of a mapping",
+        "nameserver: cannot set nameserver.x, because this is not a mapping; expected a key inside a mapping",
     ),
     ("log.levle=info", "log.levle: unknown key; did you mean level?"),
     ("log", f"not understood; {FORM}"),
@@ -257,8 +257,7 @@ OVERRIDES = [
     ("http.token=s3cret", f"http.token: {IN_PS}"),
     (
         "state_dir=${UNSET}",
-        "state_dir: the environment variable UNSET is not set; "
-        "expected set it, or give a default with ${UNSET:-default}",
+        "state_dir: the environment variable UNSET is not set; set it, or add a default with ${UNSET:-default}",
     ),
 ]
 
@@ -389,10 +388,10 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     path = tmp_path / "rmqd.yaml"
     path.write_text(f"nameserver: ${{file:{tmp_path}/pipe}}\n")
-    with pytest.raises(ConfigError, match="cannot be read: it is no regular file"):
+    with pytest.raises(ConfigError, match="cannot be read: it is not a regular file"):
         load_config(path)
     path.write_text(f"nameserver: a:1\nhttp: {{token_file: {tmp_path}/pipe}}\n")
-    with pytest.raises(ConfigError, match="it is no regular file"):
+    with pytest.raises(ConfigError, match="it is not a regular file"):
         load_runnable(path)
 
 

@@ -257,7 +257,7 @@ def test_what_brokers_and_the_daemon_say_of_a_queue_is_told_once(number: int, to
     assert [one.cause for one in found] == ["slow_handler"] * told
     evidence = "; ".join(sorted(one.evidence for one in found))
     assert "90 messages wait in orders on broker-a, queue 0" in evidence
-    assert "the daemon says: a call runs for 40 s" in evidence
+    assert "the daemon reports: a call runs for 40 s" in evidence
 
 
 def test_what_keeps_a_daemon_s_group_from_consuming_is_told_once_by_its_cause() -> None:

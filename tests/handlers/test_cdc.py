@@ -57,7 +57,10 @@ NO_COLUMN_HOLDS = {
         debezium("c", None, {"id": 1, "at": "0001-01-01T00:00+08:00"}),
         "at: a text of 22 .* is no",
     ),
-    "an endless time": (canal("INSERT", {"id": "1"}, es=10**30), "the place in the order is no array<bigint>"),
+    "an endless time": (
+        canal("INSERT", {"id": "1"}, es=10**30),
+        "the position in the order does not fit array<bigint>",
+    ),
 }
 
 

@@ -21,7 +21,7 @@ def test_wrong_options_are_refused() -> None:
         ({"mode": "merge"}, "'insert'"),
         ({"key": ["colour"]}, "not written: colour"),
         ({"version": "cents"}, "upsert alone"),
-        ({"columns": {"id": "id"}}, "'id' names no value; accepted: a JSON path"),
+        ({"columns": {"id": "id"}}, "'id' is not a valid expression; expected a JSON path"),
         ({"columns": {"id": "$.items["}}, "names no value"),
         ({"columns": {}}, "at least 1|a table needs columns"),
         ({"table": "a.b.c"}, "pattern"),

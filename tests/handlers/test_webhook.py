@@ -134,7 +134,7 @@ async def test_a_message_that_the_server_refuses_is_a_dead_letter_and_those_behi
             await handler.handle(batch)
 
             assert decided(batch) == {0: "ack", 1: "dead_letter", 2: "ack"}
-            assert batch.decisions()[1].reason == f"the server answered {code} Said: no such customer"
+            assert batch.decisions()[1].reason == f"the server responded {code} Said: no such customer"
             assert peer.contents == [b"1", b"2", b"3"]
 
 
@@ -199,7 +199,7 @@ async def test_the_timeout_covers_the_whole_exchange() -> None:
     server = await asyncio.start_server(trickle, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
     async with server, started(url, timeout="100ms", retry_for="0s") as handler:
-        with pytest.raises(TimeoutError, match=r"no complete answer within 0\.1 s"):
+        with pytest.raises(TimeoutError, match=r"no complete response within 0\.1 s"):
             await asyncio.wait_for(handler.handle(batch_of(b"1")), 2)
         await is_gone.wait()
 

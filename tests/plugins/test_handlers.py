@@ -273,7 +273,7 @@ def test_nothing_of_a_handler_runs_when_a_configuration_is_loaded() -> None:
 
 FORMS = "expected a function of (batch) or (batch, options), or a class with handle(self, batch)"
 PLUGINS = {
-    "shop:number": f"the plugin is an int, and no handler; {FORMS}",
+    "shop:number": f"the plugin is an int, not a handler; {FORMS}",
     "shop:three": f"the plugin takes 3 arguments; {FORMS}",
     "shop:none": f"the plugin takes no arguments; {FORMS}",
     "shop:named": f"the plugin needs keyword arguments that are not passed: key; {FORMS}",
@@ -283,9 +283,9 @@ PLUGINS = {
     "shop:TwoArguments": f"the plugin has a method handle that cannot be called as handle(self, batch); {FORMS}",
     "shop:Generator": f"the plugin is a handle with yield, which would never run; {FORMS}",
     "shop:StartsWithMore": f"the plugin has a method start that cannot be called as start(self); {FORMS}",
-    "shop:WrongOptions": f"the plugin has Options that are no pydantic.BaseModel but a type; {FORMS}",
-    "shop:ForgottenOptions": f"the plugin has Options, and a constructor that does not take them; {FORMS}",
-    "shop:NeedsMore": f"the plugin has a constructor that needs 2 arguments, and gets its options alone; {FORMS}",
+    "shop:WrongOptions": f"the plugin has Options that are not a pydantic.BaseModel but a type; {FORMS}",
+    "shop:ForgottenOptions": f"the plugin has Options, but its constructor does not take them; {FORMS}",
+    "shop:NeedsMore": f"the plugin has a constructor that needs 2 arguments, but it gets only its options; {FORMS}",
     "shop:MethodWithOptions": "the plugin has a method handle with options; a class gets them in its constructor; "
     f"{FORMS}",
     "shop:Bare.handle": "shop:Bare.handle is a method; name the class: shop:Bare",
@@ -297,10 +297,10 @@ PLUGINS = {
         "the module absent.mail cannot be imported: ModuleNotFoundError: No module named 'absent'; "
         "expected a module that can be imported"
     ),
-    "'a b:c'": "'a b:c' is not understood; expected the name of an installed handler, or module:attribute",
+    "'a b:c'": "'a b:c' is not valid; expected the name of an installed handler, or module:attribute",
     "jsnol": "no handler 'jsnol' is installed; did you mean jsonl?; expected {known}, or module:attribute",
-    "cdc": "cdc is a pipeline, and no handler; expected engine: spark, pipeline: {plugin: cdc} in the place of "
-    "handler, and a sink, as docs/pipelines.md says",
+    "cdc": "cdc is a pipeline, not a handler; expected engine: spark, pipeline: {plugin: cdc} instead of handler, and "
+    "a sink; see docs/pipelines.md",
     "smtp": "no handler 'smtp' is installed; expected {known}, or module:attribute",
 }
 
@@ -413,7 +413,7 @@ IN_THE_PLACE_OF_A_LIST = {
 
 
 def test_what_stands_in_the_place_of_a_list_is_shown_in_one_only_if_it_is_a_word() -> None:
-    """Of several words a list of one would be another command; what was substituted may be a secret."""
+    """Of several words a list of one would be another command; the substituted value may be a secret."""
     place = "test.yaml:7:26: groups.mailer.handler.options.command"
     expected = {
         name: [f"{place}: the value should be a list, such as {shown}"]

@@ -208,7 +208,7 @@ def test_a_constructor_that_fails_is_told_as_it_failed(run_handler: Run) -> None
         ("around:number", r"around:number cannot be called with \(batch, call_next\)"),
         (
             "around:of_threads",
-            "is written with def, and the handler with async def; expected async def, as the handler",
+            "is written with def, but the handler with async def; expected async def",
         ),
         ("around:none", "the module around has no none"),
         ("nowhere:none", "the module nowhere cannot be imported"),

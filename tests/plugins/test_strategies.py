@@ -91,7 +91,7 @@ WRONG = {
     "cls": f"fleet:Weighted is a class; {FORM} that is called so",
     "number": f"fleet:number cannot be called; {FORM} that is called so",
     "two": f"fleet:two cannot be called with (group, client_id, queues, client_ids); {FORM} that is called so",
-    "later": f"fleet:later is asynchronous, and a strategy only computes; {FORM} that is called so",
+    "later": f"fleet:later is asynchronous, but a strategy only computes; {FORM} that is called so",
     "gone": (
         "fleet:gone of fleet cannot be imported: AttributeError: module 'fleet' has no attribute 'gone'; "
         "expected a module that can be imported"

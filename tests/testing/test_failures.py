@@ -119,7 +119,7 @@ def test_of_a_batch_only_what_failed_is_handled_again(rocketmq: RocketMQ, run_ha
     ("keys", "said"),
     [
         ({"retry": {"in_place": 101}}, "retry.in_place: 101 is out of range"),
-        ({"retry": {"on": ["a b"]}}, r"retry.on\[0\]: 'a b' is not accepted; expected the name of an exception"),
+        ({"retry": {"on": ["a b"]}}, r"retry.on\[0\]: 'a b' is not valid; expected the name of an exception"),
         ({"dead_letter": {"on": [7]}}, r"dead_letter.on\[0\]: 7 is not text"),
     ],
 )

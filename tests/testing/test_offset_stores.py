@@ -191,10 +191,13 @@ def test_a_batch_of_which_a_part_is_acknowledged_keeps_the_offset_below(
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [
-        ({"message_model": "broadcasting"}, "beside message_model: broadcasting, whose members keep theirs in files"),
-        ({"consume_mode": "pop"}, "beside consume_mode: pop, in which there are none; expected broker"),
-        ({"consume_mode": "orderly", "auto_commit": False}, "beside auto_commit: false, as each call is a transaction"),
-        ({"deduplicate": {}}, "beside deduplicate, as what is committed does not come again"),
+        ({"message_model": "broadcasting"}, "beside message_model: broadcasting, whose members store offsets in files"),
+        ({"consume_mode": "pop"}, "beside consume_mode: pop, which has no offsets; expected broker"),
+        (
+            {"consume_mode": "orderly", "auto_commit": False},
+            "beside auto_commit: false, because each call is a transaction",
+        ),
+        ({"deduplicate": {}}, "beside deduplicate, because committed messages are not redelivered"),
         ({"offset_store": {"plugin": "nowhere"}}, "no offset store 'nowhere' is installed; expected "),
         ({"offset_store": {"plugin": f"{__name__}:add"}}, "not an offset store; expected a class with open, close"),
         (
@@ -203,7 +206,7 @@ def test_a_batch_of_which_a_part_is_acknowledged_keeps_the_offset_below(
         ),
         (
             {"offset_store": "broker"},
-            "the handler takes offset_connection; expected beside offset_store: {plugin: NAME}",
+            "the handler takes offset_connection, which needs offset_store: {plugin: NAME}",
         ),
     ],
 )

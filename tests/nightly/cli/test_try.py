@@ -246,7 +246,7 @@ def test_typed_handlers(rocketmq: RealCluster, topic: str, group: str, folder: P
     ours = Group(rocketmq, folder, group, topic, "typed", consume_message_batch_max_size=4)
     lines = ours.outcomes()
     assert [one["outcome"] for one in lines] == ["acked", "retried", "dead_lettered", "acked"]
-    assert lines[2]["reason"].startswith("the body is no Order in JSON: ")
+    assert lines[2]["reason"].startswith("the body is not a valid Order in JSON: ")
     assert lines[1]["error"] == "ValueError: shop: 4"
     assert lines[1]["place"].endswith(" in typed")
 

@@ -66,12 +66,12 @@ IN_GROUP = {
     ),
     "unknown form of reference": (
         'pull_batch_size: "${env:BATCH}"',
-        "6:22: groups.mailer.pull_batch_size: ${env:BATCH} is not understood; "
-        "expected ${NAME}, ${NAME:-default}, ${file:PATH}, and $${ for a literal ${",
+        "6:22: groups.mailer.pull_batch_size: ${env:BATCH} is not valid; expected ${NAME}, ${NAME:-default}, "
+        "${file:PATH}, and $${ for a literal ${",
     ),
     "Spark's key in a local group": (
         "sink: {format: parquet}",
-        "6:5: groups.mailer.sink: of no use here; expected in a group with engine: spark",
+        "6:5: groups.mailer.sink: has no effect here; it needs engine: spark",
     ),
     "strategy without its rooms": (
         "allocate_strategy: by_machine_room",
@@ -79,21 +79,20 @@ IN_GROUP = {
     ),
     "order that brokers do not keep": (
         "consume_mode: pop\n    order_by: keys",
-        "7:5: groups.mailer.order_by: brokers hand popped messages to several members at once; leave it out",
+        "7:5: groups.mailer.order_by: brokers deliver popped messages to several members at once; leave it out",
     ),
     "order beside commits of the handler's": (
         "consume_mode: orderly\n    order_by: keys\n    auto_commit: false",
-        "7:5: groups.mailer.order_by: beside auto_commit: false, which is about the order of whole queues; "
+        "7:5: groups.mailer.order_by: not with auto_commit: false, which needs the order of whole queues; "
         "expected leave it out",
     ),
     "order on Spark": (
         "engine: spark\n    order_by: keys",
-        "7:5: groups.mailer.order_by: Spark hands out ranges of offsets, and knows no keys; leave it out",
+        "7:5: groups.mailer.order_by: Spark reads ranges of offsets, without keys; leave it out",
     ),
     "order by nothing": (
         'order_by: "property:"',
-        "6:15: groups.mailer.order_by: 'property:' is not accepted; expected keys, sharding_key, property:NAME, or "
-        '""',
+        "6:15: groups.mailer.order_by: 'property:' is not valid; expected keys, sharding_key, property:NAME, or \"\"",
     ),
     "strategy that brokers do not know": (
         "consume_mode: pop\n    allocate_strategy: consistent_hash",
@@ -102,7 +101,7 @@ IN_GROUP = {
     ),
     "strategy that is no name": (
         "allocate_strategy: 1",
-        "6:24: groups.mailer.allocate_strategy: 1 is no strategy; expected averagely | averagely_by_circle | "
+        "6:24: groups.mailer.allocate_strategy: 1 is not a strategy; expected averagely | averagely_by_circle | "
         "consistent_hash | by_config | by_machine_room | machine_room_nearby | the name of an installed one",
     ),
 }
@@ -114,14 +113,14 @@ SUBSCRIPTIONS = {
         'orders: {sql: "a > \\0"}',
         f"5:7: orders: 'a > \\x00' has a NUL character; expected {TAGS}",
     ),
-    "empty SQL": ('orders: {sql: " "}', f"5:7: orders: ' ' is no SQL92 condition; expected {TAGS}"),
+    "empty SQL": ('orders: {sql: " "}', f"5:7: orders: ' ' is not an SQL92 condition; expected {TAGS}"),
     "unknown kind": (
         "orders: {sql92: a > 1}",
-        f"5:7: orders: a mapping of 'sql92' is no subscription; expected {TAGS}",
+        f"5:7: orders: a mapping of 'sql92' is not a subscription; expected {TAGS}",
     ),
     "no list of lite topics": (
         "orders: {lite_topics: a}",
-        f"5:7: orders: 'a' is no list of lite topics; expected {LITE}",
+        f"5:7: orders: 'a' is not a list of lite topics; expected {LITE}",
     ),
     "a lite topic twice": (
         "orders: {lite_topics: [a, a]}",
@@ -144,7 +143,7 @@ ROOTS = {
     ),
     "address server without a scheme": (
         "nameserver_url: jmenv.tbsite.net:8080",
-        "1:17: nameserver_url: 'jmenv.tbsite.net:8080' is not accepted; expected an http:// or https:// URL",
+        "1:17: nameserver_url: 'jmenv.tbsite.net:8080' is not valid; expected an http:// or https:// URL",
     ),
     "group's key at the top": (
         "nameserver: a:1\nsubscriptions: {}",
@@ -156,12 +155,12 @@ ROOTS = {
     ),
     "name of a driver on Spark": (
         "nameserver: a:1\nclient: {instance_name: spark-1}",
-        "2:25: client.instance_name: spark-1: spark- is for drivers of engine: spark; expected another name",
+        "2:25: client.instance_name: spark-1: spark- is reserved for drivers of engine: spark; expected another name",
     ),
-    "certificate that is not there": (
+    "certificate that is missing": (
         "nameserver: a:1\nclient:\n  tls: {enabled: true, ca_file: ca.pem}",
-        "3:33: client.tls.ca_file: the file ca.pem cannot be read: No such file or directory; "
-        "expected a PEM file that can be used",
+        "3:33: client.tls.ca_file: the file ca.pem cannot be read: No such file or directory; expected a valid PEM "
+        "file",
     ),
     "heartbeat that comes too late": (
         "nameserver: a:1\nclient: {heartbeat_broker_interval: 2m}",
@@ -176,20 +175,19 @@ ROOTS = {
     "password with an @": (
         "nameserver: a:1\ngroups:\n  g:\n    engine: spark\n    subscriptions: {t: '*'}\n    pipeline: {plugin: p}\n"
         "    sink: {format: postgresql, url: 'postgresql://me:p@ss@db/shop?a=@', table: t}",
-        "7:37: groups.g.sink.url: there is more than one @ before the host; "
-        "expected %40 for an @ in the user or the password",
+        "7:37: groups.g.sink.url: more than one @ before the host; expected %40 for an @ in the user or the password",
     ),
     "several words in the place of a list": (
         "nameserver: a:1\ngroups:\n  g:\n    engine: spark\n    subscriptions: {t: '*'}\n    pipeline: {plugin: p}\n"
         "    sink: {format: postgresql, url: 'postgresql://db/shop', table: t, keys: 'id, day'}",
         "7:77: groups.g.sink.keys: 'id, day' is not a list; expected a list, such as [a, b]",
     ),
-    "token file that is not there": (
+    "token file that is missing": (
         "nameserver: a:1\nhttp: {token_file: token}",
-        "2:20: http.token_file: the file token cannot be read: No such file or directory; "
-        "expected a file that holds the token",
+        "2:20: http.token_file: the file token cannot be read: No such file or directory; expected a file with the "
+        "token",
     ),
-    "secret file that is not there": (
+    "secret file that is missing": (
         "nameserver: a:1\nhttp: {token: '${file:/no/such/token}'}",
         "2:15: http.token: the file /no/such/token cannot be read: No such file or directory; expected a readable file",
     ),
@@ -221,19 +219,19 @@ ROOTS = {
         "nameserver: a:1\ngroups:\n  m:\n    subscriptions: {a: '*'}\n    handler: {plugin: log}\n"
         "    allocate_strategy: by_config\n    allocate_queues:\n"
         "    - {topic: '%RETRY%m', broker_name: b, queue_id: 0}\n    - {topic: other, broker_name: b, queue_id: 0}",
-        "9:15: groups.m.allocate_queues[1].topic: other is no topic of this group; expected a, %RETRY%m",
+        "9:15: groups.m.allocate_queues[1].topic: other is not a topic of this group; expected a, %RETRY%m",
     ),
 }
 
 NO_YAML = {
     "two documents": (
         "nameserver: a:1\n---\nlog: {}",
-        "2:1: a second document begins here; expected one for each file",
+        "2:1: a second document starts here; expected one per file",
     ),
-    "text at the top": ("nameserver", "1:1: the file holds 'nameserver'; expected a mapping of keys"),
+    "text at the top": ("nameserver", "1:1: the file contains 'nameserver'; expected a mapping of keys"),
     "list as a key": ("? [a]\n: 1", "1:3: a key is not text; expected text"),
     "nested too deep": ("a: " + "[" * 100_000, "1:54: values are nested more than 50 deep"),
-    "alias of itself": ("a: &a [*a]", "1:8: *a stands for nothing that was complete before it"),
+    "alias of itself": ("a: &a [*a]", "1:8: *a does not refer to a complete earlier value"),
     "control character": ("nameserver: a:1 \x07", "1:17: the character U+0007 is not allowed in YAML"),
 }
 

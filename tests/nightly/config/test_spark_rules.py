@@ -31,38 +31,38 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 REFUSED = {
     "broadcasting": (
         "message_model: broadcasting",
-        "7:20: groups.mailer.message_model: broadcasting has no meaning on Spark: Spark reads each message once, and "
-        "not once for each member; expected clustering",
+        "7:20: groups.mailer.message_model: Spark does not support broadcasting: Spark reads each message once, not "
+        "once for each member; expected clustering",
     ),
     "pop": (
         "consume_mode: pop",
-        "7:19: groups.mailer.consume_mode: pop is not for Spark, which reads ranges of offsets; "
+        "7:19: groups.mailer.consume_mode: Spark does not support pop, because it reads ranges of offsets; "
         "expected concurrently | orderly",
     ),
     "an orderly group that tries for ever": (
         "consume_mode: orderly",
-        "3:3: groups.mailer.max_reconsume_times: no limit, the default of orderly groups, is not for Spark: a message "
-        "that fails without end would hold up its micro-batch, and so every queue; expected 0 or more",
+        "3:3: groups.mailer.max_reconsume_times: Spark does not support unlimited attempts, the default of orderly "
+        "groups: a message that always fails would block its micro-batch, and so every queue; expected 0 or more",
     ),
     "an orderly group that says so": (
         "consume_mode: orderly\n    max_reconsume_times: -1",
-        "8:26: groups.mailer.max_reconsume_times: no limit, the default of orderly groups, is not for Spark: a message "
-        "that fails without end would hold up its micro-batch, and so every queue; expected 0 or more",
+        "8:26: groups.mailer.max_reconsume_times: Spark does not support unlimited attempts, the default of orderly "
+        "groups: a message that always fails would block its micro-batch, and so every queue; expected 0 or more",
     ),
     "commits by hand": (
         "auto_commit: false",
-        "7:18: groups.mailer.auto_commit: false is not for Spark: the checkpoint has the offsets of whole "
-        "micro-batches, and a handler cannot hold them back; expected true",
+        "7:18: groups.mailer.auto_commit: Spark does not support false: the checkpoint has the offsets of whole "
+        "micro-batches, which a handler cannot hold back; expected true",
     ),
     "a strategy": (
         "allocate_strategy: consistent_hash",
-        "7:24: groups.mailer.allocate_strategy: of no use with engine: spark: Spark divides the queues among its tasks "
-        "by itself; leave it out",
+        "7:24: groups.mailer.allocate_strategy: has no effect with engine: spark: Spark itself divides the queues "
+        "among its tasks; leave it out",
     ),
     "a circuit breaker": (
         "circuit_breaker: {consecutive: 5}",
-        "7:5: groups.mailer.circuit_breaker: not for engine: spark: the tasks of a micro-batch are calls in many "
-        "processes, and no one of them knows how the others end; leave it out",
+        "7:5: groups.mailer.circuit_breaker: not possible with engine: spark: the tasks of a micro-batch call the "
+        "handler in many processes, which do not know each other's results; leave it out",
     ),
     "speculation": (
         "spark: {conf: {spark.speculation: true}}",
@@ -71,20 +71,20 @@ REFUSED = {
     ),
     "the master among the properties": (
         "spark: {conf: {spark.master: local}}",
-        "7:20: groups.mailer.spark.conf.spark.master: not here; expected spark.master of the group, one level up",
+        "7:20: groups.mailer.spark.conf.spark.master: not allowed here; use spark.master of the group, one level up",
     ),
     "nested properties": (
         "spark: {conf: {spark: {sql: true}}}",
-        "7:20: groups.mailer.spark.conf.spark: text, a number or a flag is a property of Spark; expected its whole "
-        "name as the key",
+        "7:20: groups.mailer.spark.conf.spark: a Spark property is a text, a number or a flag; write its whole name "
+        "as the key",
     ),
     "a handler and a pipeline": (
         "pipeline: {plugin: 'a:b'}\n    sink: {format: rocketmq, topic: out}",
-        "7:5: groups.mailer.pipeline: set beside handler; expected one of the two",
+        "7:5: groups.mailer.pipeline: set together with handler; remove one of them",
     ),
     "a sink for a handler": (
         "sink: {format: rocketmq, topic: out}",
-        "7:5: groups.mailer.sink: of no use without pipeline; expected beside one",
+        "7:5: groups.mailer.sink: has no effect without pipeline; set pipeline too",
     ),
 }
 
@@ -96,7 +96,7 @@ def test_what_spark_cannot_do_is_refused_with_why(subtests: pytest.Subtests) -> 
 
 
 def test_a_concurrency_that_is_found_out_is_refused() -> None:
-    told = "auto is not for Spark: how long calls take is not seen across its worker processes"
+    told = "Spark does not support auto: the duration of calls is not measured across its worker processes"
     expected = f"test.yaml:6:41: groups.mailer.handler.concurrency: {told}; expected a whole number from 1 to 1000"
     assert problems(GROUP.replace("plugin: log", "plugin: log, concurrency: auto")) == [expected]
 
@@ -118,15 +118,15 @@ def test_a_group_needs_something_to_do() -> None:
 
 def test_a_pipeline_needs_a_sink() -> None:
     (found,) = problems(f"{NO_WORK}    pipeline: {{plugin: 'a:b'}}\n")
-    assert found.startswith("test.yaml:3:3: groups.mailer.sink: missing beside pipeline; expected a mapping")
+    assert found.startswith("test.yaml:3:3: groups.mailer.sink: missing with pipeline; expected a mapping")
 
 
 def test_without_pyspark_the_group_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """With what to install; a command that only wants an address does not care."""
     monkeypatch.setattr(spark_rules, "find_spec", lambda name: None if name == "pyspark" else find_spec("json"))
     assert problems(GROUP, to_run=True) == [
-        "test.yaml:4:13: groups.mailer.engine: spark needs pyspark, not installed here; expected local, or spark "
-        "after pip install 'rmqd[spark]'"
+        "test.yaml:4:13: groups.mailer.engine: spark needs pyspark, which is not installed; use local, or run pip "
+        "install 'rmqd[spark]'"
     ]
     assert load(GROUP).groups["mailer"].engine == "spark"
 
@@ -154,8 +154,8 @@ def test_worker_processes_of_the_handler_are_refused() -> None:
     (problem,) = problems(GROUP.replace("{plugin: log}", "{plugin: log, processes: 2}"))
 
     assert problem == (
-        "test.yaml:6:39: groups.mailer.handler.processes: of no use with engine: spark: Spark has worker processes of "
-        "its own, as many as spark.master says; expected 0"
+        "test.yaml:6:39: groups.mailer.handler.processes: has no effect with engine: spark: Spark has its own worker "
+        "processes, as many as spark.master specifies; expected 0"
     )
 
 

@@ -209,7 +209,7 @@ async def an_offset_above_the_queue_s_end(stage: Stage) -> AsyncIterator[str]:
     (queue,) = offsets.queues(stage.cluster, topic)
     offsets.commit(stage.cluster, stage.group, topic, queue, 50)
     async with stage.member(Seen(), topic, on_offset_illegal="stop"):
-        yield "at offset 50, and that has 0 to 3"
+        yield "at offset 50, outside 0 to 3"
 
 
 @scene("held_lock")
@@ -408,7 +408,7 @@ async def test_a_broker_that_takes_no_messages(rocketmq: RealCluster, java: Java
     group, where = java.stages[WELL].group, f"{rocketmq.broker.spec.broker_name} ({rocketmq.broker.address})"
     rocketmq.set_broker(brokerPermission=4)
     try:
-        wrong = await first_is(client, group, "broker_read_only", f"{where} may be read only (brokerPermission=4)")
+        wrong = await first_is(client, group, "broker_read_only", f"{where} is read-only (brokerPermission=4)")
     finally:
         rocketmq.set_broker(brokerPermission=6)
     assert wrong == ""
@@ -475,7 +475,7 @@ async def test_a_broker_that_does_not_answer(rocketmq_faulty: RealCluster, group
     stage.set_group()
     rocketmq_faulty.pause("broker")
     try:
-        wrong = await first_is(asking, group, "no_route", f"({rocketmq_faulty.broker.address}) does not answer")
+        wrong = await first_is(asking, group, "no_route", f"({rocketmq_faulty.broker.address}) does not respond")
     finally:
         rocketmq_faulty.resume("broker")
         await asking.remoting.close()

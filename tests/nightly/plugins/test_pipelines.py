@@ -107,8 +107,8 @@ REFUSED = {
     "{plugin: 'flow:Called'}": f"6:24: groups.archive.pipeline.plugin: the plugin is a class, and no pipeline; {FORM}",
     "{plugin: 'flow:one'}": f"6:24: groups.archive.pipeline.plugin: the plugin takes 1 argument; {FORM}",
     "{plugin: 'flow:four'}": f"6:24: groups.archive.pipeline.plugin: the plugin takes 4 arguments; {FORM}",
-    "{plugin: 'flow:named'}": "6:24: groups.archive.pipeline.plugin: the plugin needs arguments by name that nobody "
-    f"gives: window; {FORM}",
+    "{plugin: 'flow:named'}": "6:24: groups.archive.pipeline.plugin: the plugin needs keyword arguments that are not "
+    "passed: window; {FORM}",
     "{plugin: 'flow:later'}": "6:24: groups.archive.pipeline.plugin: the plugin is a function with async, which would "
     f"never run; {FORM}",
     "{plugin: 'flow:lazy'}": "6:24: groups.archive.pipeline.plugin: the plugin is a function with yield, which would "
@@ -130,42 +130,41 @@ def test_what_is_wrong_with_a_pipeline_is_told_with_its_place() -> None:
 SINKS = {
     "{format: parquet}": "7:5: groups.archive.sink.path: missing; expected a folder or URL",
     "{format: delta}": "7:5: groups.archive.sink.path: missing; expected a folder or URL",
-    "{format: rocketmq, path: /data}": "7:30: groups.archive.sink.path: of no use with format: rocketmq; expected "
-    "with format: parquet | delta",
+    "{format: rocketmq, path: /data}": "7:30: groups.archive.sink.path: has no effect with format: rocketmq; it needs "
+    "format: parquet | delta",
     "{format: rocketmq, topic: a b}": "7:37: groups.archive.sink.topic: the topic name 'a b' contains a "
     "character that RocketMQ refuses; expected letters a-z and A-Z, digits, and % | - _",
     "{format: parquet, path: /data, output_mode: update}": "7:55: groups.archive.sink.output_mode: update is not for "
-    "parquet: files take no rows back; expected append",
+    "parquet: rows in files cannot be replaced; expected append",
     "{format: delta, path: /data, output_mode: update}": "7:53: groups.archive.sink.output_mode: update is not for "
-    "delta: files take no rows back; expected append, or update beside keys",
+    "delta: rows in files cannot be replaced; expected append, or update with keys",
     "{format: jdbc, options: {url: 'jdbc:x'}}": "7:26: groups.archive.sink.options.dbtable: missing; expected a table",
     "{format: jdbc, options: {url: 'jdbc:x', dbtable: t}, output_mode: complete}": "7:77: groups.archive.sink."
-    "output_mode: complete is not for jdbc: rows are only added to a table; expected append | update",
-    "{format: postgresql, table: t}": "7:5: groups.archive.sink.url: missing; expected such as "
+    "output_mode: complete is not possible with jdbc: rows are only added to a table; expected append | update",
+    "{format: postgresql, table: t}": "7:5: groups.archive.sink.url: missing; expected a URL such as "
     "postgresql://db.example/shop",
-    "{format: postgresql, url: 'jdbc:postgresql://db/shop', table: t}": "7:37: groups.archive.sink.url: URLs of libpq "
-    "do not begin with jdbc:; expected the same without that",
+    "{format: postgresql, url: 'jdbc:postgresql://db/shop', table: t}": "7:37: groups.archive.sink.url: libpq's URLs "
+    "do not start with jdbc:; remove this prefix",
     "{format: postgresql, url: 'postgresql://db/shop', table: t, order_by: [a]}": "7:71: groups.archive.sink.order_by: "
-    "of no use without keys; expected beside keys",
+    "has no effect without keys; set keys too",
     "{format: postgresql, url: 'postgresql://db/shop', table: t, keys: [a], delete_column: d}": "7:82: groups.archive."
-    "sink.delete_column: which row goes, and whether it is later than the deletion, would not be known; expected "
-    "beside keys and order_by",
+    "sink.delete_column: without keys and order_by, the row to delete is unknown; set both",
     "{format: postgresql, url: 'postgresql://db/shop', table: t, keys: [a], order_by: [d], delete_column: d}": "7:112: "
-    "groups.archive.sink.delete_column: d is in order_by, too; expected a column of its own",
+    "groups.archive.sink.delete_column: d is in order_by; expected another column",
     "{format: postgresql, url: 'postgresql://db/shop', table: t, output_mode: complete}": "7:84: groups.archive.sink."
-    "output_mode: complete is not for postgresql: rows that are no more in the aggregate would stay in the table; "
+    "output_mode: complete is not possible with postgresql: rows that the aggregate no longer contains would stay in "
+    "the table; "
     "expected append | update",
     "{format: postgresql, url: 'postgresql://db/shop', table: t, output_mode: update}": "7:84: groups.archive.sink."
-    "output_mode: update is not for rows that are added: an aggregate's row would be there as often as it changed; "
-    "expected keys beside it",
+    "output_mode: update is not possible without keys: an aggregate's row would be added at every change; set keys",
     "{format: foreach_batch}": "7:5: groups.archive.sink.plugin: missing; expected module:attribute of (frame, "
     "batch_id) or (frame, batch_id, options)",
     "{format: foreach_batch, plugin: 'flow:one'}": "7:43: groups.archive.sink.plugin: the plugin takes 1 argument; "
     "expected a function of (frame, batch_id) or (frame, batch_id, options)",
-    "{format: foreach_batch, plugin: two}": "7:43: groups.archive.sink.plugin: 'two' is not understood; expected "
+    "{format: foreach_batch, plugin: two}": "7:43: groups.archive.sink.plugin: 'two' is not valid; expected "
     "module:attribute",
-    "{format: rocketmq, topic: out, options: {a: [1]}}": "7:52: groups.archive.sink.options.a: no such value can "
-    "be given; expected a text, number, true, false",
+    "{format: rocketmq, topic: out, options: {a: [1]}}": "7:52: groups.archive.sink.options.a: this value is not "
+    "possible; expected a text, number, true or false",
 }
 
 
@@ -179,13 +178,13 @@ def test_what_is_wrong_with_a_sink_is_told_with_its_place() -> None:
     [
         (
             "consume_mode: orderly",
-            "8:19: groups.archive.consume_mode: orderly is of no use with a pipeline: a pipeline has no order but what "
-            "it makes itself; expected concurrently",
+            "8:19: groups.archive.consume_mode: orderly has no effect with a pipeline: a pipeline has only the order "
+            "that it creates itself; expected concurrently",
         ),
         (
             "on_corrupt_message: dead_letter",
-            "8:25: groups.archive.on_corrupt_message: dead_letter is not for pipelines: a pipeline sends nothing back, "
-            "and so has no dead letters; expected stop | skip",
+            "8:25: groups.archive.on_corrupt_message: pipelines do not support dead_letter: a pipeline sends no "
+            "messages back, and so has no dead letters; expected stop | skip",
         ),
     ],
 )

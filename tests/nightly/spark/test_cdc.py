@@ -241,7 +241,8 @@ def test_what_is_no_change_ends_the_query_or_is_kept_apart() -> None:
     decoder = Decoder(Options.model_validate(CANAL))
     with pytest.raises(
         ValueError,
-        match=r"at orders, queue 3, offset 1 \(id1\) is no change of a row: id: a text of 3 characters is no bigint;",
+        match=r"at orders, queue 3, offset 1 \(id1\) is not a change of a row: id: a text of 3 characters is not a "
+        r"bigint;",
     ):
         list(Rows(decoder, must_fit=True)(iter([messages])))
     (rows,) = Rows(decoder, must_fit=False)(iter([messages]))
