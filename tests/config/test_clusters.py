@@ -86,7 +86,7 @@ WRONG = {
     ),
     "half of its keys": (
         "clusters: {tokyo: {nameserver: 't:1', client: {access_key: a}}}\n" + GROUP,
-        "1:39: clusters.tokyo.client.secret_key: missing beside access_key; expected both or neither",
+        "1:39: clusters.tokyo.client.secret_key: missing with access_key; expected both or neither",
     ),
     "a namespace that cannot be part of a name": (
         "nameserver: a:1\nclient: {namespace: no.dots}\n" + GROUP,
@@ -115,7 +115,7 @@ def test_what_is_wrong_with_a_cluster_is_told_at_its_place(subtests: pytest.Subt
 )
 def test_secrets_of_a_cluster_are_not_taken_from_the_command_line(override: str) -> None:
     found = problems(TOKYO + GROUP, [override], environ={"A": "a"})
-    assert any("clusters.tokyo.client.secret_key: everybody here sees it in `ps`" in problem for problem in found)
+    assert any("clusters.tokyo.client.secret_key: all users can see it in `ps`" in problem for problem in found)
     taken = load(TOKYO + GROUP, ["clusters.tokyo.client.secret_key=${SECRET}"], environ={"SECRET": "kept"})
     assert taken.clusters["tokyo"].client.secret_key == "kept"
 

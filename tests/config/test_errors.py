@@ -35,7 +35,7 @@ IN_GROUP = {
     "size with a decimal unit": (
         "pull_threshold_size_for_topic: 100MB",
         "6:36: groups.mailer.pull_threshold_size_for_topic: '100MB' has an unknown unit 'MB', "
-        "known are B, KiB, MiB, GiB; "
+        "known units are B, KiB, MiB, GiB; "
         "expected a size such as 256KiB, 100MiB or 1GiB, from 1MiB to 100GiB, or -1 for no limit",
     ),
     "unknown word": (
@@ -238,11 +238,11 @@ ROOTS = {
     ),
     "one key of two": (
         "nameserver: a:1\nclient: {access_key: a}",
-        "2:1: client.secret_key: missing beside access_key; expected both or neither",
+        "2:1: client.secret_key: missing with access_key; expected both or neither",
     ),
     "certificate without its key": (
         "nameserver: a:1\nclient:\n  tls: {cert_file: a.pem}",
-        "3:3: client.tls.key_file: missing beside cert_file; expected both or neither",
+        "3:3: client.tls.key_file: missing with cert_file; expected both or neither",
     ),
     "a name in the place of a list": (
         "nameserver: a:1\ngroups:\n  g:\n    engine: spark\n    subscriptions: {t: '*'}\n    pipeline: {plugin: p}\n"
@@ -303,7 +303,7 @@ def test_aliases_of_aliases_do_not_fill_the_memory() -> None:
     assert problems(bomb) == ["test.yaml:5:36: the document has more than 100000 values, with resolved aliases"]
 
 
-NEARBY = "machine_room_nearby needs client.instance_name to tell the machine room of this process, and"
+NEARBY = "machine_room_nearby needs client.instance_name with the machine room of this process, but"
 
 
 def test_a_memory_limit_is_for_worker_processes() -> None:
@@ -316,7 +316,7 @@ groups:
 """
 
     assert problems(text) == [
-        "test.yaml:5:28: groups.mailer.handler.process_memory: of no use without processes: has no effect without "
+        "test.yaml:5:28: groups.mailer.handler.process_memory: has no effect without "
         "processes, because the daemon itself is not limited; set handler.processes too"
     ]
     assert load(text.replace("64MiB", "64MiB, processes: 2")).groups

@@ -40,7 +40,7 @@ NO_DURATIONS = [
     (1.5, "1.5 has no unit"),
     ("", "'' is not a duration"),
     ("-5s", "'-5s' is not a duration"),
-    ("5S", "'5S' has an unknown unit 'S', known are ms, s, m, h, d"),
+    ("5S", "'5S' has an unknown unit 'S', known units are ms, s, m, h, d"),
     ("5s6", "'5s6' is not a duration"),
     ("٣s", "'٣s' is not a duration"),
     ("1e3s", "'1e3s' is not a duration"),

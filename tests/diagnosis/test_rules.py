@@ -81,7 +81,7 @@ def test_a_group_that_is_well() -> None:
 
 
 BROKERS: list[tuple[dict[str, Any], list[str], str]] = [
-    ({"silence": "timed out after 5 s"}, ["no_route"], "does not answer: timed out after 5 s"),
+    ({"silence": "timed out after 5 s"}, ["no_route"], "does not respond: timed out after 5 s"),
     ({"master": None, "slaves": ("10.0.0.8:10911",)}, ["broker_read_only"], "its slave 10.0.0.8:10911"),
     ({"permission": 4}, ["broker_read_only"], "brokerPermission=4"),
     ({"permission": 2}, ["no_permission"], "brokerPermission=2"),
@@ -168,7 +168,7 @@ def test_a_queue_that_went_to_a_connection_that_was_given_up() -> None:
     (found,) = judge(seen, seen)
     assert found.cause == "orphaned_queue"
     assert "counts 10.0.0.1@7#123456789012 on broker-a more than once" in found.evidence
-    assert found.next.startswith("it forgets them within two minutes")
+    assert found.next.startswith("wait two minutes until the broker drops them")
 
 
 def test_a_member_that_does_not_answer_is_told_with_the_queues_that_nobody_else_has() -> None:
@@ -207,7 +207,7 @@ def test_one_message_that_fails_again_and_again() -> None:
     seen = SeenMessage(msg_id="C0A8", queue=RETRY, offset=3, keys="k1", reconsume_times=4, stored_at=NOW - 20)
     well = member("one", *BOTH, status=status)
     (found,) = judge(look(well, retried=(seen,)))
-    assert (found.cause, "C0A8 [k1] (given back 4 times)" in found.evidence) == ("poison_message", True)
+    assert (found.cause, "C0A8 [k1] (sent back 4 times)" in found.evidence) == ("poison_message", True)
     for other in (replace(seen, reconsume_times=1), replace(seen, stored_at=NOW - 4000)):
         assert judge(look(well, retried=(other,))) == []
 

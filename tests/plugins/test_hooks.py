@@ -121,12 +121,12 @@ def test_a_name_that_no_hook_has_is_refused_with_those_that_are_installed(
     [
         ("nowhere:Hook", "nowhere:Hook of shop-tools cannot be imported: ModuleNotFoundError"),
         ("shop_hooks:Missing", "cannot be imported: AttributeError"),
-        ("shop_hooks:Nothing", "shop_hooks:Nothing is no hook; expected an object, or a class without arguments"),
+        ("shop_hooks:Nothing", "shop_hooks:Nothing is not a hook; expected an object, or a class without arguments"),
         ("shop_hooks:TakesMore", "shop_hooks:TakesMore cannot be made: TypeError"),
         ("shop_hooks:Breaks", "shop_hooks:Breaks cannot be made: OSError: no such collector"),
         ("shop_hooks:Asynchronous", "has a before_batch that is not a plain method; expected def before_batch"),
-        ("shop_hooks:Generator", "has a wants that is no plain method"),
-        ("shop_hooks:NoMethod", "has a wants that is no plain method"),
+        ("shop_hooks:Generator", "has a wants that is not a plain method"),
+        ("shop_hooks:NoMethod", "has a wants that is not a plain method"),
     ],
 )
 def test_a_hook_that_cannot_be_used_is_named_with_its_distribution(install: Install, target: str, said: str) -> None:

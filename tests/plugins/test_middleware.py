@@ -165,7 +165,7 @@ def test_a_middleware_that_forgets_to_await_acknowledges_nothing(
 
     rocketmq.send("orders", "one")
     with pytest.raises(
-        HandlerNotAwaitedError, match="the middleware around:forgets called call_next and did not await"
+        HandlerNotAwaitedError, match="the middleware around:forgets called call_next without awaiting it"
     ):
         run_handler(handle, topic="orders", group="mailer", middleware=[f"around:{name}" for name in names])
 

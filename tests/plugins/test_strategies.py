@@ -34,7 +34,7 @@ ENTRY_POINTS = {
     "averagely": "fleet:first",
 }
 TEXT = "nameserver: a:1\ngroups:\n  mailer:\n    subscriptions: {orders: '*'}\n    handler: {plugin: log}\n"
-FORM = "expected a function of (group, client_id, queues, client_ids) that returns the own queues, or an instance"
+FORM = "expected a function of (group, client_id, queues, client_ids) that returns the member's queues, or an instance"
 
 
 @pytest.fixture(autouse=True)
@@ -88,10 +88,10 @@ WRONG = {
         f"no allocate strategy 'frist' is installed; did you mean first?; expected {', '.join(STRATEGY_NAMES)}, "
         "cls, first, gone, later, number, two, weighted"
     ),
-    "cls": f"fleet:Weighted is a class; {FORM} that is called so",
-    "number": f"fleet:number cannot be called; {FORM} that is called so",
-    "two": f"fleet:two cannot be called with (group, client_id, queues, client_ids); {FORM} that is called so",
-    "later": f"fleet:later is asynchronous, but a strategy only computes; {FORM} that is called so",
+    "cls": f"fleet:Weighted is a class; {FORM} that is called that way",
+    "number": f"fleet:number cannot be called; {FORM} that is called that way",
+    "two": f"fleet:two cannot be called with (group, client_id, queues, client_ids); {FORM} that is called that way",
+    "later": f"fleet:later is asynchronous, but a strategy only computes; {FORM} that is called that way",
     "gone": (
         "fleet:gone of fleet cannot be imported: AttributeError: module 'fleet' has no attribute 'gone'; "
         "expected a module that can be imported"

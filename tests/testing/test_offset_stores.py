@@ -191,13 +191,13 @@ def test_a_batch_of_which_a_part_is_acknowledged_keeps_the_offset_below(
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [
-        ({"message_model": "broadcasting"}, "beside message_model: broadcasting, whose members store offsets in files"),
-        ({"consume_mode": "pop"}, "beside consume_mode: pop, which has no offsets; expected broker"),
+        ({"message_model": "broadcasting"}, "with message_model: broadcasting, whose members store offsets in files"),
+        ({"consume_mode": "pop"}, "with consume_mode: pop, which has no offsets; expected broker"),
         (
             {"consume_mode": "orderly", "auto_commit": False},
-            "beside auto_commit: false, because each call is a transaction",
+            "with auto_commit: false, because each call is a transaction",
         ),
-        ({"deduplicate": {}}, "beside deduplicate, because committed messages are not redelivered"),
+        ({"deduplicate": {}}, "with deduplicate, because committed messages are not redelivered"),
         ({"offset_store": {"plugin": "nowhere"}}, "no offset store 'nowhere' is installed; expected "),
         ({"offset_store": {"plugin": f"{__name__}:add"}}, "not an offset store; expected a class with open, close"),
         (

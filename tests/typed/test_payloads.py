@@ -579,7 +579,7 @@ def test_what_decode_returns_may_be_no_payload(rocketmq: RocketMQ, run_handler: 
 
     send(rocketmq, "one")
     if result == "coroutine":
-        with pytest.raises(HandlerNotAwaitedError, match=r"decode of the handler .* returned a coroutine in place of"):
+        with pytest.raises(HandlerNotAwaitedError, match=r"decode of the handler .* returned a coroutine instead of"):
             run_handler(handle, topic="orders", group="mailer")
     else:
         run = run_handler(handle, topic="orders", group="mailer")

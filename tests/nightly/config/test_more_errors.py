@@ -32,7 +32,7 @@ IN_GROUP = {
     ),
     "duration with a foreign unit": (
         "consume_timeout: 15min",
-        "6:22: groups.mailer.consume_timeout: '15min' has an unknown unit 'min', known are ms, s, m, h, d; "
+        "6:22: groups.mailer.consume_timeout: '15min' has an unknown unit 'min', known units are ms, s, m, h, d; "
         "expected a duration such as 50ms, 5s, 15m or 1h, at least 1ms",
     ),
     "duration out of range": (
@@ -83,8 +83,7 @@ IN_GROUP = {
     ),
     "order beside commits of the handler's": (
         "consume_mode: orderly\n    order_by: keys\n    auto_commit: false",
-        "7:5: groups.mailer.order_by: not with auto_commit: false, which needs the order of whole queues; "
-        "expected leave it out",
+        "7:5: groups.mailer.order_by: not with auto_commit: false, which needs the order of whole queues; leave it out",
     ),
     "order on Spark": (
         "engine: spark\n    order_by: keys",

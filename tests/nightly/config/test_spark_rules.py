@@ -144,8 +144,8 @@ def test_lite_topics_are_refused(mode: str) -> None:
     text = GROUP.replace('{orders: "*"}', "{chats: {lite_topics: [a]}}") + mode
     first, *others = problems(text)
     assert first == (
-        "test.yaml:5:21: groups.mailer.subscriptions.chats: lite_topics are not for Spark, which reads ranges of "
-        'offsets; brokers hand them out by POP alone; expected engine: local, or "*" for all lite topics below'
+        "test.yaml:5:21: groups.mailer.subscriptions.chats: Spark does not support lite_topics, because "
+        'brokers deliver them only with POP; expected engine: local, or "*" for all lite topics below'
     )
     assert len(others) == bool(mode)
 
