@@ -391,12 +391,12 @@ def test_check_names_each_disagreement(cluster: Cluster, check: Check) -> None:
         (
             "checker",
             {"subscriptions": {"absent": "*"}},
-            "no name server knows topic absent; create the topic, or take it",
+            "no name server knows topic absent; create the topic, or remove it",
         ),
-        ("checker", {"subscriptions": {"write_only": "*"}}, "may not be read on broker-a"),
+        ("checker", {"subscriptions": {"write_only": "*"}}, "is not readable on broker-a"),
         ("checker", {"subscriptions": {"checked": {"sql": "amount >"}}}, "refuses the SQL filter 'amount >'"),
         ("forbidden", {}, "forbids the group to consume (consumeEnable is false)"),
-        ("no_retries", {}, "keeps no retry queue for the group (retryQueueNums)"),
+        ("no_retries", {}, "has no retry queue for the group (retryQueueNums)"),
         ("no_broadcast", {"message_model": "broadcasting"}, "forbids broadcasting"),
     ]
     for group, keys, told in expected:

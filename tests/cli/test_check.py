@@ -37,7 +37,7 @@ BAD_LINES = [
     "rmqd.yaml:7:20: groups.mailer.handler.concurrency: 0 is out of range; expected a whole number from 1 to 1000, "
     "or auto",
     "rmqd.yaml:8:22: groups.mailer.consume_timeout: 15 has no unit; "
-    "accepted: a duration such as 50ms, 5s, 15m or 1h, at least 1ms",
+    "expected a duration such as 50ms, 5s, 15m or 1h, at least 1ms",
 ]
 
 
@@ -169,7 +169,7 @@ def test_set_mends_and_breaks_what_is_checked() -> None:
     mended = ["--set", "groups.mailer.handler.concurrency=1", "--set", "groups.mailer.consume_timeout=15m"]
     assert rmqd("check", "-c", "rmqd.yaml", *mended).code == 0
     broken = rmqd("check", "-c", "rmqd.yaml", *mended, "--set", "log.level=loud")
-    expected = "--set log.level: log.level: 'loud' is not a choice; accepted: debug | info | warning | error\n"
+    expected = "--set log.level: log.level: 'loud' is not a choice; expected debug | info | warning | error\n"
     assert (broken.code, broken.err) == (78, expected)
 
 
@@ -225,7 +225,7 @@ def test_pipelines_are_listed_beside_handlers() -> None:
     """Without Spark being imported, so that it may be missing."""
     result = rmqd("handlers")
     assert "per_minute (pipeline)  rmqd-handlers" in result.out
-    assert '  lateness (string, default "10m"): a duration: how far behind' in result.out
+    assert '  lateness (string, default "10m"): a duration: how much older' in result.out
     found = {one["name"]: one for one in json.loads(rmqd("handlers", "-o", "json").out)}
     assert (found["archive"]["kind"], found["jsonl"]["kind"]) == ("pipeline", "handler")
     assert found["archive"]["error"] is None

@@ -28,7 +28,7 @@ WRONG = [
     ("send orders x --delay 5", "'5' has no unit; expected a duration such as"),
     ("send orders x --delay 0s", "expected 1ms or longer"),
     ("send orders x --deliver-at 2020-01-01T00:00:00Z", "2020-01-01T00:00:00Z has passed"),
-    ("send orders x --deliver-at 2126-01-01T00:00:00", "has no time zone; accepted: ISO 8601"),
+    ("send orders x --deliver-at 2126-01-01T00:00:00", "has no time zone; expected ISO 8601"),
     ("send orders x --delay 1s --delay-level 3", "given with --delay-level; expected one of"),
     ("send orders x --delay 1s --deliver-at @1", "given with --delay; expected one of"),
     ("send orders x --queue first", "'first' is not a queue; expected an id"),

@@ -20,9 +20,9 @@ def test_wrong_options_are_refused() -> None:
         ({"mode": "upsert"}, "needs a key"),
         ({"mode": "merge"}, "'insert'"),
         ({"key": ["colour"]}, "not written: colour"),
-        ({"version": "cents"}, "upsert alone"),
+        ({"version": "cents"}, "version needs mode: upsert"),
         ({"columns": {"id": "id"}}, "'id' is not a valid expression; expected a JSON path"),
-        ({"columns": {"id": "$.items["}}, "names no value"),
+        ({"columns": {"id": "$.items["}}, "is not a valid expression"),
         ({"columns": {}}, "at least 1|a table needs columns"),
         ({"table": "a.b.c"}, "pattern"),
         ({"max_connections": 0}, "greater than or equal to 1"),
@@ -34,9 +34,9 @@ def test_wrong_options_are_refused() -> None:
 
 def test_a_statement_stands_in_place_of_a_table() -> None:
     wrong: list[tuple[dict[str, object], str]] = [
-        ({"table": None}, "give a table with its columns, or a statement"),
-        ({"statement": "DELETE FROM a"}, "give a table with its columns, or a statement"),
-        ({"table": None, "statement": "DELETE FROM a"}, "are for a table"),
+        ({"table": None}, "expected a table with columns, or a statement"),
+        ({"statement": "DELETE FROM a"}, "expected a table with columns, or a statement"),
+        ({"table": None, "statement": "DELETE FROM a"}, "need a table"),
     ]
     assert refused_otherwise(Sql.Options, wrong, url=URLS[Sql], table="orders", columns=COLUMNS) == []
 

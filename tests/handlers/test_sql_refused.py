@@ -33,10 +33,10 @@ async def test_what_can_never_be_a_row_is_a_dead_letter_and_the_rest_is_written(
     reasons = decided(batch)
     assert {place: outcome for place, (outcome, _) in reasons.items()} == dict.fromkeys(range(1, 8), "dead_letter")
     assert "not JSON" in reasons[1][1]
-    assert reasons[2][1] == "the column cents takes a whole number, and $.cents is another text"
+    assert reasons[2][1] == "the column cents needs a whole number, but $.cents is another text"
     assert "constraint" in reasons[3][1].lower()
     assert "not UTF-8" in reasons[6][1]
-    assert "it is a list" in reasons[7][1]
+    assert "is a list" in reasons[7][1]
     assert not [reason for _, reason in reasons.values() if secret in reason or "987654" in reason]
 
 
@@ -117,7 +117,7 @@ async def test_what_does_not_fit_the_database_fails_the_start(shop: Shop) -> Non
         ({"table": "none"}, "no table none"),
         ({"columns": {"id": "$.id", "colour": "$.c"}}, "no column colour; it has id, cents"),
         ({"key": ["cents"]}, r"CREATE UNIQUE INDEX orders_cents ON orders \(cents\)"),
-        ({**STATEMENT, "parameters": {"id": "$.id"}}, "names :cents, for which parameters has no value"),
+        ({**STATEMENT, "parameters": {"id": "$.id"}}, "names :cents, which are missing in parameters"),
         ({**STATEMENT, "parameters": {**COLUMNS, "more": "$"}}, "parameters has more, which"),
     ]
 
@@ -129,11 +129,11 @@ async def test_what_does_not_fit_the_database_fails_the_start(shop: Shop) -> Non
 
 async def test_a_url_that_leads_nowhere_fails_the_start_and_is_not_told() -> None:
     cases: list[tuple[str, str]] = [
-        ("geheim", "url is none; accepted: DIALECT"),
+        ("geheim", "url is not a valid database URL; expected DIALECT"),
         ("nosuch://geheim@db/shop", "nosuch"),
         ("mysql+mysqldb://geheim@db/shop", "driver mysqldb is not installed"),
-        ("sqlite+aiosqlite:////tmp/geheim", "aiosqlite is an asynchronous driver; accepted"),
-        ("sqlite://", "gone with its connection"),
+        ("sqlite+aiosqlite:////tmp/geheim", "aiosqlite is an asynchronous driver; expected"),
+        ("sqlite://", "ends with its connection"),
         ("postgresql+psycopg://rmqd:geheim@127.0.0.1:1/shop", "connection"),
     ]
 

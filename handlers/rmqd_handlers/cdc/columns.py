@@ -159,7 +159,7 @@ def base_64(text: Any) -> bytes:
 
 
 def _no(value: Any, column: Column) -> str:
-    return f"{described(value)} is not a {column.sql.partition(' ')[2]}"
+    return f"{described(value)} is not a valid {column.sql.partition(' ')[2]}"
 
 
 def described(value: Any) -> str:

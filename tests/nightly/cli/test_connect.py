@@ -110,14 +110,14 @@ def test_a_topic_that_may_not_be_read(check: Check, rocketmq: RealCluster, topic
     ended = check()
 
     assert ended.code == 1
-    assert any("may not be read on broker-a" in error for error in errors(ended))
+    assert any("is not readable on broker-a" in error for error in errors(ended))
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"consume_enable": False}, "forbids the group to consume (consumeEnable is false)"),
-        ({"retry_queue_nums": 0}, "keeps no retry queue for the group (retryQueueNums)"),
+        ({"retry_queue_nums": 0}, "has no retry queue for the group (retryQueueNums)"),
     ],
 )
 def test_settings_of_the_group_at_the_broker(
@@ -254,7 +254,7 @@ def test_a_group_in_pop_mode_is_told_what_the_broker_says_and_the_command_that_c
         assert ended.code == 0
         [line] = errors(ended)
         assert f"groups.{group}.subscriptions.{topic}: " in line
-        assert "has the group pull" in line
+        assert "makes the group pull" in line
         assert f"`rmqd groups mode {group} {topic} pop` has it pop" in line
     assert errors(check(consume_mode="concurrently")) == []
 

@@ -168,7 +168,7 @@ async def a_topic_that_may_not_be_read(stage: Stage) -> AsyncIterator[str]:
     async with stage.member(Seen(), topic) as m:
         await eventually(lambda: m.queue(), "it has its queues")
         stage.cluster.create_topic(topic, 2, permission=2)
-        yield f"topic {topic} may not be read"
+        yield f"topic {topic} is not readable"
 
 
 @scene("consumption_disabled")
@@ -198,7 +198,7 @@ async def one_member_in_order_and_one_not(stage: Stage) -> AsyncIterator[str]:
 async def a_member_that_would_pop(stage: Stage) -> AsyncIterator[str]:
     topic = stage.topic()
     async with stage.member(Seen(), topic, consume_mode="pop") as m:
-        yield f"has the group pull {topic}, which {m.client.client_id} would pop"
+        yield f"makes the group pull {topic}, but {m.client.client_id} is configured to pop"
 
 
 @scene("offset_illegal")

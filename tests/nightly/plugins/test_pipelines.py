@@ -103,12 +103,12 @@ REFUSED = {
     "mean two?",
     "{plugin: 'nowhere:two'}": "6:24: groups.archive.pipeline.plugin: the module nowhere cannot be imported: "
     "ModuleNotFoundError: No module named 'nowhere'; expected a module that can be imported",
-    "{plugin: 'flow:number'}": f"6:24: groups.archive.pipeline.plugin: the plugin is an int, and no pipeline; {FORM}",
-    "{plugin: 'flow:Called'}": f"6:24: groups.archive.pipeline.plugin: the plugin is a class, and no pipeline; {FORM}",
+    "{plugin: 'flow:number'}": f"6:24: groups.archive.pipeline.plugin: the plugin is an int, not a pipeline; {FORM}",
+    "{plugin: 'flow:Called'}": f"6:24: groups.archive.pipeline.plugin: the plugin is a class, not a pipeline; {FORM}",
     "{plugin: 'flow:one'}": f"6:24: groups.archive.pipeline.plugin: the plugin takes 1 argument; {FORM}",
     "{plugin: 'flow:four'}": f"6:24: groups.archive.pipeline.plugin: the plugin takes 4 arguments; {FORM}",
     "{plugin: 'flow:named'}": "6:24: groups.archive.pipeline.plugin: the plugin needs keyword arguments that are not "
-    "passed: window; {FORM}",
+    f"passed: window; {FORM}",
     "{plugin: 'flow:later'}": "6:24: groups.archive.pipeline.plugin: the plugin is a function with async, which would "
     f"never run; {FORM}",
     "{plugin: 'flow:lazy'}": "6:24: groups.archive.pipeline.plugin: the plugin is a function with yield, which would "
@@ -134,9 +134,11 @@ SINKS = {
     "format: parquet | delta",
     "{format: rocketmq, topic: a b}": "7:37: groups.archive.sink.topic: the topic name 'a b' contains a "
     "character that RocketMQ refuses; expected letters a-z and A-Z, digits, and % | - _",
-    "{format: parquet, path: /data, output_mode: update}": "7:55: groups.archive.sink.output_mode: update is not for "
+    "{format: parquet, path: /data, output_mode: update}": "7:55: groups.archive.sink.output_mode: update is not "
+    "possible with "
     "parquet: rows in files cannot be replaced; expected append",
-    "{format: delta, path: /data, output_mode: update}": "7:53: groups.archive.sink.output_mode: update is not for "
+    "{format: delta, path: /data, output_mode: update}": "7:53: groups.archive.sink.output_mode: update is not "
+    "possible with "
     "delta: rows in files cannot be replaced; expected append, or update with keys",
     "{format: jdbc, options: {url: 'jdbc:x'}}": "7:26: groups.archive.sink.options.dbtable: missing; expected a table",
     "{format: jdbc, options: {url: 'jdbc:x', dbtable: t}, output_mode: complete}": "7:77: groups.archive.sink."
@@ -150,7 +152,7 @@ SINKS = {
     "{format: postgresql, url: 'postgresql://db/shop', table: t, keys: [a], delete_column: d}": "7:82: groups.archive."
     "sink.delete_column: without keys and order_by, the row to delete is unknown; set both",
     "{format: postgresql, url: 'postgresql://db/shop', table: t, keys: [a], order_by: [d], delete_column: d}": "7:112: "
-    "groups.archive.sink.delete_column: d is in order_by; expected another column",
+    "groups.archive.sink.delete_column: d is also in order_by; expected another column",
     "{format: postgresql, url: 'postgresql://db/shop', table: t, output_mode: complete}": "7:84: groups.archive.sink."
     "output_mode: complete is not possible with postgresql: rows that the aggregate no longer contains would stay in "
     "the table; "
