@@ -19,7 +19,7 @@ def test_a_protocol_that_is_not_installed_is_refused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "grpc")
-    with pytest.raises(ConfigError, match=f"tracing.opentelemetry: {name} is grpc; accepted: http/protobuf"):
+    with pytest.raises(ConfigError, match=f"tracing.opentelemetry: {name} is grpc; expected http/protobuf"):
         load(tmp_path)
 
 

@@ -83,7 +83,7 @@ class Producer:
         self._vip_channel_enabled = vip_channel_enabled
         self._unit_mode = unit_mode
         self._watched: set[str] = set()
-        self._versions: dict[str, int] = {}  # of brokers that received timer messages, by address
+        self._versions: dict[str, int] = {}  # versions of brokers that received timer messages, by address
         self._turn = itertools.count(random.randrange(1 << 16))
         machine = ipaddress.ip_address(local_address().partition("%")[0]).packed
         self._unique_keys = UniqueKeys(machine, os.getpid(), secrets.randbits(32))
@@ -230,7 +230,7 @@ class Producer:
     async def _send_once(
         self, queue: MessageQueue, sending: _Sending, timeout_seconds: float
     ) -> SendReceipt | RmqdError:
-        """Make one attempt. Returns the receipt, or an error after which another attempt makes sense."""
+        """Make one attempt. Returns the receipt, or an error that another attempt may avoid."""
         try:
             async with self._clock.timeout(timeout_seconds):
                 return await self._send_to(queue, sending, timeout_seconds)

@@ -255,7 +255,7 @@ def test_a_group_in_pop_mode_is_told_what_the_broker_says_and_the_command_that_c
         [line] = errors(ended)
         assert f"groups.{group}.subscriptions.{topic}: " in line
         assert "makes the group pull" in line
-        assert f"`rmqd groups mode {group} {topic} pop` has it pop" in line
+        assert f"`rmqd groups mode {group} {topic} pop`, or set consume_mode" in line
     assert errors(check(consume_mode="concurrently")) == []
 
     assert rmqd("groups", "mode", group, topic, "pop", "--yes", "-n", rocketmq.nameserver).code == 0
