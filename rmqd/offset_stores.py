@@ -57,5 +57,5 @@ def offset_connection() -> Any:
     try:
         return connection_of_call.get()
     except LookupError:
-        accepted = "in a call of an asynchronous handler whose group has offset_store: {plugin: NAME}"
-        raise RuntimeError(f"no transaction of an offset store is open here; accepted: {accepted}") from None
+        accepted = "a call of an asynchronous handler whose group has offset_store: {plugin: NAME}"
+        raise RuntimeError(f"no transaction of an offset store is open here; expected {accepted}") from None

@@ -121,7 +121,7 @@ class PooledCalls:
         try:
             if answer.no_memory:
                 self._end_for_memory(process, batch, answer, error)
-                is_told = len(batch.decisions()) == len(batch)  # the decisions have it
+                is_told = len(batch.decisions()) == len(batch)  # then the decisions include the error
             else:
                 self._pool.put(process)
                 self._clear(batch, error)

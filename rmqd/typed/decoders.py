@@ -203,7 +203,7 @@ def _names(schema: object) -> Iterator[str]:
 
 def _validation_fault(place: list[str], kind: str, text: str, context: Mapping[str, object]) -> str:
     if kind == "union_tag_invalid":  # its text contains the body's tag
-        text = f"The tag {context['discriminator']} is none of {context['expected_tags']}"
+        text = f"The tag {context['discriminator']} is not one of {context['expected_tags']}"
     return f"{'.'.join(place)}: {text}" if place else text
 
 

@@ -106,7 +106,7 @@ def test_what_cannot_be_decoded_is_a_dead_letter_with_why(rocketmq: RocketMQ, ru
     ("kind", "body", "fault"),
     [
         (Stated, {"state": "secret - at `x`"}, "Stated in JSON: Invalid enum value - at `$.state`"),
-        (Tagged, {"state": "secret"}, "Paid | Sent in JSON: The tag 'state' is none of 'paid', 'sent'"),
+        (Tagged, {"state": "secret"}, "Paid | Sent in JSON: The tag 'state' is not one of 'paid', 'sent'"),
         (
             dict[str, bool],
             {"secret": 7},

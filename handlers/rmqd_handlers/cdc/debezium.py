@@ -18,7 +18,7 @@ from .columns import PER_SECOND, Told
 
 OPS: Final = "cudrt"
 _BEFORE_ALL_MS: Final = 1 << 53
-"""Subtracted from the time of a snapshot row: it is the time of the read, but earlier changes may follow."""
+"""Subtracted from the time of a snapshot row, to sort it before all changes: the read may be later than a change."""
 _FILE_NUMBER: Final = re.compile(r".*\.([0-9]+)")
 _FILE_BITS: Final = 40  # so that a file's number and a position in it form one number
 _TIMES: Final = {

@@ -127,7 +127,7 @@ async def test_a_dead_master_that_the_route_still_names_is_passed_over_and_retur
         await eventually(lambda: m.consumer.snapshot().problems, "it is a problem of the group")
         [problem] = m.consumer.snapshot().problems
         assert problem.cause == "broker_unreachable"
-        assert f"{cluster.master.address}) does not respond: Connection refused" in problem.evidence
+        assert f"{cluster.master.address}) does not answer: Connection refused" in problem.evidence
         assert f"2 queues of a here are read from its slave {cluster.slave.address}" in problem.evidence
         pulled = len(cluster.pulls_at(cluster.master))
         await cluster.master.listen()
