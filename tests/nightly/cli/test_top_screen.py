@@ -205,7 +205,7 @@ def test_a_queue_is_paused_by_itself(document: dict[str, Any]) -> None:
 def test_a_diagnosis_is_opened_read_and_left(document: dict[str, Any]) -> None:
     opened = after(document, "d")
     assert isinstance(opened.wish, Diagnose)
-    assert "it runs ..." in lines_of(opened.state, document, NARROW)[4]
+    assert " running ..." in lines_of(opened.state, document, NARROW)[4]
     told = State(pages=Pages("rmqd diagnose", tuple(f"line {number}" for number in range(100))), page=10)
 
     assert " line 0" in lines_of(told, document, NARROW)

@@ -36,10 +36,10 @@ def test_an_edit_runs_the_cases_again(tmp_path: Path) -> None:
             env={**os.environ, "PYTHONPATH": str(TOP)},
         )  # fmt: skip
     try:
-        wait_until(lambda: out.read_text().count("waiting for a change") == 1, "the first run", 60)
+        wait_until(lambda: out.read_text().count("waiting for file changes") == 1, "the first run", 60)
         assert "1 as expected, 0 not" in out.read_text()
         handler.write_text("def handle(batch):\n    raise ValueError('edited')\n")
-        wait_until(lambda: out.read_text().count("waiting for a change") == 2, "the second run", 60)
+        wait_until(lambda: out.read_text().count("waiting for file changes") == 2, "the second run", 60)
         assert "watched.py changed" in out.read_text()
         assert "its handler raised ValueError: edited" in out.read_text()
         watching.send_signal(signal.SIGINT)
