@@ -48,5 +48,5 @@ async def test_a_secret_that_is_replaced_under_load_costs_nothing(broker: Script
             assert m.consumer.snapshot().rebalances <= 2
             await m.stop()
     told = [entry for entry in logs if entry["log_level"] in ("warning", "error")]
-    assert [entry["event"] for entry in told] == ["access.refused"]
+    assert [entry["event"] for entry in told] == ["cluster.without_id", "access.refused"]
     assert "old-secret" not in str(logs)
