@@ -15,7 +15,7 @@ import pytest
 
 from rmqd import Batch
 from rmqd.claims.opening import open_store
-from rmqd.claims.store import Standing, Terms
+from rmqd.claims.store import Key, Standing, Terms, key_of
 from rmqd.consumer.handling import deduplication, held_claims
 from tests.servers.redis import RedisServer
 from tests.spark.embedded_broker import EmbeddedBroker
@@ -32,14 +32,14 @@ pytestmark = pytest.mark.process
 
 SHORT_LEASE_SECONDS = 1.0
 SEEN: list[str] = []
-IDS: list[str] = []
+KEYS: list[Key] = []
 CALLS: list[Callable[[], object]] = []
 """What the handler calls at its next message."""
 
 
 @pytest.fixture(autouse=True)
 def _nothing_seen() -> None:
-    for noted in (SEEN, IDS, CALLS):
+    for noted in (SEEN, KEYS, CALLS):
         noted.clear()
 
 
@@ -47,7 +47,7 @@ def note(batch: Batch) -> None:
     """Acknowledges everything, in threads: what it calls may block."""
     for message in batch:
         SEEN.append(message.body.decode())
-        IDS.append(message.lasting_id)
+        KEYS.append(key_of(str(message.identity), message.lasting_id))
         if CALLS:
             CALLS.pop()()
 
@@ -90,13 +90,13 @@ def deduplicated(query: GroupQuery) -> int:
     return sum(topic.deduplicated for outcome in query.outcomes for topic in outcome.topics)
 
 
-def standing(url: str, name: str) -> Standing:
+def standing(url: str, key: Key) -> Standing:
     """What the store says to another member."""
 
     async def ask() -> Standing:
         store = open_store(url.partition("://")[0], url, Terms("shop", "other", 60.0, 3600.0))  # type: ignore[arg-type]
-        [found] = await store.claim([("orders", name)], "other:1")
-        await store.release([(("orders", name), "other:1")])
+        [found] = await store.claim([key], "other:1")
+        await store.release([(key, "other:1")])
         await store.close()
         return found
 
@@ -152,12 +152,12 @@ def test_claims_are_renewed_while_a_task_runs(broker: EmbeddedBroker, url: str) 
     def take_long() -> None:
         until = time.monotonic() + 3 * SHORT_LEASE_SECONDS
         while time.monotonic() < until:
-            found.append(standing(url, IDS[0]))
+            found.append(standing(url, KEYS[0]))
 
     CALLS.append(take_long)
     GroupQuery(order_with(broker, url)).poll()
     assert set(found) == {Standing.HELD}
-    assert standing(url, IDS[0]) is Standing.CONFIRMED
+    assert standing(url, KEYS[0]) is Standing.CONFIRMED
 
 
 def test_a_store_that_goes_away_holds_the_task_up(broker: EmbeddedBroker, redis_server: RedisServer) -> None:
@@ -177,4 +177,4 @@ def test_a_store_that_goes_away_holds_the_task_up(broker: EmbeddedBroker, redis_
         back.join()
     assert SEEN == ["0:0", "0:1", "0:2"]
     assert query.handled() == {"acked": 3}
-    assert [standing(redis_server.url, one) for one in IDS] == [Standing.CONFIRMED] * 3
+    assert [standing(redis_server.url, one) for one in KEYS] == [Standing.CONFIRMED] * 3
