@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
@@ -33,19 +35,23 @@ def test_rows_are_those_of_the_answers() -> None:
 
 
 @pytest.mark.process
-def test_the_engine_handles_all_of_them() -> None:
-    """In a process of its own, as with Spark: it takes signals, and the pulls from everybody else in its process."""
+def test_the_engine_handles_all_of_them(tmp_path: Path) -> None:
+    """In a process of its own, as with Spark: it takes signals, and the pulls from everybody else in its process.
+
+    The name server tells the id of its cluster.
+    """
     program = (
+        "import sys\n"
         "from pyspark.sql.datasource import InputPartition\n"
         "from bench import spark_memory\n"
         "spark_memory.HELD = 4096\n"
-        "order = spark_memory.order('127.0.0.1:1', 32)\n"
+        "order = spark_memory.order(sys.argv[1], 32)\n"
         "(row,) = spark_memory.EngineReader(2, order).read(InputPartition(3))\n"
         "print(row.column('messages').to_pylist())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=contenders.ROOT, text=True, stdout=subprocess.PIPE, check=True
-    )
+    with EmbeddedBroker(tmp_path / "broker") as broker:
+        command = [sys.executable, "-c", program, broker.nameserver]
+        done = subprocess.run(command, cwd=contenders.ROOT, text=True, stdout=subprocess.PIPE, check=True)
     assert done.stdout.split() == [f"[{2 * 4096}]"]
 
 
