@@ -181,6 +181,10 @@ class ProcessQueue:
         waiting.clear()
         waiting.extend(ordered)
 
+    def note_away(self, until: float, why: str) -> None:
+        """Record that the handler's target is unavailable until this Unix time."""
+        self.away = until, why
+
     def sort(self, rank: Callable[[Message], int]) -> None:
         """Hand out pending messages of the lowest rank first if their order does not matter. Here it does."""
 
