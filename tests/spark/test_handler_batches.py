@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import threading
 
 import pytest
 
@@ -19,6 +20,7 @@ from pyspark.sql.types import StructType  # noqa: E402
 
 from rmqd.spark.handlers.handler_source import bound_to  # noqa: E402
 from tests.spark.handler_batches import Checkpoint, GroupQuery, order_of  # noqa: E402
+from tests.waiting import WAIT_SECONDS  # noqa: E402
 
 RETRIES = "%RETRY%shop"
 SEEN: list[str] = []
@@ -52,6 +54,17 @@ async def linger(batch: Batch) -> None:
     for message in batch:
         if _note(message) == "slow":
             await asyncio.sleep(30)
+
+
+class Unwilling:
+    """Does not start."""
+
+    async def start(self) -> None:
+        """Fails."""
+        raise OSError("the database is away")
+
+    async def handle(self, batch: Batch) -> None:
+        """Is never called."""
 
 
 def _note(message: Message) -> str:
@@ -186,3 +199,14 @@ def test_the_source_is_sent_as_it_is(broker: EmbeddedBroker) -> None:
     source = pickle.loads(cloudpickle.dumps(bound))({})  # type: ignore[no-untyped-call]
     assert (source.name(), source.schema(), dict(source.options)) == ("rmqd_handler", "outcome binary", {})
     assert source.streamReader(StructType()).initialOffset()["q"]["orders"] == {"broker-a": {"0": 2}}
+
+
+def test_a_handler_that_does_not_start_is_told(broker: EmbeddedBroker) -> None:
+    """With what it said. Its event loop is closed, after the connections."""
+    before = threading.enumerate()
+    with pytest.raises(OSError, match="the database is away"):
+        GroupQuery(order_of(broker.nameserver, Unwilling))
+    for thread in threading.enumerate():
+        if thread.name == "rmqd.handler" and thread not in before:
+            thread.join(WAIT_SECONDS)
+            assert not thread.is_alive()

@@ -140,9 +140,16 @@ class HandlerProcess:
         self._loop.close()
 
     async def _start(self) -> None:
+        self._client = ClientInstance(self._order.client_options)
+        try:
+            await self._client.cluster_id.learn()
+            await self._start_handler()
+        except BaseException:
+            await self._client.close()
+            raise
+
+    async def _start_handler(self) -> None:
         order, options = self._order, self._options
-        self._client = ClientInstance(order.client_options)
-        await self._client.cluster_id.learn()
         once_in_group.set(once_of(options.group, partial(self._client.identity, options.group)))
         handler = load_handler(order.name, order.settings)
         hooks = hooks_of(options)

@@ -68,17 +68,6 @@ class Slow:
         self._now -= 1
 
 
-class Unwilling:
-    """Does not start."""
-
-    async def start(self) -> None:
-        """Fails."""
-        raise OSError("the database is away")
-
-    async def handle(self, batch: Batch) -> None:
-        """Is never called."""
-
-
 def test_typed_handlers(broker: EmbeddedBroker) -> None:
     """Decoded bodies, dependencies, and what becomes of each message of a batch, as on the local engine."""
     broker.create_topic("orders", 1)
@@ -232,10 +221,3 @@ def test_a_worker_process_starts_the_handler_once(broker: EmbeddedBroker) -> Non
     assert handler_process(order, "as it is now") is not first
     first.stop()
     assert not handler_process(order, "as it was").has_ended
-
-
-def test_a_handler_that_does_not_start_is_told(broker: EmbeddedBroker) -> None:
-    """With what it said."""
-    broker.fill("orders", 1, 1)
-    with pytest.raises(OSError, match="the database is away"):
-        GroupQuery(order_of(broker.nameserver, Unwilling))
