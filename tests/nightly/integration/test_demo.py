@@ -171,10 +171,12 @@ def test_what_cannot_be_is_refused(arguments: tuple[str, ...], code: int, told: 
     assert told in ended.err
 
 
-def test_the_log_is_named_and_nothing_else_stays_behind(tmp_path: Path) -> None:
+def test_the_log_is_named_and_the_clusters_id_stays_beside_it(tmp_path: Path) -> None:
+    """Nothing else stays behind."""
     done = subprocess.run([*DEMO, "--messages", "26"], cwd=TOP, capture_output=True, text=True, check=True)
 
     named = re.search(r"^  log +(.+)$", done.stdout, re.MULTILINE)
     assert named is not None
-    assert [str(path) for path in tmp_path.rglob("*") if path.is_file()] == [named[1]]
-    assert "message.dead_lettered" in Path(named[1]).read_text()
+    log = Path(named[1])
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == {log, log.with_name("cluster-ids.json")}
+    assert "message.dead_lettered" in log.read_text()
