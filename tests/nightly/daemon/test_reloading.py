@@ -125,6 +125,7 @@ async def test_a_new_configuration_beside_broken_code_is_taken_over_or_changes_n
                 running.send(signal.SIGHUP)
                 await eventually(lambda: len(running.events(event)) > before, event, 60)
 
+            await running.event("worker.started")  # a worker that starts later than the edit ends the daemon
             edited.write_text(BROKEN)
             await running.event("handler.reload_refused")
             assert await _paused(client) == {"edited": True, "other": False}
