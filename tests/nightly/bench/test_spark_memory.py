@@ -58,5 +58,5 @@ def test_the_engine_handles_all_of_them(tmp_path: Path) -> None:
 def test_only_whole_rounds_can_be_asked_for() -> None:
     """Else the rate would be of other messages than were counted."""
     assert spark_memory.rounds(3 * 8 * 4096) == 3
-    with pytest.raises(ValueError, match="no multiple"):
+    with pytest.raises(ValueError, match="expected a multiple of"):
         spark_memory.rounds(8 * 4096 + 1)
