@@ -38,8 +38,8 @@ def judge(first: Look, second: Look | None = None, of_daemon: Iterable[Finding] 
     """
     before, now = _seen(first), _seen(first if second is None else second)
     certain = [one for key, one in now.items() if not one.momentary or (second is not None and key in before)]
-    waits = [] if second is None else [*progress.waits(first, second)]
-    return _in_order(_told_once([*of_daemon], certain, waits))
+    waiting = [] if second is None else [*progress.waits(first, second)]
+    return _in_order(_told_once([*of_daemon], certain, waiting))
 
 
 def _seen(look: Look) -> dict[tuple[str, ...], Finding]:
