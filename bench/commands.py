@@ -20,13 +20,13 @@ from bench.contest import ContestError
 from bench.goals import table
 from bench.scenarios import say
 from rmqd.cli.app import command_line
-from rmqd.client.api.group import update_subscription_group
-from rmqd.client.api.offset import update_consumer_offset
+from rmqd.client.api.group_requests import update_subscription_group
+from rmqd.client.api.offset_requests import update_consumer_offset
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
-from rmqd.process.logs.logs import configure_logging
-from rmqd.wire.bodies.settings import SubscriptionGroupConfig
+from rmqd.runtime.logs.log_setup import configure_logging
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import dlq_topic
 from tests.rocketmq import ClusterSpec, RealCluster

@@ -10,8 +10,8 @@ import sys
 import uvloop
 
 from bench import process_figures
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 
 

@@ -25,8 +25,8 @@ import yaml
 
 from bench import contenders
 from bench.embedded import embedded_broker
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.wire.message_queue import MessageQueue
 from tests.rocketmq.spec import free_port

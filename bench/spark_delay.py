@@ -24,9 +24,9 @@ from pyspark.sql.types import StructType
 
 from bench import contenders
 from bench.handler import AGE
-from rmqd.config.model.root import RootConfig
-from rmqd.spark.group_order import GroupOrder
+from rmqd.config.model.root_model import RootConfig
 from rmqd.spark.handlers.handler_query import handler_query
+from rmqd.spark.session.group_spec import GroupOrder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,16 +18,15 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from rmqd.config.model.root import RootConfig
-from rmqd.spark.group_order import GroupOrder
+from rmqd.config.model.root_model import RootConfig
 from rmqd.spark.handlers import range_run
-from rmqd.spark.handlers.handler_process import handler_process
-from rmqd.spark.handlers.range_pulls import Pulled
-from rmqd.spark.queue_range import PullSettings, QueueRange
-from rmqd.spark.source.arrow import BatchBuilder
-from rmqd.spark.source.columns import DEFAULT_COLUMNS, Decoding, ddl
+from rmqd.spark.handlers.handler_tasks import handler_process
+from rmqd.spark.handlers.range_run import Pulled
+from rmqd.spark.session.group_spec import GroupOrder, PullSettings, QueueRange
+from rmqd.spark.source.arrow_columns import BatchBuilder
 from rmqd.spark.source.framed_reply import FramedReply
-from rmqd.spark.source.records import Origin
+from rmqd.spark.source.source_columns import DEFAULT_COLUMNS, Decoding, ddl
+from rmqd.spark.source.source_records import QueueOrigin
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
@@ -75,7 +74,7 @@ def answers(queue_id: int) -> tuple[bytes, ...]:
 @functools.cache
 def rows(queue_id: int) -> tuple[pa.RecordBatch, ...]:
     """Return the same records as rows of the source, in batches of its size."""
-    builder, origin = BatchBuilder(Decoding(DEFAULT_COLUMNS)), Origin(MessageQueue(TOPIC, BROKER, queue_id))
+    builder, origin = BatchBuilder(Decoding(DEFAULT_COLUMNS)), QueueOrigin(MessageQueue(TOPIC, BROKER, queue_id))
     batches = []
     for number, answer in enumerate(answers(queue_id), 1):
         builder.records.add(FramedReply(answer, 0), 0, HELD, origin)

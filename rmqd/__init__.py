@@ -15,10 +15,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rmqd.handler_api import AlreadyHandled, Batch, DeadLetter, Retry, Suspend
-    from rmqd.polling.pull_consumer import PullConsumer
-    from rmqd.polling.sync_pull_consumer import SyncPullConsumer
-    from rmqd.typed.decorator import Depends, handler
+    from rmqd.handler_api.batch import AlreadyHandled, Batch, DeadLetter, Retry, Suspend
+    from rmqd.handler_api.typed.signatures import Depends, handler
+    from rmqd.operate.pull_mode.pull_consumer import PullConsumer
+    from rmqd.operate.pull_mode.sync_pull_consumer import SyncPullConsumer
     from rmqd.version import __version__
     from rmqd.wire.message_queue import MessageQueue
     from rmqd.wire.messages.message import Message
@@ -42,21 +42,21 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # loaded at first use: every command imports this package, and help needs none of these names
     if name in ("AlreadyHandled", "Batch", "DeadLetter", "Retry", "Suspend"):
-        import rmqd.handler_api
+        import rmqd.handler_api.batch
 
-        return getattr(rmqd.handler_api, name)
+        return getattr(rmqd.handler_api.batch, name)
     if name in ("Depends", "handler"):
-        import rmqd.typed.decorator
+        import rmqd.handler_api.typed.signatures
 
-        return getattr(rmqd.typed.decorator, name)
+        return getattr(rmqd.handler_api.typed.signatures, name)
     if name in ("Message", "MessageQueue"):
         import rmqd.wire.messages.message
 
         return getattr(rmqd.wire.messages.message, name)
     if name in ("PullConsumer", "SyncPullConsumer"):
-        import rmqd.polling.sync_pull_consumer
+        import rmqd.operate.pull_mode.sync_pull_consumer
 
-        return getattr(rmqd.polling.sync_pull_consumer, name)
+        return getattr(rmqd.operate.pull_mode.sync_pull_consumer, name)
     if name == "__version__":
         import rmqd.version
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
-from rmqd.clock import F
+from rmqd.runtime.clock import F
 from tests.waiting import LOOK_SECONDS, eventually
 
 TURNS_PER_SECOND = 30

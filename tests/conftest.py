@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from rmqd.runtime import structlog_without_rich  # noqa: F401  before structlog, see there
+
+# isort: split
+
 import gc
 import logging
 import signal
@@ -10,11 +14,6 @@ from typing import Any
 
 import hypothesis
 import pytest
-
-from rmqd.process import structlog_without_rich  # noqa: F401  rich takes a tenth of a second to draw a traceback
-
-# isort: split
-
 import structlog
 
 pytest_plugins = [

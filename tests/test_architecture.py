@@ -1,11 +1,11 @@
-"""The rooms of the house: which may know which, and how big they may get."""
+"""The rooms of the product: the imports that they may have, and their sizes."""
 
 from __future__ import annotations
 
 import ast
 import functools
-import re
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -15,117 +15,39 @@ TOP = Path(__file__).parent.parent
 ROOT = TOP / "rmqd"
 HANDLERS = TOP / "handlers"
 TESTS = TOP / "tests"
-PLAIN = (
-    "access_refusal backoff broker_errors codes decisions errors clock exit_codes histogram own_threads plain_text "
-    "version"
-)
-# room: (rooms of rmqd that it may import, third-party packages that it may import)
-BELOW = {
-    "__init__": ("handler_api offset_stores polling typed version wire", ""),
-    "__main__": ("cli", ""),
-    "access_refusal": ("codes", ""),
-    "backoff": ("", ""),
-    "codes": ("", ""),
-    "clock": ("", ""),
-    "decisions": ("plain_text wire", ""),
-    "exit_codes": ("", ""),
-    "version": ("", ""),
-    "histogram": ("", ""),
-    "own_threads": ("", ""),
-    "plain_text": ("", ""),
-    "errors": ("", ""),
-    "broker_errors": ("access_refusal codes errors", ""),
-    "wire": ("codes errors", "lz4 zstandard"),
-    "handler_api": ("decisions errors plain_text wire", ""),
-    "loaded_handler": ("handler_api", ""),
-    "offset_stores": ("errors", ""),
-    "typed": ("errors handler_api offset_stores own_threads plain_text wire", "pydantic msgspec fastavro"),
-    "once": ("handler_api wire", "psycopg sqlalchemy"),
-    "claims": ("errors own_threads", "psycopg psycopg_pool redis"),
-    "diagnosis": ("broker_errors errors wire", ""),
-    "client": (f"{PLAIN} wire diagnosis", "structlog"),
-    "consumer": (f"{PLAIN} wire handler_api loaded_handler offset_stores once claims diagnosis client", "structlog"),
-    "config": (f"{PLAIN} wire claims client consumer", "yaml pydantic pydantic_core"),
-    "plugins": (
-        f"{PLAIN} wire handler_api loaded_handler offset_stores typed client consumer config",
-        "structlog pydantic pydantic_core",
-    ),
-    "process": (f"{PLAIN} wire handler_api consumer config", "structlog uvloop opentelemetry"),
-    "handler_processes": (f"{PLAIN} wire handler_api loaded_handler once consumer config plugins process", "structlog"),
-    "daemon": (
-        f"{PLAIN} wire handler_api loaded_handler diagnosis client consumer config plugins process handler_processes",
-        "structlog prometheus_client uvloop pydantic starlette uvicorn h11 jinja2",
-    ),
-    "broker": (f"{PLAIN} wire", "structlog"),
-    "spark": (
-        f"{PLAIN} wire handler_api loaded_handler once claims typed diagnosis client consumer config plugins process "
-        "daemon",
-        "structlog pyspark pyarrow py4j numpy psycopg zlib_ng fastavro google",
-    ),
-    "testing": (
-        f"{PLAIN} wire handler_api loaded_handler offset_stores once client consumer config plugins process daemon "
-        "broker",
-        "pytest structlog yaml pydantic",
-    ),
-    "polling": (f"{PLAIN} wire loaded_handler diagnosis client consumer config plugins process", "structlog"),
-    "forwarding": (f"{PLAIN} wire handler_api client config", "structlog pydantic"),
-    "replaying": (f"{PLAIN} wire handler_api loaded_handler client consumer plugins", "structlog"),
-    "trying": (f"{PLAIN} wire handler_api once client consumer config plugins process", ""),
-    "demo": (f"{PLAIN} wire handler_api client consumer config plugins process daemon broker", "structlog rich"),
-    "cli": (
-        f"{PLAIN} wire handler_api diagnosis client consumer config plugins process daemon broker spark testing trying "
-        "replaying demo",
-        "typer rich",
-    ),
+# room: the third-party packages that it may import. A room imports only rooms above it in this list.
+ROOMS = {
+    "codes": "",
+    "version": "",
+    "errors": "",
+    "wire": "lz4 zstandard",
+    "runtime": "structlog uvloop",
+    "offset_stores": "",
+    "handler_api": "pydantic msgspec fastavro psycopg psycopg_pool redis sqlalchemy",
+    "client": "structlog",
+    "consumer": "structlog",
+    "config": "yaml pydantic pydantic_core",
+    "plugins": "structlog pydantic pydantic_core opentelemetry",
+    "operate": "structlog",
+    "daemon": "structlog prometheus_client uvloop pydantic starlette uvicorn h11 jinja2",
+    "broker": "structlog",
+    "testing": "pytest structlog yaml pydantic",
+    "demo": "structlog rich",
+    "spark": "structlog pyspark pyarrow py4j numpy psycopg zlib_ng fastavro google",
+    "cli": "typer rich",
+    "__main__": "",
+    "__init__": "",
 }
-# The floors of a room, lowest first: a folder or module imports what is on its own floor or below it. What is not named
-# stands on a floor of its own at the top.
-FLOORS = {
-    "wire": "acl binary_header frame java_properties limits loose_json namespace schema_registry topics trace version "
-    "| alike_headers command fields message_queue | identity | lite pop recall | bodies "
-    "| filter headers topic_kinds | messages",
-    "once": "mark | psycopg_connection sqlalchemy_connection | group",
-    "claims": "store | postgresql_store redis_store sqlite_store | opening",
-    "diagnosis": "causes facts subscriptions | failures finding | cluster daemon members progress | judge",
-    "client": "client_id coalesce options | remoting | api membership pushed_resets | routing | heartbeat sending "
-    "| instance | group_lag | looks | resets",
-    "consumer": "allocate hooks options pauses | circuit stats | cache contract | services | handling | founding "
-    "| context | announcing assigned | pull | offsets pop rebalance | group_status health lite "
-    "| admin assembly dead_letters live_change | push_consumer",
-    "config": "problems | model | reading rules schema shown | load",
-    "typed": "annotations callables decorator | dependencies | form | avro | decoders | calls",
-    "plugins": "entry_points lifecycle unknown_options | form hooks | typed_handlers "
-    "| handler_plugin lookup strategies | middleware "
-    "| handlers offset_stores pipelines | consumer_options | catalogue runnable",
-    "process": "channel file_watch garbage kept_reload span_export structlog_without_rich | child logs signals "
-    "telemetry | loop watched_child",
-    "handler_processes": "suspects told_errors | order | handler_main handler_process | pool | calls",
-    "daemon": "metrics state_dir systemd | groups | history | http page workers | reloading | daemon",
-    "broker": "announced journal locks mq_version reply settings topic_attributes "
-    "| priority "
-    "| channel groups key_values offsets static_topics store system_topics "
-    "| broker_stats filter held_pulls members server timers topics "
-    "| housekeeping pop schedule | controller | name_server runtime_info | processors | embedded",
-    "polling": "settings | pull_consumer | sync_pull_consumer",
-    "forwarding": "copies | handler",
-    "replaying": "plan | shadow ways_back | run",
-    "trying": "dead_letters places | order | handler_process selection verdicts | calls trial | bisect handler_main",
-    "spark": "answers hadoop_folder java option_values patience process_log queue_ends queue_questions spark_output "
-    "views worker_garbage "
-    "| access prepare values | queue_range | cluster group_order | source | handlers sink | format pipelines "
-    "| __init__ | discovery session | engine | driver submit",
-}
-PURE = set(
-    "access_refusal backoff codes decisions errors exit_codes histogram plain_text wire handler_api diagnosis".split()
-)
+# Leaves, and the rooms that may import them. Every other room works without them.
+LEAVES = {"broker": "testing demo cli", "testing": "cli", "demo": "cli", "spark": "cli"}
+PURE = {"codes", "errors", "wire", "offset_stores"}
 IO = set("asyncio socket ssl selectors threading subprocess logging time".split())
 PUBLIC = set("AlreadyHandled Batch Message MessageQueue Retry DeadLetter Suspend handler Depends __version__".split())
-MOST_LINES = 400
+MOST_LINES, MOST_IN_A_FOLDER, MOST_MODULES = 400, 20, 400
 MOST_DAILY_LINES, MOST_DAILY_CASES = 70_000, 5_500
 
 MODULES = sorted(ROOT.rglob("*.py"))
 BY_NAME = {".".join(path.relative_to(TOP).with_suffix("").parts).removesuffix(".__init__"): path for path in MODULES}
-FOLDERS = [path for path in MODULES if path.name == "__init__.py" and path.parent != ROOT]
 HANDLER_MODULES = sorted(HANDLERS.rglob("*.py"))
 NIGHTLY = TESTS / "nightly"
 DAILY = [path for path in sorted(TESTS.rglob("*.py")) if NIGHTLY not in path.parents]
@@ -164,22 +86,23 @@ def complain(problems: Iterable[str]) -> None:
 
 
 def test_imports_point_down() -> None:
-    """A room imports only rooms below it and its own third-party packages, and only some rooms do I/O."""
+    """A room imports only rooms above it in ROOMS and its own third-party packages, and only some rooms do I/O."""
     complain(f"{path.relative_to(ROOT)} {problem}" for path in MODULES for problem in _import_problems(path))
 
 
 def _import_problems(path: Path) -> Iterator[str]:
     room = path.relative_to(ROOT).parts[0].removesuffix(".py")
-    rooms, packages = (set(names.split()) for names in BELOW[room])
+    above = [*ROOMS][: [*ROOMS].index(room) + 1]
     for name in imports(path):
         top, _, rest = name.partition(".")
         if top == "rmqd":
-            if rest.split(".")[0] not in rooms | {room, "__version__"}:
+            other = rest.partition(".")[0]
+            if other not in above or (other != room and room not in LEAVES.get(other, room).split()):
                 yield f"may not import {name}"
         elif top in sys.stdlib_module_names:
             if room in PURE and top in IO:
-                yield f"does no I/O and knows no time, yet imports {name}"
-        elif top not in packages:
+                yield f"does no I/O and reads no clock, yet imports {name}"
+        elif top not in ROOMS[room].split():
             yield f"may not import {top}"
 
 
@@ -221,40 +144,39 @@ def test_the_daily_tests_are_few(request: pytest.FixtureRequest) -> None:
     assert cases <= MOST_DAILY_CASES
 
 
-def test_modules_are_short() -> None:
-    """Aim at 300 lines; a module of more than 400 holds two thoughts."""
-    lengths = {path: path.read_text().count("\n") for path in MODULES + HANDLER_MODULES}
+def test_modules_are_few_and_short() -> None:
+    """A module holds one thought: about 150 to 350 lines. A reader finds a module in a folder of at most 20."""
+    modules = [path for path in MODULES + HANDLER_MODULES if path.name != "__init__.py"]
+    lengths = {path: path.read_text().count("\n") for path in modules}
     complain(f"{path.relative_to(TOP)} has {lines} lines" for path, lines in lengths.items() if lines > MOST_LINES)
+    folders = Counter(path.parent for path in modules)
+    complain(
+        f"{path.relative_to(TOP)} has {count} modules" for path, count in folders.items() if count > MOST_IN_A_FOLDER
+    )
+    assert len(modules) <= MOST_MODULES
 
 
-def test_a_folder_has_a_map_of_its_modules() -> None:
-    """The docstring of a folder names each module and folder in it: `    name, other name  the contents`."""
-    for path in FOLDERS:
-        named = re.findall(r"^    (\w+(?:, \w+)*)  +\S", ast.get_docstring(parsed(path)) or "", re.MULTILINE)
-        inside = {one.stem for one in path.parent.iterdir() if one.suffix == ".py" or any(one.glob("*.py"))}
-        assert {name for names in named for name in names.split(", ")} == inside - {"__init__"}, path.parent
+def test_small_modules_have_several_users() -> None:
+    """A module of less than 40 lines that one module imports belongs into that module."""
+    users = Counter(name for path in MODULES for name in modules_imported(path))
+    complain(
+        f"{name} has one user"
+        for name, path in BY_NAME.items()
+        if users[name] == 1 and path.read_text().count("\n") < 40 and path.name != "__init__.py"
+    )
 
 
-def place(name: str) -> tuple[str, str]:
-    """A module's room, and the part of it that the module is, or is in."""
-    _, room, part, *_ = [*name.split("."), "__init__", "__init__"]
-    return room, part
-
-
-def test_rooms_have_floors() -> None:
-    """An import inside a room goes down or stays on its floor. Imports for types count too."""
-    complain(problem for room in FLOORS for problem in _floor_problems(room))
-
-
-def _floor_problems(room: str) -> Iterator[str]:
-    floor = {part: number for number, parts in enumerate(FLOORS[room].split("|")) for part in parts.split()}
-    floor.setdefault("__init__", 0)
-    own = {name: place(name)[1] for name in BY_NAME if place(name)[0] == room}
-    yield from (f"{room}: {part} needs one floor" for part in set(own.values()) ^ floor.keys())
-    for name, part in own.items():
-        for other in modules_imported(BY_NAME[name]) & own.keys():
-            if floor.get(own[other], 0) > floor.get(part, 0):
-                yield f"{name} may not import {other}, which is on a floor above it"
+def test_names_are_unique() -> None:
+    """A class or module has one name in the whole product. Handlers may repeat a module's name among themselves."""
+    places = defaultdict[str, set[str]](set)
+    for path in MODULES + HANDLER_MODULES:
+        is_example = "examples" in path.parts
+        if path.name != "__init__.py" and not is_example:
+            places[path.stem].add("handlers" if HANDLERS in path.parents else str(path))
+        for node in [] if is_example else parsed(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].add(str(path))
+    complain(f"{name} is defined in {', '.join(sorted(paths))}" for name, paths in places.items() if len(paths) > 1)
 
 
 def test_no_modules_import_each_other() -> None:

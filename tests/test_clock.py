@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rmqd.clock import Clock, SystemClock, wait_within
+from rmqd.runtime.clock import Clock, SystemClock, wait_within
 from tests.clock import ManualClock
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import rmqd
 from rmqd import Batch, DeadLetter, Message, MessageQueue, Retry, Suspend
-from rmqd.handler_api import Closing, Decision, ManualBatch, OrderlyBatch, Outcome
+from rmqd.handler_api.batch import Closing, Decision, ManualBatch, OrderlyBatch, Outcome
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
 

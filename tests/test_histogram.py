@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from rmqd.histogram import Histogram, HistogramSnapshot
+from rmqd.runtime.histogram import Histogram, HistogramSnapshot
 
 
 def test_a_value_counts_in_the_range_whose_upper_bound_it_reaches() -> None:

@@ -14,30 +14,29 @@ from pathlib import Path
 import pytest
 
 from rmqd.testing import make_message
-from rmqd.wire.identity import Identity
-from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.message_queue import Identity, MessageQueue
 
 TOP = Path(__file__).parent.parent
-DEDUPLICATION, ONCE = "rmqd/consumer/handling/deduplication.py", "rmqd/once/mark.py"
+DEDUPLICATION, ONCE = "rmqd/consumer/handling/deduplication.py", "rmqd/handler_api/once/once_mark.py"
 KEYS_OF_STORES = {
-    "rmqd/claims/postgresql_store.py": DEDUPLICATION,
-    "rmqd/claims/redis_store.py": DEDUPLICATION,
-    "rmqd/claims/sqlite_store.py": DEDUPLICATION,
-    "rmqd/once/psycopg_connection.py": ONCE,
-    "rmqd/once/sqlalchemy_connection.py": ONCE,
-    "rmqd/cli/offsets_backup.py": "rmqd/cli/offsets_change.py",
-    "rmqd/consumer/dead_letters/marks.py": "rmqd/consumer/dead_letters/marks.py",
-    "rmqd/consumer/offsets/offsets_file.py": "rmqd/consumer/assembly.py",
-    "rmqd/replaying/plan.py": "rmqd/replaying/plan.py",
-    "handlers/rmqd_handlers/parquet/stores.py": "handlers/rmqd_handlers/parquet/handler.py",
+    "rmqd/handler_api/leases/postgresql_store.py": DEDUPLICATION,
+    "rmqd/handler_api/leases/redis_store.py": DEDUPLICATION,
+    "rmqd/handler_api/leases/sqlite_store.py": DEDUPLICATION,
+    "rmqd/handler_api/once/psycopg_connection.py": ONCE,
+    "rmqd/handler_api/once/sqlalchemy_connection.py": ONCE,
+    "rmqd/cli/offset_changes.py": "rmqd/cli/offset_changes.py",
+    "rmqd/operate/dead_letters/dead_letter.py": "rmqd/operate/dead_letters/dead_letter.py",
+    "rmqd/consumer/offsets/local_file_store.py": "rmqd/consumer/assembly.py",
+    "rmqd/operate/replay/replay_plan.py": "rmqd/operate/replay/replay_plan.py",
+    "handlers/rmqd_handlers/parquet/stored_files.py": "handlers/rmqd_handlers/parquet/handler.py",
     "handlers/rmqd_handlers/postgresql/offset_store.py": "rmqd/consumer/offsets/own_store.py",
-    "handlers/rmqd_handlers/redis/script.py": "handlers/rmqd_handlers/redis/handler.py",
+    "handlers/rmqd_handlers/redis.py": "handlers/rmqd_handlers/redis.py",
 }
 """The modules that write, with those that make the keys."""
 OTHERS = set(
     # the ids of clusters themselves, locks, what a user asked for, and rows of the user's own tables
-    "rmqd/client/routing/cluster_id.py rmqd/consumer/offsets/process_lock.py rmqd/cli/new_handler.py "
-    "rmqd/demo/reports.py rmqd/demo/run.py handlers/rmqd_handlers/postgresql/table.py "
+    "rmqd/client/routing/cluster_id.py rmqd/runtime/files.py rmqd/cli/handler_commands.py "
+    "rmqd/demo/demo_play.py rmqd/demo/demo_run.py handlers/rmqd_handlers/postgresql/table.py "
     "handlers/rmqd_handlers/sql/target.py".split()
 )
 WRITING_CALLS = {"replace_file", "write_text", "write_bytes", "put_kv", "insert"}

@@ -12,11 +12,11 @@ import zstandard
 
 from bench.floods.flooded import GROUP, TOPIC, Settings
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire.bodies.group import ResetOffsetBody
+from rmqd.wire.bodies.group_bodies import ResetOffsetBody
 from rmqd.wire.command import RemotingCommand, encode_request
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.compression import compress
-from rmqd.wire.messages.sys_flag import CompressionType, compressed_flag
+from rmqd.wire.messages.properties import CompressionType, compressed_flag
 from tests.client.peer import Peer, Reply, route_of
 from tests.client.raw_server import RawServer
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker

@@ -18,10 +18,9 @@ from typing import IO, Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from rmqd import Batch, DeadLetter, Retry
-
-from .away import mark_waiting
-from .record import to_json_lines
-from .units import DurationSeconds
+from rmqd_handlers.away import mark_waiting
+from rmqd_handlers.message_values import to_json_lines
+from rmqd_handlers.option_kinds import DurationSeconds
 
 logger = logging.getLogger(__name__)
 

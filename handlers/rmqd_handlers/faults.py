@@ -5,18 +5,19 @@ such errors. Any other error, even an unforeseen one, is a state of the counterp
 (`away.mark_waiting`). An OSError is never the message's fault, because a full disk is a state. A Redis error is never
 the message's fault either, because streams and lists accept any value. Redis errors are states such as full memory, a
 key of another type, or a cluster without a quorum.
+
+Errors of database drivers: their codes, and their texts without values of a body.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
-from .database_errors import null_column, number_of, sqlite_name_of, state_of
 
-
-class Fault(enum.Enum):
+class ErrorCause(enum.Enum):
     """The cause of an error."""
 
     MESSAGE = "the counterpart refuses the values of this message"
@@ -24,19 +25,19 @@ class Fault(enum.Enum):
     COUNTERPART = "anything else: the message waits"
 
 
-SQLSTATES: Final[Mapping[str, Fault]] = {  # classes and complete codes, of PostgreSQL and of the standard
-    **dict.fromkeys(("22", "23", "44"), Fault.MESSAGE),
-    "23503": Fault.REFERENCE,
-    "45": Fault.MESSAGE,  # raised by a trigger, according to the standard
-    "P0": Fault.MESSAGE,  # raised by a trigger's function
-    "54000": Fault.MESSAGE,  # a key that is too long for its index
-    "54001": Fault.MESSAGE,  # JSON that is nested too deeply
+SQLSTATES: Final[Mapping[str, ErrorCause]] = {  # classes and complete codes, of PostgreSQL and of the standard
+    **dict.fromkeys(("22", "23", "44"), ErrorCause.MESSAGE),
+    "23503": ErrorCause.REFERENCE,
+    "45": ErrorCause.MESSAGE,  # raised by a trigger, according to the standard
+    "P0": ErrorCause.MESSAGE,  # raised by a trigger's function
+    "54000": ErrorCause.MESSAGE,  # a key that is too long for its index
+    "54001": ErrorCause.MESSAGE,  # JSON that is nested too deeply
 }
-MYSQL_NUMBERS: Final[Mapping[int, Fault]] = {  # also of MariaDB; needed if the driver's error class is too general
-    **dict.fromkeys((1048, 1062, 1118, 1153, 1264, 1265, 1292, 1366), Fault.MESSAGE),
-    **dict.fromkeys((1406, 1411, 1644, 1690, 3140, 3819, 4025), Fault.MESSAGE),
-    **dict.fromkeys((1216, 1452, 1526), Fault.REFERENCE),  # the last one: no partition for the row
-    1364: Fault.COUNTERPART,  # a column without a default that the statement does not name
+MYSQL_NUMBERS: Final[Mapping[int, ErrorCause]] = {  # also of MariaDB; needed if the driver's error class is too general
+    **dict.fromkeys((1048, 1062, 1118, 1153, 1264, 1265, 1292, 1366), ErrorCause.MESSAGE),
+    **dict.fromkeys((1406, 1411, 1644, 1690, 3140, 3819, 4025), ErrorCause.MESSAGE),
+    **dict.fromkeys((1216, 1452, 1526), ErrorCause.REFERENCE),  # the last one: no partition for the row
+    1364: ErrorCause.COUNTERPART,  # a column without a default that the statement does not name
 }
 DB_API_CLASSES: Final = ("DataError", "IntegrityError")
 """The errors that drivers without such a code raise for values (PEP 249)."""
@@ -55,22 +56,22 @@ RAISE: Final = "exec_stmt_raise"
 _OPERATIONAL: Final = ("08", "40", "53", "55", "57", "58")  # states of the server, even if a function raises them
 
 
-def fault_of(error: Any, written: Collection[str] | None) -> Fault:
+def fault_of(error: Any, written: Collection[str] | None) -> ErrorCause:
     """Return the cause of a database driver's error. `written` has the columns that a row sets; None for any column."""
     number, state, column = number_of(error), state_of(error), null_column(error)
     if is_standby(error) or (written is not None and column is not None and column not in written):
-        return Fault.COUNTERPART  # a column that the handler does not set cannot be a message's fault
+        return ErrorCause.COUNTERPART  # a column that the handler does not set cannot be a message's fault
     if number is not None and number in MYSQL_NUMBERS:
         return MYSQL_NUMBERS[number]
     if state == "23514" and getattr(getattr(error, "diag", None), "constraint_name", "") is None:
-        return Fault.REFERENCE  # no partition for the row
+        return ErrorCause.REFERENCE  # no partition for the row
     if state is not None:
         known = SQLSTATES.get(state, SQLSTATES.get(state[:2]))
         is_raised = getattr(getattr(error, "diag", None), "source_function", None) == RAISE
-        return known or (Fault.MESSAGE if is_raised and state[:2] not in _OPERATIONAL else Fault.COUNTERPART)
+        return known or (ErrorCause.MESSAGE if is_raised and state[:2] not in _OPERATIONAL else ErrorCause.COUNTERPART)
     if sqlite_name_of(error) == "SQLITE_CONSTRAINT_FOREIGNKEY":
-        return Fault.REFERENCE
-    return Fault.MESSAGE if _is_one_of(error, DB_API_CLASSES) else Fault.COUNTERPART
+        return ErrorCause.REFERENCE
+    return ErrorCause.MESSAGE if _is_one_of(error, DB_API_CLASSES) else ErrorCause.COUNTERPART
 
 
 def may_pass(error: Any) -> bool:
@@ -91,3 +92,88 @@ def is_unprepared(error: Any) -> bool:
 
 def _is_one_of(error: object, names: Collection[str]) -> bool:
     return any(one.__name__ in names for one in type(error).__mro__)
+
+
+# an apostrophe after a letter belongs to a word, such as doesn't; an unclosed quote extends to the end
+_QUOTED: Final = re.compile(r"""("|(?<![a-zA-Z])')(.*?)(?:\1|\Z)""", re.DOTALL)
+_NULL: Final = re.compile(r"(?:NOT NULL constraint failed: |(?:Column|Field) ')([^']+)")
+
+
+def told(error: Any, names: Iterable[str], values: Iterable[object]) -> str:
+    """Return the error of a statement without values of a body.
+
+    A quoted part may be such a value, so the text is cut at a quote, unless it quotes one of these names. Unquoted
+    values, such as in the text of a trigger, are removed if they are one of these values. DETAIL and CONTEXT, where
+    PostgreSQL shows rows, are never included.
+    """
+    text = _first_line(_until_unknown_quote(words_of(error), frozenset(names)))
+    known = {str(value) for value in values if value is not None} - {""}
+    for value in sorted(known, key=len, reverse=True):  # one value may be the start of another
+        if value in text:
+            text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", "…", text)
+    parts = [f"{_title(error)}: {text}"]
+    if name := getattr(getattr(error, "diag", None), "constraint_name", None):
+        parts.append(f"constraint {name}")
+    if name := getattr(getattr(error, "diag", None), "column_name", None) or null_column(error):
+        parts.append(f"column {name}")
+    return ", ".join(parts)
+
+
+def told_of_connecting(error: Any) -> str:
+    """Return the error of a failed connection, which cannot contain values of a body."""
+    return f"{_title(error)}: {_first_line(words_of(error))}"
+
+
+def state_of(error: Any) -> str | None:
+    """Return the SQLSTATE, as psycopg, psycopg2 and pyodbc provide it."""
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    if state is None and isinstance(first := next(iter(error.args), None), str):
+        state = first if re.fullmatch(r"[0-9A-Z]{5}", first) else None
+    return state if isinstance(state, str) else None
+
+
+def number_of(error: Any) -> int | None:
+    """Return MySQL's error number, as its drivers provide it."""
+    first = next(iter(error.args), None)
+    return first if isinstance(first, int) and len(error.args) > 1 else None
+
+
+def sqlite_name_of(error: Any) -> str | None:
+    """Return SQLite's error name, such as SQLITE_BUSY."""
+    name = getattr(error, "sqlite_errorname", None)
+    return name if isinstance(name, str) else None
+
+
+def null_column(error: Any) -> str | None:
+    """Return the column that must not be NULL, if that is the error."""
+    if state_of(error) == "23502":
+        name = getattr(getattr(error, "diag", None), "column_name", None)
+        return name if isinstance(name, str) else None
+    if number_of(error) in (1048, 1364) or sqlite_name_of(error) == "SQLITE_CONSTRAINT_NOTNULL":
+        found = _NULL.search(words_of(error))
+        return found[1].rpartition(".")[2] if found else None
+    return None
+
+
+def _title(error: Any) -> str:
+    code = number_of(error) or state_of(error) or sqlite_name_of(error)
+    return f"{type(error).__name__}{f' {code}' if code else ''}"
+
+
+def words_of(error: Any) -> str:
+    """Return the database's message, which may contain values of a body."""
+    primary = getattr(getattr(error, "diag", None), "message_primary", None)  # without PostgreSQL's DETAIL
+    if primary is None:
+        primary = next((part for part in reversed(error.args) if isinstance(part, str)), "")
+    return str(primary).strip()
+
+
+def _first_line(text: str) -> str:
+    return next(iter(text.splitlines()), "")
+
+
+def _until_unknown_quote(text: str, names: frozenset[str]) -> str:
+    for quoted in _QUOTED.finditer(text):
+        if quoted[2].rpartition(".")[2] not in names:
+            return f"{text[: quoted.start()]}…"
+    return text

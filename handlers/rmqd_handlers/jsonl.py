@@ -1,18 +1,173 @@
-"""`jsonl`: appends messages to a file as JSON lines, synced to disk before the batch is acknowledged."""
+"""A file of lines. Several threads and processes append to it, one whole batch at a time.
+
+`jsonl`: appends messages to a file as JSON lines, synced to disk before the batch is acknowledged.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from rmqd import Batch
+from rmqd_handlers.away import mark_waiting
+from rmqd_handlers.message_values import to_json_lines
+from rmqd_handlers.option_kinds import SizeBytes
 
-from .append_file import AppendFile
-from .away import mark_waiting
-from .record import to_json_lines
-from .units import SizeBytes
+logger = logging.getLogger(__name__)
+
+TAIL_BLOCK_BYTES = 64 << 10
+
+
+class AppendFile:
+    """Appends blocks of lines. Each block is written completely and synced to disk, or not at all.
+
+    Threads of one process take turns with a lock, processes (`rmqd run --workers`) with flock on the file. If a writer
+    is killed, the next one cuts off its unfinished line: the message was not acknowledged, so it is redelivered.
+    """
+
+    def __init__(self, path: Path, *, max_size_bytes: int, keep: int | None) -> None:
+        self._path = path
+        self._max_size_bytes = max_size_bytes
+        self._keep = keep
+        self._turn = threading.Lock()
+        self._fd: int | None = None
+
+    def open(self) -> None:
+        """Create the file if it is missing, and keep it open. Raises OSError."""
+        with self._turn, self._locked():
+            pass
+
+    def append(self, lines: bytes) -> None:
+        """Append the lines and wait until they are on disk. Raises OSError; the file is then unchanged."""
+        if not lines:
+            return
+        with self._turn:
+            while not self._append_unless_full(lines):
+                pass
+
+    def _append_unless_full(self, lines: bytes) -> bool:
+        with self._locked() as (fd, size_bytes):
+            if size_bytes > 0 and size_bytes + len(lines) > self._max_size_bytes:
+                self._rotate()
+                return False
+            self._write(fd, lines, size_bytes)
+            return True
+
+    def close(self) -> None:
+        with self._turn:
+            self._close()
+
+    def rotated(self) -> list[Path]:
+        """Return the renamed files, oldest first."""
+        return sorted(self._path.parent.glob(f"{self._path.name}.[0-9]*Z"))
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[tuple[int, int]]:
+        """Lock the file at `path` against other processes. Yields its descriptor and its size after the last whole
+        line.
+        """
+        fd = self._lock_current_file()
+        try:
+            yield fd, _cut_torn_line(fd, self._path)
+        except BaseException:
+            self._close()  # after a failed write or fsync, the state of this descriptor is not reliable
+            raise
+        if self._fd is not None:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+
+    def _lock_current_file(self) -> int:
+        while True:
+            if self._fd is None:
+                self._fd = self._open_file()
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            try:
+                current = os.stat(self._path)
+            except FileNotFoundError:  # another program has moved it, such as logrotate
+                current = None
+            if current is not None and os.path.samestat(current, os.fstat(self._fd)):
+                return self._fd
+            self._close()  # another process rotated it while this one waited for the lock
+
+    def _open_file(self) -> int:
+        fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        _sync_folder(self._path.parent)
+        return fd
+
+    def _write(self, fd: int, lines: bytes, size_before_bytes: int) -> None:
+        try:
+            rest = memoryview(lines)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            os.fsync(fd)
+        except OSError:
+            with contextlib.suppress(OSError):  # the next writer cuts off the rest
+                os.ftruncate(fd, size_before_bytes)
+            raise
+
+    def _rotate(self) -> None:
+        """Rename the file to include the time, so that the next writer creates a new file."""
+        stamp = datetime.now(UTC)
+        target = self._path.with_name(f"{self._path.name}.{stamp:%Y%m%dT%H%M%S.%fZ}")
+        os.rename(self._path, target)
+        self._close()
+        if self._keep is not None:
+            rotated = self.rotated()
+            for old in rotated[: max(0, len(rotated) - self._keep)]:
+                old.unlink(missing_ok=True)
+        _sync_folder(self._path.parent)
+
+    def _close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def _cut_torn_line(fd: int, path: Path) -> int:
+    """Cut off an unfinished last line, or complete it if only its newline is missing. Returns the file's size in
+    bytes.
+    """
+    size_bytes = os.fstat(fd).st_size
+    if size_bytes == 0 or os.pread(fd, 1, size_bytes - 1) == b"\n":
+        return size_bytes
+    line_start = _last_line_start(fd, size_bytes)
+    torn = os.pread(fd, size_bytes - line_start, line_start)
+    try:
+        json.loads(torn)
+    except ValueError:
+        logger.warning("jsonl.torn_line_cut", extra={"path": str(path), "offset": line_start, "bytes": len(torn)})
+        os.ftruncate(fd, line_start)
+        return line_start
+    return size_bytes + os.write(fd, b"\n")
+
+
+def _last_line_start(fd: int, size_bytes: int) -> int:
+    end = size_bytes
+    while end > 0:
+        start = max(0, end - TAIL_BLOCK_BYTES)
+        newline = os.pread(fd, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new or renamed file's name durable, not only its content."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 class JsonLines:

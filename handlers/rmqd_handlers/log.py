@@ -8,8 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rmqd import Batch, Message
-
-from .units import SizeBytes
+from rmqd_handlers.option_kinds import SizeBytes
 
 logger = logging.getLogger(__name__)
 

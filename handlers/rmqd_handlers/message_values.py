@@ -1,17 +1,65 @@
-"""Values of a message, named by expressions: `$.order.id` in a JSON body, `msg_id`, `properties.colour`."""
+"""Decimals for columns with a fixed number of digits: up to 38, as in Arrow and Spark.
+
+A message as one line of JSON: the format that `jsonl` writes and `exec` passes on.
+
+Values of a message, named by expressions: `$.order.id` in a JSON body, `msg_id`, `properties.colour`.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal, InvalidOperation
 from typing import Annotated, Any, Final, NoReturn, cast
 
 from pydantic import BeforeValidator
 
 from rmqd import Message
+
+MOST_DIGITS: Final = 38
+_WIDEST: Final = Context(prec=MOST_DIGITS)  # Python's default has 28
+
+
+def exactly(number: Decimal, precision: int, scale: int) -> Decimal | None:
+    """Return the number with `scale` digits after the decimal point.
+
+    None if it has more digits after the point, more than `precision` in total, or is not finite.
+    """
+    try:
+        made = number.quantize(Decimal(1).scaleb(-scale), context=_WIDEST)
+    except InvalidOperation:  # more digits than any decimal has
+        return None
+    return made if made == number and len(made.as_tuple().digits) <= precision else None
+
+
+def of_unscaled(unscaled: int, scale: int) -> Decimal:
+    """Return the number with all digits of `unscaled`, `scale` of them after the decimal point."""
+    return Decimal(f"{unscaled}E{-scale}")  # scaleb would round it
+
+
+def to_json_lines(messages: Iterable[Message]) -> bytes:
+    """Return the messages as JSON, one per line, each with a newline at its end."""
+    return "".join(f"{json.dumps(to_record(message), ensure_ascii=False)}\n" for message in messages).encode()
+
+
+def to_record(message: Message) -> dict[str, object]:
+    """Return the fields of one message by RocketMQ's names. Timestamps are milliseconds since 1970.
+
+    A UTF-8 body has the key `body`, any other the key `body_base64`. So a reader that expects the other key finds it
+    missing, instead of a wrong text.
+    """
+    record: dict[str, object] = {name: field_of(message, name) for name in FIELDS if name != "body"}
+    body = bytes(message.body)
+    try:
+        record["body"] = body.decode()
+    except UnicodeDecodeError:
+        record["body_base64"] = base64.b64encode(body).decode("ascii")
+    return record
+
 
 FIELDS: Final = (
     "topic broker_name queue_id queue_offset msg_id offset_msg_id keys tags properties born_timestamp store_timestamp "

@@ -11,9 +11,8 @@ from typing import Any, Final, TypeVar
 from pydantic import Field
 
 from rmqd import Batch, Message
-
-from .message_values import InvalidBodyError, Opened, Value
-from .refused import OnInvalid, refuse
+from rmqd_handlers.away import OnInvalid, refuse
+from rmqd_handlers.message_values import InvalidBodyError, Opened, Value
 
 T = TypeVar("T")
 

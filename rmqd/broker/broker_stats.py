@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from rmqd.broker.store.message_store import Arrival
-from rmqd.clock import Clock
+from rmqd.runtime.clock import Clock
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 _SAMPLE_SECONDS: Final = 10.0

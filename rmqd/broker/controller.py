@@ -1,33 +1,251 @@
-"""BrokerController: the parts of one broker, and the processors of its requests."""
+"""The response to GET_BROKER_RUNTIME_INFO: figures of a broker, with the names that mqadmin and monitoring read.
+
+All of RocketMQ's names are present. Figures of thread pool queues and of the page cache are constant, because this
+broker has neither: it answers a request in the turn of the loop that reads it.
+
+Removes clients that send no heartbeats although their connection is open (`ClientHousekeepingService.java`).
+
+Locks of queues for the members of orderly groups (`RebalanceLockManager.java`). In memory only.
+
+Static topics: this broker's part of their logical queues (`TopicQueueMappingManager.java`).
+
+Because this is the only broker, it stores a logical queue from its first message on, and the logical queue has the
+number and offsets of the queue below it. So requests about one can use the other. Other mappings are rejected.
+
+BrokerController: the parts of one broker, and the processors of its requests.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+import shutil
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from typing import Final
 
-from rmqd.broker.broker_stats import BrokerStatsManager
-from rmqd.broker.channel import Channel
-from rmqd.broker.groups import SubscriptionGroupManager
-from rmqd.broker.held_pulls import PullRequestHoldService
-from rmqd.broker.housekeeping import ClientHousekeepingService
-from rmqd.broker.journal import Journal
-from rmqd.broker.locks import RebalanceLockManager
-from rmqd.broker.members import ConsumerManager, ProducerManager
-from rmqd.broker.offsets import ConsumerOffsetManager
-from rmqd.broker.pop.held_pops import Place, PopLongPollingService
-from rmqd.broker.pop.lite import LiteSubscriptions
-from rmqd.broker.pop.order import ConsumerOrderInfoManager, OrderKey
+import structlog
+
+from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.broker_stats import MINUTE, BrokerStatsManager, StatsItem
+from rmqd.broker.consumer_registry import ConsumerOffsetManager, SubscriptionGroupManager
+from rmqd.broker.held_requests import HeldQueue, PopLongPollingService, PullRequestHoldService
+from rmqd.broker.member_registry import ConsumerManager, ProducerManager
+from rmqd.broker.peer_channel import Channel, Refusal
+from rmqd.broker.pop.lite_topics import LiteSubscriptions
+from rmqd.broker.pop.pop_orders import ConsumerOrderInfoManager, OrderKey
 from rmqd.broker.pop.revive import PopReviveService
 from rmqd.broker.schedule import ScheduleMessageService
-from rmqd.broker.settings import BrokerSettings
-from rmqd.broker.static_topics import TopicQueueMappingManager
+from rmqd.broker.store.journal import Journal, JournalKind, RecordLog
 from rmqd.broker.store.message_store import MessageStore
-from rmqd.broker.store.record_log import RecordLog
-from rmqd.broker.topics import TopicConfigManager
-from rmqd.clock import Clock
-from rmqd.wire.headers.group import NotifyConsumerIdsChangedRequestHeader
-from rmqd.wire.pop import ANY_QUEUE
+from rmqd.broker.topic_registry import TopicConfigManager
+from rmqd.codes import ResponseCode
+from rmqd.runtime.clock import Clock
+from rmqd.wire.bodies.route_data import LogicQueueMappingItem, TopicQueueMappingDetail
+from rmqd.wire.headers.group_headers import NotifyConsumerIdsChangedRequestHeader
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.receipt_handle import ANY_QUEUE
 from rmqd.wire.topics import is_light_queue
+
+_VERSION: Final = "V5_5_0"
+_QUEUES: Final = {"send": 10000, "pull": 100000, "litePull": 100000, "query": 20000, "ack": 100000}  # Java's capacities
+_NO_TIME: Final = -1
+_CONSTANT: Final = {
+    "EndTransactionQueueSize": "0",
+    "EndTransactionThreadPoolQueueCapacity": "100000",
+    "brokerActive": "true",
+    "brokerVersionDesc": _VERSION,
+    "dispatchBehindBytes": "0",
+    "dispatchMaxBuffer": "0",
+    "pageCacheLockTimeMills": "0",
+    "putMessageDistributeTime": "null",
+    "putMessageEntireTimeMax": "0",
+    "putLatency99": "0.00",
+    "putLatency999": "0.00",
+    "getMessageEntireTimeMax": "0",
+    "remainHowManyDataToFlush": "0 B",
+    "remainTransientStoreBufferNumbs": "2147483647",
+    "startAcceptSendRequestTimeStamp": "0",
+    "timerCongestNum": "0",
+    "timerDequeueTps": "0.0",
+    "timerEnqueueTps": "0.0",
+    "timerOffsetBehind": "0",
+    "timerReadBehind": "0",
+}
+
+
+def runtime_info(broker: BrokerController) -> dict[str, str]:
+    """Return the runtime info, by name."""
+    stats, store = broker.stats, broker.store
+    puts, gets, oldest = stats.puts, stats.gets, store.oldest
+    disk = shutil.disk_usage("/")
+    ratio = f"{disk.used / disk.total:.2f}"
+    table = {
+        **_CONSTANT,
+        "bootTimestamp": str(int(broker.booted_at * 1000)),
+        "runtime": _duration(broker.clock.wall() - broker.booted_at),
+        "commitLogDirCapacity": f"Total : {_bytes(disk.total)}, Free : {_bytes(disk.free)}.",
+        "commitLogDiskRatio": ratio,
+        "consumeQueueDiskRatio": ratio,
+        "commitLogMaxOffset": str(store.end),
+        "commitLogMinOffset": str(0 if oldest is None else oldest.commit_log_offset),
+        "earliestMessageTimeStamp": str(_NO_TIME if oldest is None else oldest.store_timestamp),
+        "putMessageTimesTotal": str(puts.messages),
+        "putMessageFailedTimes": "0",
+        "putMessageSizeTotal": str(puts.size_bytes),
+        "putMessageAverageSize": str(puts.size_bytes / puts.messages if puts.messages else 0.0),
+        "putTps": _rates(stats.now(), puts),
+        "getFoundTps": _rates(stats.now(), gets),
+        "getMissTps": _rates(stats.now(), stats.get_misses),
+        "getTotalTps": _rates(stats.now(), gets, stats.get_misses),
+        "getTransferredTps": _rates(stats.now(), gets),
+        "msgPutTotalYesterdayMorning": str(stats.puts_at_midnights[0]),
+        "msgPutTotalTodayMorning": str(stats.puts_at_midnights[1]),
+        "msgPutTotalTodayNow": str(puts.messages),
+        "msgGetTotalYesterdayMorning": str(stats.gets_at_midnights[0]),
+        "msgGetTotalTodayMorning": str(stats.gets_at_midnights[1]),
+        "msgGetTotalTodayNow": str(gets.messages),
+    }
+    for name, capacity in _QUEUES.items():
+        table[f"{name}ThreadPoolQueueSize"] = "0"
+        table[f"{name}ThreadPoolQueueCapacity"] = str(capacity)
+        table[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+    for level, (offset, end) in broker.schedule.progress().items():
+        table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
+    return dict(sorted(table.items()))
+
+
+def _rates(now: float, *items: StatsItem) -> str:
+    """Return the rates over ten seconds, a minute and ten minutes."""
+    return " ".join(
+        str(sum(item.nums(now, seconds).per_second for item in items)) for seconds in (10.0, MINUTE, 10 * MINUTE)
+    )
+
+
+def _duration(seconds: float) -> str:
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    return f"[ {days} days, {hour} hours, {minute} minutes, {second} seconds ]"
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+log = structlog.get_logger(__name__)
+
+SCAN_SECONDS: Final = 10.0
+
+
+class ClientHousekeepingService:
+    """Removes silent members and producers, by the event loop's own time."""
+
+    def __init__(self, consumers: ConsumerManager, producers: ProducerManager) -> None:
+        self._consumers = consumers
+        self._producers = producers
+
+    async def run(self, channel_expired_seconds: float) -> None:
+        """Check every 10 s, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SCAN_SECONDS)
+            self.close_silent(loop.time() - channel_expired_seconds)
+
+    def close_silent(self, heard_before: float) -> None:
+        """Remove clients without a heartbeat since this loop time, and close their connections."""
+        silent = self._producers.remove_silent(heard_before) + self._consumers.remove_silent(heard_before)
+        for client in {client.channel: client for client in silent}.values():
+            log.warning("broker.client_expired", client_id=client.client_id, client=client.channel.address)
+            client.channel.close()
+
+
+LOCK_SECONDS: Final = 60.0  # Java: rocketmq.broker.rebalance.lockMaxLiveTime
+
+
+class RebalanceLockManager:
+    """The locks of queues by group: the owner's client id, and the end of the lock. `now` returns monotonic seconds."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._locks: dict[str, dict[MessageQueue, tuple[str, float]]] = {}
+
+    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> frozenset[MessageQueue]:
+        """Lock queues that are free, expired, or owned by the client. Returns the queues that it owns."""
+        held, now = self._locks.setdefault(group, {}), self._now()
+        got = set()
+        for queue in queues:
+            owner, until = held.get(queue, ("", 0.0))
+            if owner in ("", client_id) or until < now:
+                held[queue] = (client_id, now + LOCK_SECONDS)
+                got.add(queue)
+        return frozenset(got)
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Unlock the queues that the client owns."""
+        held = self._locks.get(group, {})
+        for queue in queues:
+            if held.get(queue, ("", 0.0))[0] == client_id:
+                del held[queue]
+
+    def has_any(self, group: str) -> bool:
+        """Return whether a member of the group holds a lock that has not expired."""
+        now = self._now()
+        return any(until >= now for _, until in self._locks.get(group, {}).values())
+
+
+class TopicQueueMappingManager:
+    """Mappings by topic."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._details: dict[str, TopicQueueMappingDetail] = {}
+        for topic, value in journal.items(JournalKind.STATIC_TOPIC):
+            self._details[topic] = TopicQueueMappingDetail.from_json(value.encode())
+
+    def get(self, topic: str) -> TopicQueueMappingDetail | None:
+        """Return the mapping of a static topic, or None."""
+        return self._details.get(topic)
+
+    def delete(self, topic: str) -> None:
+        if self._details.pop(topic, None) is not None:
+            self._journal.delete(JournalKind.STATIC_TOPIC, topic)
+
+    def checked(self, detail: TopicQueueMappingDetail, broker_name: str, *, force: bool) -> TopicQueueMappingDetail:
+        """Return the new mapping of a topic: queues that the request does not name stay. Raises Refusal."""
+        for queue_id, items in detail.hosted_queues.items():
+            if detail.bname != broker_name or not _is_plain(queue_id, items, broker_name):
+                raise _refused(f"queue {queue_id} of {detail.topic} is not all in this broker's queue {queue_id}")
+        old = self.get(detail.topic)
+        if old is None:
+            return detail
+        if not force:
+            if detail.epoch < old.epoch:
+                raise _refused(f"Can't accept data with small epoch {detail.epoch} < {old.epoch}")
+            if detail.scope != old.scope:
+                raise _refused(f"Can't accept data with unmatched scope {detail.scope} != {old.scope}")
+            if detail.epoch == old.epoch and old.hosted_queues.keys() - detail.hosted_queues.keys():
+                raise _refused("Cannot accept equal epoch with null data")
+        return replace(detail, hosted_queues=old.hosted_queues | detail.hosted_queues)
+
+    def put(self, detail: TopicQueueMappingDetail) -> None:
+        """Store a mapping."""
+        self._details[detail.topic] = detail
+        self._journal.put(JournalKind.STATIC_TOPIC, detail.topic, detail.to_json().decode())
+
+
+def _is_plain(queue_id: int, items: tuple[LogicQueueMappingItem, ...], broker_name: str) -> bool:
+    if len(items) != 1:
+        return False
+    [item] = items
+    return (item.bname, item.queue_id, item.logic_offset, item.start_offset) == (broker_name, queue_id, 0, 0)
+
+
+def _refused(why: str) -> Refusal:
+    return Refusal(ResponseCode.SYSTEM_ERROR, why)
 
 
 class BrokerController:
@@ -109,13 +327,13 @@ class BrokerController:
         if is_light_queue(topic):
             self.lite.notify(topic, group)
             return
-        if not self.held_pops.wake(Place(topic, group, ANY_QUEUE)):
-            self.held_pops.wake(Place(topic, group, queue_id))
-        self.held_notifications.wake(Place(topic, group, ANY_QUEUE))
-        self.held_notifications.wake(Place(topic, group, queue_id))
+        if not self.held_pops.wake(HeldQueue(topic, group, ANY_QUEUE)):
+            self.held_pops.wake(HeldQueue(topic, group, queue_id))
+        self.held_notifications.wake(HeldQueue(topic, group, ANY_QUEUE))
+        self.held_notifications.wake(HeldQueue(topic, group, queue_id))
 
     def _wake_lite(self, client_id: str, group: str) -> None:
-        self.held_lite_pops.wake(Place(client_id, group, ANY_QUEUE))
+        self.held_lite_pops.wake(HeldQueue(client_id, group, ANY_QUEUE))
 
     def _consumer_ids_changed(self, group: str, members: Collection[Channel]) -> None:
         """Send NOTIFY_CONSUMER_IDS_CHANGED (40) to members, before the response to the heartbeat that caused it."""

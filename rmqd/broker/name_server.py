@@ -1,4 +1,6 @@
-"""The name server: routes of topics (`ClientRequestProcessor`, `DefaultRequestProcessor`, `RouteInfoManager`).
+"""Settings that administrators store on the name server, by namespace and key (`KVConfigManager.java`).
+
+The name server: routes of topics (`ClientRequestProcessor`, `DefaultRequestProcessor`, `RouteInfoManager`).
 
 It knows only the broker in its own process. Other brokers cannot register (REGISTER_BROKER, 103, is unsupported).
 """
@@ -6,6 +8,7 @@ It knows only the broker in its own process. Other brokers cannot register (REGI
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,20 +16,67 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from rmqd.broker.channel import Channel, Processors
-from rmqd.broker.key_values import KVConfigManager
-from rmqd.broker.reply import SEE_FAQ, Refusal, Reply
-from rmqd.broker.settings import NameServerSettings
+from rmqd.broker.broker_settings import NameServerSettings
+from rmqd.broker.peer_channel import SEE_FAQ, Channel, Processors, Refusal, Reply
+from rmqd.broker.store.journal import Journal, JournalKind
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire.bodies.cluster import ClusterInfo, KVTable, TopicList
-from rmqd.wire.bodies.route import PERM_READ, PERM_WRITE, BrokerData, QueueData, TopicRouteData
-from rmqd.wire.bodies.settings import TopicConfig
+from rmqd.wire.bodies.config_bodies import TopicConfig
+from rmqd.wire.bodies.route_data import (
+    PERM_READ,
+    PERM_WRITE,
+    BrokerData,
+    ClusterInfo,
+    KVTable,
+    QueueData,
+    TopicList,
+    TopicRouteData,
+)
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers import name_server as headers
-from rmqd.wire.java_properties import dump_properties, load_properties
+from rmqd.wire.headers import topic_headers as headers
+from rmqd.wire.loose_json import dump_properties, load_properties
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController
+
+
+MAX_CHARACTERS: Final = 64 * 1024
+MAX_ENTRIES: Final = 1000
+
+
+class KVConfigManager:
+    """Texts by namespace and key."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._tables: dict[str, dict[str, str]] = {}
+        for row, value in journal.items(JournalKind.KEY_VALUE):
+            namespace, key = json.loads(row)
+            self._tables.setdefault(namespace, {})[key] = value
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """Return the value of a key, or None."""
+        return self._tables.get(namespace, {}).get(key)
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        """Store a value. Raises Refusal if it is too long, or if the limit of keys is reached."""
+        known = self.get(namespace, key)
+        if len(namespace) + len(key) + len(value) > MAX_CHARACTERS:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"a key and its value have at most {MAX_CHARACTERS} characters")
+        if known is None and sum(map(len, self._tables.values())) >= MAX_ENTRIES:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"at most {MAX_ENTRIES} keys are kept")
+        self._tables.setdefault(namespace, {})[key] = value
+        self._journal.put(JournalKind.KEY_VALUE, json.dumps([namespace, key]), value)
+
+    def delete(self, namespace: str, key: str) -> None:
+        """Delete a value. As on the real name server, the namespace stays."""
+        if self._tables.get(namespace, {}).pop(key, None) is not None:
+            self._journal.delete(JournalKind.KEY_VALUE, json.dumps([namespace, key]))
+
+    def table(self, namespace: str) -> dict[str, str] | None:
+        """Return all values of a namespace; None if it never had one."""
+        table = self._tables.get(namespace)
+        return None if table is None else dict(table)
+
 
 log = structlog.get_logger(__name__)
 

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from rmqd.cli.command_list import COMMANDS
-from rmqd.cli.commands import Commands, LoadedCommands
-from rmqd.exit_codes import ExitCode
-from rmqd.process.kept_reload import KeptReload
+from rmqd.cli.terminal.command_list import COMMANDS
+from rmqd.cli.terminal.commands import Commands, LoadedCommands
+from rmqd.errors.exit_codes import ExitCode
+from rmqd.runtime.kept_reload import KeptReload
 
 HELP = """Run Apache RocketMQ consumer groups that are declared in YAML.
 
@@ -85,7 +85,7 @@ def _print_version(wanted: bool) -> None:
 
 def _show_manual(context: typer.Context, wanted: bool) -> None:
     if wanted:
-        from rmqd.cli.man import show_manual
+        from rmqd.cli.terminal.man import show_manual
 
         show_manual(context)
         raise typer.Exit

@@ -7,18 +7,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from rmqd.client.api.admin import cluster_info, consume_stats, consume_time_span, topic_stats
-from rmqd.client.api.offset import query_consumer_offset
+from rmqd.client.api.admin_requests import cluster_info, consume_stats, consume_time_span, topic_stats
+from rmqd.client.api.offset_requests import query_consumer_offset
 from rmqd.errors import BrokerAwayError, NoBrokerError, RmqdError, RouteNotFoundError
-from rmqd.wire.lite import parent_of
+from rmqd.wire.lite_topic import parent_of
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import LIGHT_QUEUE_ID, dlq_topic, retry_topic
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
-    from rmqd.clock import Clock
-    from rmqd.wire.bodies.stats import TopicOffset
-    from rmqd.wire.bodies.time_span import QueueTimeSpan
+    from rmqd.runtime.clock import Clock
+    from rmqd.wire.bodies.group_bodies import QueueTimeSpan
+    from rmqd.wire.bodies.stats_bodies import TopicOffset
 
 MAX_QUESTIONS = 32  # at once, to limit the load on the brokers of a large cluster
 

@@ -1,26 +1,91 @@
-"""Heartbeats send the groups of this process to every broker: every 30 s, and at once after a change."""
+"""Reads the resets that brokers push to members with RESET_CONSUMER_CLIENT_OFFSET, large ones in a thread.
+
+A registered consumer group's interface to the client.
+
+Heartbeats send the groups of this process to every broker: every 30 s, and at once after a change.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from rmqd.backoff import doubled, spread
-from rmqd.client.api.group import HEARTBEAT_TIMEOUT_SECONDS, send_heartbeat
-from rmqd.client.coalesce import Coalesced
-from rmqd.clock import wait_within
-from rmqd.errors import CircuitOpenError, RemotingTimeoutError, RmqdError
-from rmqd.wire.bodies.heartbeat import HeartbeatData
+from rmqd.client.api.group_requests import HEARTBEAT_TIMEOUT_SECONDS, send_heartbeat
+from rmqd.client.api.remoting_request import Coalesced
+from rmqd.client.remoting.frame_reader import parsed
+from rmqd.errors import CircuitOpenError, ProtocolError, RemotingTimeoutError, RmqdError
+from rmqd.runtime.clock import doubled, spread, wait_within
+from rmqd.wire.bodies.group_bodies import ResetOffsetBody
+from rmqd.wire.bodies.heartbeat_data import HeartbeatData
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.fields import check_reset_size
+from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
-    from rmqd.client.membership import GroupMembership
-    from rmqd.client.remoting.client import RemotingClient
     from rmqd.client.remoting.connection import RemotingConnection
+    from rmqd.client.remoting.remoting_client import RemotingClient, Reply
     from rmqd.client.routing.route_table import RouteTable
+    from rmqd.wire.bodies.heartbeat_data import ConsumerData
+
+
+@dataclass(frozen=True, slots=True)
+class PushedReset:
+    """An operator's new offsets for the queues of a topic. All members of the group get the same list."""
+
+    topic: str
+    offsets: dict[MessageQueue, int]
+    named: int
+    """The number of queues in the broker's list, including queues of other topics."""
+
+
+class PushedResets:
+    """Reads the resets of one group in order of arrival."""
+
+    def __init__(self) -> None:
+        self._reading = asyncio.Lock()
+
+    async def read(self, command: RemotingCommand) -> PushedReset:
+        """Read a reset after the previous ones. Raises ProtocolError."""
+        async with self._reading:  # a small reset must not overtake a large one
+            return await parsed(partial(_read, command.ext_fields.get("topic", "")), command.body)
+
+
+def _read(topic: str, body: bytes) -> PushedReset:
+    check_reset_size(body)
+    table = ResetOffsetBody.from_json(body).offset_table
+    if any(offset < 0 for offset in table.values()):
+        raise ProtocolError("a reset must not be to an offset below 0")
+    return PushedReset(topic, {queue: offset for queue, offset in table.items() if queue.topic == topic}, len(table))
+
+
+__all__ = ["GroupMembership"]
+
+
+class GroupMembership(Protocol):
+    """A consumer group as the client sees it: its part of heartbeats, and its responses to brokers."""
+
+    @property
+    def group(self) -> str:
+        """The group's name as brokers know it, including the namespace."""
+
+    def consumer_data(self) -> ConsumerData:
+        """Return the group's part of the next heartbeat. Called for every heartbeat; must not block."""
+
+    def on_consumer_ids_changed(self) -> None:
+        """Called when a broker reports that the group's members changed. Wakes the rebalance; must not block."""
+
+    async def on_request(self, command: RemotingCommand) -> Reply | None:
+        """Answer a broker's request for this group. Returns None if the request wants no response.
+
+        Requests: RESET_CONSUMER_CLIENT_OFFSET, which is a push, GET_CONSUMER_STATUS_FROM_CLIENT,
+        GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY. An RmqdError becomes SYSTEM_ERROR with its text as remark.
+        """
+
 
 log = structlog.get_logger(__name__)
 

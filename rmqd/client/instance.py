@@ -1,41 +1,94 @@
-"""The client of a process for one cluster: connections, routes and heartbeats that all its groups share."""
+"""The address of a broker to ask: routes list the replicas, and breakers know which ones answer.
+
+The client of a process for one cluster: connections, routes and heartbeats that all its groups share.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from rmqd.client.api.group import unregister_client
-from rmqd.client.client_id import local_address, make_client_id
+from rmqd.client.api.group_requests import unregister_client
+from rmqd.client.client_options import local_address, make_client_id
 from rmqd.client.heartbeat import Heartbeat
-from rmqd.client.remoting.client import RemotingClient
-from rmqd.client.remoting.snapshot import ClientSnapshot
+from rmqd.client.remoting.pending import ClientSnapshot
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.cluster_id import ClusterId
-from rmqd.client.routing.name_server import NameServers
-from rmqd.client.routing.replicas import Replicas
+from rmqd.client.routing.name_server_client import NameServers
 from rmqd.client.routing.route_table import RouteTable
-from rmqd.client.routing.vip_channel import vip_address
+from rmqd.client.routing.routes import vip_address
 from rmqd.client.sending.producer import Producer
-from rmqd.clock import Clock, SystemClock
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import RmqdError
-from rmqd.wire.identity import Identity
+from rmqd.runtime.clock import Clock, SystemClock
+from rmqd.wire.message_queue import Identity
 from rmqd.wire.topics import unwrap_namespace
 
 if TYPE_CHECKING:
-    from rmqd.client.membership import GroupMembership
-    from rmqd.client.options import ClientOptions
-    from rmqd.client.remoting.client import Reply
+    from rmqd.client.client_options import ClientOptions
+    from rmqd.client.heartbeat import GroupMembership
     from rmqd.client.remoting.connection import RemotingConnection
-    from rmqd.wire.bodies.route import TopicRouteData
+    from rmqd.client.remoting.remoting_client import Reply
+    from rmqd.wire.bodies.route_data import TopicRouteData
     from rmqd.wire.command import RemotingCommand
     from rmqd.wire.message_queue import MessageQueue
 
+
 log = structlog.get_logger(__name__)
+
+SETTLE_SECONDS = 8.0  # after this time, every rmqd client has sent a heartbeat to a broker that returned
+
+
+class Replicas:
+    """Selects replicas, and stops using addresses of moved replicas.
+
+    If a broker's replica gets a new address, the connection to the old one is closed. The old machine may be
+    unreachable, and requests that wait for its responses can be sent to the new address at once.
+    """
+
+    def __init__(self, remoting: RemotingClient, routes: RouteTable) -> None:
+        self._remoting = remoting
+        self._routes = routes
+        self._known: dict[str, dict[int, str]] = {}  # the last address of each replica, by broker name
+        routes.on_change(self._routes_changed)
+
+    def to_read(self, broker_name: str, broker_id: int = 0) -> str | None:
+        """Return the address to pull from: this replica's, or another replica's if it is missing or down."""
+        address = self._routes.address(broker_name, broker_id)
+        if address is None or not self._remoting.is_down(address):
+            return address
+        others = self._routes.replicas(broker_name).values()
+        return next((other for other in others if not self._remoting.is_down(other)), address)
+
+    def is_reachable(self, broker_name: str) -> bool:
+        """Return whether one of the broker's addresses is connected and not down."""
+        addresses = self._routes.replicas(broker_name).values()
+        return any(self._remoting.connected(at) is not None and not self._remoting.is_down(at) for at in addresses)
+
+    def steady_first(self, addresses: Iterable[str]) -> list[str]:
+        """Return the addresses by preference: with an older connection, without one, and down."""
+        return sorted(addresses, key=lambda address: (self._remoting.is_down(address), self.is_new(address)))
+
+    def is_new(self, address: str) -> bool:
+        """Return whether there is no connection, or one so new that other clients may not have connected yet."""
+        connection = self._remoting.connected(address)
+        return connection is None or self._remoting.clock.monotonic() - connection.made_at < SETTLE_SECONDS
+
+    def _routes_changed(self, _: frozenset[str]) -> None:
+        in_use = self._routes.broker_addresses()
+        for name, replicas in self._routes.brokers().items():
+            before = self._known.get(name, {})
+            # keep the address of a missing replica: it may register again with a restarted name server
+            self._known[name] = {**before, **replicas}
+            for broker_id, gone in before.items():
+                if gone not in in_use and replicas.get(broker_id, gone) != gone:
+                    log.info("broker.moved", broker=name, gone=gone, addresses=sorted(replicas.values()))
+                    self._remoting.give_up(gone, f"broker {name} is no longer there")
+
 
 UNREGISTER_DEADLINE_SECONDS = 3.0
 OFFSET_REQUESTS: Final = 32  # at once to one broker

@@ -1,21 +1,32 @@
-"""Loads a configuration: from a path to a valid RootConfig, or to an error with all of its problems."""
+"""Loads a configuration: from a path to a valid RootConfig, or to an error with all of its problems.
+
+The JSON Schema of the configuration, for editors.
+
+A configuration to display: every key with its current value, without secrets.
+
+Hidden values: keys that the models declare as secrets; options with names like `password`; passwords inside URLs and
+longer texts; and all values from `${...}` in options whose meaning rmqd does not know.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from pathlib import Path as FilePath
 from typing import Any, Final
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
-from rmqd.client.options import NAMESRV_ADDR
-from rmqd.config.model.root import RootConfig
-from rmqd.config.problems import ConfigProblem, Finding, Path
-from rmqd.config.reading.data import ConfigData
-from rmqd.config.reading.files import find_config
-from rmqd.config.reading.source import Source, read_source
-from rmqd.config.rules.groups import group_findings, root_findings
+from rmqd.client.client_options import NAMESRV_ADDR
+from rmqd.config.model.forms import Section
+from rmqd.config.model.root_model import RootConfig
+from rmqd.config.model.value_kinds import Duration, Size, Substituted, Text, format_duration, format_size
+from rmqd.config.problems import ConfigFinding, ConfigProblem, KeyPath
+from rmqd.config.reading.config_source import ConfigData, Source, find_config, read_source
+from rmqd.config.rules.group_rules import group_findings, root_findings
 from rmqd.errors import ConfigError
 
 LISTEN_VARIABLE: Final = "RMQD_HTTP_LISTEN"
@@ -26,7 +37,7 @@ def load_config(
 ) -> RootConfig:
     """Read, check and return the configuration. Raises ConfigError with every problem.
 
-    Without a path, the default paths are searched. Plugins are not checked; `rmqd.plugins.runnable` checks them too.
+    Without a path, the default paths are searched. `rmqd.plugins.model_options` also checks the plugins.
     """
     loading = Loading(source_of(path, overrides, environ=environ), environ)
     return loading.trusted()
@@ -57,7 +68,7 @@ class Loading:
         self.problems = [*source.problems, *data.problems]
         self._source = source
         self._places = data.places
-        self._reported: set[Path] = set(data.unusable)
+        self._reported: set[KeyPath] = set(data.unusable)
         self.config = self._validated(data.values)
         for group in self.config.groups.values():
             group.remember_places(self._places)
@@ -87,7 +98,7 @@ class Loading:
 
     def _validated(self, values: dict[str, Any]) -> RootConfig:
         """Return the configuration without its wrong values, so that rules can check the rest."""
-        from rmqd.config.model.errors import problems_of
+        from rmqd.config.model.forms import problems_of
 
         while True:
             try:
@@ -98,7 +109,7 @@ class Loading:
                         self.report(path, problem)
                     _remove(values, path[:-1] if missing else path)
 
-    def add(self, findings: Iterable[Finding], prefix: Path = ()) -> None:
+    def add(self, findings: Iterable[ConfigFinding], prefix: KeyPath = ()) -> None:
         """Report findings of rules. Their paths start at `prefix`."""
         for finding in findings:
             path = (*prefix, *finding.path)
@@ -112,10 +123,10 @@ class Loading:
                 place = self._places.of_key(path) if finding.at_key else self._places.of(path)
             self.report(path, ConfigProblem(place, path, finding.message), at_key=finding.at_key)
 
-    def _is_faulty(self, path: Path | None) -> bool:
+    def _is_faulty(self, path: KeyPath | None) -> bool:
         return path is not None and any(known[: len(path)] == path for known in self._reported)
 
-    def report(self, path: Path, problem: ConfigProblem, *, at_key: bool = False) -> None:
+    def report(self, path: KeyPath, problem: ConfigProblem, *, at_key: bool = False) -> None:
         """Add a problem, unless there is one at this path or above it."""
         if any(path[:length] in self._reported for length in range(len(path) + 1)):
             return
@@ -141,7 +152,7 @@ def _take_name_servers(data: ConfigData, environ: Mapping[str, str]) -> None:
         data.places.values["nameserver",] = f"${NAMESRV_ADDR}"
 
 
-def _remove(values: dict[str, Any], path: Path) -> None:
+def _remove(values: dict[str, Any], path: KeyPath) -> None:
     """Remove a key. A list is removed as a whole, because a list without one of its items has another meaning."""
     inner: Any = values
     for step in path[:-1]:
@@ -152,3 +163,100 @@ def _remove(values: dict[str, Any], path: Path) -> None:
             return
         inner = inner[step]
     inner.pop(path[-1], None)
+
+
+def config_schema() -> dict[str, Any]:
+    """Return the JSON Schema of `rmqd.yaml`. Defaults and limits have their units, as in the file."""
+    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    schema |= _without_titles(RootConfig.model_json_schema())
+    return schema | {"title": "rmqd configuration"}
+
+
+def _without_titles(schema: Any, *, names: bool = False) -> Any:
+    """Return the schema without pydantic's titles, which only repeat the keys. `names`: the keys at this level are
+    names.
+    """
+    if isinstance(schema, list):
+        return [_without_titles(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: _without_titles(value, names=not names and key in ("properties", "$defs"))
+        for key, value in schema.items()
+        if names or key != "title"
+    }
+
+
+HIDDEN: Final = "(hidden)"
+
+_SECRET_WORDS: Final = (
+    r"passw(?:or)?d|passphrase|pwd|secret|token|credential|(?:access|api|private|account|shared)[-_.]?key"
+)
+_SECRET_NAME: Final = re.compile(
+    rf"{_SECRET_WORDS}|(?:^|[-_.])(?:auth|authorization|sas|dsn)(?:$|[-_.])", re.IGNORECASE
+)
+_IN_URL: Final = re.compile(r"(\w[\w+.-]*://)[^/?#\s]*@")
+_IN_TEXT: Final = re.compile(
+    rf"((?:{_SECRET_WORDS}|authorization)[\w.-]*[\"']?\s*[=:]\s*)(?:bearer\s+|basic\s+)?[^\s,;&\"']+", re.IGNORECASE
+)
+_CREDENTIALS: Final = re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{6,}", re.IGNORECASE)
+
+
+def shown_config(config: RootConfig) -> dict[str, Any]:
+    """Return the current configuration as plain data, including defaults. Durations and sizes have units."""
+    return _section(config, only_given=False)
+
+
+def given_config(config: RootConfig) -> dict[str, Any]:
+    """Return the same without the keys that have their defaults because no file and no `--set` sets them."""
+    return _section(config, only_given=True)
+
+
+def _section(section: Section, only_given: bool) -> dict[str, Any]:
+    shown = {}
+    for name, field in type(section).model_fields.items():
+        if not only_given or name in section.model_fields_set:
+            shown[name] = _field(field, getattr(section, name), only_given)
+    return shown
+
+
+def _field(field: FieldInfo, value: object, only_given: bool) -> Any:
+    kind = next((one for one in field.metadata if isinstance(one, Duration | Size | Text)), None)
+    if isinstance(kind, Text) and kind.secret:
+        return HIDDEN if value else ""
+    if isinstance(kind, Duration) and isinstance(value, int | float):
+        return format_duration(value * 1000)
+    if isinstance(kind, Size) and isinstance(value, int):
+        return value if value < 0 else format_size(value)
+    return _value(value, only_given)
+
+
+def _value(value: object, only_given: bool, name: str = "") -> Any:
+    if isinstance(value, Section):
+        return _section(value, only_given)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {key: _value(inner, only_given) for key, inner in asdict(value).items() if inner not in ((), "")}
+    if isinstance(value, Mapping):
+        return {str(key): _named(str(key), inner, only_given) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return _items([_value(inner, only_given, name) for inner in value])
+    if isinstance(value, Substituted):
+        return HIDDEN
+    if isinstance(value, str):
+        return _CREDENTIALS.sub(rf"\1 {HIDDEN}", _IN_TEXT.sub(rf"\1{HIDDEN}", _IN_URL.sub(rf"\1{HIDDEN}@", value)))
+    return value if isinstance(value, bool | int | float) or value is None else str(value)
+
+
+def _named(name: str, value: object, only_given: bool) -> Any:
+    """Return a value in a mapping of names that rmqd does not know, or of groups, clusters and topics."""
+    if _SECRET_NAME.search(name) and not isinstance(value, Section) and not is_dataclass(value):
+        return HIDDEN if value else value
+    return _value(value, only_given, name)
+
+
+def _items(items: list[Any]) -> list[Any]:
+    """Return a list, such as a command's arguments: the item after `--password` is hidden."""
+    for i, item in enumerate(items[:-1]):
+        if isinstance(item, str) and item.startswith("-") and "=" not in item and _SECRET_NAME.search(item):
+            items[i + 1] = HIDDEN
+    return items

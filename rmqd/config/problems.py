@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 """The path to a value: keys of mappings and indexes of lists."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ConfigFinding:
     """A problem at a path."""
 
-    path: Path
+    path: KeyPath
     message: str
     missing: bool = False
     """Whether a key is missing. The problem is then reported at its parent."""
-    instead: Path | None = None
+    instead: KeyPath | None = None
     """Another key that can replace the missing one."""
     at_key: bool = False
     """Whether the key itself is wrong, not its value."""
@@ -29,7 +29,7 @@ class ConfigProblem:
 
     place: str
     """`FILE:LINE:COLUMN`, or `--set KEY` for the command line."""
-    path: Path
+    path: KeyPath
     message: str
     """The problem and the expected form, on one line."""
 
@@ -48,18 +48,18 @@ class Places:
 
     root: str
     """The location of the whole configuration."""
-    keys: dict[Path, str] = field(default_factory=dict)
-    values: dict[Path, str] = field(default_factory=dict)
+    keys: dict[KeyPath, str] = field(default_factory=dict)
+    values: dict[KeyPath, str] = field(default_factory=dict)
 
-    def of(self, path: Path) -> str:
+    def of(self, path: KeyPath) -> str:
         """Return the location of a value; if it is not written anywhere, the location of the nearest enclosing key."""
         return self.values.get(path) or self.of_key(path)
 
-    def of_key(self, path: Path) -> str:
+    def of_key(self, path: KeyPath) -> str:
         """Return the location of a key; if it is not written anywhere, the location of the nearest enclosing key."""
         return self.keys.get(self.written(path), self.root)
 
-    def written(self, path: Path) -> Path:
+    def written(self, path: KeyPath) -> KeyPath:
         """Return the longest start of a path that is written in a file or on the command line."""
         while path and path not in self.keys:
             path = path[:-1]
@@ -71,7 +71,7 @@ class Places:
     __hash__ = None  # type: ignore[assignment]
 
 
-def path_text(path: Path) -> str:
+def path_text(path: KeyPath) -> str:
     """Return a path in the users' notation: `groups.mailer.allocate_queues[0].topic`."""
     text = ""
     for step in path:

@@ -6,36 +6,33 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rmqd.client.instance import ClientInstance
-from rmqd.clock import Clock
-from rmqd.consumer.cache.flow_control import Thresholds
+from rmqd.consumer.cache.flow_control import RateLimit, Thresholds
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.cache.rate_limit import RateLimit
+from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.founding.founding import Founding
 from rmqd.consumer.handling.concurrently import ConsumeMessageConcurrentlyService
 from rmqd.consumer.handling.orderly import ConsumeMessageOrderlyService
 from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
 from rmqd.consumer.handling.slots import HandlerSlots
 from rmqd.consumer.hooks import GroupHooks, Hook
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
-from rmqd.consumer.offsets.founding_by_brokers import BrokerFounding
-from rmqd.consumer.offsets.founding_by_file import FileFounding
 from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore
-from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.offsets.new_group_check import BrokerFounding, FileFounding
+from rmqd.consumer.offsets.start_offsets import Founding
 from rmqd.consumer.rebalance.broadcasting import EveryQueue, NoWayBack
-from rmqd.consumer.rebalance.division import Division
 from rmqd.consumer.rebalance.ownership import QueueOwnership
 from rmqd.consumer.rebalance.queue_lock import QueueLock
-from rmqd.consumer.services import Leases, OffsetStore, Ownership, WaysBack
+from rmqd.consumer.rebalance.rebalance import Division
+from rmqd.consumer.services import GroupOffsetStore, Leases, Ownership, WaysBack
 from rmqd.consumer.stats.counters import RetriedStats, TopicStats
-from rmqd.loaded_handler import LoadedHandler
-from rmqd.wire.bodies.heartbeat import SubscriptionData
-from rmqd.wire.filter import sql_subscription, tag_subscription
+from rmqd.handler_api.batch import LoadedHandler
+from rmqd.runtime.clock import Clock
+from rmqd.wire.bodies.heartbeat_data import SubscriptionData, sql_subscription, tag_subscription
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import SUBSCRIPTION_ALL, retry_topic, unwrap_namespace
 
 if TYPE_CHECKING:
-    from rmqd.consumer.handling.polls import PollService
+    from rmqd.consumer.handling.concurrently import PollService
     from rmqd.consumer.pop.receipts import PopReceipts
 
 
@@ -109,7 +106,7 @@ def assemble(
     )
     context.resumed.set()
     if polls is not None and polls.chosen:
-        from rmqd.consumer.rebalance.chosen import ChosenDivision
+        from rmqd.consumer.rebalance.rebalance import ChosenDivision
 
         context.ownership = EveryQueue()
         context.subscriptions.pop(retry_topic(options.group), None)
@@ -119,21 +116,21 @@ def assemble(
     if options.message_model == "broadcasting":
         return context, Division(context)
     if receipts is None:
-        from rmqd.consumer.pop.after_pop import DivisionAfterPop
+        from rmqd.consumer.pop.pop_retries import DivisionAfterPop
 
         return context, DivisionAfterPop(context)
     if options.is_lite:
-        from rmqd.consumer.lite.division import LiteDivision
+        from rmqd.consumer.lite.lite_assignment import LiteDivision
 
         return context, LiteDivision(context, receipts)
-    from rmqd.consumer.pop.division import DivisionByBroker
+    from rmqd.consumer.pop.pop_assignment import DivisionByBroker
 
     return context, DivisionByBroker(context, receipts)
 
 
 def _by_message_model(
     options: ConsumerOptions, client: ClientInstance, clock: Clock, receipts: PopReceipts | None
-) -> tuple[WaysBack, OffsetStore, Founding, Ownership, Leases | None]:
+) -> tuple[WaysBack, GroupOffsetStore, Founding, Ownership, Leases | None]:
     """Return the parts that depend on the message model, last the lease source of an orderly group, else None."""
     group, is_orderly = options.group, options.consume_mode == "orderly"
     if options.message_model == "broadcasting":
@@ -155,7 +152,7 @@ def _by_message_model(
     limit = reconsume_limit(options)
     send_back = SendBack(client, group, limit)
     if receipts is not None:
-        from rmqd.consumer.pop.send_back import PopSendBack
+        from rmqd.consumer.pop.pop_retries import PopSendBack
 
         send_back = PopSendBack(client, group, limit, receipts)
     if is_orderly:

@@ -30,9 +30,9 @@ from typing import Final, Literal
 
 import structlog
 
-from rmqd.clock import Clock
-from rmqd.consumer.options import CircuitOptions
-from rmqd.diagnosis.causes import Problem, found
+from rmqd.consumer.consumer_options import CircuitOptions
+from rmqd.consumer.health.causes import Problem, found
+from rmqd.runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +42,7 @@ LEAST_CALLS: Final = 10  # calls within the window before their ratio can open t
 SLICES: Final = 30  # parts of the window; calls are counted by slice, so memory does not depend on their number
 
 
-class Fate(enum.Enum):
+class FailureEffect(enum.Enum):
     """How a failed call counts for its messages."""
 
     COUNTS = "counts"
@@ -132,22 +132,22 @@ class Circuit:
         if self.options.ratio:
             self._slice().succeeded += 1
 
-    def failed(self, batch: object, error: str, *, is_evidence: bool) -> Fate:
+    def failed(self, batch: object, error: str, *, is_evidence: bool) -> FailureEffect:
         """Called when a call failed with `error`. `is_evidence` is True if the failure may be the handler's fault."""
         was_probe = batch in self._abandoned  # its failure was counted at its deadline
         self._abandoned.discard(batch)
         if self.state == "closed":
             if not self.is_on:
-                return Fate.COUNTS
+                return FailureEffect.COUNTS
             if was_probe or not is_evidence:
-                return Fate.SUSPECTED
+                return FailureEffect.SUSPECTED
             self._error = error
             self._count_failure()
-            return Fate.EXCUSED if self._opens() else Fate.SUSPECTED
+            return FailureEffect.EXCUSED if self._opens() else FailureEffect.SUSPECTED
         if batch is self._probe:
             self._error = error
             self._open()
-        return Fate.EXCUSED
+        return FailureEffect.EXCUSED
 
     def undecided(self, batch: object) -> None:
         """Called when a call ended without evidence about the handler. A probe is then repeated with another call."""

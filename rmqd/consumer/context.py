@@ -8,21 +8,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from rmqd.client.instance import ClientInstance
-from rmqd.clock import Clock
-from rmqd.consumer.cache.flow_control import Thresholds
+from rmqd.consumer.cache.flow_control import RateLimit, Thresholds
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.cache.rate_limit import RateLimit
 from rmqd.consumer.circuit import Circuit
-from rmqd.consumer.founding.founding import Founding
+from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.consumer.health.causes import Problem, found
 from rmqd.consumer.hooks import GroupHooks
-from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.offsets.start_offsets import Founding
 from rmqd.consumer.pauses import Pauses
-from rmqd.consumer.services import ConsumeMessageService, OffsetStore, Ownership, WaysBack
-from rmqd.consumer.stats.counters import TopicStats
-from rmqd.consumer.stats.problem import GroupProblems
-from rmqd.diagnosis.causes import Problem, found
+from rmqd.consumer.services import ConsumeMessageService, GroupOffsetStore, Ownership, WaysBack
+from rmqd.consumer.stats.counters import GroupProblems, TopicStats
 from rmqd.errors import RmqdError
-from rmqd.wire.bodies.heartbeat import SubscriptionData
+from rmqd.runtime.clock import Clock
+from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 from rmqd.wire.topics import unwrap_namespace
@@ -53,7 +51,7 @@ class GroupContext:
     stats: dict[str, TopicStats]
     service: ConsumeMessageService
     send_back: WaysBack
-    store: OffsetStore
+    store: GroupOffsetStore
     founding: Founding
     ownership: Ownership
     rate_limit: RateLimit

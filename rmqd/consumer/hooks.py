@@ -16,10 +16,9 @@ from typing import Any
 
 import structlog
 
-from rmqd.clock import Clock
-from rmqd.handler_api import Batch, DeadLetter, Retry, Suspend, is_only, raise_returned
-from rmqd.loaded_handler import LoadedHandler
-from rmqd.plain_text import text_of
+from rmqd.handler_api.batch import Batch, DeadLetter, LoadedHandler, Retry, Suspend, is_only, raise_returned
+from rmqd.runtime.clock import Clock
+from rmqd.runtime.plain_text import text_of
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 

@@ -1,4 +1,11 @@
-"""One consumer group in this process: assembles, starts and drains it."""
+"""Applies changed options to a running group without leaving the group.
+
+A broker refuses a pull with a filter that it does not know yet. So a heartbeat sends a changed filter to every broker
+before the first pull with it. The broker may answer a pull in flight with the old filter. Such a response is discarded,
+and the pull is sent again from the same offset. So each message that matches both filters is handled once.
+
+One consumer group in this process: assembles, starts and drains it.
+"""
 
 from __future__ import annotations
 
@@ -10,40 +17,84 @@ from typing import TYPE_CHECKING
 import structlog
 
 from rmqd.client.instance import ClientInstance
-from rmqd.client.remoting.client import Reply
-from rmqd.clock import Clock
-from rmqd.consumer.admin.requests import OperatorRequests
-from rmqd.consumer.assembly import assemble
+from rmqd.client.remoting.remoting_client import Reply
+from rmqd.consumer.admin.member_requests import OperatorRequests
+from rmqd.consumer.assembly import assemble, subscriptions_of
 from rmqd.consumer.assigned.assignment import Assignment
+from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.group_status import GroupStatus
-from rmqd.consumer.handling.threads import call_start_or_stop
-from rmqd.consumer.health.consistency import Consistency
-from rmqd.consumer.health.filter_check import check_filters
-from rmqd.consumer.health.kind_check import check_kinds
-from rmqd.consumer.health.recent_results import RecentResults
+from rmqd.consumer.handling.handler_threads import call_start_or_stop
+from rmqd.consumer.health.consistency import Consistency, check_filters, check_kinds
+from rmqd.consumer.health.group_status import GroupStatus, RecentResults
 from rmqd.consumer.health.watchdog import Watchdog
 from rmqd.consumer.hooks import Hook
-from rmqd.consumer.live_change import change_while_running
 from rmqd.consumer.offsets.persistence import OffsetPersistence
-from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
+from rmqd.consumer.rebalance.broadcasting import announce
 from rmqd.consumer.rebalance.rebalance import Rebalance
 from rmqd.consumer.services import WaysBack
-from rmqd.consumer.stats.snapshot import GroupSnapshot
+from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.errors import RmqdError, RouteNotFoundError
-from rmqd.loaded_handler import LoadedHandler
-from rmqd.once.group import once_of
-from rmqd.wire.bodies.heartbeat import ConsumeFromWhere, ConsumerData, MessageModel
+from rmqd.handler_api.batch import LoadedHandler
+from rmqd.handler_api.once.once_group import once_of
+from rmqd.runtime.clock import Clock
+from rmqd.wire.bodies.heartbeat_data import ConsumeFromWhere, ConsumerData, MessageModel, SubscriptionData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.once import once_in_group
+from rmqd.wire.messages.message import once_in_group
 from rmqd.wire.topics import retry_topic, unwrap_namespace
 
 if TYPE_CHECKING:
-    from rmqd.consumer.handling.polls import PollService
+    from rmqd.consumer.handling.concurrently import PollService
+
 
 log = structlog.get_logger(__name__)
+
+
+async def change_while_running(context: GroupContext, rebalance: Rebalance, options: ConsumerOptions) -> None:
+    """Put `options`, which have the same topics, in force. If it raises InvalidNameError, nothing has changed."""
+    filters = _changed_filters(context, options)
+    if filters:
+        try:
+            await announce(context, filters)
+        except BaseException:
+            _withdraw(context, filters)
+            raise
+    context.subscriptions.update(filters)
+    context.options = options
+    rebalance.divide_thresholds()
+    context.rate_limit.change(options.pull_rate_limit)
+    context.service.change(options)
+    if context.circuit is not None:
+        context.circuit.change(options.circuit)
+    context.revision += 1
+    let_go = sum(assigned.take_over_options() for assigned in rebalance.assigned.values())
+    filters_now = {topic: data.sub_string for topic, data in filters.items()}
+    log.info(
+        "group.updated",
+        filters=filters_now,
+        let_go=let_go,
+        pull_rate_limit=options.pull_rate_limit,
+        concurrency=options.concurrency,
+    )
+
+
+def _withdraw(context: GroupContext, filters: Mapping[str, SubscriptionData]) -> None:
+    """After a failed change, send the old filters with newer versions, because brokers may know the new filters."""
+    newest = max(data.sub_version for data in filters.values())
+    before = subscriptions_of(context.options, newest + 1)
+    context.subscriptions.update({topic: before[topic] for topic in filters})
+    context.revision += 1
+    context.client.heartbeat.beat_soon()
+
+
+def _changed_filters(context: GroupContext, options: ConsumerOptions) -> dict[str, SubscriptionData]:
+    """Return the filters that differ from those in force, with higher versions, because brokers keep the highest."""
+    before = context.options.subscriptions
+    now_ms = int(context.clock.wall() * 1000)
+    last = max(context.subscriptions[topic].sub_version for topic in options.subscriptions)
+    wanted = subscriptions_of(options, max(now_ms, last + 1))
+    return {topic: wanted[topic] for topic, filter_now in options.subscriptions.items() if filter_now != before[topic]}
 
 
 class PushConsumer:

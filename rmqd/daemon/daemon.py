@@ -6,6 +6,10 @@ Prometheus) are imported at the first connection.
 
 from __future__ import annotations
 
+from rmqd.runtime import structlog_without_rich  # noqa: F401  before structlog, see there
+
+# isort: split
+
 import asyncio
 import os
 import signal
@@ -17,38 +21,29 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rmqd.process import structlog_without_rich  # noqa: F401  before structlog, see there
-
-# isort: split
-
 import structlog
 
-from rmqd.clock import Clock, SystemClock
-from rmqd.config.model.root import RootConfig
-from rmqd.config.reading.exposure import exposed_secrets
-from rmqd.daemon.groups.engine import local_engine
-from rmqd.daemon.groups.health import LoopMonitor, readiness
-from rmqd.daemon.groups.host import GroupHost, HostView
+from rmqd.config.model.root_model import RootConfig
+from rmqd.config.reading.config_source import exposed_secrets
+from rmqd.daemon.group_history import HistoryRecorder
+from rmqd.daemon.groups.group_engine import GroupHost, HostView, local_engine
+from rmqd.daemon.groups.group_reload import ReloadReport, config_hash, refused_changes, with_concurrency
 from rmqd.daemon.groups.local_groups import LocalGroups
-from rmqd.daemon.groups.reload import ReloadReport, config_hash, refused_changes, with_concurrency
-from rmqd.daemon.history.recorder import Recorder
-from rmqd.daemon.http.access import AccessPolicy
-from rmqd.daemon.http.endpoint import HttpEndpoint
-from rmqd.daemon.http.listener import ListenError, listen_on
-from rmqd.daemon.state_dir import prepare_state_dir, refuse_second_process
-from rmqd.daemon.systemd import ServiceManager
+from rmqd.daemon.groups.supervisor import LoopMonitor, readiness
+from rmqd.daemon.http.http_access import AccessPolicy
+from rmqd.daemon.http.http_endpoint import HttpEndpoint, ListenError, listen_on
+from rmqd.daemon.systemd import ServiceManager, prepare_state_dir, refuse_second_process
 from rmqd.errors import ConfigError, InUseError
-from rmqd.exit_codes import ExitCode
-from rmqd.own_threads import in_own_thread
-from rmqd.process.garbage import collect_as_memory_grows
-from rmqd.process.logs import logs
-from rmqd.process.logs.writer import lines_dropped
-from rmqd.process.loop import run_in_loop
-from rmqd.process.signals import signals_handled
+from rmqd.errors.exit_codes import ExitCode
+from rmqd.runtime.clock import Clock, SystemClock
+from rmqd.runtime.event_loop import collect_as_memory_grows, run_in_loop, signals_handled
+from rmqd.runtime.logs import log_setup as logs
+from rmqd.runtime.logs.log_writer import lines_dropped
+from rmqd.runtime.own_threads import in_own_thread
 from rmqd.version import __version__
 
 if TYPE_CHECKING:
-    from rmqd.daemon.http.status import DaemonAbout
+    from rmqd.daemon.http.daemon_status import DaemonAbout
     from rmqd.daemon.metrics.exposition import DaemonFacts
 
 log = structlog.get_logger(__name__)
@@ -102,11 +97,11 @@ def _refuse(error: ConfigError) -> int:
 def build_host(config: RootConfig, options: RunOptions, clock: Clock, monitor: LoopMonitor) -> GroupHost:
     """Build the groups of `config`, in this process or in a pool of workers. Raises ConfigError."""
     if options.reload:
-        from rmqd.daemon.reloading.groups import ReloadingGroups
+        from rmqd.daemon.config_reload import ReloadingGroups
 
         return ReloadingGroups(config, options.workers, clock)
     if options.workers > 1:
-        from rmqd.daemon.workers.pool import WorkerPool
+        from rmqd.daemon.workers.worker_pool import WorkerPool
 
         return WorkerPool(config, options.workers, clock)
     return LocalGroups(config, local_engine(config, clock), clock, monitor)
@@ -114,7 +109,7 @@ def build_host(config: RootConfig, options: RunOptions, clock: Clock, monitor: L
 
 def read_config(options: RunOptions) -> tuple[RootConfig, AccessPolicy]:
     """Return the configuration, with `--set` and `--group`, and the access rules for HTTP. Raises ConfigError."""
-    from rmqd.plugins.runnable import load_runnable
+    from rmqd.plugins.model_options import load_runnable
 
     config = load_runnable(options.config, options.overrides, groups=options.groups)
     if options.groups:
@@ -149,7 +144,7 @@ class Daemon:
         self.monitor = monitor
         self.access = access
         self.config = config
-        self.recorder = Recorder(clock, host.view)
+        self.recorder = HistoryRecorder(clock, host.view)
         self._options = options
         self._clock = clock
         self._http = HttpEndpoint(sock)
@@ -224,7 +219,7 @@ class Daemon:
 
     def about(self) -> DaemonAbout:
         """Return the daemon's own part of the status."""
-        from rmqd.daemon.http.status import DaemonAbout
+        from rmqd.daemon.http.daemon_status import DaemonAbout
 
         return DaemonAbout(
             host=socket.gethostname(),

@@ -1,34 +1,156 @@
-"""The valid forms of a handler plugin, and its conversion to a LoadedHandler.
+"""The start and stop of a handler that consists of parts with their own start and stop.
+
+Typed handlers as plugins: their faults, their options, and their conversion to a LoadedHandler.
+
+The valid forms of a handler plugin, and its conversion to a LoadedHandler.
 
 A plain function is called with the batch, or with the batch and the options. A class is created with its options, and
 has `handle` and optionally `start` and `stop`. Each may be synchronous or asynchronous. A class that keeps calls open
 to gather messages also has a synchronous `end_calls`. If its calls wait for each other above some number,
-`calls_limited_by` names the option with that number. A typed handler (`rmqd.typed`) is a function, or the `handle` of a
-class.
+`calls_limited_by` names the option with that number. A typed handler (`rmqd.handler_api.typed`) is a function, or the
+`handle` of a class.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
 
-from rmqd.loaded_handler import LoadedHandler
+from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, check_result
+from rmqd.handler_api.batch import LoadedHandler, raise_returned
+from rmqd.handler_api.typed.decoders import Decoder, decoder_of
+from rmqd.handler_api.typed.signatures import TypedHandler, is_async, parameters_of, room, yields
+from rmqd.handler_api.typed.typed_calls import TypedCalls
+from rmqd.handler_api.typed.typed_form import Dependencies, Form, HandlerFormError, form_of
 from rmqd.plugins.entry_points import why
-from rmqd.plugins.form import (
-    Fault,
+from rmqd.plugins.option_form import (
     OptionsForm,
+    PluginFault,
     PluginFaultError,
+    model_of,
     plugin_fault,
     refuse_unbound,
     with_article,
 )
-from rmqd.plugins.typed_handlers import TypedForm
-from rmqd.typed.callables import is_async, parameters_of, room, yields
-from rmqd.typed.decorator import TypedHandler
+from rmqd.runtime.own_threads import call_either
+from rmqd.runtime.plain_text import class_name
+
+Part = tuple[Callable[[], Any] | None, Callable[[], Any] | None]
+"""A start and a stop. Each may be missing, synchronous or asynchronous."""
+
+
+def with_parts(handler: LoadedHandler, parts: Sequence[Part]) -> LoadedHandler:
+    """Return a handler whose parts start before it in order, and stop after it in reverse order."""
+    own: Part = (handler.start, handler.stop)
+    known = [part for part in (*parts, own) if any(part)]
+    if known in ([], [own]):
+        return handler
+    lifecycle = _Lifecycle(known)
+    return replace(handler, start=lifecycle.start, stop=lifecycle.stop)
+
+
+class _Lifecycle:
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+        self._started = 0
+
+    async def start(self) -> None:
+        """Start each part. If one fails, the parts before it are stopped."""
+        try:
+            for start, _ in self._parts:
+                if start is not None:
+                    await call_either(start)
+                self._started += 1
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Stop each started part. Raises the first exception after all are stopped."""
+        failure: BaseException | None = None
+        while self._started:
+            self._started -= 1
+            _, stop = self._parts[self._started]
+            try:
+                if stop is not None:
+                    await call_either(stop)
+            except Exception as error:  # noqa: BLE001  the plugin's code; the other parts must stop too
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+
+@dataclass(frozen=True, slots=True)
+class TypedForm:
+    """How the function of a typed handler is called."""
+
+    decoder: Decoder
+    form: Form
+
+    @classmethod
+    def of(cls, handler: TypedHandler, *, is_bound: bool) -> TypedForm:
+        """Check a typed handler. Raises PluginFaultError."""
+        if yields(handler.function):
+            raise plugin_fault("the plugin is a typed handler with yield, which would never run; remove yield")
+        try:
+            decoder = decoder_of(handler.payload)
+            return cls(decoder, form_of(handler, decoder.target, is_bound=is_bound))
+        except HandlerFormError as error:
+            raise plugin_fault(str(error)) from error
+
+    def takes_options(self, handler: TypedHandler) -> bool:
+        """Return whether the function, or one of its dependencies, takes the handler's options."""
+        return any(True for _ in self._takers(handler))
+
+    def options_model(self, handler: TypedHandler) -> type[BaseModel] | None:
+        """Return the options model in the annotation of the function or a dependency."""
+        for function, names in self._takers(handler):
+            parameter = inspect.signature(function).parameters["options"]
+            if (model := model_of(function, parameter, names)) is not None:
+                return model
+        return None
+
+    def loaded(self, name: str, handler: TypedHandler, options: Any, own: Part = (None, None)) -> LoadedHandler:
+        """Return the handler of batches. A method is already bound, and `own` are the start and stop of its class."""
+        is_coroutine, form = is_async(handler.function), self.form
+        dependencies = Dependencies(form.dependencies, options, in_loop=is_coroutine)
+        if form.named("options") is not None:
+            dependencies.values["options"] = options
+        on_invalid = handler.payload.on_invalid
+        check = partial(check_result, handler_name=name)
+        decoder = self.decoder
+        if handler.payload.format == "decode":
+            decoder = replace(decoder, check=partial(_check_payload, name))
+        calls = TypedCalls(
+            handler.function, decoder, form, on_invalid, dependencies.values, check, is_async=is_coroutine
+        )
+        loaded = LoadedHandler(name, calls.handler(), is_coroutine, *own)
+        opened: Part = (dependencies.open, dependencies.close) if form.dependencies else (None, None)
+        return with_parts(loaded, [opened])
+
+    def _takers(self, handler: TypedHandler) -> Iterator[tuple[Callable[..., Any], Mapping[str, Any]]]:
+        if self.form.named("options") is not None:
+            yield handler.function, handler.names
+        for dependency in self.form.dependencies.values():
+            for make in dependency.takers_of_options():
+                yield make, {}
+
+
+def _check_payload(name: str, payload: object) -> None:
+    raise_returned(payload)
+    if isinstance(payload, Awaitable):
+        if isinstance(payload, Coroutine):
+            payload.close()  # it never started; Python would warn about it elsewhere
+        raise HandlerNotAwaitedError(
+            f"decode of the handler {name} returned a {class_name(payload)} instead of a payload; write decode with "
+            "`def`, and finish its work before it returns"
+        )
+
 
 _ACCEPTED = "a function of (batch) or (batch, options), or a class with handle(self, batch)"
 
@@ -85,7 +207,9 @@ class HandlerPlugin:
             instance = self.options.bound(self.target, options)()
         except (Exception, SystemExit) as error:
             raise PluginFaultError(
-                Fault(("options",) if self.options.takes else ("plugin",), f"its constructor failed: {why(error)}")
+                PluginFault(
+                    ("options",) if self.options.takes else ("plugin",), f"its constructor failed: {why(error)}"
+                )
             ) from error
         own = getattr(instance, "start", None), getattr(instance, "stop", None)
         if self.typed is not None:

@@ -1,16 +1,34 @@
-"""Finds allocate strategies: rmqd's own, and others by entry point.
+"""Middleware: functions around every call of a group's handler, in the order of the configuration.
+
+A middleware takes the batch and `call_next`, and calls this next middleware or handler with the batch. It is a
+function, or a class that is created without arguments, with a method `__call__` and optionally `start` and `stop`. It
+is asynchronous around an asynchronous handler, and synchronous around a synchronous one. Its return value is ignored,
+so this module checks that neither it nor the handler left a coroutine that was never awaited.
+
+Finds allocate strategies: rmqd's own, and others by entry point.
 
 An entry point of `rmqd.allocate_strategies` is a function or a callable object with the signature of
 `AllocateMessageQueueStrategy`. Only the configured one is imported.
+
+Finds hooks: all entry points `rmqd.hooks` of all distributions, created once per process.
+
+An entry point is an object, or a class that is created without arguments, with one or more of the methods
+`before_batch`, `after_batch` and `wants`.
+
+Finds the class of an offset store by its entry point in `rmqd.offset_stores`, or as `module:attribute`.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import replace
+from importlib.metadata import EntryPoint
 from typing import Any, Final
 
-from rmqd.config.model.group import GroupConfig
-from rmqd.config.problems import Path
+from rmqd.config.model.group_model import BROKER, GroupConfig
+from rmqd.config.problems import ConfigProblem, KeyPath
 from rmqd.consumer.allocate import (
     ALLOCATE_STRATEGIES,
     STRATEGY_NAMES,
@@ -19,17 +37,127 @@ from rmqd.consumer.allocate import (
     ByConfig,
     ByMachineRoom,
 )
+from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, checked
+from rmqd.consumer.hooks import Hook
 from rmqd.errors import ConfigError
-from rmqd.plugins.entry_points import EntryPointError, import_object, installed, not_installed
-from rmqd.typed.callables import is_async
+from rmqd.handler_api.batch import Batch, LoadedHandler
+from rmqd.handler_api.typed.signatures import is_async, room, yields
+from rmqd.offset_stores import OffsetStore
+from rmqd.plugins.entry_points import (
+    EntryPointError,
+    find_object,
+    import_object,
+    installed,
+    located,
+    not_installed,
+    object_at,
+    why,
+)
+from rmqd.plugins.handler_plugin import with_parts
+from rmqd.plugins.option_form import OptionsForm, PluginFault, PluginFaultError, plugin_fault, refuse_unbound
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import wrap_namespace
 
-ENTRY_POINT_GROUP: Final = "rmqd.allocate_strategies"
+_ACCEPTED = "a function of (batch, call_next), or a class without arguments whose instances are called that way"
 
-_KEY: Final[Path] = ("allocate_strategy",)
+
+def middleware_faults(names: Sequence[str]) -> Iterator[PluginFault]:
+    """Yield the faults of middleware that are visible without creating it. Each is imported."""
+    for index, name in enumerate(names):
+        try:
+            _find(name)
+        except PluginFaultError as error:
+            yield from (PluginFault(("middleware", index), fault.message) for fault in error.faults)
+
+
+def with_middleware(handler: LoadedHandler, names: Sequence[str]) -> LoadedHandler:
+    """Return the handler inside its middleware, the first one outermost. Raises PluginFaultError."""
+    made = [_make(index, name, in_loop=handler.is_async) for index, name in enumerate(names)]
+    handle = checked(handler).handle if made else handler.handle
+    for name, call in zip(reversed(names), reversed(made), strict=True):
+        handle = _around_async(name, call, handle) if handler.is_async else _around(call, handle)
+    parts = [(getattr(one, "start", None), getattr(one, "stop", None)) for one in made]
+    return with_parts(replace(handler, handle=handle), parts)
+
+
+def _find(name: str) -> Any:
+    target: Any = object_at(name)
+    refuse_unbound(name, target, "name the class: {owner}")
+    call, arguments = target, 2
+    if inspect.isclass(target):
+        call, arguments = next((vars(one)["__call__"] for one in target.__mro__ if "__call__" in vars(one)), None), 3
+    try:
+        required, most = room(call) if callable(call) else (0, 0)
+    except ValueError as error:
+        raise PluginFaultError(PluginFault((), f"{name} {error}; expected {_ACCEPTED}")) from None
+    if required > arguments or most < arguments or yields(call):
+        raise PluginFaultError(
+            PluginFault((), f"{name} cannot be called with (batch, call_next); expected {_ACCEPTED}")
+        )
+    return target
+
+
+def _make(index: int, name: str, *, in_loop: bool) -> Any:
+    made = _find(name)
+    if inspect.isclass(made):
+        try:
+            made = made()
+        except (Exception, SystemExit) as error:
+            fault = PluginFault(("middleware", index), f"the constructor of {name} failed: {why(error)}")
+            raise PluginFaultError(fault) from error
+    if is_async(made) != in_loop:
+        kind, other = ("async def", "def") if in_loop else ("def", "async def")
+        message = f"{name} is written with {other}, but the handler with {kind}; expected {kind}"
+        raise PluginFaultError(PluginFault(("middleware", index), message))
+    return made
+
+
+def _around(call: Callable[..., Any], inner: Callable[..., Any]) -> Callable[..., Any]:
+    def call_next(batch: Batch) -> Any:
+        left = batch.undecided()  # decisions of this middleware do not concern the next one
+        return inner(left) if left else None
+
+    @functools.wraps(inner)
+    def handle(batch: Batch) -> Any:
+        return call(batch, call_next)
+
+    return handle
+
+
+async def _nothing() -> None:
+    """A call without messages."""
+
+
+def _around_async(name: str, call: Callable[..., Any], inner: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(inner)
+    async def handle(batch: Any) -> Any:
+        given: list[Coroutine[Any, Any, Any]] = []
+
+        def call_next(batch: Batch) -> Any:
+            left = batch.undecided()
+            given.append(inner(left) if left else _nothing())
+            return given[-1]
+
+        result = await call(batch, call_next)
+        forgotten = [one for one in given if inspect.getcoroutinestate(one) == inspect.CORO_CREATED]
+        for one in forgotten:
+            one.close()  # it never started; Python would warn about it elsewhere
+        if forgotten:
+            raise HandlerNotAwaitedError(
+                f"the middleware {name} called call_next without awaiting it, so the handler handled nothing; write "
+                "`await call_next(batch)`"
+            )
+        return result
+
+    return handle
+
+
+STRATEGY_ENTRY_POINTS: Final = "rmqd.allocate_strategies"
+
+_KEY: Final[KeyPath] = ("allocate_strategy",)
 _FORM: Final = "(group, client_id, queues, client_ids)"
-_ACCEPTED: Final = (
+_EXPECTED_STRATEGY: Final = (
     f"expected a function of {_FORM} that returns the member's queues, or an instance that is called that way"
 )
 
@@ -53,7 +181,7 @@ def _built_in(settings: GroupConfig, namespace: str) -> AllocateMessageQueueStra
 
 
 def _installed(name: str) -> AllocateMessageQueueStrategy:
-    entry_points = installed(ENTRY_POINT_GROUP)
+    entry_points = installed(STRATEGY_ENTRY_POINTS)
     if name not in entry_points:
         raise not_installed("allocate strategy", name, dict.fromkeys([*STRATEGY_NAMES, *entry_points]))
     strategy: Any = import_object("allocate strategy", entry_points[name], otherwise="a unique name")
@@ -64,14 +192,122 @@ def _installed(name: str) -> AllocateMessageQueueStrategy:
 
 def _check_form(where: str, strategy: Any) -> None:
     if inspect.isclass(strategy):
-        raise EntryPointError(f"{where} is a class; {_ACCEPTED}")
+        raise EntryPointError(f"{where} is a class; {_EXPECTED_STRATEGY}")
     if not callable(strategy):
-        raise EntryPointError(f"{where} cannot be called; {_ACCEPTED}")
+        raise EntryPointError(f"{where} cannot be called; {_EXPECTED_STRATEGY}")
     if is_async(strategy):
-        raise EntryPointError(f"{where} is asynchronous, but a strategy only computes; {_ACCEPTED}")
+        raise EntryPointError(f"{where} is asynchronous, but a strategy only computes; {_EXPECTED_STRATEGY}")
     try:
         inspect.signature(strategy).bind("group", "client_id", [], [])
     except TypeError:
-        raise EntryPointError(f"{where} cannot be called with {_FORM}; {_ACCEPTED}") from None
+        raise EntryPointError(f"{where} cannot be called with {_FORM}; {_EXPECTED_STRATEGY}") from None
     except ValueError:
         pass  # a builtin without a signature
+
+
+HOOK_ENTRY_POINTS: Final = "rmqd.hooks"
+
+_METHODS: Final = ("before_batch", "after_batch", "wants")
+_EXPECTED_HOOK: Final = "expected an object, or a class without arguments, with before_batch, after_batch or wants"
+
+
+@functools.cache
+def load_hooks() -> tuple[Hook, ...]:
+    """Return the hooks of this process in the order of their names. Raises ConfigError that names the distributions."""
+    hooks, problems = [], []
+    for name, entry_point in _entry_points().items():
+        try:
+            hooks.append(_hook(name, entry_point))
+        except EntryPointError as error:
+            problems.append(f"{HOOK_ENTRY_POINTS}: the hook {entry_point.name} of {_owner(entry_point)}: {error}")
+    if problems:
+        raise ConfigError(list[object](problems))
+    return tuple(hooks)
+
+
+def hooks_of(options: ConsumerOptions) -> tuple[Hook, ...]:
+    """Return the hooks of a group. Raises ConfigError as `load_hooks` does, and for an unknown name."""
+    wanted = options.hooks
+    if wanted == "none":
+        return ()
+    hooks = load_hooks()
+    if wanted == "all":
+        return hooks
+    names = [hook.name for hook in hooks]
+    for name in wanted:
+        # `hook_problems` found it: it was installed after this process started, or is not installed where Spark runs
+        if name not in names:
+            problem = f"{not_installed('hook', name, names)}; restart to load a hook that was installed later"
+            raise ConfigError([f"groups.{options.group}.hooks: {problem}"])
+    return tuple(hook for hook in hooks if hook.name in wanted)
+
+
+def hook_problems(group: str, settings: GroupConfig) -> list[ConfigProblem]:
+    """Return problems for hooks that a group names but that are not installed. Imports none of them."""
+    if isinstance(settings.hooks, str):
+        return []
+    names = _entry_points()
+    return [
+        settings.problem(group, ("hooks", index), str(not_installed("hook", name, names)))
+        for index, name in enumerate(settings.hooks)
+        if name not in names
+    ]
+
+
+def _entry_points() -> dict[str, EntryPoint]:
+    """Return all hooks by their names here, with the distribution if several have the same name."""
+    return {
+        name if len(found) == 1 else f"{name} ({_owner(one)})": one
+        for name, found in installed(HOOK_ENTRY_POINTS).items()
+        for one in found
+    }
+
+
+def _owner(entry_point: EntryPoint) -> str:
+    return entry_point.dist.name if entry_point.dist else "an unknown distribution"
+
+
+def _hook(name: str, entry_point: EntryPoint) -> Hook:
+    target: Any = import_object("hook", [entry_point], "")
+    if inspect.isclass(target):
+        try:
+            target = target()
+        except (Exception, SystemExit) as error:  # the plugin's constructor may raise anything
+            raise EntryPointError(f"{entry_point.value} cannot be made: {why(error)}; {_EXPECTED_HOOK}") from error
+    methods = {method: getattr(target, method, None) for method in _METHODS}
+    if not any(methods.values()):
+        raise EntryPointError(f"{entry_point.value} is not a hook; {_EXPECTED_HOOK}")
+    for method, call in methods.items():
+        if call is not None and (not callable(call) or is_async(call) or yields(call)):
+            raise EntryPointError(
+                f"{entry_point.value} has a {method} that is not a plain method; expected def {method}"
+            )
+    return Hook(name, **methods)
+
+
+OFFSET_STORE_ENTRY_POINTS: Final = "rmqd.offset_stores"
+_STORE_METHODS: Final = ("open", "close", "take", "transaction", "write")
+
+
+def load_offset_store(group: str, settings: GroupConfig) -> Callable[[], OffsetStore] | None:
+    """Return a factory for a group's custom store; None if brokers keep the offsets. Both raise ConfigError."""
+    if settings.offset_store.plugin == BROKER:
+        return None
+    try:
+        target: Any = find_object("offset store", OFFSET_STORE_ENTRY_POINTS, settings.offset_store.plugin)
+        if not inspect.isclass(target) or not all(callable(getattr(target, name, None)) for name in _STORE_METHODS):
+            raise plugin_fault(f"the plugin is not an offset store; expected a class with {', '.join(_STORE_METHODS)}")
+        form = replace(OptionsForm.of(target, 0), model=getattr(target, "Options", None))
+        bound = form.bound(target, form.validated("offset store", settings.offset_store.options))
+    except PluginFaultError as error:
+        raise ConfigError(list[object](located(group, settings, ("offset_store",), error))) from error
+
+    def make() -> OffsetStore:
+        try:
+            store: OffsetStore = bound()
+        except Exception as error:
+            message = f"its constructor failed: {why(error)}"
+            raise ConfigError([settings.problem(group, ("offset_store", "options"), message)]) from error
+        return store
+
+    return make

@@ -6,26 +6,6 @@ driver are pickled to executors: readers contain only options, and connections a
 
 `source` and `sink` are the format, for all queries. Groups with `engine: spark` are run by `engine` on the driver, and
 by `handlers` or `pipelines` on executors.
-
-    format                     the format `rocketmq`, as Spark finds it
-    views                      topics as views of a session
-    source, sink               reading topics; writing to topics
-    values                     bodies as a column with a schema: JSON, Avro, Protobuf
-    engine                     one group, on the driver
-    handlers, pipelines        a group's handler on executors; a group's pipeline and its sinks
-    submit                     groups on clusters: packed environments, spark-submit
-    driver                     the process that runs Spark for a group of the daemon
-    group_order                the specification of a group, sent to driver and executors
-    queue_range                the ranges of queues that a task reads
-    session, prepare, java     the Spark session; its environment; Java
-    cluster, access, answers   queries to brokers from synchronous code; how to reach them; their answers
-    queue_ends                 first and next offsets of queues
-    queue_questions, patience  queries that only drivers send; retries while brokers are unavailable
-    hadoop_folder              folders on any file system that Spark can write to
-    option_values              values of options
-    worker_garbage             garbage collection in Spark's workers
-    process_log, spark_output  logs of Spark's processes
-    discovery                  the folder in which Spark finds the format
 """
 
 from __future__ import annotations
@@ -42,7 +22,7 @@ from rmqd.errors import RmqdError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from rmqd.spark.source.query_lag import QueryLag
+    from rmqd.spark.source.source_progress import QueryLag
 
 LEAST_PYSPARK: Final = (4, 2)
 
@@ -55,7 +35,7 @@ def register(spark: SparkSession) -> None:
     check_versions()
     from pyspark.sql.utils import is_remote
 
-    from rmqd.spark.format import RocketMQSource
+    from rmqd.spark.source.source_format import RocketMQSource
 
     if not is_remote() and str(spark.sparkContext.master).startswith("local"):
         check_python(spark.sparkContext.pythonExec)
@@ -68,7 +48,7 @@ def lag(progress: Mapping[str, Any] | None) -> QueryLag | None:
 
     None before the query's first batch, and right after a restart, while Spark does not know the ends of the queues.
     """
-    from rmqd.spark.source.query_lag import lag_of
+    from rmqd.spark.source.source_progress import lag_of
 
     return lag_of(progress)
 

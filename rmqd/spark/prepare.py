@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from rmqd.spark.java import Java, provide_java
+from rmqd.spark.session.spark_process import Java, provide_java
 
 PYTHON: Final = "PYSPARK_PYTHON"
 LOGGING: Final = "LOG4J_CONFIGURATION_FILE"

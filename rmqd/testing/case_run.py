@@ -1,26 +1,279 @@
-"""Runs cases, and reports messages with unexpected outcomes."""
+"""Reads cases from YAML: messages for a handler, and the expected outcome of each. Errors have file, line and key.
+
+A file has a `group`, with the keys of a configuration or the name of a configured group, and `cases` by name.
+
+Runs cases, and reports messages with unexpected outcomes.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Final
 
-from rmqd.config.problems import one_line
-from rmqd.consumer.handling.copies import RMQD_REASON
-from rmqd.errors import RmqdError
-from rmqd.plugins.entry_points import why
-from rmqd.testing.case_file import Case
-from rmqd.testing.chaos.report import NotRepeatableError
-from rmqd.testing.chaos.run import Chaos
-from rmqd.testing.chaos.search import ChaosSeesLessWarning
-from rmqd.testing.result import Attempt, RunResult
+from pydantic import Field, ValidationError
+
+from rmqd.config.model.forms import Section, problems_of, setting
+from rmqd.config.model.value_kinds import Duration, Text, ValueKind, Whole, show, wrong
+from rmqd.config.problems import ConfigProblem, one_line
+from rmqd.config.reading.config_source import ConfigData, find_config, read_source
+from rmqd.config.reading.yaml_tree import Node, Scalar, YamlEntry, YamlMapping
+from rmqd.consumer.handling.send_back import RMQD_REASON
+from rmqd.errors import ConfigError, RmqdError
+from rmqd.plugins.entry_points import object_at, why
+from rmqd.plugins.option_form import PluginFaultError
+from rmqd.testing.chaos.chaos_report import NotRepeatableError
+from rmqd.testing.chaos.chaos_search import Chaos, ChaosSeesLessWarning
+from rmqd.testing.handler_run import Attempt, RunResult
+from rmqd.testing.message_factory import as_bytes
 from rmqd.testing.rocketmq import RocketMQ
+from rmqd.testing.test_group import GroupToRun, checked
+
+# No postponed annotations here, because pydantic would have to evaluate them from text.
+
+
+ENDING: Final = ".cases.yaml"
+_GROUP_FORM: Final = "a mapping of the group's keys, or the name of a group of the configuration"
+
+
+class BodyForm(ValueKind):
+    """A message's body, in bytes."""
+
+    def check(self, value: object) -> bytes:
+        if isinstance(value, str | dict | list):
+            return as_bytes(value)
+        quote = ", in quotes" if isinstance(value, int | float) else ""
+        raise wrong(f"{show(value)} is not a body", f"text{quote}, or a mapping or a list, which is sent as JSON")
+
+
+class NameForm(ValueKind):
+    """The name of a message in expectations: its keys, or its number."""
+
+    def check(self, value: object) -> str:
+        if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
+            return str(value)
+        raise wrong(f"{show(value)} is not the name of a message", "a message's keys, or its number, counted from 1")
+
+
+class DeadLettersForm(ValueKind):
+    """Dead-lettered messages, each with a part of its reason. A list has only the messages."""
+
+    def check(self, value: object) -> dict[str, str]:
+        if isinstance(value, list):
+            return {NameForm().check(name): "" for name in value}
+        if isinstance(value, dict) and all(isinstance(reason, str) for reason in value.values()):
+            return dict(value)
+        raise wrong(f"{show(value)} is not accepted", "a list of messages, or a mapping of messages to their reasons")
+
+
+class MessageCase(Section):
+    """One message to send."""
+
+    body: Annotated[bytes, BodyForm()] = Field(description="text, or a mapping or a list, which is sent as JSON")
+    topic: Annotated[str, Text()] = setting("", "topic; default: the group's first topic")
+    keys: Annotated[str, Text()] = setting("", "keys, and the message's name in expect")
+    tags: Annotated[str, Text()] = setting("", "its tag")
+    properties: dict[str, Annotated[str, Text()]] = Field(default_factory=dict, description="user properties")
+    delay_level: Annotated[int, Whole(0, 18)] = setting(0, "RocketMQ's delay level")
+    queue_id: Annotated[int, Whole(0, 63)] = setting(0, "the queue of the topic")
+
+
+class Expectation(Section):
+    """The expected outcomes of the messages. An outcome without messages must not occur."""
+
+    acked: list[Annotated[str, NameForm()]] = Field(default_factory=list, description="acknowledged messages")
+    retried: dict[str, Annotated[int, Whole(1)]] = Field(
+        default_factory=dict, description="retried messages, with their numbers of retries"
+    )
+    dead_letters: Annotated[dict[str, str], DeadLettersForm()] = Field(
+        default_factory=dict, validate_default=False, description="dead-lettered messages, with a part of the reason"
+    )
+
+
+class CaseConfig(Section):
+    """One case."""
+
+    group: Any = Field(default=None, description="keys of the group that differ in this case")
+    messages: list[MessageCase] = Field(description="the messages to send, in order")
+    expect: Expectation = Field(description="a mapping with the keys acked, retried, dead_letters")
+    timeout: Annotated[float, Duration("1ms")] = setting("30s", "a duration: limit of the case in real time")
+
+
+class CasesConfig(Section):
+    """A file of cases."""
+
+    config: Annotated[str, Text()] = setting("", "the configuration of the group, relative to this file's folder")
+    group: Any = Field(description=_GROUP_FORM)
+    state: Annotated[str, Text()] = setting(
+        "", "for --chaos: a function module:name that returns the state that the handler changes"
+    )
+    reset: Annotated[str, Text()] = setting("", "for --chaos: a function module:name that restores that state")
+    cases: dict[str, CaseConfig] = Field(description="a mapping of names to cases")
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class Case:
+    """One case to run. `place` is `FILE:LINE:COLUMN`."""
+
+    file: Path
+    name: str
+    place: str
+    group: GroupToRun
+    messages: Sequence[MessageCase]
+    expect: Expectation
+    timeout_seconds: float
+    chaos: Chaos
+
+    def label(self, index: int) -> str:
+        """Return the name of the message at an index."""
+        return self.messages[index].keys or str(index + 1)
+
+    def labels(self) -> list[str]:
+        """Return the names of all messages in order."""
+        return [self.label(index) for index in range(len(self.messages))]
+
+    def label_of(self, name: str) -> str | None:
+        """Return the label of the message with this name in an expectation: its keys or its number; None if unknown."""
+        if name in self.labels():
+            return name
+        number = int(name) if name.isascii() and name.isdecimal() else 0
+        return self.label(number - 1) if 0 < number <= len(self.messages) else None
+
+
+def find_case_files(path: Path) -> list[Path]:
+    """Return the file itself, or all `*.cases.yaml` below a folder, without hidden folders and virtual environments."""
+    if path.is_file():
+        return [path]
+    found = []
+    for folder, inner, files in os.walk(path):
+        inner[:] = sorted(
+            name for name in inner if not name.startswith(".") and not Path(folder, name, "pyvenv.cfg").exists()
+        )
+        found += [Path(folder, name) for name in sorted(files) if name.endswith(ENDING)]
+    return found
+
+
+def read_cases(file: Path, config: Path | None = None) -> list[Case]:
+    """Read the cases of a file, and import the handler. `config` is used if the file does not name a configuration.
+
+    A handler's module in the folder of the file need not be installed. Raises ConfigError with all problems.
+    """
+    folder = str(file.parent.resolve())
+    if folder not in sys.path:
+        sys.path.append(folder)
+    source = read_source(file)
+    data = ConfigData(source, os.environ)
+    problems: list[object] = [*source.problems, *data.problems]
+    if problems:
+        raise ConfigError(problems)
+    try:
+        model = CasesConfig.model_validate(data.values)
+    except ValidationError as error:
+        raise ConfigError([problem for _, problem, _ in problems_of(error, CasesConfig, data.places)]) from None
+    name, base = _base(file, model, source.tree.entries["group"].node, config)
+    chaos = Chaos(*(_function(model, data, key) for key in ("state", "reset")))
+    cases: list[Case] = []
+    written = source.tree.entries["cases"].node
+    assert isinstance(written, YamlMapping)
+    for case_name, entry in written.entries.items():
+        case = model.cases[case_name]
+        node = entry.node
+        own = node.entries["group"].node if isinstance(node, YamlMapping) and "group" in node.entries else None
+        try:
+            group = GroupToRun(name, checked(name, base if own is None else _overlaid(base, own)))
+            _check_module(file, group)
+        except ConfigError as error:
+            problems += [problem for problem in error.problems if problem not in problems]
+            continue
+        one = Case(file, case_name, entry.place, group, case.messages, case.expect, case.timeout, chaos)
+        problems += _name_problems(one, data)
+        cases.append(one)
+    if problems:
+        raise ConfigError(problems)
+    return cases
+
+
+def _base(file: Path, model: CasesConfig, node: Node, config: Path | None) -> tuple[str, Node]:
+    """Return the group's name and section: from the file, or from the configuration that the file names."""
+    if isinstance(node, YamlMapping):
+        return re.sub(r"[^\w-]", "-", file.name.removesuffix(ENDING), flags=re.ASCII), node
+    if not isinstance(node, Scalar) or not isinstance(node.value, str):
+        raise ConfigError(
+            [ConfigProblem(node.place, ("group",), f"{show(model.group)} is not a group; expected {_GROUP_FORM}")]
+        )
+    try:
+        path = file.parent / model.config if model.config else find_config(config)
+    except FileNotFoundError as error:
+        raise ConfigError([ConfigProblem(node.place, ("group",), str(error))]) from None
+    source = read_source(path)
+    if source.problems:
+        raise ConfigError(list(source.problems))
+    groups = source.tree.entries.get("groups", YamlEntry("", Scalar("", None))).node
+    known = groups.entries if isinstance(groups, YamlMapping) else {}
+    if node.value not in known:
+        expected = ", ".join(known) or "none"
+        message = f"{path} has no group {node.value!r}; expected one of {expected}"
+        raise ConfigError([ConfigProblem(node.place, ("group",), message)])
+    return node.value, known[node.value].node
+
+
+def _function(model: CasesConfig, data: ConfigData, key: str) -> Callable[[], object] | None:
+    """Return the function that a key names, or None. Raises ConfigError."""
+    name: str = getattr(model, key)
+    if not name:
+        return None
+    try:
+        found = object_at(name)
+    except PluginFaultError as error:
+        place = data.places.of_key((key,))
+        raise ConfigError([ConfigProblem(place, (key,), fault.message) for fault in error.faults]) from None
+    if not callable(found):
+        message = f"{name} is {show(found)}; expected a function without arguments"
+        raise ConfigError([ConfigProblem(data.places.of_key((key,)), (key,), message)])
+    function: Callable[[], object] = found
+    return function
+
+
+def _check_module(file: Path, group: GroupToRun) -> None:
+    """Reject a handler's module from elsewhere if a module of the same name is next to the file."""
+    handler = group.settings.handler
+    module = handler.plugin.partition(":")[0].partition(".")[0] if handler and ":" in handler.plugin else ""
+    beside, loaded = file.parent / f"{module}.py", getattr(sys.modules.get(module), "__file__", None)
+    if module and loaded and beside.exists() and not beside.samefile(loaded):
+        message = f"the module {module} was loaded from {loaded}, and not from {beside}; expected only one of that name"
+        raise ConfigError([group.settings.problem(group.name, ("handler", "plugin"), message)])
+
+
+def _overlaid(base: Node, top: Node) -> Node:
+    """Return the keys of both mappings; `top` wins for a key in both."""
+    if not isinstance(base, YamlMapping) or not isinstance(top, YamlMapping):
+        return top
+    entries = dict(base.entries)
+    for key, entry in top.entries.items():
+        known = entries.get(key)
+        entries[key] = entry if known is None else YamlEntry(entry.place, _overlaid(known.node, entry.node))
+    return YamlMapping(base.place, entries)
+
+
+def _name_problems(case: Case, data: ConfigData) -> Iterator[ConfigProblem]:
+    path = ("cases", case.name, "expect")
+    for key in ("acked", "retried", "dead_letters"):
+        for index, name in enumerate(getattr(case.expect, key)):
+            if case.label_of(name) is None:
+                inner = (*path, key, index if (*path, key, index) in data.places.keys else name)
+                expected = ", ".join(dict.fromkeys(case.labels())) or "none, because none is sent"
+                message = f"no message is called {name!r}; expected {expected}, or a number counted from 1"
+                yield ConfigProblem(data.places.of_key(inner), inner, message)
+
+
+@dataclass(frozen=True, slots=True)
+class CaseOutcome:
     """The outcomes of the messages with one name. Reasons are in the order of the dead letters."""
 
     acked: int
@@ -41,7 +294,7 @@ class CaseReport:
 
     case: Case
     problems: tuple[str, ...]
-    fates: dict[str, Fate]
+    fates: dict[str, CaseOutcome]
     attempts: int
     elapsed_seconds: float
     """The duration of the case by the broker's clock, which jumps over waits."""
@@ -98,7 +351,7 @@ def _run(case: Case, chaos: Chaos | None) -> CaseReport:
     return CaseReport(case, problems, fates, len(result.attempts), result.elapsed_seconds)
 
 
-def _fates(case: Case, result: RunResult, names: dict[str, str]) -> dict[str, Fate]:
+def _fates(case: Case, result: RunResult, names: dict[str, str]) -> dict[str, CaseOutcome]:
     by_name: dict[str, list[Attempt]] = defaultdict(list)
     reasons: dict[str, list[str]] = defaultdict(list)
     for attempt in result.attempts:
@@ -109,11 +362,11 @@ def _fates(case: Case, result: RunResult, names: dict[str, str]) -> dict[str, Fa
     for name in dict.fromkeys([*case.labels(), *by_name]):
         outcomes = Counter(attempt.outcome for attempt in by_name[name])
         error = next((one.error for one in reversed(by_name[name]) if one.error is not None), None)
-        fates[name] = Fate(outcomes["acked"], outcomes["retried"], tuple(reasons[name]), error)
+        fates[name] = CaseOutcome(outcomes["acked"], outcomes["retried"], tuple(reasons[name]), error)
     return fates
 
 
-def _problems(case: Case, fates: dict[str, Fate]) -> Iterator[str]:
+def _problems(case: Case, fates: dict[str, CaseOutcome]) -> Iterator[str]:
     """Yield a line for each message with an unexpected outcome, with the handler's error below it."""
     acked = Counter(case.label_of(name) for name in case.expect.acked)
     retried: Counter[str | None] = Counter()
@@ -124,7 +377,7 @@ def _problems(case: Case, fates: dict[str, Fate]) -> Iterator[str]:
         is_dead_as_told = bool(fate.reasons) == (name in dead) and all(dead[name] in reason for reason in fate.reasons)
         if fate.acked == acked[name] and fate.retried == retried[name] and is_dead_as_told:
             continue
-        expected = Fate(acked[name], retried[name], (dead[name],) if name in dead else (), None)
+        expected = CaseOutcome(acked[name], retried[name], (dead[name],) if name in dead else (), None)
         yield f"{name}: expected {expected}"
         yield f"{' ' * len(name)}  got {fate}"
         if fate.last_error is not None:

@@ -1,20 +1,55 @@
-"""The pytest plugin, with the entry point `rmqd`. Only this module is loaded before a test uses a fixture."""
+"""Creates pytest tests from files of cases.
+
+The pytest plugin, with the entry point `rmqd`. Only this module is loaded before a test uses a fixture.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from rmqd.errors import ConfigError
+from rmqd.testing.case_run import Case, read_cases, run_case
 
-    from rmqd.handler_api import Batch
-    from rmqd.testing.collecting import CasesFile
-    from rmqd.testing.result import RunResult
+if TYPE_CHECKING:
+    from rmqd.handler_api.batch import Batch
+    from rmqd.testing.handler_run import RunResult
     from rmqd.testing.rocketmq import RocketMQ
     from rmqd.wire.messages.message import Message
+
+
+class CasesFile(pytest.File):
+    """A file of cases. A problem with the file is a collection error."""
+
+    def collect(self) -> Iterator[CaseItem]:
+        """Yield the file's cases, one test for each."""
+        try:
+            cases = read_cases(self.path)
+        except ConfigError as error:
+            raise self.CollectError(str(error)) from None
+        for case in cases:
+            yield CaseItem.from_parent(self, name=case.name, case=case)
+
+
+class CaseItem(pytest.Item):
+    """A case as a test."""
+
+    def __init__(self, *, case: Case, **others: Any) -> None:
+        super().__init__(**others)
+        self._case = case
+
+    def runtest(self) -> None:
+        """Run the case. Fails with the messages that had an unexpected outcome."""
+        report = run_case(self._case)
+        if report.problems:
+            pytest.fail("\n".join([self._case.place, *report.problems]), pytrace=False)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Return the file, line and name of the case."""
+        return self.path, int(self._case.place.split(":")[-2]) - 1, self.name
 
 
 @pytest.fixture
@@ -35,7 +70,7 @@ def run_handler(rocketmq: RocketMQ) -> Callable[..., RunResult]:
 @pytest.fixture
 def make_message() -> Callable[..., Message]:
     """`make_message(body, keys=, tags=, ...)`: a message for a test that calls a handler directly."""
-    from rmqd.testing.messages import make_message
+    from rmqd.testing.message_factory import make_message
 
     return make_message
 
@@ -43,7 +78,7 @@ def make_message() -> Callable[..., Message]:
 @pytest.fixture
 def make_batch() -> Callable[..., Batch]:
     """`make_batch(*messages)`: a batch for a test that calls a handler directly."""
-    from rmqd.testing.messages import make_batch
+    from rmqd.testing.message_factory import make_batch
 
     return make_batch
 
@@ -52,6 +87,5 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> CasesFile 
     """Collect each case of a file `NAME.cases.yaml` as a test, as `rmqd test` runs it."""
     if not file_path.name.endswith(".cases.yaml"):
         return None
-    from rmqd.testing.collecting import CasesFile
 
     return CasesFile.from_parent(parent, path=file_path)

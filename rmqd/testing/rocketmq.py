@@ -1,40 +1,127 @@
-"""A RocketMQ for one test: an embedded broker in a separate thread, and functions for tests."""
+"""An event loop in a separate thread, for synchronous callers, and for callers with another event loop.
+
+Sends the log of broker and consumer to `logging` during a test, unless the test has configured structlog.
+
+A RocketMQ for one test: an embedded broker in a separate thread, and functions for tests.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import sys
 import tempfile
-from collections.abc import Callable, Coroutine, Mapping
+import threading
+import traceback
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
 
-from rmqd.broker.embedded import EmbeddedRocketMQ, embedded_rocketmq
+import structlog
+
+from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
-from rmqd.client.sending.outgoing_message import OutgoingMessage, SendResult
-from rmqd.client.sending.queue_selector import by_hash, by_id
+from rmqd.client.sending.outgoing_message import OutgoingMessage, SendResult, by_hash, by_id
 from rmqd.errors import RmqdError
-from rmqd.testing.background import BackgroundLoop
-from rmqd.testing.clock import JumpingClock
-from rmqd.testing.group import GroupToRun, group_of
-from rmqd.testing.logs import logs_by_logging
-from rmqd.testing.messages import Body, as_bytes, as_properties
-from rmqd.testing.records import messages_of
-from rmqd.testing.result import RunResult
-from rmqd.testing.run import HandlerRun
-from rmqd.wire.bodies.pop import MessageRequestMode
-from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody, TopicConfig
+from rmqd.runtime.event_loop import close_loop, keep_running
+from rmqd.runtime.logs.log_setup import log_by_logging
+from rmqd.testing.handler_run import HandlerRun, RunResult
+from rmqd.testing.message_factory import Body, as_bytes, as_properties, messages_of
+from rmqd.testing.test_group import GroupToRun, JumpingClock, group_of
+from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody, TopicConfig
+from rmqd.wire.bodies.pop_bodies import MessageRequestMode
 from rmqd.wire.messages.message import Message
 from rmqd.wire.topics import check_topic, dlq_topic, is_retry_topic, retry_topic
 
 if TYPE_CHECKING:
-    from rmqd.testing.chaos.run import Chaos
+    from rmqd.testing.chaos.chaos_search import Chaos
+
+
+T = TypeVar("T")
+
+GRACE_SECONDS: Final = 10.0  # how much longer than its timeout a call may take, if a handler ignores it
+END_SECONDS: Final = 5.0
+
+
+class LoopBlockedError(RuntimeError):
+    """Code that runs in the event loop blocks it. The text shows the code's location."""
+
+
+class BackgroundLoop:
+    """Runs coroutines for other threads, between `start` and `close`."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._is_over = False
+        # a daemon thread, so that a handler that blocks the loop forever does not prevent pytest from ending
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: TracebackType | type[BaseException] | BaseException | None) -> None:
+        self._is_over = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(END_SECONDS)
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_seconds: float) -> T:
+        """Run a coroutine to its end. Returns its result, or raises its exception.
+
+        The coroutine must end within `timeout_seconds` by its own timeout. Raises LoopBlockedError if it runs for much
+        longer, and RuntimeError if called in the loop's own thread, where it would wait forever.
+        """
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                "this is the thread of the event loop that runs async handlers, so the call would wait forever; "
+                "in an async handler use `await asyncio.to_thread(...)`"
+            )
+        future: Future[T] = asyncio.run_coroutine_threadsafe(work(), self._loop)
+        try:
+            return future.result(timeout_seconds + GRACE_SECONDS)
+        except TimeoutError:
+            if future.done():  # the coroutine's own TimeoutError
+                raise
+            raise LoopBlockedError(
+                f"no end after {timeout_seconds + GRACE_SECONDS:g} s: an async handler blocks the event loop, which it "
+                f"shares with the consumer (def handle runs in a thread instead); its location:\n{self._stack()}"
+            ) from None
+        finally:
+            future.cancel()
+
+    def _serve(self) -> None:
+        loop = self._loop
+        asyncio.set_event_loop(loop)
+        try:
+            keep_running(loop, lambda: self._is_over)
+        finally:
+            close_loop(loop, END_SECONDS / 2)
+
+    def _stack(self) -> str:
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "".join(traceback.format_stack(frame)[-4:]) if frame is not None else "(its thread has ended)"
+
+
+@contextlib.contextmanager
+def logs_by_logging() -> Iterator[None]:
+    """Pass log events to the standard library's `logging`, whose lines pytest shows when a test fails.
+
+    If structlog is already configured, for example by the tested program, it is not changed.
+    """
+    if not log_by_logging():
+        yield
+        return
+    try:
+        yield
+    finally:
+        structlog.reset_defaults()
+
 
 REQUEST_SECONDS: Final = 10.0
 RUN_SECONDS: Final = 30.0
-
-T = TypeVar("T")
 
 
 class RocketMQ:
@@ -166,7 +253,7 @@ class RocketMQ:
             raise TypeError("state and reset are for run_handler(..., chaos=True)")
         to_run = group_of(handler, topic, group, group_keys)
         if chaos:
-            from rmqd.testing.chaos.run import Chaos
+            from rmqd.testing.chaos.chaos_search import Chaos
 
             return self.run_group_in_chaos(to_run, Chaos(state, reset, kills=chaos == "kills"), timeout, until)
         return self.run_group(to_run, timeout, until)
@@ -175,7 +262,7 @@ class RocketMQ:
         self, group: GroupToRun, chaos: Chaos, timeout: float = RUN_SECONDS, until: Callable[[], object] | None = None
     ) -> RunResult:
         """Do the same with chaos. Raises NotRepeatableError."""
-        from rmqd.testing.chaos.run import look_for_chaos
+        from rmqd.testing.chaos.chaos_search import look_for_chaos
 
         bench = chaos.prepared(group, group.options(self._state_dir), self._run)
         result = self.run_group(group, timeout, until)

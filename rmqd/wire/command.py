@@ -1,18 +1,95 @@
-"""One request or response: its header in either serialisation, and its body."""
+"""The ROCKETMQ header serialisation. Its codes have 16 bits, so the codes 200xxx do not fit.
+
+One request or response: its header in either serialisation, and its body.
+
+The version numbers of RocketMQ that clients and brokers send. Java: `MQVersion`.
+
+Cuts a TCP byte stream into remoting frames.
+
+A frame is a length of 4 bytes (big-endian) and that many bytes of payload. Java: `NettyDecoder`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
 from struct import Struct
+from struct import error as StructError
 from typing import Any, Final
 
 from rmqd.codes import LanguageCode, SerializeType
 from rmqd.errors import ProtocolError
 from rmqd.wire.acl import SECRET_FIELDS
-from rmqd.wire.binary_header import BinaryHeader, decode_binary_header, encode_binary_header
-from rmqd.wire.frame import MAX_FRAME_SIZE_BYTES
 from rmqd.wire.loose_json import STRICT_DECODER
+
+_FIXED: Final = Struct(">hBhiii")  # code, language, version, opaque, flag, length of the remark
+_INT: Final = Struct(">i")
+_KEY_LENGTH: Final = Struct(">H")
+_MAX_KEY_BYTES: Final = 0x7FFF
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryHeader:
+    """The fields of a binary header. `language` is the byte of LanguageCode."""
+
+    code: int
+    language: int
+    version: int
+    opaque: int
+    flag: int
+    remark: str | None
+    ext_fields: dict[str, str]
+
+
+def decode_binary_header(data: bytes) -> BinaryHeader:
+    """Decode a whole header. Raises ProtocolError."""
+    try:
+        code, language, version, opaque, flag, remark_size = _FIXED.unpack_from(data)
+        remark, at = _text(data, _FIXED.size, remark_size)
+        (map_size,) = _INT.unpack_from(data, at)
+        at += _INT.size
+        if map_size < 0 or at + map_size > len(data):
+            raise ProtocolError(f"a header of {len(data)} bytes announces {map_size} bytes of ext fields")
+        ext_fields, end = {}, at + map_size
+        while at < end:
+            key, at = _text(data, at + _KEY_LENGTH.size, *_KEY_LENGTH.unpack_from(data, at))
+            value, at = _text(data, at + _INT.size, *_INT.unpack_from(data, at))
+            ext_fields[key] = value
+    except (StructError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"a binary header is damaged: {error}") from error
+    if at != end:
+        raise ProtocolError("the ext fields of a binary header are longer than announced")
+    return BinaryHeader(code, language, version, opaque, flag, remark or None, ext_fields)
+
+
+def encode_binary_header(header: BinaryHeader) -> bytes:
+    """Encode a header. Raises ProtocolError if a field does not fit, for example a code over 32767."""
+    remark = (header.remark or "").encode()
+    fields = _encode_map(header.ext_fields)
+    try:
+        fixed = _FIXED.pack(header.code, header.language, header.version, header.opaque, header.flag, len(remark))
+    except StructError as error:
+        raise ProtocolError(f"code {header.code} cannot be sent with a binary header: {error}") from error
+    return b"".join((fixed, remark, _INT.pack(len(fields)), fields))
+
+
+def _encode_map(ext_fields: Mapping[str, str]) -> bytes:
+    parts = []
+    for key, value in ext_fields.items():
+        key_bytes, value_bytes = key.encode(), value.encode()
+        if len(key_bytes) > _MAX_KEY_BYTES:
+            raise ProtocolError(f"the name of an ext field has {len(key_bytes)} bytes; at most {_MAX_KEY_BYTES} fit")
+        parts += [_KEY_LENGTH.pack(len(key_bytes)), key_bytes, _INT.pack(len(value_bytes)), value_bytes]
+    return b"".join(parts)
+
+
+def _text(data: bytes, start: int, size: int) -> tuple[str, int]:
+    end = start + size
+    if size < 0 or end > len(data):
+        raise ProtocolError(f"a text of {size} bytes does not fit into a header of {len(data)}")
+    return data[start:end].decode(), end
+
 
 LANGUAGE: Final = LanguageCode.PYTHON
 # 5.5.0: route responses are strict JSON, and a server sends GO_AWAY before a normal shutdown instead of hanging up
@@ -228,3 +305,68 @@ def _without_surrogates(remark: object, ext_fields: Mapping[str, str] | None) ->
         for key, value in (ext_fields or {}).items()
     }
     return remark, clean
+
+
+_FIRST_OF_5: Final = 413
+_MINORS: Final = 20
+_PATCHES: Final = 2
+_LAST_OF_5: Final = 611
+_OF_4_9: Final = {399: "4.9.3", 401: "4.9.4", 403: "4.9.5", 405: "4.9.6", 407: "4.9.7", 409: "4.9.8"}
+
+
+def version_name(number: int) -> str:
+    """Return the release: `5.5.0` for 513. Snapshots, unknown numbers and releases before 4.9.3 stay numbers."""
+    if _FIRST_OF_5 <= number <= _LAST_OF_5 and number % 2:
+        minor, patch = divmod(number - _FIRST_OF_5, _MINORS)
+        return f"5.{minor}.{patch // _PATCHES}"
+    return _OF_4_9.get(number, str(number))
+
+
+MAX_FRAME_SIZE_BYTES = 16 * 1024 * 1024  # Java: com.rocketmq.remoting.frameMaxLength
+LENGTH = Struct(">I")
+
+
+class FrameDecoder:
+    """Turns received bytes into whole payloads. Holds at most one unfinished frame."""
+
+    __slots__ = ("_chunks", "_max_frame_size", "_wanted", "held_bytes")
+
+    def __init__(self, max_frame_size_bytes: int = MAX_FRAME_SIZE_BYTES) -> None:
+        self._max_frame_size = max_frame_size_bytes
+        self._chunks: list[bytes] = []
+        self.held_bytes = 0
+        """The number of received bytes of the unfinished frame."""
+        self._wanted = LENGTH.size
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the payloads that `data` completes, without their length field.
+
+        Raises ProtocolError if a length exceeds the limit, before that frame is read.
+        """
+        if self._chunks:
+            self._chunks.append(data)
+            self.held_bytes += len(data)
+            if self.held_bytes < self._wanted:
+                return []
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+        payloads: list[bytes] = []
+        start, size = 0, len(data)
+        while True:
+            if size - start < LENGTH.size:
+                self._wanted = LENGTH.size
+                break
+            (length,) = LENGTH.unpack_from(data, start)
+            if length > self._max_frame_size:
+                limit = self._max_frame_size
+                raise ProtocolError(f"the peer announced a frame of {length} bytes; at most {limit} are read")
+            end = start + LENGTH.size + length
+            if end > size:
+                self._wanted = end - start
+                break
+            payloads.append(data[start + LENGTH.size : end])
+            start = end
+        if start < size:
+            self._chunks.append(data[start:])
+        self.held_bytes = size - start
+        return payloads

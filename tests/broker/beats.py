@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rmqd.wire.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
+from rmqd.wire.bodies.heartbeat_data import ConsumerData, HeartbeatData, SubscriptionData
 from rmqd.wire.command import RemotingCommand
 from tests.broker.peer import Peer
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
-from rmqd.clock import Clock, SystemClock
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.runtime.clock import Clock, SystemClock
 from tests.broker.peer import Peer, connected
 
 

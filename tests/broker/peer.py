@@ -9,10 +9,9 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from rmqd.codes import LanguageCode
-from rmqd.wire.bodies.heartbeat import ConsumerData, HeartbeatData, MessageModel, SubscriptionData
-from rmqd.wire.command import VERSION, RemotingCommand, decode_command, encode_command, encode_response
-from rmqd.wire.frame import FrameDecoder
-from rmqd.wire.headers.send import SendMessageRequestHeaderV2
+from rmqd.wire.bodies.heartbeat_data import ConsumerData, HeartbeatData, MessageModel, SubscriptionData
+from rmqd.wire.command import VERSION, FrameDecoder, RemotingCommand, decode_command, encode_command, encode_response
+from rmqd.wire.headers.send_headers import SendMessageRequestHeaderV2
 from rmqd.wire.messages.properties import format_properties
 
 PATIENCE_SECONDS = 25.0

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmqd.codes import RequestCode
-from rmqd.wire.bodies.pop import BatchAck, BatchAckMessageRequestBody
+from rmqd.wire.bodies.pop_bodies import BatchAck, BatchAckMessageRequestBody
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.pop import (
+from rmqd.wire.headers.pop_headers import (
     AckMessageRequestHeader,
     ChangeInvisibleTimeRequestHeader,
     PopMessageRequestHeader,
@@ -16,7 +16,7 @@ from rmqd.wire.headers.pop import (
 )
 from rmqd.wire.messages.encode import StoredMessage, decode_record
 from rmqd.wire.messages.properties import POP_CK
-from rmqd.wire.pop import (
+from rmqd.wire.receipt_handle import (
     ANY_QUEUE,
     PopHandle,
     PoppedQueue,

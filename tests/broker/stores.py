@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmqd.broker.journal import NoJournal
-from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.store.data_dir import DataDir
+from rmqd.broker.store.journal import MemoryRecordLog, NoJournal
 from rmqd.broker.store.message_store import MessageStore, PutResult
-from rmqd.broker.store.record_log import MemoryRecordLog
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage

@@ -7,14 +7,14 @@ import shutil
 from contextlib import closing
 from pathlib import Path
 
-from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
-from rmqd.broker.journal import Kind
-from rmqd.client.api.send import send_message
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.broker.store.journal import JournalKind
+from rmqd.client.api.send_requests import send_message
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
-from rmqd.client.remoting.client import RemotingClient
-from rmqd.wire.bodies.settings import TopicConfig
-from rmqd.wire.headers.send import SendMessageRequestHeaderV2
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.wire.bodies.config_bodies import TopicConfig
+from rmqd.wire.headers.send_headers import SendMessageRequestHeaderV2
 from tests.broker.stores import bodies, in_folder, put
 
 
@@ -80,14 +80,14 @@ async def test_a_crash_in_the_middle_of_a_turn_leaves_nothing_of_the_turn(tmp_pa
     with closing(data_dir):
         put(store, "before")
         await asyncio.sleep(0)
-        data_dir.put(Kind.DELAY, "1", "7")
+        data_dir.put(JournalKind.DELAY, "1", "7")
         put(store, "half")
         left = crashed(tmp_path / "data")
 
     store, data_dir = in_folder(left)
     with closing(data_dir):
         assert bodies(store) == ["before"]
-        assert list(data_dir.items(Kind.DELAY)) == []
+        assert list(data_dir.items(JournalKind.DELAY)) == []
 
 
 async def test_what_no_reply_follows_is_kept_at_the_end_of_its_turn(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rmqd.broker import server
-from rmqd.broker.embedded import EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.broker import embedded_rocketmq as server
+from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ, embedded_rocketmq
 from tests.broker.peer import Peer
 
 HALF = (1_000_000).to_bytes(4, "big") + b"x" * 500_000

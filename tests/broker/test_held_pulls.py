@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from rmqd.broker import held_pulls
-from rmqd.broker.embedded import EmbeddedRocketMQ
+from rmqd.broker import held_requests as held_pulls
+from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ
 from rmqd.wire.messages.encode import StoredMessage
 from tests.broker.peer import Peer, connected
 from tests.broker.test_pull import COMMIT, PULL, SUBSCRIPTION, SUSPEND, bodies, fields, summary

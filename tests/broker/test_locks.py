@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedRocketMQ, embedded_rocketmq
-from rmqd.broker.locks import LOCK_SECONDS, RebalanceLockManager
-from rmqd.wire.bodies.lock import LockBatchRequestBody, LockBatchResponseBody
+from rmqd.broker.controller import LOCK_SECONDS, RebalanceLockManager
+from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.wire.bodies.group_bodies import LockBatchRequestBody, LockBatchResponseBody
 from rmqd.wire.message_queue import MessageQueue
 from tests.broker.peer import Peer, connected
 

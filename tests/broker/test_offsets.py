@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.codes import LanguageCode
-from rmqd.wire.bodies.group import ConsumerOffsetSerializeWrapper, ResetOffsetBody
+from rmqd.wire.bodies.group_bodies import ConsumerOffsetSerializeWrapper, ResetOffsetBody
 from rmqd.wire.command import RemotingCommand
 from tests.broker.beats import beat, consumer
 from tests.broker.peer import Peer, connected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedRocketMQ
+from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ
 from rmqd.codes import ResponseCode
 from tests.broker.peer import Peer, connected
 from tests.broker.popping import BROKER, pop, popped, texts

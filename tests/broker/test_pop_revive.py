@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
-from rmqd.broker.settings import BrokerSettings
-from rmqd.wire.pop import RetryFlag
+from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.wire.receipt_handle import RetryFlag
 from tests.broker.peer import Peer, connected
 from tests.broker.popping import INVISIBLE_SECONDS, Got, ack, ack_all, hide, popped, texts
 from tests.broker.records import records

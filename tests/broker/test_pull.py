@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedRocketMQ
-from rmqd.wire.bodies.heartbeat import SubscriptionData
+from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ
+from rmqd.wire.bodies.heartbeat_data import SubscriptionData, tag_subscription
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.filter import tag_subscription
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from tests.broker.peer import Peer

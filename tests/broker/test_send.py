@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedRocketMQ
-from rmqd.wire.bodies.settings import TopicConfig
+from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ
+from rmqd.wire.bodies.config_bodies import TopicConfig
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.messages.encode import BatchMember, encode_batch
 from rmqd.wire.messages.message_id import parse_offset_message_id

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedRocketMQ
-from rmqd.wire.bodies.settings import SubscriptionGroupConfig, TopicConfig
+from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig, TopicConfig
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.messages.encode import StoredMessage
 from rmqd.wire.messages.message_id import offset_message_id, parse_host
-from rmqd.wire.messages.sys_flag import CompressionType, compressed_flag
+from rmqd.wire.messages.properties import CompressionType, compressed_flag
 from tests.broker.peer import Peer
 from tests.broker.records import BORN_TIMESTAMP, records
 from tests.clock import ManualClock

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rmqd.testing import RocketMQ
-from rmqd.wire.bodies.settings import SubscriptionGroupConfig, TopicConfig
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig, TopicConfig
 from rmqd.wire.topics import dlq_topic
 from tests.cli.command import Ended
 from tests.cli.in_process import rmqd

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from rmqd.clock import SystemClock
 from rmqd.daemon.daemon import Daemon, RunOptions, build_host, read_config
-from rmqd.daemon.groups.health import LoopMonitor
-from rmqd.daemon.http.listener import listen_on
-from rmqd.exit_codes import ExitCode
-from rmqd.testing.logs import logs_by_logging
+from rmqd.daemon.groups.supervisor import LoopMonitor
+from rmqd.daemon.http.http_endpoint import listen_on
+from rmqd.errors.exit_codes import ExitCode
+from rmqd.runtime.clock import SystemClock
+from rmqd.testing.rocketmq import logs_by_logging
 
 
 @asynccontextmanager

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage, SendResult
 from tests.cli.command import TOP
 from tests.cli.in_process import rmqd

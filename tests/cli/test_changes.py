@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from rmqd.errors import RmqdError
-from rmqd.replaying.plan import ReplayFolder, ReplayPlan
-from rmqd.wire.identity import Identity
+from rmqd.operate.replay.replay_plan import ReplayFolder, ReplayPlan
+from rmqd.wire.message_queue import Identity
 from rmqd.wire.topics import retry_topic
 from tests.cli.cluster import QUEUES, Cluster
 from tests.cli.command import Ended
@@ -27,9 +27,9 @@ from tests.cli.in_process import rmqd
 @pytest.fixture(autouse=True)
 def _commands_look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a command waits for is there within milliseconds, as the broker is in this process."""
-    monkeypatch.setattr("rmqd.client.resets.watch.POLL_SECONDS", 0.01)
-    monkeypatch.setattr("rmqd.replaying.run.LOOK_SECONDS", 0.01)
-    monkeypatch.setattr("rmqd.replaying.run.PERSIST_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.operate.resets.reset_requests.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("rmqd.operate.replay.replay_run.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("rmqd.operate.replay.replay_run.PERSIST_SECONDS", 0.05)
 
 
 def test_a_message_is_stored_as_asked(cluster: Cluster) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from rmqd.cli.app import command_line
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.exit_codes import ExitCode
-from rmqd.wire.bodies.cluster import ClusterInfo
+from rmqd.errors.exit_codes import ExitCode
+from rmqd.wire.bodies.route_data import ClusterInfo
 from tests.cli.in_process import rmqd
 from tests.client.peer import Peer, Reply
 
@@ -82,17 +82,17 @@ def test_help_fits_a_terminal_and_has_an_example() -> None:
 
 PROGRAM = """
 import sys
-from rmqd.cli.command_list import COMMANDS
+from rmqd.cli.terminal.command_list import COMMANDS
 from tests.cli.in_process import rmqd
 
 every = [one for entry in COMMANDS.values() for one in getattr(entry, "commands", {"": entry}).values()]
-modules = {one.place.split(":")[0] for one in every} - {"control"}  # which has options of others
+modules = {one.place.split(":")[0] for one in every} - {"daemon_commands"}  # which has options of others
 
 def loaded():
     return sorted(module for module in modules if f"rmqd.cli.{module}" in sys.modules)
 
 for words, expected in (
-    ((), []), (("dlq",), []), (("dlq", "show"), ["dlq_show"]), (("top",), ["dlq_show", "top.command"])
+    ((), []), (("dlq",), []), (("dlq", "show"), ["dlq"]), (("top",), ["dlq", "top.top_command"])
 ):
     assert rmqd(*words, "--help").code == 0
     assert loaded() == expected, (words, loaded())

@@ -7,15 +7,15 @@ from collections.abc import Callable
 import pytest
 
 from rmqd import MessageQueue
-from rmqd.cli.lag import format_age
+from rmqd.cli.group_commands import format_age
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.group_lag import LagReader, TopicLag
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
-from rmqd.clock import SystemClock
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire.bodies.route import BrokerData, QueueData, TopicRouteData
-from rmqd.wire.bodies.stats import TopicOffset, TopicStatsTable
-from rmqd.wire.bodies.time_span import QueryConsumeTimeSpanBody, QueueTimeSpan
+from rmqd.runtime.clock import SystemClock
+from rmqd.wire.bodies.group_bodies import QueryConsumeTimeSpanBody, QueueTimeSpan
+from rmqd.wire.bodies.route_data import BrokerData, QueueData, TopicRouteData
+from rmqd.wire.bodies.stats_bodies import TopicOffset, TopicStatsTable
 from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Peer, Reply
 

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire.bodies.cluster import ClusterInfo
-from rmqd.wire.bodies.route import BrokerData
-from rmqd.wire.bodies.settings import TopicConfig, TopicConfigSerializeWrapper
+from rmqd.wire.bodies.config_bodies import TopicConfig, TopicConfigSerializeWrapper
+from rmqd.wire.bodies.route_data import BrokerData, ClusterInfo
+from rmqd.wire.command import version_name
 from rmqd.wire.topics import dlq_topic
-from rmqd.wire.version import version_name
 from tests.cli.cluster import Cluster
 from tests.cli.in_process import rmqd
 from tests.client.peer import Peer, Reply

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.cli.offsets_backup import Backup, SavedOffset, now_text
-from rmqd.exit_codes import ExitCode
+from rmqd.cli.offset_changes import Backup, SavedOffset, now_text
+from rmqd.errors.exit_codes import ExitCode
 from tests.cli.in_process import rmqd
 
 BACKUP = Backup(

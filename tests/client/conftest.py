@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import uvloop
 
-from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.remoting.remoting_client import RemotingClient
 from tests.client.peer import Peer
 from tests.clock import ManualClock
 

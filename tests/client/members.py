@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from rmqd.client.remoting.client import Reply
+from rmqd.client.remoting.remoting_client import Reply
 from rmqd.errors import RmqdError
-from rmqd.wire.bodies.heartbeat import ConsumerData, SubscriptionData
+from rmqd.wire.bodies.heartbeat_data import ConsumerData, SubscriptionData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.topics import retry_topic
 

@@ -12,16 +12,16 @@ from types import TracebackType
 from typing import Self
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire.bodies.route import BrokerData, QueueData, TopicRouteData
+from rmqd.wire.bodies.route_data import BrokerData, QueueData, TopicRouteData
 from rmqd.wire.command import (
     RESPONSE_FLAG,
     VERSION,
+    FrameDecoder,
     RemotingCommand,
     decode_command,
     encode_command,
     encode_request,
 )
-from rmqd.wire.frame import FrameDecoder
 from tests.waiting import WAIT_SECONDS
 
 

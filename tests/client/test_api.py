@@ -6,7 +6,16 @@ import json
 
 import pytest
 
-from rmqd.broker_errors import (
+from rmqd.client.api import admin_requests as admin
+from rmqd.client.api import group_requests as group
+from rmqd.client.api import group_requests as lock
+from rmqd.client.api import offset_requests as offset
+from rmqd.client.api.send_requests import send_message_back
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.client.routing.name_server_client import get_route
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import ProtocolError, RemotingTimeoutError
+from rmqd.errors.broker_errors import (
     BrokerError,
     BrokerFailureError,
     ConsumerNotOnlineError,
@@ -14,16 +23,9 @@ from rmqd.broker_errors import (
     SubscriptionGroupNotExistError,
     SubscriptionParseError,
 )
-from rmqd.client.api import admin, group, lock, offset
-from rmqd.client.api.route import get_route
-from rmqd.client.api.send import send_message_back
-from rmqd.client.remoting.client import RemotingClient
-from rmqd.codes import RequestCode, ResponseCode
-from rmqd.errors import ProtocolError, RemotingTimeoutError
-from rmqd.wire.bodies.heartbeat import CheckClientRequestBody
-from rmqd.wire.bodies.lock import LockBatchRequestBody, LockBatchResponseBody
-from rmqd.wire.bodies.settings import SubscriptionGroupConfig
-from rmqd.wire.filter import sql_subscription
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
+from rmqd.wire.bodies.group_bodies import LockBatchRequestBody, LockBatchResponseBody
+from rmqd.wire.bodies.heartbeat_data import CheckClientRequestBody, sql_subscription
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmqd.client.client_id import local_address, make_client_id
-from rmqd.client.options import ClientOptions
+from rmqd.client.client_options import ClientOptions, local_address, make_client_id
 
 
 def test_client_ids_are_unique_and_as_java_writes_them() -> None:

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.broker_errors import SystemBusyError
 from rmqd.client.heartbeat import Heartbeat
-from rmqd.client.remoting.client import REQUEST_TIMEOUT_SECONDS, RemotingClient
+from rmqd.client.remoting.remoting_client import REQUEST_TIMEOUT_SECONDS, RemotingClient
 from rmqd.client.routing.route_table import REFRESH_GAP_SECONDS, RouteTable
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import ConnectionRenewedError, RemotingError, RemotingTimeoutError, RouteNotFoundError
-from rmqd.wire.bodies.heartbeat import HeartbeatData
-from rmqd.wire.bodies.route import TopicRouteData
+from rmqd.errors.broker_errors import SystemBusyError
+from rmqd.wire.bodies.heartbeat_data import HeartbeatData
+from rmqd.wire.bodies.route_data import TopicRouteData
 from rmqd.wire.command import encode_request
 from tests.client.members import Member
 from tests.client.peer import Peer, Reply, route_of

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import UNREGISTER_DEADLINE_SECONDS, ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import RemotingConnectError, RmqdError
-from rmqd.wire.bodies.heartbeat import HeartbeatData
-from rmqd.wire.bodies.route import TopicRouteData
+from rmqd.wire.bodies.heartbeat_data import HeartbeatData
+from rmqd.wire.bodies.route_data import TopicRouteData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.topics import retry_topic
 from tests.client.members import Member

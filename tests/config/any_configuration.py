@@ -8,7 +8,7 @@ import yaml
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from rmqd.config.model.root import ClientConfig, ClusterConfig, GroupConfig, HandlerConfig, HttpConfig, RootConfig
+from rmqd.config.model.root_model import ClientConfig, ClusterConfig, GroupConfig, HandlerConfig, HttpConfig, RootConfig
 from rmqd.errors import ConfigError
 from tests.config.configuration import load
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmqd.config.model.root import RootConfig
+from rmqd.config.model.root_model import RootConfig
 
 
 def config(*names: str, changes: dict[str, dict[str, Any]] | None = None, **top: Any) -> RootConfig:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rmqd.config.load import load_config
-from rmqd.config.model.root import RootConfig
+from rmqd.config.model.root_model import RootConfig
 from rmqd.errors import ConfigError
-from rmqd.plugins.runnable import load_runnable
+from rmqd.plugins.model_options import load_runnable
 
 NO_VARIABLES: Mapping[str, str] = {}
 GROUP = """\

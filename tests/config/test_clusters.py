@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.config.model.root import RootConfig
-from rmqd.config.schema import config_schema
+from rmqd.config.load import config_schema
+from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.allocate import ByConfig
-from rmqd.plugins.consumer_options import consumer_options
+from rmqd.plugins.model_options import consumer_options
 from rmqd.wire.message_queue import MessageQueue
 from tests.config.configuration import load, problems
 

@@ -11,15 +11,14 @@ import pytest
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rmqd.client.options import ClientOptions, TlsOptions, TraceOptions
-from rmqd.config.model.group import GroupConfig
-from rmqd.config.model.root import RootConfig
-from rmqd.config.reading.source import ANY_NAME, SECRET_KEYS
+from rmqd.client.client_options import ClientOptions, TlsOptions, TraceOptions
+from rmqd.config.model.group_model import GroupConfig
+from rmqd.config.model.root_model import RootConfig
+from rmqd.config.reading.config_source import ANY_NAME, SECRET_KEYS
 from rmqd.consumer.allocate import AllocateStrategy, averagely, consistent_hash
-from rmqd.consumer.options import CircuitOptions, ConsumerOptions, FailureOptions, Subscription
+from rmqd.consumer.consumer_options import CircuitOptions, ConsumerOptions, FailureOptions, Subscription
 from rmqd.errors import ConfigError
-from rmqd.plugins.consumer_options import options_of_group
-from rmqd.plugins.runnable import load_runnable
+from rmqd.plugins.model_options import load_runnable, options_of_group
 from tests.certificates import CA, CLIENT, ENCRYPTED_KEY, certificate
 from tests.config.configuration import GROUP, load
 
@@ -325,7 +324,7 @@ def test_a_group_that_only_moved_in_its_file_is_the_same_group() -> None:
 
 
 def test_every_key_has_a_description() -> None:
-    from rmqd.config.model.root import ClientConfig, HandlerConfig, HttpConfig, LogConfig, TlsConfig
+    from rmqd.config.model.root_model import ClientConfig, HandlerConfig, HttpConfig, LogConfig, TlsConfig
 
     for model in (RootConfig, ClientConfig, TlsConfig, HttpConfig, LogConfig, GroupConfig, HandlerConfig):
         assert [name for name, field in model.model_fields.items() if not field.description] == []

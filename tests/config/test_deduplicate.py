@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.consumer.options import DeduplicationOptions
-from rmqd.plugins.consumer_options import options_of_group
+from rmqd.consumer.consumer_options import DeduplicationOptions
+from rmqd.plugins.model_options import options_of_group
 from tests.config.configuration import load, problems
 
 GROUP = """\

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from rmqd.config.load import load_config
-from rmqd.config.model.root import RootConfig
-from rmqd.config.reading.files import find_config
+from rmqd.config.model.root_model import RootConfig
+from rmqd.config.reading.config_source import find_config
 from rmqd.errors import ConfigError
-from rmqd.plugins.consumer_options import options_of_group
-from rmqd.plugins.runnable import load_runnable
+from rmqd.plugins.model_options import load_runnable, options_of_group
 from tests.config.configuration import load, problems
 
 ROOT = "nameserver: a:1\n"

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from rmqd.config.load import load_config
-from rmqd.config.shown import HIDDEN, given_config, shown_config
+from rmqd.config.load import HIDDEN, given_config, load_config, shown_config
 
 CONFIG = """
 nameserver: 10.0.0.1:9876

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rmqd import Message
-from rmqd.wire.messages.sys_flag import COMPRESSED
+from rmqd.wire.messages.properties import COMPRESSED
 
 Key = TypeVar("Key")
 # what Java's client adds to a message's properties; rmqd has it beside them

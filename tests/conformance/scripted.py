@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rmqd import Batch, Retry, Suspend
-from rmqd.consumer.options import Subscription
+from rmqd.consumer.consumer_options import Subscription
 from tests.conformance.attempts import Attempt, Attempts
 from tests.consumer.members import Member, member
 from tests.rocketmq import RealCluster, offsets, release

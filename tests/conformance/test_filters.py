@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmqd.consumer.options import Subscription
+from rmqd.consumer.consumer_options import Subscription
 from tests.conformance import behaviour
 from tests.conformance.attempts import Attempts
 from tests.conformance.scripted import both

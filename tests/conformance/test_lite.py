@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rmqd.consumer.options import Subscription
+from rmqd.consumer.consumer_options import Subscription
 from rmqd.errors import LiteTopicsRefusedError
-from rmqd.wire.lite import queue_of
+from rmqd.wire.lite_topic import queue_of
 from tests.conformance import behaviour
 from tests.consumer.members import member
 from tests.rocketmq import ClusterError, RealCluster, rpc

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rmqd.broker_errors import IllegalOperationError
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
-from rmqd.wire.recall import RecallHandle
+from rmqd.errors.broker_errors import IllegalOperationError
+from rmqd.wire.lite_topic import RecallHandle
 from tests.client.running import running
 from tests.conformance import behaviour
 from tests.rocketmq import RealCluster

@@ -51,8 +51,8 @@ def queue(broker: ScriptedBroker) -> MessageQueue:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The waits after errors are Java's; here they would only take time."""
     monkeypatch.setattr("rmqd.consumer.pull.pulled_queue.EXCEPTION_DELAY_SECONDS", 0.05)
-    monkeypatch.setattr("rmqd.consumer.pull.backoff.EXCEPTION_DELAY_SECONDS", 0.05)
-    monkeypatch.setattr("rmqd.consumer.pull.offset_doubt.DOUBT_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.pull_request.EXCEPTION_DELAY_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.offset_moves.DOUBT_SECONDS", 0.05)
     monkeypatch.setattr("rmqd.consumer.pull.pulled_queue.PROBE_SECONDS", 0.05)
     monkeypatch.setattr("rmqd.consumer.pull.pulled_queue.RECHECK_SECONDS", 0.05)
 

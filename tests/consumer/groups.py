@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from rmqd.consumer.allocate import AllocateStrategy, averagely
-from rmqd.consumer.options import ConsumerOptions, Subscription
-from rmqd.handler_api import Batch
-from rmqd.loaded_handler import LoadedHandler
+from rmqd.consumer.consumer_options import ConsumerOptions, Subscription
+from rmqd.handler_api.batch import Batch, LoadedHandler
 
 GROUP = "g1"
 TOPIC = "t1"

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
-from rmqd.client.remoting.client import RemotingClient
-from rmqd.clock import Clock
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.consumer.hooks import Hook
 from rmqd.consumer.push_consumer import PushConsumer
-from rmqd.consumer.stats.snapshot import QueueSnapshot, TopicSnapshot
+from rmqd.consumer.stats.stats_snapshot import QueueSnapshot, TopicSnapshot
+from rmqd.runtime.clock import Clock
 from tests.client.running import running
 from tests.consumer.groups import group_options, handler_of
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
-from rmqd.clock import Clock, SystemClock
 from rmqd.consumer.cache.keyed_process_queue import KeyedProcessQueue, key_by
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.by_key import ConsumeMessageByKeyService
@@ -22,7 +21,8 @@ from rmqd.consumer.handling.slots import HandlerHungError, HandlerSlots
 from rmqd.consumer.rebalance.broadcasting import EveryQueue
 from rmqd.consumer.services import Leases
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
+from rmqd.runtime.clock import Clock, SystemClock
 from rmqd.wire.message_queue import MessageQueue
 from tests.consumer.blocks import block_of, keyed_block
 from tests.consumer.groups import GROUP, TOPIC, group_options, handler_of

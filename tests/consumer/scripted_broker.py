@@ -14,27 +14,26 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire.bodies.heartbeat import HeartbeatData
-from rmqd.wire.bodies.lock import LockBatchRequestBody, LockBatchResponseBody
-from rmqd.wire.bodies.route import TopicRouteData
-from rmqd.wire.bodies.static_topic import TopicQueueMappingInfo
+from rmqd.wire.bodies.group_bodies import LockBatchRequestBody, LockBatchResponseBody
+from rmqd.wire.bodies.heartbeat_data import HeartbeatData
+from rmqd.wire.bodies.route_data import TopicQueueMappingInfo, TopicRouteData
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.group import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
-from rmqd.wire.headers.offset import (
+from rmqd.wire.headers.group_headers import (
+    GetConsumerListByGroupRequestHeader,
     GetEarliestMsgStoretimeRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMinOffsetRequestHeader,
     QueryConsumerOffsetRequestHeader,
     SearchOffsetRequestHeader,
+    UnregisterClientRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
-from rmqd.wire.headers.send import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
+from rmqd.wire.headers.pull_headers import PullMessageRequestHeader, PullMessageResponseHeader
+from rmqd.wire.headers.send_headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages import properties as names
 from rmqd.wire.messages.encode import StoredMessage, encode_message
-from rmqd.wire.messages.properties import parse_properties
-from rmqd.wire.messages.sys_flag import PullSysFlag
+from rmqd.wire.messages.properties import PullSysFlag, parse_properties
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import Peer, Reply, route_of, routes, stored
 from tests.waiting import eventually

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from rmqd.client.options import ClientOptions
-from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.client_options import ClientOptions
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from rmqd.wire.acl import SECRET_FIELDS, Credentials
 from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Reply

@@ -7,7 +7,7 @@ import logging
 import pytest
 import structlog
 
-from rmqd import backoff
+from rmqd.runtime import clock as backoff
 from tests.consumer.histories.__main__ import KINDS
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from rmqd import Batch, DeadLetter, Message, MessageQueue, Retry
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
-from rmqd.clock import SystemClock
 from rmqd.consumer.hooks import GroupHooks, Hook, HookContext
 from rmqd.consumer.push_consumer import PushConsumer
-from rmqd.loaded_handler import LoadedHandler
+from rmqd.handler_api.batch import LoadedHandler
+from rmqd.runtime.clock import SystemClock
 from tests.client.running import running
 from tests.consumer.groups import GROUP, TOPIC, group_options, handler_of
 from tests.consumer.scripted_broker import ScriptedBroker

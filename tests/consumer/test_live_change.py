@@ -10,10 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.options import CircuitOptions, Subscription
+from rmqd.consumer.consumer_options import CircuitOptions, Subscription
 from rmqd.errors import FilterRefusedError, InvalidNameError
-from rmqd.handler_api import Batch
-from rmqd.wire.bodies.heartbeat import CheckClientRequestBody, HeartbeatData, SubscriptionData
+from rmqd.handler_api.batch import Batch
+from rmqd.wire.bodies.heartbeat_data import CheckClientRequestBody, HeartbeatData, SubscriptionData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply

@@ -6,7 +6,7 @@ import pytest
 
 from rmqd.codes import ResponseCode
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from rmqd.wire.message_queue import MessageQueue
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC, Blocked

@@ -13,8 +13,8 @@ import pytest
 from rmqd import Message, MessageQueue, PullConsumer
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import NameServerError, PullConsumerError, RmqdError, RouteNotFoundError, SettingError
-from rmqd.wire.bodies.heartbeat import HeartbeatData
-from rmqd.wire.messages.sys_flag import PullSysFlag
+from rmqd.wire.bodies.heartbeat_data import HeartbeatData
+from rmqd.wire.messages.properties import PullSysFlag
 from tests.client.peer import Reply
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
@@ -131,7 +131,7 @@ async def test_assigned_queues_are_read_without_joining_the_group(
     broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Brokers hear of no member, each pull has its filter, and only the program commits."""
-    monkeypatch.setattr("rmqd.consumer.rebalance.notices.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("rmqd.consumer.rebalance.membership.LOOK_SECONDS", 0.01)
     first, second = broker.create_topic(TOPIC, 2)
     await broker.store(first, b"x", b"y", properties={"TAGS": "a"})
     broker.offsets[GROUP, first] = 1

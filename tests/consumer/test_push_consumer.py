@@ -9,12 +9,11 @@ import time
 
 import pytest
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode
 from rmqd.consumer.push_consumer import PushConsumer
-from rmqd.handler_api import Batch
-from rmqd.loaded_handler import LoadedHandler
+from rmqd.handler_api.batch import Batch, LoadedHandler
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.running import running
 from tests.clock import ManualClock

@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
-from rmqd.clock import SystemClock
-from rmqd.consumer.handling.threads import HandlerEndedError, call_start_or_stop
+from rmqd.consumer.handling.handler_threads import HandlerEndedError, call_start_or_stop
 from rmqd.consumer.push_consumer import PushConsumer
-from rmqd.handler_api import Batch
-from rmqd.loaded_handler import LoadedHandler
+from rmqd.handler_api.batch import Batch, LoadedHandler
+from rmqd.runtime.clock import SystemClock
 from tests.consumer.groups import group_options
 from tests.consumer.handling.odd_handlers import NoText, Panic, own_task
 
@@ -120,7 +119,7 @@ async def test_a_function_begins_though_the_loops_executor_is_full() -> None:
 
 async def test_one_that_ignores_its_cancellation_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing could end otherwise: not the group, not the process."""
-    monkeypatch.setattr("rmqd.consumer.handling.threads.CANCEL_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.handling.handler_threads.CANCEL_PATIENCE_SECONDS", 0.1)
     is_over = asyncio.Event()
 
     async def stop() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Container
 from typing import Any
 
 from rmqd.codes import RequestCode
-from rmqd.wire.bodies.route import TopicRouteData
+from rmqd.wire.bodies.route_data import TopicRouteData
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic, retry_topic
 from tests.client.peer import Peer, route_of, routes

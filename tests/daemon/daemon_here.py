@@ -17,7 +17,7 @@ from unittest.mock import patch
 import httpx
 
 from rmqd.daemon.daemon import RunOptions, run_daemon
-from rmqd.process.logs.repeats import RepeatLimiter
+from rmqd.runtime.logs.log_repeats import RepeatLimiter
 from tests.waiting import eventually
 
 
@@ -122,7 +122,7 @@ async def daemon_here(
         contextlib.redirect_stderr(output),
         # the test's loop runs what `run_daemon` gives to a loop of its own, and no name server is waited for
         patch("rmqd.daemon.daemon.run_in_loop", keep),
-        patch("rmqd.process.logs.logs.repeats", RepeatLimiter()),
+        patch("rmqd.runtime.logs.log_setup.repeats", RepeatLimiter()),
         patch("rmqd.daemon.daemon.START_PATIENCE_SECONDS", 0.02),
     ):
         known = set(sys.modules)

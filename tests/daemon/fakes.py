@@ -6,13 +6,13 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rmqd.client.options import ClientOptions
-from rmqd.client.remoting.snapshot import ClientSnapshot
-from rmqd.config.model.root import GroupConfig, RootConfig
-from rmqd.consumer.contract import Consumer
-from rmqd.consumer.options import ConsumerOptions
+from rmqd.client.client_options import ClientOptions
+from rmqd.client.remoting.pending import ClientSnapshot
+from rmqd.config.model.root_model import GroupConfig, RootConfig
+from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
-from rmqd.consumer.stats.snapshot import (
+from rmqd.consumer.services import Consumer
+from rmqd.consumer.stats.stats_snapshot import (
     DEAD_LETTER_CAUSES,
     FALL_CAUSES,
     FLOW_CONTROL_REASONS,
@@ -21,11 +21,11 @@ from rmqd.consumer.stats.snapshot import (
     QueueSnapshot,
     TopicSnapshot,
 )
-from rmqd.daemon.groups.engine import Client
-from rmqd.daemon.http.status import DaemonAbout
+from rmqd.daemon.groups.group_engine import Client
+from rmqd.daemon.http.daemon_status import DaemonAbout
 from rmqd.errors import ConfigError, FilterRefusedError
-from rmqd.histogram import Histogram
-from rmqd.loaded_handler import LoadedHandler
+from rmqd.handler_api.batch import LoadedHandler
+from rmqd.runtime.histogram import Histogram
 
 EMPTY = Histogram((0.1, 1.0)).snapshot()
 ABOUT = DaemonAbout("shop-1", 42, 1_700_000_000.0, 1_700_000_100.0, "abc", 1_700_000_000.0, True, False)

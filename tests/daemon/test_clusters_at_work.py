@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import yaml
 
-from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
-from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
 from tests.broker.peer import connected
 from tests.daemon.daemon_here import DaemonHere, daemon_here
 from tests.daemon.seeing_handler import PLUGIN, seen

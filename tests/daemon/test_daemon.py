@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rmqd.exit_codes import ExitCode
+from rmqd.errors.exit_codes import ExitCode
 from tests.daemon.daemon_here import daemon_here
 from tests.daemon.daemon_process import NEVER_STOPS, daemon, plug_in, write_config
 from tests.waiting import eventually
@@ -265,9 +265,8 @@ async def test_systemd_hears_the_whole_life(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_what_messages_do_not_need_is_imported_after_the_groups_were_started() -> None:
     """The first message is handled before the HTTP server and Prometheus are even loaded."""
-    modules = (
-        "rmqd.cli.app, rmqd.daemon.daemon, rmqd.daemon.workers.worker, rmqd.config.load, rmqd.consumer.push_consumer"
-    )
+    modules = "rmqd.cli.app, rmqd.daemon.daemon, rmqd.daemon.workers.worker_main, rmqd.config.load"
+    modules += ", rmqd.consumer.push_consumer"
     late = "{'rich', 'starlette', 'uvicorn', 'prometheus_client', 'urllib.request'} & set(sys.modules)"
     script = f"import sys; import {modules}; print(sorted({late}))"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

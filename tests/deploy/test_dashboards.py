@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from rmqd.daemon.metrics.catalogue import CATALOGUE
+from rmqd.daemon.metrics.metric_catalogue import CATALOGUE
 from tests.deploy import RULES
 from tests.deploy.dashboards import FILES, FOLDER, filled, panels, queries
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from rmqd.daemon.metrics.catalogue import CATALOGUE
+from rmqd.daemon.metrics.metric_catalogue import CATALOGUE
 from tests.deploy import PROMETHEUS, RULES
 
 RUNBOOK = PROMETHEUS.parent.parent / "docs" / "runbook.md"

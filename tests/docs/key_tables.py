@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rmqd.config.schema import config_schema
+from rmqd.config.load import config_schema
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "configuration.md"
 BEGIN, END = "<!-- keys: begin -->", "<!-- keys: end -->"

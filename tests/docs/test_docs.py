@@ -18,17 +18,16 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.cli.app import command_line
-from rmqd.clock import SystemClock
 from rmqd.config.load import load_config
 from rmqd.consumer.allocate import AllocateStrategy
 from rmqd.consumer.hooks import GroupHooks, Hook
-from rmqd.daemon.groups.reload import LIVE_KEYS
-from rmqd.daemon.metrics.catalogue import CATALOGUE
-from rmqd.exit_codes import ExitCode
-from rmqd.handler_api import Outcome
-from rmqd.loaded_handler import LoadedHandler
+from rmqd.daemon.groups.group_reload import LIVE_KEYS
+from rmqd.daemon.metrics.metric_catalogue import CATALOGUE
+from rmqd.errors.exit_codes import ExitCode
+from rmqd.handler_api.batch import LoadedHandler, Outcome
+from rmqd.runtime.clock import SystemClock
 from rmqd.wire.message_queue import MessageQueue
 from rmqd_handlers.exec import EXIT_ACK, EXIT_DEAD_LETTER, EXIT_RETRY
 from tests.certificates import CA

@@ -10,10 +10,10 @@ from typing import Any
 
 import rmqd
 from rmqd.cli.app import command_line
-from rmqd.config.model.errors import model_at, place_of_java_name
+from rmqd.config.model.forms import model_at, place_of_java_name
 from rmqd.config.model.java_names import REASONS, listed, word_of
-from rmqd.config.model.root import RootConfig
-from rmqd.daemon.metrics.catalogue import CATALOGUE
+from rmqd.config.model.root_model import RootConfig
+from rmqd.daemon.metrics.metric_catalogue import CATALOGUE
 from tests.docs.java_push_consumer import names
 
 TOP = Path(__file__).parents[2]
@@ -44,7 +44,10 @@ def test_every_part_has_one_row_and_no_row_is_left_open() -> None:
 def test_every_counterpart_exists() -> None:
     rooms = (
         (TOP / "rmqd").glob("*.py"),
-        *((TOP / "rmqd" / room).rglob("*.py") for room in ("client", "consumer", "polling", "wire")),
+        *(
+            (TOP / "rmqd" / room).rglob("*.py")
+            for room in ("client", "consumer", "errors", "handler_api", "operate", "wire")
+        ),
     )
     source = "".join(path.read_text() for path in itertools.chain(*rooms))
     events_and_constants = set(re.findall(r'"([a-z_]+\.[a-z_]+)"|^([A-Z_]+)\b.* = ', source, re.MULTILINE))

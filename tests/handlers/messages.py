@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from rmqd import Batch, Message, MessageQueue, testing
-from rmqd.decisions import decision_of
+from rmqd.handler_api.decisions import decision_of
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rmqd_handlers.cdc.pipeline import Decoder, Options
+from rmqd_handlers.cdc.pipeline import ChangeDecoder, Options
 
 SCHEMA = "id bigint, name string, amount decimal(12,2), paid boolean, day date, at timestamp, raw binary, share double"
 TIME_MS = 1_772_359_200_000  # 2026-03-01T10:00:00Z
@@ -24,9 +24,11 @@ BLANK = dict.fromkeys("name amount paid day at raw share".split())
 BEFORE_ALL = TIME_MS - (1 << 53)
 
 
-def decoder(**options: Any) -> Decoder:
+def decoder(**options: Any) -> ChangeDecoder:
     given = {**GIVEN, **options}
-    made: Decoder = pickle.loads(pickle.dumps(Decoder(Options.model_validate(given))))  # as executors have it
+    made: ChangeDecoder = pickle.loads(
+        pickle.dumps(ChangeDecoder(Options.model_validate(given)))
+    )  # as executors have it
     return made
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from rmqd_handlers.decimals import exactly, of_unscaled
+from rmqd_handlers.message_values import exactly, of_unscaled
 
 NINES = "9" * 20 + "." + "9" * 18
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from rmqd.errors import ConfigError
-from rmqd.plugins.catalogue import describe_installed
-from rmqd.plugins.handlers import load_handler
+from rmqd.plugins.handler_catalogue import describe_installed, load_handler
 from tests.config.configuration import GROUP, load
 
 MODULES = {

@@ -10,8 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from rmqd_handlers.kafka import Kafka
-from rmqd_handlers.kafka.answers import Failure, again_for, is_refused
-from rmqd_handlers.kafka.records import Record
+from rmqd_handlers.kafka.kafka_producer import KafkaRecord, RecordFailure, again_for, is_refused
 from tests.handlers.messages import batch_of, decided, make_batch, make_message
 from tests.handlers.options import not_refused
 from tests.servers.kafka import KafkaServer, MockKafka
@@ -131,11 +130,11 @@ async def test_the_topic_is_of_the_message(kafka: Broker) -> None:
 def test_what_follows_a_refused_record_of_its_key_is_sent_again() -> None:
     """In requests of their own it may have been confirmed before."""
     written = [
-        (make_message(), Record("orders", key, b"%d" % place, [], 0))
+        (make_message(), KafkaRecord("orders", key, b"%d" % place, [], 0))
         for place, key in enumerate((b"a", b"a", b"b", b"a", None, None))
     ]
-    refused = Failure(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), is_sent=True)
-    left_out = Failure(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), is_sent=False)
+    refused = RecordFailure(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), is_sent=True)
+    left_out = RecordFailure(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), is_sent=False)
 
     again = again_for(written, [None, refused, None, None, refused, None], is_refused)
     none = again_for(written, [left_out, None, None, None, None, None], is_refused)

@@ -18,10 +18,10 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from rmqd import Batch, Message, testing
-from rmqd.once.group import once_of
-from rmqd.spark.source.columns import COLUMNS, DEFAULT_COLUMNS
-from rmqd.wire.identity import Identity
-from rmqd.wire.messages.once import once_in_group
+from rmqd.handler_api.once.once_group import once_of
+from rmqd.spark.source.source_columns import COLUMNS, DEFAULT_COLUMNS
+from rmqd.wire.message_queue import Identity
+from rmqd.wire.messages.message import once_in_group
 from rmqd_handlers.parquet import Parquet
 from tests.handlers.messages import QUEUE, make_batch, make_message
 from tests.handlers.options import refused_otherwise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from rmqd_handlers.record import to_json_lines
+from rmqd_handlers.message_values import to_json_lines
 from tests.handlers.messages import make_message
 
 

@@ -12,10 +12,10 @@ import pytest
 import redis
 
 from rmqd import testing
-from rmqd.once.group import once_of
+from rmqd.handler_api.once.once_group import once_of
 from rmqd.testing import RocketMQ
-from rmqd.wire.identity import Identity
-from rmqd.wire.messages.once import once_in_group
+from rmqd.wire.message_queue import Identity
+from rmqd.wire.messages.message import once_in_group
 from rmqd_handlers.redis import RedisHandler
 from tests.handlers.messages import batch_of, decided, make_batch, make_message, meant
 from tests.handlers.options import not_refused

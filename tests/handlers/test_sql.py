@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from rmqd import AlreadyHandled
-from rmqd.once.group import once_of
+from rmqd.handler_api.once.once_group import once_of
 from rmqd.testing import RocketMQ
-from rmqd.wire.messages.once import once_in_group
+from rmqd.wire.messages.message import once_in_group
 from rmqd_handlers.sql import Sql
 from tests.handlers.messages import decided, make_batch, make_message, orders
 from tests.handlers.sql_orders import (

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmqd.once.group import once_of
-from rmqd.wire.messages.once import once_in_group
+from rmqd.handler_api.once.once_group import once_of
+from rmqd.wire.messages.message import once_in_group
 from tests.handlers.messages import decided, make_batch, make_message, orders
 from tests.handlers.sql_orders import LOOSE, SQLITE, started
 from tests.servers.shops import Shop

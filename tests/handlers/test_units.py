@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.config.model import quantities
-from rmqd_handlers.units import parse_duration_seconds, parse_size_bytes
+from rmqd.config.model import value_kinds as quantities
+from rmqd_handlers.option_kinds import parse_duration_seconds, parse_size_bytes
 
 
 def test_a_size() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from rmqd import Batch, Retry, Suspend, testing
 from rmqd_handlers.away import AwayError
-from rmqd_handlers.record import to_record
+from rmqd_handlers.message_values import to_record
 from rmqd_handlers.webhook import Webhook
 from tests.certificates import CA, CLIENT, certificate, key, server_context
 from tests.handlers.messages import make_batch, make_message, meant

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rmqd import Batch, DeadLetter, Retry
-from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
 from tests.conformance import behaviour

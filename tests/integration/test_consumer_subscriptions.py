@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from rmqd.consumer.options import Subscription
-from rmqd.handler_api import Batch
+from rmqd.consumer.consumer_options import Subscription
+from rmqd.handler_api.batch import Batch
 from tests.conformance import behaviour
 from tests.consumer.members import member
 from tests.rocketmq import RealCluster, offsets

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rmqd.consumer.options import Subscription
+from rmqd.consumer.consumer_options import Subscription
 from tests.conformance import behaviour
 from tests.consumer.groups import group_options
 from tests.consumer.members import Member, member

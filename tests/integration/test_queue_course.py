@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from tests.conformance import behaviour
 from tests.consumer.members import member
 from tests.rocketmq import RealCluster, offsets

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from rmqd.config.model.root import GroupConfig
+from rmqd.config.model.root_model import GroupConfig
 from rmqd.errors import ConfigError
-from rmqd.loaded_handler import LoadedHandler
-from rmqd.plugins.catalogue import describe_installed
-from rmqd.plugins.handlers import load_handler
-from rmqd.plugins.runnable import load_runnable
+from rmqd.handler_api.batch import LoadedHandler
+from rmqd.plugins.handler_catalogue import describe_installed, load_handler
+from rmqd.plugins.model_options import load_runnable
 from tests.config.configuration import problems
 
 CODE = """

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.clock import SystemClock
-from rmqd.daemon.groups.engine import LocalEngine
-from rmqd.daemon.groups.health import LoopMonitor
+from rmqd.daemon.groups.group_engine import LocalEngine
 from rmqd.daemon.groups.local_groups import LocalGroups
+from rmqd.daemon.groups.supervisor import LoopMonitor
 from rmqd.errors import ConfigError
-from rmqd.plugins.consumer_options import consumer_options
 from rmqd.plugins.entry_points import look_again
-from rmqd.plugins.hooks import hooks_of, load_hooks
+from rmqd.plugins.model_options import consumer_options
+from rmqd.plugins.strategies import hooks_of, load_hooks
+from rmqd.runtime.clock import SystemClock
 from tests.cli.command import rmqd
 from tests.config.configs import config
 from tests.config.configuration import GROUP, load, problems

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rmqd import Batch
-from rmqd.consumer.handling.threads import HandlerNotAwaitedError
+from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError
 from rmqd.errors import ConfigError
 from rmqd.testing import RocketMQ, RunResult
 from tests.testing.conftest import rocketmq as rocketmq

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmqd.consumer.allocate import ALLOCATE_STRATEGIES, STRATEGY_NAMES, AllocateStrategy, ByConfig, ByMachineRoom
-from rmqd.plugins.runnable import load_runnable
+from rmqd.plugins.model_options import load_runnable
 from rmqd.plugins.strategies import load_strategy
 from rmqd.wire.message_queue import MessageQueue
 from tests.config.configuration import problems

@@ -8,17 +8,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from rmqd.broker.channel import Answer, Channel, Processor
+from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.controller import BrokerController
-from rmqd.broker.processors.assignment import QueryAssignmentProcessor
-from rmqd.broker.processors.table import broker_processors
-from rmqd.broker.reply import Refusal
-from rmqd.broker.server import RemotingServer
-from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.embedded_rocketmq import RemotingServer
+from rmqd.broker.peer_channel import Answer, Channel, Processor, Refusal
+from rmqd.broker.processors.assignment_processor import QueryAssignmentProcessor
+from rmqd.broker.processors.processor_table import broker_processors
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire.bodies.pop import MessageRequestMode
-from rmqd.wire.bodies.route import PERM_READ, PERM_WRITE
-from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody, TopicConfig
+from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody, TopicConfig
+from rmqd.wire.bodies.pop_bodies import MessageRequestMode
+from rmqd.wire.bodies.route_data import PERM_READ, PERM_WRITE
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.simulation.commit_threads import CommitThreads

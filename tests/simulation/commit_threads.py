@@ -7,12 +7,11 @@ import random
 from collections.abc import Awaitable
 from typing import Final
 
-from rmqd.broker.channel import Answer, Channel, Processor
-from rmqd.broker.offsets import ConsumerOffsetManager
-from rmqd.broker.reply import Refusal
+from rmqd.broker.consumer_registry import ConsumerOffsetManager
+from rmqd.broker.peer_channel import Answer, Channel, Processor, Refusal
 from rmqd.codes import ResponseCode
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.messages.sys_flag import PullSysFlag
+from rmqd.wire.messages.properties import PullSysFlag
 from tests.simulation.judging.wrong import Wrong
 from tests.simulation.names import GROUP, TOPIC
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from rmqd.broker.journal import Kind
-from rmqd.broker.store.record_log import MEMORY_BYTES, LogRow, RecordRow
+from rmqd.broker.store.journal import MEMORY_BYTES, JournalKind, LogRow, RecordRow
 
-LATE = frozenset({Kind.OFFSET})
+LATE = frozenset({JournalKind.OFFSET})
 """What a broker of Java writes down every 5 s only (flushConsumerOffsetInterval)."""
 
 
@@ -19,8 +18,8 @@ class Disk:
 
     def __init__(self) -> None:
         self._rows: dict[int, RecordRow] = {}
-        self._values: dict[Kind, dict[str, str]] = {}
-        self._late: dict[tuple[Kind, str], str | None] = {}
+        self._values: dict[JournalKind, dict[str, str]] = {}
+        self._late: dict[tuple[JournalKind, str], str | None] = {}
         self.on_record: Callable[[RecordRow], None] = lambda row: None
         """Called with each record that is stored."""
         self.on_offset: Callable[[str, int], None] = lambda key, offset: None
@@ -60,23 +59,23 @@ class Disk:
         """All records."""
         return list(self._rows.values())
 
-    def value(self, kind: Kind, key: str) -> str | None:
+    def value(self, kind: JournalKind, key: str) -> str | None:
         """A value, written down or not."""
         return self._late[kind, key] if (kind, key) in self._late else self._values.get(kind, {}).get(key)
 
-    def put(self, kind: Kind, key: str, value: str) -> None:
+    def put(self, kind: JournalKind, key: str, value: str) -> None:
         """Store a value."""
-        if kind is Kind.OFFSET:
+        if kind is JournalKind.OFFSET:
             self.on_offset(key, int(value))
-        elif kind is Kind.TOPIC:
+        elif kind is JournalKind.TOPIC:
             self.on_topic()
         self._change(kind, key, value)
 
-    def delete(self, kind: Kind, key: str) -> None:
+    def delete(self, kind: JournalKind, key: str) -> None:
         """Forget a value."""
         self._change(kind, key, None)
 
-    def items(self, kind: Kind) -> Iterator[tuple[str, str]]:
+    def items(self, kind: JournalKind) -> Iterator[tuple[str, str]]:
         """The values of a kind."""
         return iter(list(self._values.get(kind, {}).items()))
 
@@ -90,13 +89,13 @@ class Disk:
         """Lose what was not written down."""
         self._late.clear()
 
-    def _change(self, kind: Kind, key: str, value: str | None) -> None:
+    def _change(self, kind: JournalKind, key: str, value: str | None) -> None:
         if kind in LATE:
             self._late[kind, key] = value
         else:
             self._write(kind, key, value)
 
-    def _write(self, kind: Kind, key: str, value: str | None) -> None:
+    def _write(self, kind: JournalKind, key: str, value: str | None) -> None:
         if value is None:
             self._values.setdefault(kind, {}).pop(key, None)
         else:

@@ -10,10 +10,10 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from rmqd.broker.store.record_log import RecordRow
+from rmqd.broker.store.journal import RecordRow
+from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.send_back import reconsume_limit
-from rmqd.consumer.options import ConsumerOptions
-from rmqd.wire.bodies.pop import MessageRequestMode
+from rmqd.wire.bodies.pop_bodies import MessageRequestMode
 from rmqd.wire.topics import dlq_topic, topic_of_pop_retry
 from tests.simulation.cluster import Broker
 from tests.simulation.commit_threads import CommitThreads

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rmqd.consumer.handling.verdict import EXPIRED_DELAY_LEVEL
-from rmqd.consumer.pop.block import PopBlock
+from rmqd.consumer.handling.handler_failures import EXPIRED_DELAY_LEVEL
+from rmqd.consumer.pop.pop_block import PopBlock
 from rmqd.wire.messages.encode import decode_record
 from rmqd.wire.messages.message import Message
 from rmqd.wire.topics import retry_topic

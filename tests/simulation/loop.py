@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, Final
 
-from rmqd.clock import SystemClock
+from rmqd.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from tests.simulation.network import Network

@@ -6,18 +6,17 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rmqd.broker.channel import Channel
-from rmqd.broker.reply import Refusal, Reply
-from rmqd.broker.server import RemotingServer
+from rmqd.broker.embedded_rocketmq import RemotingServer
+from rmqd.broker.peer_channel import Channel, Refusal, Reply
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire.bodies.route import BrokerData, QueueData, TopicRouteData
-from rmqd.wire.headers.name_server import GetRouteInfoRequestHeader
+from rmqd.wire.bodies.route_data import BrokerData, QueueData, TopicRouteData
+from rmqd.wire.headers.topic_headers import GetRouteInfoRequestHeader
 from tests.simulation.loop import Host, SimulatedLoop
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from rmqd.wire.bodies.settings import TopicConfig
+    from rmqd.wire.bodies.config_bodies import TopicConfig
     from rmqd.wire.command import RemotingCommand
 
 NAME_SERVER_PORT: Final = 9876

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from rmqd.broker.journal import Kind
+from rmqd.broker.store.journal import JournalKind
 from tests.simulation.names import GROUP, TOPIC
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class StoredOffsets:
         """A broker stores an offset under a key `topic@group@queue`, in place of the one that it has."""
         topic, group, number = key.split("@")
         if (topic, group) == (TOPIC, GROUP):
-            former, queue = int(broker.disk.value(Kind.OFFSET, key) or 0), int(number)
+            former, queue = int(broker.disk.value(JournalKind.OFFSET, key) or 0), int(number)
             at, since = self._timeline.now(), self._since.get((broker.name, queue), 0.0)
             self._forgotten.stored(broker, queue, offset, at)
             if offset < former:

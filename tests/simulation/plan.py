@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, Self
 
-from rmqd.consumer.options import ConsumeFromWhere
+from rmqd.consumer.consumer_options import ConsumeFromWhere
 from tests.simulation.habits import Habits
 from tests.simulation.happenings import HAPPENINGS, Happening
 from tests.simulation.slave import SlaveHabits

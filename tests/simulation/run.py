@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
-from rmqd import backoff
+from rmqd.runtime import clock as backoff
 from tests.simulation.history import History
 from tests.simulation.loop import SimulatedLoop, running_host
 from tests.simulation.members.home import use_disks_of_homes

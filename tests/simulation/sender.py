@@ -8,8 +8,8 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.errors import RmqdError
 from tests.simulation.judging.wrong import Wrong

@@ -12,23 +12,19 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rmqd.broker.channel import Answer, Channel, Processor
+from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.controller import BrokerController
-from rmqd.broker.processors.clients import ClientManageProcessor
-from rmqd.broker.processors.connections import ConnectionsProcessor
-from rmqd.broker.processors.consumers import ConsumerManageProcessor
-from rmqd.broker.processors.locks import LockProcessor
-from rmqd.broker.processors.pull import PullMessageProcessor
-from rmqd.broker.processors.queue_ends import QueueEndsProcessor
-from rmqd.broker.reply import Reply
-from rmqd.broker.server import RemotingServer
-from rmqd.broker.settings import BrokerSettings
-from rmqd.broker.store.consume_queue import ConsumeQueue
-from rmqd.broker.store.get_messages import GetMessageStatus, GetResult, MessageFilter
+from rmqd.broker.embedded_rocketmq import RemotingServer
+from rmqd.broker.peer_channel import Answer, Channel, Processor, Reply
+from rmqd.broker.processors.client_processor import ClientManageProcessor, ConnectionsProcessor, ConsumerManageProcessor
+from rmqd.broker.processors.lite_processor import LockProcessor
+from rmqd.broker.processors.pull_processor import PullMessageProcessor
+from rmqd.broker.processors.topic_processor import QueueEndsProcessor
 from rmqd.broker.store.message_store import Arrival, MessageStore
+from rmqd.broker.store.queue_store import ConsumeQueue, GetMessageStatus, GetResult, MessageFilter
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.messages.sys_flag import PullSysFlag
+from rmqd.wire.messages.properties import PullSysFlag
 from tests.simulation.cluster import BROKER_PORT, FLUSH_SECONDS, ClusterDivision
 from tests.simulation.disk import Disk
 from tests.simulation.judging.trouble import Trouble
@@ -39,7 +35,7 @@ from tests.simulation.name_servers import REGISTER_SECONDS, NameServer, Registra
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Collection, Sequence
 
-    from rmqd.broker.store.record_log import RecordRow
+    from rmqd.broker.store.journal import RecordRow
     from tests.simulation.cluster import Broker
     from tests.simulation.history import History
 

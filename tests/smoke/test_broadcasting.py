@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rmqd.consumer.offsets.offsets_file import OffsetsFile
+from rmqd.consumer.offsets.local_file_store import OffsetsFile
 from tests.conformance import behaviour
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
 from tests.rocketmq import ClusterError, RealCluster, ledger, offsets

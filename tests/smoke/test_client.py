@@ -6,14 +6,16 @@ import asyncio
 
 import pytest
 
-from rmqd.broker_errors import BrokerFailureError, SubscriptionParseError
-from rmqd.client.api import admin, lock, offset
-from rmqd.client.api import group as group_api
-from rmqd.client.api.send import send_message_back
+from rmqd.client.api import admin_requests as admin
+from rmqd.client.api import group_requests as group_api
+from rmqd.client.api import group_requests as lock
+from rmqd.client.api import offset_requests as offset
+from rmqd.client.api.send_requests import send_message_back
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
-from rmqd.wire.filter import sql_subscription
+from rmqd.errors.broker_errors import BrokerFailureError, SubscriptionParseError
+from rmqd.wire.bodies.heartbeat_data import sql_subscription
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.message_id import parse_offset_message_id

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.spark.cluster import close_clusters
-from rmqd.spark.handlers.handler_process import stop_handlers
-from rmqd.spark.sink.sending import close_senders
-from rmqd.spark.source.pull_connection import close_kept_connections
+from rmqd.spark.handlers.handler_tasks import stop_handlers
+from rmqd.spark.session.spark_cluster import close_clusters
+from rmqd.spark.sink.sink_writer import close_senders
+from rmqd.spark.source.range_fetch import close_kept_connections
 from rmqd.testing.rocketmq import RocketMQ
 from tests.spark.embedded_broker import EmbeddedBroker
 

@@ -9,16 +9,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from rmqd.broker.embedded import VIP_DISTANCE, EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
-from rmqd.client.api.group import send_heartbeat, unregister_client
+from rmqd.broker.embedded_rocketmq import VIP_DISTANCE, EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.client.api.group_requests import send_heartbeat, unregister_client
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
-from rmqd.client.sending.outgoing_message import OutgoingMessage
-from rmqd.client.sending.queue_selector import by_id
-from rmqd.testing.background import BackgroundLoop
-from rmqd.testing.clock import JumpingClock
-from rmqd.wire.bodies.heartbeat import ConsumerData, HeartbeatData
-from rmqd.wire.bodies.settings import TopicConfig
+from rmqd.client.sending.outgoing_message import OutgoingMessage, by_id
+from rmqd.testing.rocketmq import BackgroundLoop
+from rmqd.testing.test_group import JumpingClock
+from rmqd.wire.bodies.config_bodies import TopicConfig
+from rmqd.wire.bodies.heartbeat_data import ConsumerData, HeartbeatData
 from rmqd.wire.message_queue import MessageQueue
 
 T = TypeVar("T")

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rmqd.spark.engine.claim_store_watch import ClaimStoreWatch
-from rmqd.spark.engine.figures import Figures
-from rmqd.spark.engine.generations import Generation
-from rmqd.spark.engine.listener import BatchProgress
-from rmqd.spark.engine.presence import Held
-from rmqd.spark.handlers.outcome import OnBatch, RangeOutcome
-from rmqd.spark.source.offsets import ByQueue
+from rmqd.spark.engine.checkpoint_generations import Generation
+from rmqd.spark.engine.driver_membership import Held
+from rmqd.spark.engine.spark_figures import BatchProgress, Figures
+from rmqd.spark.engine.spark_parts import ClaimStoreWatch
+from rmqd.spark.handlers.range_outcome import OnBatch, RangeOutcome
+from rmqd.spark.source.source_offsets import ByQueue
 
 STEP_SECONDS = 0.02
 

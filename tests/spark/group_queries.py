@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rmqd.config.model.root import RootConfig
-from rmqd.spark.engine.generations import Generation
-from rmqd.spark.group_order import GroupOrder
+from rmqd.config.model.root_model import RootConfig
+from rmqd.spark.engine.checkpoint_generations import Generation
+from rmqd.spark.session.group_spec import GroupOrder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rmqd.config.model.root import RootConfig
-from rmqd.spark.group_order import GroupOrder
-from rmqd.spark.handlers.handler_process import handler_process
-from rmqd.spark.handlers.handler_source import HandlerPlan, HandlerStreamReader
-from rmqd.spark.handlers.outcome import RangeOutcome
-from rmqd.spark.queue_range import QueueRange
+from rmqd.config.model.root_model import RootConfig
+from rmqd.spark.handlers.handler_query import HandlerPlan, HandlerStreamReader
+from rmqd.spark.handlers.handler_tasks import handler_process
+from rmqd.spark.handlers.range_outcome import RangeOutcome
+from rmqd.spark.session.group_spec import GroupOrder, QueueRange
 from rmqd.wire.message_queue import MessageQueue
 
 _numbers = itertools.count()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from rmqd.errors import RmqdError
-from rmqd.spark.hadoop_folder import FileFacts
+from rmqd.spark.session.hadoop_folder import FileFacts
 from tests.spark.micro_batches import Checkpoint
 
 # as PySpark 4.3 writes them, the configuration cut short

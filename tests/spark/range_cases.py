@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from rmqd.broker_errors import BrokerError, NoPermissionError
 from rmqd.codes import ResponseCode
 from rmqd.errors import DataLossError, ProtocolError, RemotingError
-from rmqd.spark.access import Access
-from rmqd.spark.queue_range import Filter, PullSettings, QueueRange, Replica
-from rmqd.wire.headers.pull import PullMessageResponseHeader
+from rmqd.errors.broker_errors import BrokerError, NoPermissionError
+from rmqd.spark.session.group_spec import Filter, PullSettings, QueueRange, Replica
+from rmqd.spark.session.spark_access import Access
+from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 from rmqd.wire.messages.properties import TAGS
 from tests.client.peer import Reply

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from rmqd.errors import ConfigError, RmqdError
-from rmqd.spark.access import read_access
-from rmqd.spark.sink.sink_options import parse_sink_options
-from rmqd.spark.source.options import parse_options
+from rmqd.spark.session.spark_access import read_access
+from rmqd.spark.sink.sink_rows import parse_sink_options
+from rmqd.spark.source.source_options import parse_options
 from tests.spark.needed import need
 
 need("pyspark", "pyarrow")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqd.spark.source.admission import share, share_bytes
+from rmqd.spark.source.source_progress import share, share_bytes
 from rmqd.wire.message_queue import MessageQueue
 
 QUEUES = [MessageQueue("T", "broker-a", number) for number in range(6)]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rmqd.errors import DataLossError, FilterRefusedError, ProtocolError, RmqdError, RouteNotFoundError
-from rmqd.wire.messages.sys_flag import COMPRESSED
+from rmqd.wire.messages.properties import COMPRESSED
 from tests.spark.embedded_broker import BROKER, EmbeddedBroker
 from tests.spark.needed import need
 
@@ -20,8 +20,8 @@ need("pyspark", "pyarrow")
 
 from pyspark.sql.types import StructType  # noqa: E402
 
-from rmqd.spark.format import RocketMQSource  # noqa: E402
-from rmqd.spark.source.columns import COLUMNS  # noqa: E402
+from rmqd.spark.source.source_columns import COLUMNS  # noqa: E402
+from rmqd.spark.source.source_format import RocketMQSource  # noqa: E402
 
 
 def read(broker: EmbeddedBroker, topic: str = "orders", **options: str) -> list[dict[str, Any]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from rmqd.client.sending.outgoing_message import OutgoingMessage
-from rmqd.spark.sink.bundles import MOST_BYTES, MOST_ROWS, bundles
-from rmqd.spark.sink.outgoing import OutgoingRow
+from rmqd.spark.sink.sink_rows import OutgoingRow
+from rmqd.spark.sink.sink_writer import MOST_BYTES, MOST_ROWS, bundles
 
 
 def row(body: str, topic: str = "orders", queue_id: int | None = None, **more: Any) -> OutgoingRow:

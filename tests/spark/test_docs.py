@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rmqd.spark.sink import sink_options
-from rmqd.spark.source.columns import COLUMNS, VALUE_COLUMNS
-from rmqd.spark.source.options import NAMES
+from rmqd.spark.sink import sink_rows as sink_options
+from rmqd.spark.source.source_columns import COLUMNS, VALUE_COLUMNS
+from rmqd.spark.source.source_options import NAMES
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "spark.md").read_text()

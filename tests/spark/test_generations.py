@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from rmqd.config.model.root import RootConfig
+from rmqd.config.model.root_model import RootConfig
 from rmqd.errors import RmqdError
-from rmqd.spark.engine import generations as module
-from rmqd.spark.engine.generations import Generation, Generations
-from rmqd.spark.group_order import GroupOrder
-from rmqd.spark.source.offsets import nested
+from rmqd.spark.engine import checkpoint_generations as module
+from rmqd.spark.engine.checkpoint_generations import Generation, Generations
+from rmqd.spark.session.group_spec import GroupOrder
+from rmqd.spark.source.source_offsets import nested
 from tests.spark.embedded_broker import EmbeddedBroker, queue
 from tests.spark.needed import need
 

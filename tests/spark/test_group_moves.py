@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rmqd.clock import SystemClock
-from rmqd.config.model.root import RootConfig
-from rmqd.spark.group_order import GroupOrder
+from rmqd.config.model.root_model import RootConfig
+from rmqd.runtime.clock import SystemClock
+from rmqd.spark.session.group_spec import GroupOrder
 from tests.rocketmq import ledger
 from tests.rocketmq.ledger import FINISH
 from tests.spark.embedded_broker import EmbeddedBroker
@@ -24,14 +24,14 @@ from tests.waiting import eventually
 need("pyspark", "pyarrow")
 
 from rmqd.spark.engine.group_run import GroupRun  # noqa: E402
-from rmqd.spark.engine.listener import BatchProgress, ProgressListener  # noqa: E402
+from rmqd.spark.engine.spark_figures import BatchProgress, ProgressListener  # noqa: E402
 from rmqd.spark.engine.spark_parts import SparkParts  # noqa: E402
-from rmqd.spark.handlers.outcome import OnBatch  # noqa: E402
+from rmqd.spark.handlers.range_outcome import OnBatch  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from rmqd.spark.engine.generations import Generation
+    from rmqd.spark.engine.checkpoint_generations import Generation
 
 GROUP, TOPIC = "mover", "orders"
 SECONDS = 120

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from rmqd.client.options import ClientOptions
-from rmqd.config.model.group import GroupConfig
-from rmqd.config.model.root import RootConfig
+from rmqd.client.client_options import ClientOptions
+from rmqd.config.model.group_model import GroupConfig
+from rmqd.config.model.root_model import RootConfig
 from rmqd.errors import ConfigError
-from rmqd.spark.access import Access
-from rmqd.spark.handlers.group_options import with_spark_options
-from rmqd.spark.source.options import NAMES, SourceOptions
+from rmqd.spark.handlers.group_source import with_spark_options
+from rmqd.spark.session.spark_access import Access
+from rmqd.spark.source.source_options import NAMES, SourceOptions
 
 PIPELINE: dict[str, Any] = {
     "pipeline": {"plugin": "archive"},

@@ -10,9 +10,9 @@ from typing import cast
 
 import pytest
 
-from rmqd.clock import SystemClock
-from rmqd.config.model.root import RootConfig
+from rmqd.config.model.root_model import RootConfig
 from rmqd.errors import GroupHeldElsewhereError, RmqdError
+from rmqd.runtime.clock import SystemClock
 from tests.clock import next_millisecond
 from tests.spark.needed import need
 from tests.waiting import eventually
@@ -21,11 +21,11 @@ need("pyspark")
 
 from rmqd.spark.engine import group_run  # noqa: E402
 from rmqd.spark.engine.group_run import GroupRun  # noqa: E402
-from rmqd.spark.engine.listener import BatchProgress  # noqa: E402
 from rmqd.spark.engine.running_query import QueryFailedError  # noqa: E402
+from rmqd.spark.engine.spark_figures import BatchProgress  # noqa: E402
 from rmqd.spark.engine.spark_parts import SparkParts  # noqa: E402
-from rmqd.spark.group_order import GroupOrder  # noqa: E402
-from rmqd.spark.handlers.outcome import RangeOutcome  # noqa: E402
+from rmqd.spark.handlers.range_outcome import RangeOutcome  # noqa: E402
+from rmqd.spark.session.group_spec import GroupOrder  # noqa: E402
 from tests.spark.embedded_broker import queue  # noqa: E402
 from tests.spark.fake_spark import FakeParts, FakeQuery  # noqa: E402
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from rmqd import Batch, DeadLetter, Message, Retry
-from rmqd.wire.messages.sys_flag import COMPRESSED
+from rmqd.wire.messages.properties import COMPRESSED
 from tests.spark.embedded_broker import EmbeddedBroker, queue
 from tests.spark.needed import need
 
@@ -18,7 +18,7 @@ need("pyspark", "pyarrow")
 from pyspark import cloudpickle  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
-from rmqd.spark.handlers.handler_source import bound_to  # noqa: E402
+from rmqd.spark.handlers.handler_query import bound_to  # noqa: E402
 from tests.spark.handler_batches import Checkpoint, GroupQuery, order_of  # noqa: E402
 from tests.waiting import WAIT_SECONDS  # noqa: E402
 
@@ -113,7 +113,7 @@ def test_an_orderly_range_is_whole_and_repeated_in_place(
 ) -> None:
     """However long it is; nothing passes what failed, until its attempts are used up."""
     broker.create_topic("orders", 1)
-    monkeypatch.setattr("rmqd.spark.handlers.handler_source.LEAST_PIECE", 20)
+    monkeypatch.setattr("rmqd.spark.handlers.handler_query.LEAST_PIECE", 20)
     broker.send("orders", "a", "fails", *["b"] * 100)
     order = order_of(
         broker.nameserver, decline, consume_mode="orderly", max_reconsume_times=2, suspend_current_queue_time="10ms",

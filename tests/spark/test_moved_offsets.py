@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmqd.spark.engine.moved_offsets import moves
+from rmqd.spark.engine.checkpoint_generations import moves
 from rmqd.wire.message_queue import MessageQueue
 
 

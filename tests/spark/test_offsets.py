@@ -10,7 +10,7 @@ import pytest
 
 import rmqd.spark
 from rmqd.errors import RmqdError
-from rmqd.spark.source.offsets import Offsets
+from rmqd.spark.source.source_offsets import Offsets
 from rmqd.wire.message_queue import MessageQueue
 
 

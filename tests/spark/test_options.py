@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from rmqd.errors import ConfigError
-from rmqd.spark.queue_range import Filter
-from rmqd.spark.source.bounds import Bound
-from rmqd.spark.source.columns import PERMISSIVE_COLUMNS
-from rmqd.spark.source.options import parse_options
+from rmqd.spark.session.group_spec import Filter
+from rmqd.spark.source.source_columns import PERMISSIVE_COLUMNS
+from rmqd.spark.source.source_offsets import Bound
+from rmqd.spark.source.source_options import parse_options
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import TOOLS_GROUP
 

@@ -12,7 +12,7 @@ from tests.waiting import wait_until
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.handlers.outcome import RangeOutcome  # noqa: E402
+from rmqd.spark.handlers.range_outcome import RangeOutcome  # noqa: E402
 from tests.spark.group_queries import (  # noqa: E402
     GROUP,
     SECONDS,
@@ -23,7 +23,7 @@ from tests.spark.group_queries import (  # noqa: E402
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from rmqd.spark.group_order import GroupOrder
+    from rmqd.spark.session.group_spec import GroupOrder
 
 
 class Counts:
@@ -111,14 +111,14 @@ def test_a_day_begins_where_it_is_said(spark: SparkSession) -> None:
     """Whatever the session's time zone."""
     cases: list[tuple[str, str]] = [("+00:00", "1970-01-01"), ("-00:01", "1969-12-31"), ("+14:00", "1970-01-01")]
     for offset, day in cases:
-        from rmqd_handlers.archive import Options, archive
+        from rmqd_handlers.pipelines import ArchiveOptions, archive
 
         spark.conf.set("spark.sql.session.timeZone", "Pacific/Auckland")
         try:
             rows = spark.range(1).selectExpr(
                 "timestamp_seconds(id) AS store_timestamp", "'orders' AS topic", "1 AS queue_offset"
             )
-            made = archive(rows, spark, Options.model_validate({"utc_offset": offset}))
+            made = archive(rows, spark, ArchiveOptions.model_validate({"utc_offset": offset}))
             assert [str(row.date) for row in made.collect()] == [day]
         finally:
             spark.conf.set("spark.sql.session.timeZone", "UTC")

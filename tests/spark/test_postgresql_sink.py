@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog.testing
 
-from rmqd.config.model.spark import SinkConfig
+from rmqd.config.model.spark_model import SinkConfig
 from rmqd.errors import ConfigError, RmqdError
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
@@ -22,7 +22,7 @@ need("pyspark", "pyarrow", "psycopg")
 import pyarrow as pa  # type: ignore[import-untyped]  # noqa: E402
 from pyspark.sql.types import ArrayType, DataType, DecimalType, LongType, StructType, TimestampType  # noqa: E402
 
-from rmqd.spark.pipelines.micro_batch import MicroBatch  # noqa: E402
+from rmqd.spark.pipelines.pipeline_counts import MicroBatch  # noqa: E402
 from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink  # noqa: E402
 from tests.servers.postgresql import PostgresqlServer  # noqa: E402
 from tests.spark.group_queries import SECONDS, order_of, start  # noqa: E402

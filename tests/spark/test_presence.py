@@ -9,17 +9,16 @@ from collections.abc import AsyncIterator, Mapping
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.client.api.group import consumer_running_info, get_consumer_list
-from rmqd.client.client_id import is_spark
+from rmqd.client.api.group_requests import consumer_running_info, get_consumer_list
+from rmqd.client.client_options import ClientOptions, is_spark
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
-from rmqd.config.model.root import RootConfig
-from rmqd.consumer.rebalance import rivals
+from rmqd.config.model.root_model import RootConfig
+from rmqd.consumer.rebalance import ownership as rivals
 from rmqd.errors import GroupHeldElsewhereError
-from rmqd.spark.engine import presence as module
-from rmqd.spark.engine.presence import Presence
-from rmqd.spark.group_order import GroupOrder
-from rmqd.wire.bodies.running_info import ProcessQueueInfo
+from rmqd.spark.engine import driver_membership as module
+from rmqd.spark.engine.driver_membership import Presence
+from rmqd.spark.session.group_spec import GroupOrder
+from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
 from tests.clock import next_millisecond
 from tests.consumer.members import Member, member
 from tests.seen import Seen

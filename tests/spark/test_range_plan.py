@@ -7,16 +7,15 @@ import itertools
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.client.options import ClientOptions
+from rmqd.client.client_options import ClientOptions
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError, RemotingConnectError, RmqdError
-from rmqd.spark.access import Access
-from rmqd.spark.queue_range import Filter, PullSettings, QueueRange, Replica
+from rmqd.spark.session.group_spec import Filter, PullSettings, QueueRange, Replica
+from rmqd.spark.session.spark_access import Access
 from rmqd.spark.source.framed_reply import FramedReply
 from rmqd.spark.source.range_plan import Dealt, RangePlan, ResetByOperator
-from rmqd.wire.command import RemotingCommand, decode_command
-from rmqd.wire.frame import FrameDecoder
-from rmqd.wire.headers.pull import PullMessageResponseHeader
+from rmqd.wire.command import FrameDecoder, RemotingCommand, decode_command
+from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from tests.client.peer import Reply
 from tests.spark.range_cases import AWAY, RUNS, Case, Scripted, queue_range, wanted
 

@@ -14,20 +14,20 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.compression import compress
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import BatchMember, StoredMessage, encode_message
-from rmqd.wire.messages.sys_flag import CompressionType, compressed_flag
+from rmqd.wire.messages.properties import CompressionType, compressed_flag
 from tests.spark.needed import need
 from tests.wire.batch_records import batch_of
 from tests.wire.messages.test_message import PLAIN, QUEUE, STORED
 
 need("pyarrow")
 
-from rmqd.spark.source.arrow import BatchBuilder  # noqa: E402
-from rmqd.spark.source.columns import COLUMNS, Decoding  # noqa: E402
+from rmqd.spark.source.arrow_columns import BatchBuilder  # noqa: E402
 from rmqd.spark.source.framed_reply import FramedReply  # noqa: E402
-from rmqd.spark.source.records import Origin, Records  # noqa: E402
+from rmqd.spark.source.source_columns import COLUMNS, Decoding  # noqa: E402
+from rmqd.spark.source.source_records import QueueOrigin, Records  # noqa: E402
 
 LAST = 2**63 - 1
-ALL = (0, LAST, Origin(QUEUE))
+ALL = (0, LAST, QueueOrigin(QUEUE))
 HOSTS = ["127.0.0.1:1", "[0000:0000:0000:0000:0000:0000:0000:0001]:1"]
 BEYOND_ARROW = 2**63 // 1000  # milliseconds whose microseconds do not fit
 STORABLE = PLAIN.filter(
@@ -55,7 +55,7 @@ def table(data: bytes, *columns: str) -> dict[str, list[Any]]:
 def offsets(data: bytes, low: int = 0, high: int = LAST, *tags: str) -> list[int]:
     """The offsets of those records that are wanted."""
     records = Records()
-    records.add(FramedReply(data, 0), low, high, Origin(QUEUE, frozenset(tags)))
+    records.add(FramedReply(data, 0), low, high, QueueOrigin(QUEUE, frozenset(tags)))
     found: list[int] = records.finish().fixed("queue_offset").tolist()
     return found
 
@@ -128,7 +128,7 @@ def test_a_batch_that_cannot_be_taken_apart_is_told() -> None:
         for low in [0, 1]:
             bad = replace(batch_of(BATCH, 0, STORED), body=b"no batch")
             records = Records()
-            records.add(FramedReply(encode_message(bad), 0), low, 10, Origin(QUEUE, tags))
+            records.add(FramedReply(encode_message(bad), 0), low, 10, QueueOrigin(QUEUE, tags))
             with pytest.raises(ProtocolError, match="message 1 of a batch"):
                 records.finish()
             assert "of a batch" in records.finish(permissive=True).errors[0]
@@ -160,7 +160,7 @@ def test_a_batch_may_have_messages_of_several_queues() -> None:
             encode_message(replace(STORED, topic=queue.topic, queue_offset=offset, properties=properties))
             for offset in range(2)
         ]
-        builder.records.add(FramedReply(b"".join(data), 0), 1, 9, Origin(queue, tags))
+        builder.records.add(FramedReply(b"".join(data), 0), 1, 9, QueueOrigin(queue, tags))
     assert list(map(list, zip(*builder.finish().to_pydict().values(), strict=True))) == [
         ["orders", "orders", "a", 7, 1, "x"],
         ["orders", "%RETRY%group", "b", 0, 1, "y"],

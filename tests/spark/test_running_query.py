@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from rmqd.spark.engine.running_query import MOST_CHARACTERS, query_error
-from rmqd.spark.pipelines.micro_batch import BatchFailedError, MicroBatch
-from rmqd.spark.source.offsets import Offsets
+from rmqd.spark.pipelines.pipeline_counts import BatchFailedError, MicroBatch
+from rmqd.spark.source.source_offsets import Offsets
 from rmqd.wire.message_queue import MessageQueue
 
 PAGES = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {said}

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire.bodies.route import TopicRouteData
+from rmqd.wire.bodies.route_data import TopicRouteData
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply, route_of, routes
 from tests.consumer.scripted_broker import ScriptedBroker

@@ -14,8 +14,8 @@ import pytest
 
 from rmqd.codes import RequestCode
 from rmqd.errors import ConfigError, InvalidMessageError
-from rmqd.spark.access import NAMES as ACCESS
-from rmqd.spark.sink.sink_options import NAMES, SINK_COLUMNS, parse_sink_options
+from rmqd.spark.session.spark_access import NAMES as ACCESS
+from rmqd.spark.sink.sink_rows import NAMES, SINK_COLUMNS, parse_sink_options
 from rmqd.testing.rocketmq import RocketMQ
 from tests.client.peer import Peer, Reply, route_of, stored
 from tests.spark.needed import need
@@ -25,9 +25,12 @@ need("pyspark", "pyarrow")
 import pyarrow as pa  # type: ignore[import-untyped]  # noqa: E402
 from pyspark.sql.pandas.types import from_arrow_schema  # noqa: E402
 
-from rmqd.spark.format import RocketMQSource  # noqa: E402
-from rmqd.spark.sink.sending import close_senders  # noqa: E402
-from rmqd.spark.sink.writer import RocketMQWriter, Stored  # noqa: E402
+from rmqd.spark.sink.sink_writer import (  # noqa: E402
+    RocketMQWriter,
+    Stored,
+    close_senders,
+)
+from rmqd.spark.source.source_format import RocketMQSource  # noqa: E402
 
 TIME = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 TYPES = {

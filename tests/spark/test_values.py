@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from rmqd.errors import ConfigError
+from rmqd.spark.values.column_kinds import parse_kind
 from rmqd.spark.values.fitting import fit_of
-from rmqd.spark.values.kinds import parse_kind
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
 
@@ -21,9 +21,11 @@ need("pyspark", "pyarrow", "fastavro", "google.protobuf")
 
 import pyarrow as pa  # type: ignore[import-untyped]  # noqa: E402
 
-from rmqd.spark.format import RocketMQSource  # noqa: E402
-from rmqd.spark.values.value_columns import ValueColumns  # noqa: E402
-from rmqd.spark.values.value_format import ValueFormat  # noqa: E402
+from rmqd.spark.source.source_format import RocketMQSource  # noqa: E402
+from rmqd.spark.values.value_format import (  # noqa: E402
+    ValueColumns,
+    ValueFormat,
+)
 from tests.spark.test_batch_reader import read  # noqa: E402
 
 ORDER = "id bigint, lines array<struct<sku:string,price:double>>, paid boolean"

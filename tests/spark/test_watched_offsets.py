@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.spark.handlers.watched_offsets import WatchedOffsets
-from rmqd.spark.source.options import parse_options
+from rmqd.spark.handlers.group_source import WatchedOffsets
+from rmqd.spark.source.source_options import parse_options
 from tests.spark.embedded_broker import EmbeddedBroker, queue
 from tests.spark.stream_options import grouped
 

@@ -14,7 +14,7 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.source.columns import COLUMNS  # noqa: E402
+from rmqd.spark.source.source_columns import COLUMNS  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from rmqd.testing.clock import JumpingClock
+from rmqd.testing.test_group import JumpingClock
 
 
 def test_only_the_wall_jumps() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from rmqd import Batch, MessageQueue
 from rmqd.errors import InvalidMessageError
-from rmqd.handler_api import Outcome
+from rmqd.handler_api.batch import Outcome
 from rmqd.testing import make_batch, make_message
 
 

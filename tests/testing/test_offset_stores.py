@@ -11,9 +11,9 @@ import pytest
 
 from rmqd import Batch, Depends, Retry, handler
 from rmqd.errors import ConfigError
+from rmqd.handler_api.typed.typed_form import HandlerFormError
 from rmqd.offset_stores import OffsetStoreError, StoredProgress, StoredQueue, offset_connection
 from rmqd.testing import OffsetStoreSuite, RocketMQ, RunResult
-from rmqd.typed.form import HandlerFormError
 
 Run = Callable[..., RunResult]
 Effects = Annotated[list[str], Depends(offset_connection)]

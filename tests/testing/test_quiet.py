@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from rmqd.broker.embedded import EmbeddedOptions, embedded_rocketmq
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, embedded_rocketmq
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
-from rmqd.loaded_handler import LoadedHandler
-from rmqd.testing.clock import JumpingClock
-from rmqd.testing.run import LOOK_SECONDS, HandlerRun
+from rmqd.handler_api.batch import LoadedHandler
+from rmqd.testing.handler_run import LOOK_SECONDS, HandlerRun
+from rmqd.testing.test_group import JumpingClock
 from tests.consumer.groups import group_options
 from tests.waiting import eventually
 

@@ -14,7 +14,7 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.slots import HandlerHungError
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.testing import RocketMQ, RunResult
-from rmqd.testing.run import is_at_rest
+from rmqd.testing.handler_run import is_at_rest
 from tests.consumer.blocks import block_of
 
 Run = Callable[..., RunResult]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rmqd.wire.messages.compression import compress
 from rmqd.wire.messages.encode import BatchMember, StoredMessage, encode_batch
-from rmqd.wire.messages.sys_flag import INNER_BATCH, NEED_UNWRAP, CompressionType, compressed_flag
+from rmqd.wire.messages.properties import INNER_BATCH, NEED_UNWRAP, CompressionType, compressed_flag
 
 
 def batch_of(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmqd.wire.command import RemotingCommand, decode_command
-from rmqd.wire.frame import FrameDecoder
+from rmqd.wire.command import FrameDecoder, RemotingCommand, decode_command
 
 FOLDER = Path(__file__).parent / "golden"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.hex"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rmqd.wire.acl import Credentials
 from rmqd.wire.command import RemotingCommand, decode_command
-from rmqd.wire.headers.pull import PullRequestTemplate
+from rmqd.wire.headers.pull_headers import PullRequestTemplate
 
 LENT = Credentials("ak", "sk12345678", "token%d")
 LONG = st.integers(0, 2**63 - 1)

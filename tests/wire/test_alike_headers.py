@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqd.errors import ProtocolError
-from rmqd.wire.alike_headers import AlikeHeaders
 from rmqd.wire.command import RemotingCommand, decode_command, encode_command
-from rmqd.wire.headers.pull import PullMessageResponseHeader
+from rmqd.wire.headers.pull_headers import AlikeHeaders, PullMessageResponseHeader
 from tests.wire.golden_frames import NAMES, frame
 from tests.wire.test_command import payload, same
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmqd.errors import InvalidNameError
-from rmqd.wire.filter import java_hash, meant_filter, sql_subscription, tag_subscription
+from rmqd.wire.bodies.heartbeat_data import java_hash, meant_filter, sql_subscription, tag_subscription
 
 HASHES = [("", 0), ("TagA", 2598919), ("TagB", 2598920), ("hello world", 1794106052), ("中文", 646394)]
 

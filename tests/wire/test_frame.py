@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqd.errors import ProtocolError
-from rmqd.wire.frame import MAX_FRAME_SIZE_BYTES, FrameDecoder
+from rmqd.wire.command import MAX_FRAME_SIZE_BYTES, FrameDecoder
 
 
 def framed(payload: bytes) -> bytes:

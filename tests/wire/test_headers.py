@@ -11,33 +11,34 @@ from hypothesis import strategies as st
 from rmqd.codes import RequestCode
 from rmqd.errors import ProtocolError
 from rmqd.wire.command import decode_command, encode_request
-from rmqd.wire.headers.admin import CreateTopicRequestHeader, QueryMessageResponseHeader
-from rmqd.wire.headers.base import Header, RequestHeader
-from rmqd.wire.headers.group import (
+from rmqd.wire.headers.group_headers import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
     GetConsumerStatusRequestHeader,
     NotifyConsumerIdsChangedRequestHeader,
-    UnregisterClientRequestHeader,
-)
-from rmqd.wire.headers.name_server import GetRouteInfoRequestHeader
-from rmqd.wire.headers.offset import (
     OffsetResponseHeader,
     QueryConsumerOffsetRequestHeader,
     ResetOffsetRequestHeader,
     SearchOffsetRequestHeader,
+    UnregisterClientRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader, PullRequestTemplate
-from rmqd.wire.headers.send import (
+from rmqd.wire.headers.pull_headers import PullMessageRequestHeader, PullMessageResponseHeader, PullRequestTemplate
+from rmqd.wire.headers.request_header import Header, RequestHeader
+from rmqd.wire.headers.send_headers import (
     ConsumerSendMsgBackRequestHeader,
     ReceivedSendHeader,
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
-from rmqd.wire.messages.sys_flag import CompressionType as Kind
-from rmqd.wire.messages.sys_flag import PullSysFlag, compressed_flag
+from rmqd.wire.headers.topic_headers import (
+    CreateTopicRequestHeader,
+    GetRouteInfoRequestHeader,
+    QueryMessageResponseHeader,
+)
+from rmqd.wire.messages.properties import CompressionType as Kind
+from rmqd.wire.messages.properties import PullSysFlag, compressed_flag
 from tests.wire.golden_frames import command
 
 LONG = st.integers(-(2**63), 2**63 - 1)

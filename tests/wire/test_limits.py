@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rmqd.errors import ProtocolError
-from rmqd.wire.bodies.route import BrokerData, QueueData, TopicRouteData
+from rmqd.wire.bodies.route_data import BrokerData, QueueData, TopicRouteData
 from rmqd.wire.command import MOST_HEADER_FIELDS, RemotingCommand, decode_command, encode_command, encode_request
-from rmqd.wire.limits import MOST_BROKERS, MOST_QUEUES, MOST_ROUTE_BYTES, check_reset_size
+from rmqd.wire.fields import MOST_BROKERS, MOST_QUEUES, MOST_ROUTE_BYTES, check_reset_size
 
 
 def route(brokers: int, queues_each: int) -> TopicRouteData:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rmqd.errors import InvalidNameError, ProtocolError
-from rmqd.wire.bodies.lite import LiteSubscription, LiteSubscriptionAction, LiteSubscriptionCtlRequestBody
-from rmqd.wire.lite import check_lite_topic, lite_offset, parent_of, parse_tries, queue_of
+from rmqd.wire.bodies.pop_bodies import LiteSubscription, LiteSubscriptionAction, LiteSubscriptionCtlRequestBody
+from rmqd.wire.lite_topic import check_lite_topic, lite_offset, parent_of, parse_tries, queue_of
 from rmqd.wire.message_queue import MessageQueue
 
 QUEUE = queue_of("lt", "la", "broker-a")

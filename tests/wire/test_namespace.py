@@ -11,7 +11,7 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 from rmqd.wire.messages.properties import RETRY_TOPIC
-from rmqd.wire.namespace import without_namespace
+from rmqd.wire.topics import without_namespace
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rmqd.codes import RequestCode
 from rmqd.errors import ProtocolError
-from rmqd.wire.bodies.pop import (
+from rmqd.wire.bodies.pop_bodies import (
     BatchAck,
     BatchAckMessageRequestBody,
     MessageQueueAssignment,
@@ -17,8 +17,7 @@ from rmqd.wire.bodies.pop import (
     QueryAssignmentResponseBody,
 )
 from rmqd.wire.command import decode_command, encode_request
-from rmqd.wire.headers.base import Header, RequestHeader
-from rmqd.wire.headers.pop import (
+from rmqd.wire.headers.pop_headers import (
     AckMessageRequestHeader,
     ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,
@@ -26,9 +25,10 @@ from rmqd.wire.headers.pop import (
     PopMessageRequestHeader,
     PopMessageResponseHeader,
 )
+from rmqd.wire.headers.request_header import Header, RequestHeader
 from rmqd.wire.loose_json import loads
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.pop import (
+from rmqd.wire.receipt_handle import (
     OrderCounts,
     PopHandle,
     PoppedQueue,

@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from rmqd.errors import ProtocolError
-from rmqd.wire.recall import RecallHandle
+from rmqd.wire.lite_topic import RecallHandle
 
 TEXT = "djEgb3JkZXJzIGJyb2tlci1hIDE3NjM5MDAwMDAwMDAgQzAwMDAyMDIzRjMwNTNCOTZCNDM2OThCQjRGMjAwMDE="
 HANDLE = RecallHandle("orders", "broker-a", 1763900000000, "C00002023F3053B96B43698BB4F20001")

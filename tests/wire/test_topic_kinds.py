@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from rmqd.wire.bodies.settings import TopicConfig
-from rmqd.wire.topic_kinds import unknown_marks
+from rmqd.wire.bodies.config_bodies import TopicConfig, unknown_marks
 
 
 def told(attributes: dict[str, str], **fields: object) -> TopicConfig:

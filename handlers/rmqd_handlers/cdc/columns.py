@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
-from rmqd_handlers.decimals import MOST_DIGITS, exactly, of_unscaled
+from rmqd_handlers.message_values import MOST_DIGITS, exactly, of_unscaled
 
 Read = Callable[[Any], Any]
 
@@ -40,7 +40,7 @@ class BadValueError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ChangeColumn:
     """A column: its name and Spark's simple type name."""
 
     name: str
@@ -55,9 +55,9 @@ class Column:
         return f"`{self.name}` {kind}"
 
 
-def parse_columns(text: str) -> tuple[Column, ...]:
+def parse_columns(text: str) -> tuple[ChangeColumn, ...]:
     """Parse `id bigint, amount decimal(12,2)`. Raises ValueError with the invalid part."""
-    found: dict[str, Column] = {}
+    found: dict[str, ChangeColumn] = {}
     place = 0
     while text[place:].strip():
         match = _COLUMN.match(text, place)
@@ -72,7 +72,7 @@ def parse_columns(text: str) -> tuple[Column, ...]:
             raise ValueError(f"{name} has too many digits; expected at most {MOST_DIGITS}, including the scale")
         if name.lower() in (known.lower() for known in found):
             raise ValueError(f"duplicate column {name}")
-        found[name] = Column(name, kind, precision, scale) if kind == "decimal" else Column(name, kind)
+        found[name] = ChangeColumn(name, kind, precision, scale) if kind == "decimal" else ChangeColumn(name, kind)
         place = match.end()
     if not found:
         raise ValueError("no columns; expected columns such as id bigint, amount decimal(12,2)")
@@ -97,7 +97,7 @@ class Reader:
     are times.
     """
 
-    def __init__(self, columns: tuple[Column, ...], binary: Read, per_second: int = 0) -> None:
+    def __init__(self, columns: tuple[ChangeColumn, ...], binary: Read, per_second: int = 0) -> None:
         self._columns = {column.name: column for column in columns}
         self._binary = binary
         self._per_second = per_second
@@ -123,7 +123,7 @@ class Reader:
         except (ValueError, OverflowError, InvalidOperation, TypeError, RecursionError):
             raise BadValueError(f"{name}: {_no(value, column)}") from None
 
-    def _made(self, column: Column, value: Any, told: Told) -> Any:
+    def _made(self, column: ChangeColumn, value: Any, told: Told) -> Any:
         kind = column.kind
         if kind == "string":
             text = value if isinstance(value, str) else _json(value)
@@ -158,7 +158,7 @@ def base_64(text: Any) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
-def _no(value: Any, column: Column) -> str:
+def _no(value: Any, column: ChangeColumn) -> str:
     return f"{described(value)} is not a valid {column.sql.partition(' ')[2]}"
 
 
@@ -210,7 +210,7 @@ def _whole(value: Any, bits: int) -> int:
     return number
 
 
-def _decimal(column: Column, value: Any, told: Told) -> Decimal:
+def _decimal(column: ChangeColumn, value: Any, told: Told) -> Decimal:
     if told.scale is not None:
         number = of_unscaled(int.from_bytes(base_64(value), "big", signed=True), told.scale)
     else:

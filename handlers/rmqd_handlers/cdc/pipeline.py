@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from rmqd_handlers.select import PLACE
-
-from .canal import canal_changes
-from .changes import BadChangeError, Change, Maker
-from .columns import PER_SECOND, BadValueError, Column, Reader, base_64, latin_1, parse_columns
-from .debezium import debezium_changes
+from rmqd_handlers.cdc.change_formats import BadChangeError, Maker, RowChange, canal_changes, debezium_changes
+from rmqd_handlers.cdc.columns import PER_SECOND, BadValueError, ChangeColumn, Reader, base_64, latin_1, parse_columns
+from rmqd_handlers.pipelines import PLACE
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -99,7 +96,7 @@ def cdc(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame:
     """Return change data of Canal or Debezium as rows with `_deleted` and `_order`, for the sink postgresql with
     keys.
     """
-    decoder = Decoder(options)
+    decoder = ChangeDecoder(options)
     if options.bad_rows == "only":
         return frame.select(*READ).mapInArrow(BadRows(decoder), BAD_DDL)
     columns = ", ".join(column.sql for column in parse_columns(options.columns))
@@ -117,18 +114,18 @@ def _kind(options: Options) -> dict[str, Any]:
     return {ORDER_KIND: f"cdc, format: {options.format}, order: offset in {{topics}}"}
 
 
-class Decoder:
+class ChangeDecoder:
     """Decodes a message's changes. Picklable: executors have one for each task."""
 
     def __init__(self, options: Options) -> None:
-        self.columns: tuple[Column, ...] = parse_columns(options.columns)
+        self.columns: tuple[ChangeColumn, ...] = parse_columns(options.columns)
         self._tables: Sequence[str] = tuple(options.tables)
         self._order = options.order
-        self._changes: Callable[..., Iterator[Change]] = _CHANGES[options.format]
+        self._changes: Callable[..., Iterator[RowChange]] = _CHANGES[options.format]
         reader = Reader(self.columns, _BINARY[options.format], PER_SECOND.get(options.time_unit or "", 0))
         self._make = Maker(self.columns, options.keys, reader)
 
-    def changes(self, body: bytes | None, queue_offset: int) -> list[tuple[Change, list[int]]]:
+    def changes(self, body: bytes | None, queue_offset: int) -> list[tuple[RowChange, list[int]]]:
         """Return a message's changes, each with its position in the order. Raises BadChangeError, BadValueError."""
         found = list(self._changes(body or b"", self._tables, self._make))
         placed = [(change, self._place(change, queue_offset)) for change in found]
@@ -144,7 +141,7 @@ class Decoder:
             return str(error)[:_MOST_CHARACTERS]
         return ""
 
-    def _place(self, change: Change, queue_offset: int) -> list[int]:
+    def _place(self, change: RowChange, queue_offset: int) -> list[int]:
         if self._order == "offset":
             return [queue_offset, change.number]
         if self._order == "time":
@@ -158,7 +155,7 @@ class Decoder:
 class Rows:
     """A function for `mapInArrow` that returns the rows of changes."""
 
-    decoder: Decoder
+    decoder: ChangeDecoder
     must_fit: bool
     keeps_place: bool = False
     """Whether rows have `_place`, which a sink uses to name the message of a refused row."""
@@ -197,7 +194,7 @@ class Rows:
 class BadRows:
     """A function for `mapInArrow` that returns the bad messages with the reason."""
 
-    decoder: Decoder
+    decoder: ChangeDecoder
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decode a partition, and return the messages that cannot be decoded."""
@@ -230,7 +227,7 @@ def _place_type() -> Any:
     return pa.struct([("topic", pa.string()), ("queue_id", pa.int32()), ("queue_offset", pa.int64())])
 
 
-def _arrow_types(columns: Sequence[Column]) -> dict[str, Any]:
+def _arrow_types(columns: Sequence[ChangeColumn]) -> dict[str, Any]:
     import pyarrow as pa
 
     plain = {

@@ -1,28 +1,95 @@
-"""The handler `kafka`: a message is acknowledged when Kafka has confirmed its record."""
+"""The client's settings: configurable ones, and fixed ones on which the handler relies.
+
+The handler `kafka`: a message is acknowledged when Kafka has confirmed its record.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 from rmqd import Batch, Message
-from rmqd_handlers.away import RETRY_FOR, mark_waiting
-from rmqd_handlers.extras import need
+from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid, acknowledge_written, mark_waiting, refuse
+from rmqd_handlers.kafka.kafka_producer import (
+    KafkaRecord,
+    Mapped,
+    RecordFailure,
+    Topic,
+    Written,
+    again_for,
+    is_missing,
+    is_refused,
+    is_unknown,
+)
 from rmqd_handlers.message_values import InvalidBodyError, MessageValue
-from rmqd_handlers.refused import ON_INVALID, OnInvalid, acknowledge_written, refuse
-from rmqd_handlers.units import DurationSeconds
-
-from .answers import Failure, Written, again_for, is_missing, is_refused, is_unknown
-from .records import Mapped, Record, Topic
-from .settings import ClientSettings, client_settings
+from rmqd_handlers.option_kinds import DurationSeconds, need
 
 if TYPE_CHECKING:
-    from .producer import KafkaProducer
+    from rmqd_handlers.kafka.kafka_producer import KafkaProducer
+
+
+OURS: Final = {
+    "bootstrap.servers": "bootstrap_servers",
+    "metadata.broker.list": "bootstrap_servers",
+    "delivery.timeout.ms": "retry_for",
+    "message.timeout.ms": "retry_for",
+    "enable.idempotence": None,
+    "acks": None,
+    "request.required.acks": None,
+    "message.send.max.retries": None,
+    "retries": None,
+    "transactional.id": None,
+}
+"""Settings that `client` cannot contain, with the option to use instead."""
+
+DEFAULTS: Final[Mapping[str, Any]] = {
+    "client.id": "rmqd",
+    # as in Kafka's Java clients: all clients assign a key to the same partition
+    "partitioner": "murmur2_random",
+    "reconnect.backoff.ms": 100,
+    "reconnect.backoff.max.ms": 2000,
+    # the handler reports failed connections once per batch; the client would log every attempt
+    "log_level": 2,
+}
+
+
+def client_settings(servers: str, retry_for_seconds: float, given: Mapping[str, SecretStr]) -> dict[str, Any]:
+    """Return the client's settings: idempotent, and confirmed by all in-sync replicas."""
+    return {
+        **DEFAULTS,
+        **{name: value.get_secret_value() for name, value in given.items()},
+        "bootstrap.servers": servers,
+        "enable.idempotence": True,
+        "acks": "all",
+        "delivery.timeout.ms": round(retry_for_seconds * 1000),
+    }
+
+
+def _as_setting(value: object) -> object:
+    """Return a number or flag from YAML in the client's notation."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _not_ours(settings: dict[str, SecretStr]) -> dict[str, SecretStr]:
+    for name in settings:
+        if name in OURS:
+            instead = f"use the option {OURS[name]}" if OURS[name] else "the handler relies on it"
+            raise ValueError(f"{name} cannot be set here: {instead}")
+    return settings
+
+
+ClientSettings = Annotated[
+    dict[str, Annotated[SecretStr, BeforeValidator(_as_setting, json_schema_input_type=str | int | float | bool)]],
+    AfterValidator(_not_ours),
+]
+
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +150,7 @@ class Kafka:
 
     async def start(self) -> None:
         """Query the brokers now: a wrong setting, or an unavailable Kafka, fails the start instead of each message."""
-        from .producer import KafkaProducer
+        from rmqd_handlers.kafka.kafka_producer import KafkaProducer
 
         self._producer = KafkaProducer(self._settings)
         try:
@@ -132,7 +199,7 @@ class Kafka:
         """Send each record in a separate request, and decide by its result: brokers refuse all records in a request
         with a bad one.
         """
-        from .producer import KafkaProducer
+        from rmqd_handlers.kafka.kafka_producer import KafkaProducer
 
         if self._one_by_one is None:
             self._one_by_one = KafkaProducer(self._settings | {"batch.num.messages": 1})
@@ -146,7 +213,7 @@ class Kafka:
                 self._refuse(batch, message, record, failure)
         return (), ""
 
-    def _not_confirmed(self, producer: KafkaProducer, failures: Sequence[Failure | None]) -> str:
+    def _not_confirmed(self, producer: KafkaProducer, failures: Sequence[RecordFailure | None]) -> str:
         reasons = {str(failure) for failure in failures if failure is not None and is_unknown(failure)}
         count = sum(failure is not None for failure in failures)
         said = f"; the client reports: {producer.trouble}" if producer.trouble else ""
@@ -155,7 +222,7 @@ class Kafka:
             f"{', '.join(sorted(reasons))}{said}"
         )
 
-    def _refuse(self, batch: Batch, message: Message, record: Record, why: Failure) -> None:
+    def _refuse(self, batch: Batch, message: Message, record: KafkaRecord, why: RecordFailure) -> None:
         reason = f"Kafka refused the record for {record.topic}, with a value of {len(record.value)} bytes: {why}"
         refuse(batch, message, reason, self._options.on_invalid)
 

@@ -1,27 +1,46 @@
-"""The columns of the files with their types, and the conversion of messages' values to these types."""
+"""Names of column types, for options. Available without pyarrow.
+
+The columns of the files with their types, and the conversion of messages' values to these types.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
+from pydantic import AfterValidator
 
 from rmqd import Message
-from rmqd_handlers.decimals import exactly
-from rmqd_handlers.message_values import (
-    InvalidBodyError,
-    Opened,
-    Value,
-    as_text,
-    time_of,
-)
+from rmqd_handlers.message_values import MOST_DIGITS, InvalidBodyError, Opened, Value, as_text, exactly, time_of
 
-from .type_names import decimal_of
+NAMES: Final = "string binary int32 int64 float64 boolean timestamp date".split()
+ACCEPTED: Final = f"{', '.join(NAMES)} or decimal(PRECISION, SCALE), with at most {MOST_DIGITS} digits"
+_DECIMAL: Final = re.compile(r"decimal\(([0-9]{1,2}), ?([0-9]{1,2})\)")
+
+
+def checked_type(name: str) -> str:
+    """Return the name of a type. Raises ValueError if it is invalid."""
+    if name not in NAMES and decimal_of(name) is None:
+        raise ValueError(f"{name!r} is not a type; expected {ACCEPTED}")
+    return name
+
+
+def decimal_of(name: str) -> tuple[int, int] | None:
+    """Return precision and scale of a decimal type; None for other types."""
+    match = _DECIMAL.fullmatch(name)
+    if match is None or not 1 <= int(match[1]) <= MOST_DIGITS or int(match[2]) > int(match[1]):
+        return None
+    return int(match[1]), int(match[2])
+
+
+TypeName = Annotated[str, AfterValidator(checked_type)]
+
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _MAP: Final = pa.map_(pa.string(), pa.string())
@@ -55,7 +74,7 @@ def type_of(name: str) -> pa.DataType:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ParquetColumn:
     """A column, and the source of its values."""
 
     name: str
@@ -64,22 +83,22 @@ class Column:
     """Raises InvalidBodyError if the message has no value that fits the type."""
 
 
-def mapped(values: Mapping[str, Value], types: Mapping[str, str]) -> tuple[Column, ...]:
+def mapped(values: Mapping[str, Value], types: Mapping[str, str]) -> tuple[ParquetColumn, ...]:
     """Return the columns of the options. Without a configured type, a field of the message has its natural type, other
     values are text.
     """
     columns = []
     for name, value in values.items():
         kind = type_of(types[name]) if name in types else _OF_FIELDS.get(value.text, pa.string())
-        columns.append(Column(name, kind, _converted(name, value, _converter(kind))))
+        columns.append(ParquetColumn(name, kind, _converted(name, value, _converter(kind))))
     return tuple(columns)
 
 
-def archived() -> tuple[Column, ...]:
+def archived() -> tuple[ParquetColumn, ...]:
     """Return columns for all fields of a message, with the names and types of the pipeline `archive`."""
 
-    def of(name: str, kind: pa.DataType, get: Callable[[Message], Any]) -> Column:
-        return Column(name, kind, lambda opened: get(opened.message))
+    def of(name: str, kind: pa.DataType, get: Callable[[Message], Any]) -> ParquetColumn:
+        return ParquetColumn(name, kind, lambda opened: get(opened.message))
 
     return (
         of("broker", pa.string(), lambda message: message.broker_name),
@@ -103,7 +122,7 @@ def archived() -> tuple[Column, ...]:
     )
 
 
-def table(columns: tuple[Column, ...], rows: list[tuple[Any, ...]]) -> pa.Table:
+def table(columns: tuple[ParquetColumn, ...], rows: list[tuple[Any, ...]]) -> pa.Table:
     """Return the rows as an Arrow table."""
     schema = pa.schema([(column.name, column.type) for column in columns])
     arrays = [pa.array([row[place] for row in rows], column.type) for place, column in enumerate(columns)]

@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rmqd import Batch, Message
-from rmqd_handlers.away import RETRY_FOR, ChangedError, try_again
-from rmqd_handlers.database_errors import told
-from rmqd_handlers.extras import need
-from rmqd_handlers.faults import Fault, fault_of, is_standby, is_unprepared, may_pass
+from rmqd_handlers.away import (
+    ON_INVALID,
+    RETRY_FOR,
+    ChangedError,
+    OnInvalid,
+    acknowledge_written,
+    adopt,
+    refuse,
+    trial_of,
+    try_again,
+)
+from rmqd_handlers.faults import ErrorCause, fault_of, is_standby, is_unprepared, may_pass, told
 from rmqd_handlers.message_values import MessageValue
-from rmqd_handlers.refused import ON_INVALID, OnInvalid, acknowledge_written, adopt, refuse, trial_of
+from rmqd_handlers.option_kinds import BACKEND, CONNECT_SECONDS, DurationSeconds, LibpqUrl, conninfo_of, need
+from rmqd_handlers.postgresql.table import Mode, Table, TableError
 from rmqd_handlers.rows import COLUMNS_TEXT, KEY, MAX_CONNECTIONS, TABLE_PATTERN, VERSION, check_key, rows_of
-from rmqd_handlers.units import DurationSeconds
-from rmqd_handlers.urls import LibpqUrl
-
-from .connecting import BACKEND, CONNECT_SECONDS, conninfo_of
-from .table import Mode, Table, TableError
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
@@ -154,7 +158,7 @@ class PostgreSql:
         except DatabaseError as error:
             if is_standby(error):
                 await connection.close()  # the pool replaces it with a connection to the new primary
-            if fault_of(error, table.written) is Fault.COUNTERPART:
+            if fault_of(error, table.written) is ErrorCause.COUNTERPART:
                 raise
             await self._write_each(connection, table, batch, rows)
 
@@ -184,14 +188,14 @@ class PostgreSql:
                     async with connection.transaction():
                         await connection.execute(table.insert(), row)
                 except DatabaseError as error:
-                    if fault_of(error, table.written) is Fault.COUNTERPART:
+                    if fault_of(error, table.written) is ErrorCause.COUNTERPART:
                         raise
                     refused.append((message, row, error))
             if refused:
                 await self._check_table(connection, table)
         for message, row, why in refused:
             reason = told(why, table.names, row)
-            if fault_of(why, table.written) is Fault.REFERENCE:
+            if fault_of(why, table.written) is ErrorCause.REFERENCE:
                 batch.retry(message, reason=reason)  # the row that it refers to may follow
             else:
                 refuse(batch, message, reason, self._options.on_invalid)

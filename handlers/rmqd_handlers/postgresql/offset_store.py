@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from rmqd.offset_stores import OffsetStoreError, StoredProgress, StoredQueue
-from rmqd_handlers.extras import need
+from rmqd_handlers.option_kinds import CONNECT_SECONDS, LibpqUrl, conninfo_of, need
 from rmqd_handlers.rows import MAX_CONNECTIONS
-from rmqd_handlers.urls import LibpqUrl
-
-from .connecting import CONNECT_SECONDS, conninfo_of
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection

@@ -1,4 +1,8 @@
-"""The destination table: its description in the database, and the statements that write to it."""
+"""Values in PostgreSQL's text format. The column's type determines the format, so a message cannot have the wrong
+one.
+
+The destination table: its description in the database, and the statements that write to it.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,54 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from rmqd_handlers.message_values import Value
-
-from .texts import Column
+from rmqd_handlers.message_values import Opened, Value, as_bytes, as_json, as_text, time_of
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
     from psycopg.sql import Composed, Identifier
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresqlColumn:
+    """A column to write, as the database describes it."""
+
+    name: str
+    type: str
+    """The SQL name of its base type without a length: `numeric`, `text[]`."""
+    base: str
+    """The internal name of the type: `numeric`, `_text`."""
+    category: str
+    """PostgreSQL's category of types: A for arrays, D for dates and times, ..."""
+    value: Value
+
+    def text(self, opened: Opened) -> str | None:
+        """Return the message's value as text in the format of the column's type. Raises InvalidBodyError."""
+        value = self.value(opened)
+        if value is None:
+            return None
+        if self.base in ("json", "jsonb"):
+            return as_json(value)
+        if self.base == "bytea":
+            return f"\\x{as_bytes(value).hex()}"
+        if self.category == "A" and isinstance(value, list):
+            return _as_array(value)
+        if self.category == "D" and self.value.is_timestamp:
+            return time_of(value).isoformat()
+        return as_text(value)
+
+
+def _as_array(values: list[Any]) -> str:
+    return "{" + ",".join(map(_as_element, values)) + "}"
+
+
+def _as_element(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, list):
+        return _as_array(value)
+    escaped = as_text(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
 
 Mode = Literal["insert", "upsert", "copy"]
 
@@ -46,7 +91,7 @@ class Table:
 
     name: str
     """The name in the options: `orders`, or `shop.orders`."""
-    columns: tuple[Column, ...]
+    columns: tuple[PostgresqlColumn, ...]
     mode: Mode
     key: tuple[str, ...]
     version: str | None
@@ -76,7 +121,7 @@ class Table:
                 f"{name} has no unique index on exactly the columns of the key, {listed}; run "
                 f"CREATE UNIQUE INDEX ON {name} ({listed})"
             )
-        columns = tuple(Column(column, *kinds[column], value) for column, value in values.items())
+        columns = tuple(PostgresqlColumn(column, *kinds[column], value) for column, value in values.items())
         return cls(name, columns, mode, tuple(key), version)
 
     @property

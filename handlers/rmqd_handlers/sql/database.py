@@ -1,4 +1,7 @@
-"""The connections to a database. Its drivers block, so each has its own thread."""
+"""A database call, shared by the event loop and the thread that runs it: its cancellation and its end.
+
+The connections to a database. Its drivers block, so each has its own thread.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,97 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
 from rmqd import AlreadyHandled, Message
 from rmqd_handlers.away import AwayError
-from rmqd_handlers.faults import Fault
-from rmqd_handlers.postgresql.connecting import CONNECT_SECONDS
+from rmqd_handlers.faults import ErrorCause
+from rmqd_handlers.option_kinds import CONNECT_SECONDS
+from rmqd_handlers.sql.engine import (
+    fault_of,
+    has_ended,
+    is_of_connection,
+    make_engine,
+    may_pass,
+    told,
+    told_of_connecting,
+)
+from rmqd_handlers.sql.target import RowTarget
 
-from .engine import has_ended, make_engine
-from .errors import fault_of, is_of_connection, may_pass, told, told_of_connecting
-from .target import Target
-from .work import OverError, Work
+_MYSQL: Final = ("pymysql", "mysqldb")
+
+
+class OverError(Exception):
+    """The call was abandoned, so that its exception has no receiver."""
+
+
+class Work:
+    """One call. The thread stores its connection, so that the event loop can cancel the running statement."""
+
+    def __init__(self) -> None:
+        self._is_over = False
+        self._connection: Connection | None = None
+        self._at_connection = threading.Lock()
+
+    @contextlib.contextmanager
+    def by(self, connection: Connection) -> Iterator[None]:
+        """A block that uses a connection. Its end waits for a running cancellation of the connection's statement.
+
+        Raises OverError if the call was abandoned.
+        """
+        self._connection = connection
+        try:
+            self.check()
+            yield
+        finally:
+            with self._at_connection:
+                self._connection = None
+
+    def give_up(self) -> None:
+        """Abandon the call: its thread does nothing more."""
+        self._is_over = True
+
+    def check(self) -> None:
+        """Raise OverError if the call was abandoned."""
+        if self._is_over:
+            raise OverError
+
+    def cancel_statement(self) -> None:
+        """Cancel the running statement in the database, if there is one. Call it in a thread. Raises the driver's
+        exceptions.
+
+        If the database does not cancel it, or the driver is unknown here, the statement runs until the database
+        responds.
+        """
+        with self._at_connection:
+            if self._connection is not None:
+                _cancel(self._connection)
+
+
+def _cancel(connection: Connection) -> None:
+    driver: Any = connection.connection.dbapi_connection
+    name = connection.dialect.driver
+    if name == "psycopg":
+        driver.cancel_safe(timeout=CONNECT_SECONDS)
+    elif name == "psycopg2":
+        driver.cancel()
+    elif name == "pysqlite":
+        driver.interrupt()
+    elif name in _MYSQL:
+        _kill_query(connection.engine, driver.thread_id())
+
+
+def _kill_query(engine: Engine, number: int) -> None:
+    """Cancel with another connection, as MySQL and MariaDB need it."""
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"KILL QUERY {number}")
+
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +113,7 @@ class Refused:
     """A row that was not written."""
 
     message: Message
-    fault: Fault
+    fault: ErrorCause
     why: str
 
 
@@ -50,7 +128,7 @@ class Written:
 class RefusedError(Exception):
     """The database refused a batch, and it is unknown whether a row is the cause."""
 
-    def __init__(self, text: str, fault: Fault = Fault.COUNTERPART) -> None:
+    def __init__(self, text: str, fault: ErrorCause = ErrorCause.COUNTERPART) -> None:
         super().__init__(text)
         self.fault = fault
 
@@ -83,7 +161,7 @@ class Database:
 
         return await self._in_thread(by_connection)
 
-    async def write(self, target: Target, rows: Rows) -> Written:
+    async def write(self, target: RowTarget, rows: Rows) -> Written:
         """Write the rows in one transaction. Raises AwayError, or RefusedError if they cannot be committed."""
         work = Work()
         try:
@@ -127,7 +205,7 @@ class Database:
         # not the engine's dispose, which replaces the pool: connections in use return to the old pool
         self._engine.pool.dispose()
 
-    def _write(self, target: Target, rows: Rows, work: Work) -> Written:
+    def _write(self, target: RowTarget, rows: Rows, work: Work) -> Written:
         """Write all rows in one transaction; row by row if a row is refused; in separate transactions if that is not
         enough.
         """
@@ -138,14 +216,14 @@ class Database:
         except (_EndedError, RefusedError):
             return self._write_each(target, rows, work)
 
-    def _write_all(self, target: Target, rows: Rows, work: Work) -> bool:
+    def _write_all(self, target: RowTarget, rows: Rows, work: Work) -> bool:
         """Return whether the database accepts all rows in one statement."""
         with contextlib.suppress(RefusedError), self._transaction(target, rows, work) as connection:
             connection.execute(target.statement, [_parameters(target, row) for _, row in rows])
             return True
         return False
 
-    def _write_rows(self, target: Target, rows: Rows, work: Work) -> Written:
+    def _write_rows(self, target: RowTarget, rows: Rows, work: Work) -> Written:
         """Write row by row in one transaction. Raises the errors of `_transaction`, and _EndedError: then nothing is
         written.
         """
@@ -159,7 +237,7 @@ class Database:
                 self._write_one(connection, target, message, row, written)
         return written
 
-    def _write_each(self, target: Target, rows: Rows, work: Work) -> Written:
+    def _write_each(self, target: RowTarget, rows: Rows, work: Work) -> Written:
         """Write each row in its own transaction, so that a row that ends its transaction affects no other row."""
         together = Written()
         for message, row in rows:
@@ -175,7 +253,7 @@ class Database:
         return together
 
     @contextlib.contextmanager
-    def _transaction(self, target: Target, rows: Rows, work: Work) -> Iterator[Connection]:
+    def _transaction(self, target: RowTarget, rows: Rows, work: Work) -> Iterator[Connection]:
         """Raises AwayError or RefusedError, instead of an error whose text may contain values."""
         work.check()
         try:
@@ -195,11 +273,13 @@ class Database:
                 text = told(error, target.names, (value for _, row in rows for value in row))
                 if is_of_connection(error):
                     connection.invalidate()
-                if fault is Fault.COUNTERPART and may_pass(error):
+                if fault is ErrorCause.COUNTERPART and may_pass(error):
                     raise AwayError(text) from None
                 raise RefusedError(text, fault) from None
 
-    def _write_one(self, connection: Connection, target: Target, message: Message, row: Row, written: Written) -> None:
+    def _write_one(
+        self, connection: Connection, target: RowTarget, message: Message, row: Row, written: Written
+    ) -> None:
         """Write a row in a savepoint. An error that does not concern only the row is raised, so that nothing is
         committed.
         """
@@ -218,7 +298,7 @@ class Database:
             if of_row is None:  # an error of the mark or the savepoint
                 raise
             fault = fault_of(of_row, _written_columns(target, [(message, row)]))
-            if fault is Fault.COUNTERPART and may_pass(of_row):
+            if fault is ErrorCause.COUNTERPART and may_pass(of_row):
                 raise of_row from None
             refused = Refused(message, fault, told(of_row, target.names, row))
             # the savepoint no longer exists, so it cannot be rolled back
@@ -239,11 +319,11 @@ def _check_committable(connection: Connection) -> None:
         raise RefusedError("the transaction ended before its COMMIT, so nothing was written")
 
 
-def _parameters(target: Target, row: Row) -> dict[str, Any]:
+def _parameters(target: RowTarget, row: Row) -> dict[str, Any]:
     return dict(zip(target.parts, row, strict=True))
 
 
-def _written_columns(target: Target, rows: Rows) -> Sequence[str] | None:
+def _written_columns(target: RowTarget, rows: Rows) -> Sequence[str] | None:
     """Return the columns that the rows set. A statement's columns are unknown: None for any, empty if no parameter is
     NULL.
     """

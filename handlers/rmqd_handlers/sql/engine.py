@@ -1,17 +1,23 @@
-"""Configures SQLAlchemy's connections."""
+"""Configures SQLAlchemy's connections.
+
+The meaning of SQLAlchemy's and drivers' errors for a batch, and their texts without values of a body.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, StatementError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from rmqd_handlers.postgresql.connecting import BACKEND, CONNECT_SECONDS, PARAMETERS
-
-from .values import json_serializer
+from rmqd_handlers import faults
+from rmqd_handlers import faults as database_errors
+from rmqd_handlers.faults import ErrorCause
+from rmqd_handlers.option_kinds import BACKEND, CONNECT_SECONDS, PARAMETERS
+from rmqd_handlers.sql.target import json_serializer
 
 WAIT_SECONDS: Final = 5.0  # for a connection of the pool, which has one for each thread
 
@@ -114,3 +120,40 @@ def _begin_by_ourselves(engine: Engine) -> None:
     @event.listens_for(engine, "begin")
     def on_begin(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def fault_of(error: Exception, written: Collection[str] | None) -> ErrorCause:
+    """Return the cause of the error of a statement or connection."""
+    if isinstance(error, DBAPIError):
+        return ErrorCause.COUNTERPART if error.connection_invalidated else faults.fault_of(error.orig, written)
+    # values that SQLAlchemy or the driver cannot convert
+    is_value = isinstance(error, StatementError | ValueError | TypeError | ArithmeticError)
+    return ErrorCause.MESSAGE if is_value else ErrorCause.COUNTERPART
+
+
+def may_pass(error: Exception) -> bool:
+    """Return whether to retry at once."""
+    if isinstance(error, DBAPIError):
+        return error.connection_invalidated or faults.may_pass(error.orig)
+    return isinstance(error, PoolTimeoutError)
+
+
+def is_of_connection(error: Exception) -> bool:
+    """Return whether another connection may help: this one leads to a standby, or a pool mixes up its prepared
+    statements.
+    """
+    return isinstance(error, DBAPIError) and (faults.is_standby(error.orig) or faults.is_unprepared(error.orig))
+
+
+def told(error: Exception, names: Iterable[str], values: Iterable[object]) -> str:
+    """Return the error of a statement without values of a body."""
+    return database_errors.told(_origin(error), names, values)
+
+
+def told_of_connecting(error: Exception) -> str:
+    """Return the error of a failed connection."""
+    return database_errors.told_of_connecting(_origin(error))
+
+
+def _origin(error: Exception) -> Any:
+    return error.orig if isinstance(error, StatementError) and error.orig is not None else error

@@ -8,18 +8,26 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rmqd import Batch
-from rmqd_handlers.away import RETRY_FOR, AwayError, ChangedError, try_again
-from rmqd_handlers.extras import need
-from rmqd_handlers.faults import Fault
+from rmqd_handlers.away import (
+    ON_INVALID,
+    RETRY_FOR,
+    AwayError,
+    ChangedError,
+    OnInvalid,
+    acknowledge_written,
+    adopt,
+    refuse,
+    trial_of,
+    try_again,
+)
+from rmqd_handlers.faults import ErrorCause
 from rmqd_handlers.message_values import MessageValue
-from rmqd_handlers.refused import ON_INVALID, OnInvalid, acknowledge_written, adopt, refuse, trial_of
+from rmqd_handlers.option_kinds import DurationSeconds, SqlAlchemyUrl, need
 from rmqd_handlers.rows import COLUMNS_TEXT, KEY, MAX_CONNECTIONS, TABLE_PATTERN, VERSION, check_key, rows_of
-from rmqd_handlers.units import DurationSeconds
-from rmqd_handlers.urls import SqlAlchemyUrl
 
 if TYPE_CHECKING:
-    from .database import Database, Rows, Written
-    from .target import Target
+    from rmqd_handlers.sql.database import Database, Rows, Written
+    from rmqd_handlers.sql.target import RowTarget
 
 logger = logging.getLogger(__name__)
 
@@ -78,12 +86,12 @@ class Sql:
         need("sqlalchemy", "sql")
         self._options = options
         self._database: Database
-        self._target: Target
+        self._target: RowTarget
         self._is_target_doubted = False
 
     async def start(self) -> None:
         """Look the table up now: a wrong name, or an unavailable database, fails the start instead of each message."""
-        from .database import Database
+        from rmqd_handlers.sql.database import Database
 
         one = self._options
         self._database = Database(one.url.get_secret_value(), one.connect_args, one.max_connections, once=one.once)
@@ -97,7 +105,7 @@ class Sql:
         await self._database.close()
 
     async def handle(self, batch: Batch) -> None:
-        from .database import RefusedError
+        from rmqd_handlers.sql.database import RefusedError
 
         await try_again(
             lambda: self._write(batch),
@@ -109,7 +117,7 @@ class Sql:
         acknowledge_written(batch)
 
     async def _write(self, batch: Batch) -> None:
-        from .database import RefusedError, Written
+        from rmqd_handlers.sql.database import RefusedError, Written
 
         if self._is_target_doubted:
             await self._has_changed(self._target)
@@ -121,7 +129,9 @@ class Sql:
         try:
             written = await self._database.write(target, rows) if rows else Written()
             adopt(rest, trial)
-            if any(one.fault is not Fault.COUNTERPART for one in written.refused) and await self._has_changed(target):
+            if any(one.fault is not ErrorCause.COUNTERPART for one in written.refused) and await self._has_changed(
+                target
+            ):
                 acknowledge_written(batch, [one.message for one in written.refused])
                 raise ChangedError
             self._decide(batch, rows, written)
@@ -129,8 +139,8 @@ class Sql:
             self._is_target_doubted = True
             raise
 
-    async def _read_target(self) -> Target:
-        from .target import of_statement, of_table
+    async def _read_target(self) -> RowTarget:
+        from rmqd_handlers.sql.target import of_statement, of_table
 
         one = self._options
         return await self._database.look(
@@ -141,11 +151,11 @@ class Sql:
             )
         )
 
-    async def _has_changed(self, read: Target) -> bool:
+    async def _has_changed(self, read: RowTarget) -> bool:
         """Read the table again after a refused value or statement, which it may accept now. Returns whether it changed.
         Raises AwayError.
         """
-        from .errors import told_of_connecting
+        from rmqd_handlers.sql.engine import told_of_connecting
 
         self._is_target_doubted = True
         try:
@@ -159,13 +169,13 @@ class Sql:
         """Decide about the rows. If the cause of a refused row is unknown, raises RefusedError after all others are
         decided.
         """
-        from .database import RefusedError
+        from rmqd_handlers.sql.database import RefusedError
 
         unknown: list[str] = []
         for one in written.refused:
-            if one.fault is Fault.MESSAGE:
+            if one.fault is ErrorCause.MESSAGE:
                 refuse(batch, one.message, one.why, self._options.on_invalid)
-            elif one.fault is Fault.REFERENCE:
+            elif one.fault is ErrorCause.REFERENCE:
                 batch.retry(one.message, reason=one.why)
             else:
                 unknown.append(one.why)

@@ -1,21 +1,69 @@
-"""Kept connections, one per client, so that the cost of a call does not depend on their number.
+"""The trusted servers, and the client's certificate.
+
+Kept connections, one per client, so that the cost of a call does not depend on their number.
 
 An httpx client with many connections checks each of them whenever a call starts or ends. It also assigns one idle
 connection to several calls that start together, and all but one then search again: with 64 concurrent calls this is
 twelve times the work.
+
+How the status of the response settles messages, and how long a server asks to wait.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
+import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+
+from rmqd_handlers.faults import HTTP_STATUSES
 
 if TYPE_CHECKING:
     import httpx
+
+
+class Tls(BaseModel):
+    """The same keys as `client.tls`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ca_file: Path | None = Field(None, description="PEM file of the authorities to trust; default: the system's")
+    cert_file: Path | None = Field(None, description="PEM file of this client's certificate")
+    key_file: Path | None = Field(None, description="PEM file of this client's key")
+    key_password: SecretStr | None = Field(None, description="password of key_file")
+    verify: bool = Field(True, description="check the server's certificate and host name")
+
+    @classmethod
+    def usual(cls) -> Self:
+        """Return the defaults: the system's authorities, and no client certificate."""
+        return cls.model_validate({})
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        if self.key_file is not None and self.cert_file is None:
+            raise ValueError("key_file needs cert_file")
+        return self
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context. Raises OSError or ssl.SSLError for unusable files."""
+        context = ssl.create_default_context(cafile=self.ca_file)
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if self.cert_file is not None:
+            password = self.key_password.get_secret_value() if self.key_password is not None else None
+            context.load_cert_chain(self.cert_file, self.key_file, password)
+        return context
+
 
 IDLE_SECONDS: Final = 5.0
 """How long an idle connection is kept, as in httpx: less than most servers keep it."""
@@ -55,3 +103,63 @@ class Connections:
     async def _close_old(self) -> None:
         while self._idle and time.monotonic() - self._idle[0][0] > IDLE_SECONDS:
             await self._idle.popleft()[1].aclose()
+
+
+Action = Literal["ack", "wait", "retry", "dead_letter"]
+
+DEFAULTS: Final[Mapping[str, Action]] = {
+    "2xx": "ack",
+    **dict.fromkeys(map(str, HTTP_STATUSES), "dead_letter"),
+}
+"""Other statuses wait, including 401, 403 and 404, which indicate an error in the options or the server."""
+
+DELAYS_SECONDS: Final[tuple[int, ...]] = (1, 5, 10, 30, *(60 * minutes for minutes in (*range(1, 11), 20, 30, 60, 120)))
+"""RocketMQ's delay levels from level 1, with a broker's default messageDelayLevel."""
+
+
+def _status(value: object) -> object:
+    return str(value) if isinstance(value, int) else value  # YAML parses 404 as a number
+
+
+def _checked(pattern: str) -> str:
+    if re.fullmatch(r"[1-5](xx|[0-9]{2})", pattern) is None:
+        raise ValueError(f"{pattern!r} is not a status; expected one such as 404, or a class such as 5xx")
+    return pattern
+
+
+Status = Annotated[str, BeforeValidator(_status, json_schema_input_type=str | int), AfterValidator(_checked)]
+
+
+def action_for(status: int, policy: Mapping[str, Action]) -> Action:
+    """Return the action of the policy for this status, or for its class, or the default action."""
+    kind = f"{status // 100}xx"
+    for table in (policy, DEFAULTS):
+        for pattern in (str(status), kind):
+            if pattern in table:
+                return table[pattern]
+    return "wait"
+
+
+def retry_after_seconds(header: str | None) -> float:
+    """Return the header Retry-After, in seconds or as a date; 0 if it is missing or invalid.
+
+    At most the longest delay level, so that a server cannot delay messages for days.
+    """
+    if header is None:
+        return 0.0
+    if re.fullmatch(r"[0-9]{1,9}", header.strip()):
+        return min(float(header), DELAYS_SECONDS[-1])
+    try:
+        at = parsedate_to_datetime(header)
+        if at.tzinfo is None:
+            at = at.replace(tzinfo=UTC)
+        seconds = (at - datetime.now(UTC)).total_seconds()
+    except (ValueError, OverflowError):  # OverflowError: a time zone thousands of years away
+        return 0.0
+    return min(max(0.0, seconds), DELAYS_SECONDS[-1])
+
+
+def delay_level(seconds: float) -> int:
+    """Return the first delay level that is long enough; the longest level if none is."""
+    levels = enumerate(DELAYS_SECONDS, 1)
+    return next((level for level, delay in levels if delay >= seconds), len(DELAYS_SECONDS))

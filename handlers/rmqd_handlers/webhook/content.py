@@ -1,18 +1,46 @@
-"""The content of a call: bodies as they are, rmqd's records as JSON, or CloudEvents 1.0."""
+"""A keyed hash of the content. The receiver verifies the sender with it.
+
+The content of a call: bodies as they are, rmqd's records as JSON, or CloudEvents 1.0.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from rmqd import Message
-from rmqd_handlers.message_values import InvalidBodyError, time_of
-from rmqd_handlers.record import to_record
+from rmqd_handlers.message_values import InvalidBodyError, time_of, to_record
+
+Scheme = Literal["standard_webhooks", "sha256"]
+PREFIX: Final = "whsec_"
+
+
+def key_of(secret: str, scheme: Scheme) -> bytes:
+    """Return the bytes of a secret. Raises ValueError if a Standard Webhooks secret is not base64."""
+    if scheme == "standard_webhooks" and secret.startswith(PREFIX):
+        try:
+            return base64.b64decode(secret.removeprefix(PREFIX), validate=True)
+        except ValueError:
+            raise ValueError(f"signing_secret starts with {PREFIX}, but the rest is not valid base64") from None
+    return secret.encode()
+
+
+def signed(scheme: Scheme, key: bytes, call_id: str, content: bytes) -> dict[str, str]:
+    """Return the headers that sign a call, with the current time."""
+    if scheme == "sha256":
+        return {"X-Hub-Signature-256": f"sha256={hmac.new(key, content, hashlib.sha256).hexdigest()}"}
+    timestamp = str(int(time.time()))
+    over = b".".join((call_id.encode(), timestamp.encode(), content))
+    digest = base64.b64encode(hmac.new(key, over, hashlib.sha256).digest()).decode()
+    return {"webhook-id": call_id, "webhook-timestamp": timestamp, "webhook-signature": f"v1,{digest}"}
+
 
 Format = Literal["body", "json", "cloudevents", "cloudevents_binary"]
 ONE_BY_ONE: Final = ("body", "cloudevents_binary")
@@ -23,7 +51,7 @@ _PLAIN: Final = "".join(map(chr, range(0x21, 0x7F))).replace('"', "").replace("%
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class WebhookCall:
     """One POST, before it is signed."""
 
     id: str
@@ -41,7 +69,7 @@ class Contents:
     event_source: str | None
     event_type: str
 
-    def of_one(self, message: Message) -> Call:
+    def of_one(self, message: Message) -> WebhookCall:
         """Return a call with one message. Raises InvalidBodyError if this is impossible, for example if the body is not
         JSON.
         """
@@ -55,7 +83,7 @@ class Contents:
         headers = {"Content-Type": "application/cloudevents+json"}
         return self._call(message, headers, _as_json(self._event(message)))
 
-    def of_many(self, messages: Sequence[Message]) -> Call:
+    def of_many(self, messages: Sequence[Message]) -> WebhookCall:
         """Return a call with all messages, as a JSON array."""
         call_id = hashlib.sha256(" ".join(message.msg_id for message in messages).encode()).hexdigest()[:32]
         if self.format == "json":
@@ -63,16 +91,16 @@ class Contents:
         else:
             content = _as_json([self._event(message) for message in messages])
             kind = "application/cloudevents-batch+json"
-        return Call(call_id, content, {"Content-Type": kind})
+        return WebhookCall(call_id, content, {"Content-Type": kind})
 
     def check(self, message: Message) -> None:
         """Raise InvalidBodyError if the message cannot be part of a JSON array."""
         if self.format == "cloudevents":
             self._event(message)
 
-    def _call(self, message: Message, headers: dict[str, str], content: bytes | None = None) -> Call:
+    def _call(self, message: Message, headers: dict[str, str], content: bytes | None = None) -> WebhookCall:
         # the id is a property that the producer may set to any text
-        return Call(as_header(message.msg_id), bytes(message.body) if content is None else content, headers)
+        return WebhookCall(as_header(message.msg_id), bytes(message.body) if content is None else content, headers)
 
     def _attributes(self, message: Message) -> dict[str, str]:
         attributes = {

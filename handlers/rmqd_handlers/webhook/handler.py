@@ -12,17 +12,29 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from rmqd import Batch, DeadLetter, Message, Retry, Suspend
-from rmqd_handlers.away import RETRY_FOR, AwayError, mark_waiting, try_again
-from rmqd_handlers.extras import need
+from rmqd_handlers.away import (
+    ON_INVALID,
+    RETRY_FOR,
+    AwayError,
+    OnInvalid,
+    acknowledge_written,
+    mark_waiting,
+    refuse,
+    try_again,
+)
 from rmqd_handlers.message_values import InvalidBodyError
-from rmqd_handlers.refused import ON_INVALID, OnInvalid, acknowledge_written, refuse
-from rmqd_handlers.units import DurationSeconds
-
-from .answers import Action, Status, action_for, delay_level, retry_after_seconds
-from .connections import IDLE_SECONDS, Connections
-from .content import ONE_BY_ONE, Call, Contents, Format
-from .signature import Scheme, key_of, signed
-from .tls import Tls
+from rmqd_handlers.option_kinds import DurationSeconds, need
+from rmqd_handlers.webhook.connections import (
+    IDLE_SECONDS,
+    Action,
+    Connections,
+    Status,
+    Tls,
+    action_for,
+    delay_level,
+    retry_after_seconds,
+)
+from rmqd_handlers.webhook.content import ONE_BY_ONE, Contents, Format, Scheme, WebhookCall, key_of, signed
 
 if TYPE_CHECKING:
     import httpx
@@ -196,7 +208,7 @@ class Webhook:
             await self._post(batch, self._contents.of_many(sendable), time.monotonic() + self._options.retry_for)
             acknowledge_written(batch)
 
-    async def _post(self, batch: Batch, call: Call, until: float) -> None:
+    async def _post(self, batch: Batch, call: WebhookCall, until: float) -> None:
         """Send until the server accepts the call. Raises DeadLetter; after the time `until`, raises Retry, Suspend or
         the last error.
         """
@@ -218,7 +230,7 @@ class Webhook:
                 mark_waiting(later, error.wait_seconds)
             raise later from error
 
-    async def _attempt(self, call: Call) -> None:
+    async def _attempt(self, call: WebhookCall) -> None:
         rest_seconds = self._not_before - time.monotonic()
         if rest_seconds > 0:
             raise AwayError("the server asked to wait", rest_seconds)
@@ -237,7 +249,7 @@ class Webhook:
                 self._not_before = max(self._not_before, time.monotonic() + wait_seconds)
                 raise AwayError(said, wait_seconds, is_attempt=action == "retry")
 
-    async def _exchange(self, client: httpx.AsyncClient, call: Call) -> tuple[httpx.Response, str]:
+    async def _exchange(self, client: httpx.AsyncClient, call: WebhookCall) -> tuple[httpx.Response, str]:
         """Return the response, and the start of its text."""
         headers = {"Idempotency-Key": call.id, **call.headers}
         if self._key is not None:

@@ -12,11 +12,11 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
-from rmqd.broker.journal import Journal, Kind
-from rmqd.broker.offsets import ConsumerOffsetManager
-from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.consumer_registry import ConsumerOffsetManager
+from rmqd.broker.store.journal import Journal, JournalKind
 from rmqd.broker.store.message_store import MessageStore
-from rmqd.broker.topics import TopicConfigManager
+from rmqd.broker.topic_registry import TopicConfigManager
 from rmqd.errors import InvalidMessageError
 from rmqd.wire.messages.encode import StoredMessage, decode_record
 from rmqd.wire.messages.properties import FIRST_POP_TIME, ORIGIN_GROUP
@@ -71,14 +71,14 @@ class PopReviveService:
         self._by_queue: defaultdict[tuple[str, int], set[Popped]] = defaultdict(set)
         self._due: list[tuple[int, Popped]] = []
         """A heap by time. An entry is valid only while its message is hidden."""
-        for key, _ in journal.items(Kind.POPPED):
+        for key, _ in journal.items(JournalKind.POPPED):
             self._add(_parsed(key))
         store.keep(self._needed_from)
 
     def hide(self, messages: Iterable[Popped]) -> None:
         """Hide messages, or hide them longer."""
         for popped in messages:
-            self._journal.put(Kind.POPPED, _key(popped), "")
+            self._journal.put(JournalKind.POPPED, _key(popped), "")
             self._add(popped)
             self._wake(popped.due_ms)
 
@@ -123,7 +123,7 @@ class PopReviveService:
         self._by_queue[queue].discard(popped)
         if not self._by_queue[queue]:
             del self._by_queue[queue]
-        self._journal.delete(Kind.POPPED, _key(popped))
+        self._journal.delete(JournalKind.POPPED, _key(popped))
 
     def _revive(self, popped: Popped) -> None:
         queue = self._store.queue(popped.topic, popped.queue_id)

@@ -5,17 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from rmqd.broker.channel import Answer, Channel
-from rmqd.broker.pop.held_pops import HeldPop, Place
-from rmqd.broker.pop.order import OrderKey
-from rmqd.broker.processors.base import RequestProcessor, answers
-from rmqd.broker.processors.pop import DICE, NOTHING_POPPED
-from rmqd.broker.processors.pop_checks import QueueOfGroup, check_reading
-from rmqd.broker.processors.pop_taking import retry_topic_to_read
-from rmqd.broker.reply import NO_CODE, Reply, refusing_with
+from rmqd.broker.held_requests import HeldPop, HeldQueue
+from rmqd.broker.peer_channel import NO_CODE, Answer, Channel, Reply, refusing_with
+from rmqd.broker.pop.pop_orders import OrderKey
+from rmqd.broker.processors.pop_processor import DICE, NOTHING_POPPED, QueueOfGroup, check_reading, retry_topic_to_read
+from rmqd.broker.processors.processor_base import RequestProcessor, answers
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.pop import (
+from rmqd.wire.headers.pop_headers import (
     NotificationRequestHeader,
     NotificationResponseHeader,
     PeekMessageRequestHeader,
@@ -61,7 +58,7 @@ class PopPollingProcessor(RequestProcessor):
         header = PollingInfoRequestHeader.from_ext_fields(request.ext_fields)
         with refusing_with(PollingInfoResponseHeader(polling_num=0).ext_fields()):
             check_reading(self._broker, channel, header, "peeking")
-        waiting = self._broker.held_pops.waiting(Place(header.topic, header.consumer_group, header.queue_id))
+        waiting = self._broker.held_pops.waiting(HeldQueue(header.topic, header.consumer_group, header.queue_id))
         return Reply(remark=NO_CODE, ext_fields=PollingInfoResponseHeader(polling_num=waiting).ext_fields())
 
     def _notify(
@@ -72,7 +69,7 @@ class PopPollingProcessor(RequestProcessor):
             check_reading(broker, channel, header, "peeking")
         has_message, code = any(self._has_message(header, *queue) for queue in self._queues(header)), None
         if not has_message:
-            place = Place(header.topic, header.consumer_group, header.queue_id)
+            place = HeldQueue(header.topic, header.consumer_group, header.queue_id)
             pop = HeldPop(place, channel, request, lambda one, same: self._notify(one, same, header, until_ms))
             code = broker.held_notifications.hold(pop, until_ms - broker.now_ms(), header.poll_time)
             if code is None:

@@ -17,10 +17,9 @@ from typing import Any, Final
 
 import structlog
 
-from rmqd.broker.journal import Kind
-from rmqd.broker.reply import Refusal
-from rmqd.broker.store.database import open_database, unusable
-from rmqd.broker.store.record_log import LogRow, RecordRow
+from rmqd.broker.peer_channel import Refusal
+from rmqd.broker.store.broker_database import open_database, unusable
+from rmqd.broker.store.journal import JournalKind, LogRow, RecordRow
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError, StorageError
 
@@ -59,7 +58,7 @@ class DataDir:
         self._loop = asyncio.get_running_loop()
         self._appended: list[RecordRow] = []
         self._discarded: list[int] = []
-        self._values: dict[tuple[Kind, str], str | None] = {}
+        self._values: dict[tuple[JournalKind, str], str | None] = {}
         self._newest: dict[int, bytes] = {}
         self._newest_bytes = 0
         self._commit_due = False
@@ -108,7 +107,7 @@ class DataDir:
         """Return the records that were stored before this start."""
         return self._select(_ROWS)
 
-    def put(self, kind: Kind, key: str, value: str) -> None:
+    def put(self, kind: JournalKind, key: str, value: str) -> None:
         """Store a value. Raises ProtocolError if the database cannot store the text, which would block all commits."""
         try:
             (key + value).encode()
@@ -118,12 +117,12 @@ class DataDir:
         if not self._commit_due:
             self._commit_soon()
 
-    def delete(self, kind: Kind, key: str) -> None:
+    def delete(self, kind: JournalKind, key: str) -> None:
         self._values[kind, key] = None
         if not self._commit_due:
             self._commit_soon()
 
-    def items(self, kind: Kind) -> Iterator[tuple[str, str]]:
+    def items(self, kind: JournalKind) -> Iterator[tuple[str, str]]:
         """Return the values that were stored before this start."""
         return iter(list(self._select("SELECT key, value FROM journal WHERE kind = ?", kind)))
 

@@ -1,30 +1,75 @@
-"""MessageStore: stores messages, and finds them by queue and by commit log offset (`DefaultMessageStore.java`)."""
+"""The order in which a store deletes messages: oldest first, over all queues (`CleanCommitLogService`).
+
+MessageStore: stores messages, and finds them by queue and by commit log offset (`DefaultMessageStore.java`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from heapq import heapify, heappop, heapreplace
 from itertools import islice
 from typing import Final, NamedTuple
 
-from rmqd.broker.journal import Journal, Kind
-from rmqd.broker.settings import BrokerSettings
-from rmqd.broker.store.consume_queue import ConsumeQueue, QueueEntry
-from rmqd.broker.store.get_messages import GetResult, MessageFilter, TransferLimits, get_messages
-from rmqd.broker.store.light_queues import LightQueues
-from rmqd.broker.store.record_log import RecordLog, RecordRow
-from rmqd.broker.store.retention import NeededFrom, QueueKey, oldest_first
-from rmqd.clock import Clock
+from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.store.journal import Journal, JournalKind, RecordLog, RecordRow
+from rmqd.broker.store.queue_store import (
+    ConsumeQueue,
+    GetResult,
+    LightQueues,
+    MessageFilter,
+    QueueEntry,
+    TransferLimits,
+    get_messages,
+)
 from rmqd.errors import StorageError
-from rmqd.wire.filter import java_hash
+from rmqd.runtime.clock import Clock
+from rmqd.wire.bodies.heartbeat_data import java_hash
 from rmqd.wire.messages.encode import StoredMessage, encode_record
 from rmqd.wire.messages.light_queue import SEPARATOR as LIGHT_SEPARATOR
 from rmqd.wire.messages.message_id import parse_host
 from rmqd.wire.messages.properties import INNER_BASE, INNER_MULTI_QUEUE_OFFSET, TAGS
 from rmqd.wire.topics import LIGHT_QUEUE_ID, is_light_queue
+
+QueueKey = tuple[str, int]
+
+NeededFrom = Callable[[str, int], int | None]
+"""For a topic and queue id: the first offset whose message must stay; None if all may be deleted."""
+
+
+class Oldest(NamedTuple):
+    """A message that may be deleted."""
+
+    key: QueueKey
+    entry: QueueEntry
+
+
+def oldest_first(queues: Mapping[QueueKey, ConsumeQueue], needed_from: NeededFrom) -> Iterator[Oldest]:
+    """Yield the deletable messages of all queues, in the order in which they were stored."""
+    heads: list[tuple[int, QueueKey, int, int]] = []
+    for key, queue in queues.items():
+        needed = needed_from(*key)
+        end = queue.max_offset if needed is None else min(needed, queue.max_offset)
+        first = queue.entry(queue.min_offset)
+        if first is not None and queue.after(queue.min_offset) <= end:
+            heads.append((first.commit_log_offset, key, queue.min_offset, end))
+    heapify(heads)
+    while heads:
+        _, key, offset, end = heads[0]
+        queue = queues[key]
+        entry = queue.entry(offset)
+        assert entry is not None  # between min_offset and max_offset
+        yield Oldest(key, entry)
+        after = queue.after(offset)
+        following = queue.entry(after)
+        if following is not None and queue.after(after) <= end:
+            heapreplace(heads, (following.commit_log_offset, key, after, end))
+        else:
+            heappop(heads)
+
 
 RETENTION_SECONDS: Final = 10.0  # Java: cleanResourceInterval
 MOST_AT_ONCE: Final = 5000  # messages deleted in one turn of the loop
@@ -134,7 +179,7 @@ class MessageStore:
         self.newest = at, now
         if members > 1:
             self._batches[at] = members
-            self._journal.put(Kind.BATCH, str(at), str(members))
+            self._journal.put(JournalKind.BATCH, str(at), str(members))
         queue.append(at, size, tags_code, now, max(1, members))
         self.size_bytes += size
         if self.size_bytes > self._room_until:
@@ -191,8 +236,8 @@ class MessageStore:
             offsets, sizes = queue.records(queue.min_offset, queue.max_offset)
             self.size_bytes -= sum(sizes)
             self._discard(offsets)
-            self._journal.delete(Kind.QUEUE, _queue_row(topic, queue_id))
-        self._journal.put(Kind.LOG, _LOG_END, str(self._end))
+            self._journal.delete(JournalKind.QUEUE, _queue_row(topic, queue_id))
+        self._journal.put(JournalKind.LOG, _LOG_END, str(self._end))
 
     def change_settings(self, settings: BrokerSettings) -> None:
         """Apply other limits for reads and retention. maxStoreSize 0 stands for the log's usual size."""
@@ -241,16 +286,16 @@ class MessageStore:
         for key, count in counts.items():
             queue = self._queues[key]
             queue.discard(count)
-            self._journal.put(Kind.QUEUE, _queue_row(*key), str(queue.min_offset))
+            self._journal.put(JournalKind.QUEUE, _queue_row(*key), str(queue.min_offset))
         if offsets:
             self._discard(offsets)
-            self._journal.put(Kind.LOG, _LOG_END, str(self._end))
+            self._journal.put(JournalKind.LOG, _LOG_END, str(self._end))
         return len(offsets)
 
     def _discard(self, commit_log_offsets: Iterable[int]) -> None:
         for at in commit_log_offsets if self._batches else ():
             if self._batches.pop(at, None) is not None:
-                self._journal.delete(Kind.BATCH, str(at))
+                self._journal.delete(JournalKind.BATCH, str(at))
         self.light.discard(commit_log_offsets)
         self._log.discard(commit_log_offsets)
 
@@ -262,8 +307,8 @@ class MessageStore:
     def _recover(self) -> None:
         """Build the indexes from the log. The journal has the first offsets of queues with deleted messages."""
         queues = self._queues
-        self._batches.update((int(at), int(members)) for at, members in self._journal.items(Kind.BATCH))
-        for row, min_offset in self._journal.items(Kind.QUEUE):
+        self._batches.update((int(at), int(members)) for at, members in self._journal.items(JournalKind.BATCH))
+        for row, min_offset in self._journal.items(JournalKind.QUEUE):
             name, number = row.rsplit(_SEPARATOR, 1)
             queues[name, int(number)] = ConsumeQueue(int(min_offset))
         for at, topic, queue_id, queue_offset, tags_code, store_timestamp, size in self._log.rows():
@@ -280,7 +325,7 @@ class MessageStore:
             self.light.recover(QueueEntry(at, size, tags_code, store_timestamp))
             self.size_bytes += size
             self._end = at + size
-        self._end = max([self._end, *(int(end) for _, end in self._journal.items(Kind.LOG))])
+        self._end = max([self._end, *(int(end) for _, end in self._journal.items(JournalKind.LOG))])
 
 
 def _queue_row(topic: str, queue_id: int) -> str:

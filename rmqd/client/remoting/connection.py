@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
-from rmqd.client.remoting.intake import Intake
+from rmqd.client.remoting.frame_reader import Intake
 from rmqd.client.remoting.pending import PendingRequests
 from rmqd.client.remoting.security import Refusals
-from rmqd.clock import Clock
 from rmqd.errors import ProtocolError, RemotingClosedError, RemotingError, RemotingTimeoutError
+from rmqd.runtime.clock import Clock
 from rmqd.wire.command import RemotingCommand, encode_request
 
 if TYPE_CHECKING:
-    from rmqd.client.remoting.traffic import Traffic
+    from rmqd.client.remoting.pending import Traffic
 
 log = structlog.get_logger(__name__)
 

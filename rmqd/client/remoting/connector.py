@@ -1,18 +1,35 @@
-"""Opens connections, with or without TLS, and finds out why one failed or was closed."""
+"""Opens connections, with or without TLS, and finds out why one failed or was closed.
+
+A circuit breaker for each address: a failed address is not contacted for a while, and callers do not wait for it.
+
+A breaker has the three usual states. Closed: there is no failure of the address. Open: the address failed, and requests
+to it fail at once until the pause ends. Half open: the pause has ended, and one request, the probe, finds out whether
+the address responds, while all others still fail at once. Any response closes the breaker. Pauses double with each
+failure, and are spread, so that clients that lost the same broker do not all reconnect at the same time.
+
+Three kinds of failures are counted separately, because they mean different things:
+
+- A *failure*: no connection could be made, or the peer was silent. This opens the breaker.
+- A *loss*: a connection ended before the peer had answered anything. Servers do that if TLS settings do not fit. One
+  loss is ignored; the caller treats the second consecutive loss as a failure.
+- A *break*: a connection received bytes that cannot be decoded, or the peer answered on it and closed it within its
+  first second. A response on the next connection does not reset the count, because most responses get through a bad
+  line. Pauses after breaks are short: a broker removes a client when its connection ends, and after a second without a
+  heartbeat the other members acquire its queues.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from rmqd.client.remoting.breaker import Breakers
 from rmqd.client.remoting.connection import RemotingConnection
-from rmqd.client.remoting.security import Security
-from rmqd.client.remoting.tls import explain, why_closed
-from rmqd.clock import Clock
-from rmqd.errors import RemotingConnectError, TlsError, TlsFileError
+from rmqd.client.remoting.security import Security, explain, why_closed
+from rmqd.errors import CircuitOpenError, RemotingConnectError, RemotingError, TlsError, TlsFileError
+from rmqd.runtime.clock import Clock, doubled, spread
 
 CONNECT_TIMEOUT_SECONDS = 3.0  # Java: connectTimeoutMillis
 TLS_CONNECT_TIMEOUT_SECONDS = 6.0  # a handshake takes both ends some CPU time
@@ -155,3 +172,136 @@ def _connect_reason(error: BaseException, seconds: float) -> str:
     if isinstance(error, ConnectionError):
         return str(error) or "the peer closed the connection while it was opened"
     return str(error) or f"no connection within {seconds:g} s"
+
+
+FIRST_SECONDS = 0.2
+MOST_SECONDS = 5.0
+MOST_BROKEN_SECONDS = 0.5  # after a second, other members acquire the queues of a missing member
+FORGET_SECONDS = 60.0  # how long a break counts
+
+
+class _Breaker:
+    """The failures of one address."""
+
+    __slots__ = ("broke_at", "broken", "error", "failed_at", "failures", "is_probed", "is_silent", "losses", "until")
+
+    def __init__(self) -> None:
+        self.error: RemotingError | None = None
+        """The last failure; None if only connections were lost."""
+        self.failures = 0
+        self.failed_at = float("-inf")
+        self.losses = 0
+        """The number of connections that ended without a response."""
+        self.broken = 0
+        """The number of breaks, each within FORGET_SECONDS of the previous one."""
+        self.broke_at = 0.0
+        self.is_silent = False
+        """Whether the last failure was a silence: the peer accepts connections, and does not respond."""
+        self.is_probed = False
+        self.until = 0.0
+
+
+class Breakers:
+    """The breakers of all addresses of one client."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._now = clock.monotonic
+        self._breakers: dict[str, _Breaker] = {}
+
+    def failed(self, address: str, error: RemotingError) -> None:
+        """Note a failure, and open the breaker for twice the previous pause, up to MOST_SECONDS."""
+        breaker = self._breakers.setdefault(address, _Breaker())
+        self._rest(breaker, error, doubled(FIRST_SECONDS, breaker.failures + 1, MOST_SECONDS))
+        breaker.failures, breaker.failed_at = breaker.failures + 1, self._now()
+
+    def failed_since(self, address: str, asked_at: float) -> bool:
+        """Return whether a failure was noted after `asked_at`, without a response since. Another one is not news."""
+        breaker = self._breakers.get(address)
+        return breaker is not None and breaker.failed_at >= asked_at
+
+    def lost(self, address: str) -> bool:
+        """Note a loss. Returns whether it is not the first one since the address last responded."""
+        breaker = self._breakers.setdefault(address, _Breaker())
+        breaker.losses += 1
+        return breaker.losses > 1
+
+    def broke(self, address: str, error: RemotingError) -> None:
+        """Note a break, and open the breaker if there was another one within a minute.
+
+        Responses in between do not matter: a server that answers every heartbeat and otherwise sends garbage must not
+        be reconnected again and again without a pause.
+        """
+        breaker, now = self._breakers.setdefault(address, _Breaker()), self._now()
+        breaker.broken = breaker.broken + 1 if now - breaker.broke_at < FORGET_SECONDS else 1
+        breaker.broke_at = now
+        if breaker.broken > 1:
+            self._rest(breaker, error, doubled(FIRST_SECONDS, breaker.broken - 1, MOST_BROKEN_SECONDS))
+
+    def _rest(self, breaker: _Breaker, error: RemotingError, pause_seconds: float) -> None:
+        breaker.error = error
+        breaker.is_silent = not isinstance(error, RemotingConnectError)
+        breaker.until = self._now() + spread(pause_seconds, 0.5, 1.0)
+
+    def answered(self, address: str) -> None:
+        """Close the breaker. Only breaks within the last minute are kept."""
+        former = self._breakers.pop(address, None)
+        if former is not None and former.broken and self._now() - former.broke_at < FORGET_SECONDS:
+            breaker = self._breakers[address] = _Breaker()
+            breaker.broken, breaker.broke_at = former.broken, former.broke_at
+
+    def forget(self) -> None:
+        """Close all breakers, and forget all failures."""
+        self._breakers.clear()
+
+    def is_open(self, address: str) -> bool:
+        """Return whether the address failed and has not responded since, even if its pause has ended."""
+        breaker = self._breakers.get(address)
+        return breaker is not None and breaker.error is not None
+
+    def reason(self, address: str) -> str | None:
+        """Return the reason of the last failure; None if the address has responded since, or never failed."""
+        breaker = self._breakers.get(address)
+        return None if breaker is None or breaker.error is None else breaker.error.reason
+
+    def is_silent(self, address: str) -> bool:
+        """Return whether the peer at the address accepts connections and does not respond."""
+        breaker = self._breakers.get(address)
+        return breaker is not None and breaker.is_silent
+
+    def rest_seconds(self, address: str) -> float:
+        """Return the remaining seconds of the pause in which no request is sent to the address."""
+        breaker = self._breakers.get(address)
+        return 0.0 if breaker is None or breaker.error is None else max(0.0, breaker.until - self._now())
+
+    def check_rest(self, address: str) -> None:
+        """Raise CircuitOpenError, or TlsError, during the pause after a failure."""
+        breaker = self._breakers.get(address)
+        if breaker is not None and breaker.error is not None and self._now() < breaker.until:
+            raise _open(address, breaker.error)
+
+    def check_answers(self, address: str) -> None:
+        """Raise the same until the address responds again: for requests that may wait for long."""
+        breaker = self._breakers.get(address)
+        if breaker is not None and breaker.error is not None:
+            raise _open(address, breaker.error)
+
+    @contextlib.contextmanager
+    def probe(self, address: str) -> Iterator[None]:
+        """Enter as the one request that probes a silent peer. Raises for other requests meanwhile."""
+        self.check_rest(address)
+        breaker = self._breakers.get(address)
+        if breaker is None or breaker.error is None:
+            yield
+            return
+        if breaker.is_probed:
+            raise _open(address, breaker.error)
+        breaker.is_probed = True
+        try:
+            yield
+        finally:
+            breaker.is_probed = False
+
+
+def _open(address: str, error: RemotingError) -> RemotingConnectError:
+    """Return a new exception for each caller, because raising one adds to its traceback."""
+    return TlsError(address, error.reason) if isinstance(error, TlsError) else CircuitOpenError(address, error.reason)

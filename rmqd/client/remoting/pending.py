@@ -1,19 +1,24 @@
-"""The requests on one connection that wait for their responses, distinguished by their opaque, with their deadlines."""
+"""The requests on one connection that wait for their responses, distinguished by their opaque, with their deadlines.
+
+Counters of the connections of one client.
+
+The client's figures at one moment, as plain values for metrics and the status page.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+
+import structlog
 
 from rmqd.client.remoting.security import Refusals
-from rmqd.clock import Clock, Timer
-from rmqd.errors import RemotingError, RemotingTimeoutError
+from rmqd.errors import ProtocolError, RemotingError, RemotingTimeoutError
+from rmqd.runtime.clock import Clock, Timer
+from rmqd.runtime.histogram import Histogram, HistogramSnapshot
 from rmqd.wire.command import RemotingCommand
-
-if TYPE_CHECKING:
-    from rmqd.client.remoting.traffic import Traffic
 
 
 class _Pending:
@@ -153,3 +158,47 @@ class PendingRequests:
 def _heard(hear: Callable[[RemotingCommand], object], answer: asyncio.Future[RemotingCommand]) -> None:
     if not answer.cancelled() and answer.exception() is None:
         hear(answer.result())
+
+
+log = structlog.get_logger(__name__)
+
+REQUEST_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)
+
+
+class Traffic:
+    """Counters: request durations by code, failures by code and reason, corrupt frames, doubted replies."""
+
+    def __init__(self) -> None:
+        self.durations: dict[int, Histogram] = {}
+        self.failures: dict[tuple[int, str], int] = {}
+        self.corrupt_frames = 0
+        self.doubted_replies = 0
+
+    def answered(self, code: int, seconds: float) -> None:
+        """Count a request that was answered after `seconds`."""
+        histogram = self.durations.get(code)
+        if histogram is None:
+            histogram = self.durations[code] = Histogram(REQUEST_SECONDS)
+        histogram.observe(seconds)
+
+    def failed(self, code: int, reason: str) -> None:
+        """Count a request without a response. `reason` is `timeout` or `closed`."""
+        self.failures[code, reason] = self.failures.get((code, reason), 0) + 1
+
+    def corrupt_frame(self, address: str, error: ProtocolError) -> None:
+        """Count and log a frame that cannot be decoded."""
+        self.corrupt_frames += 1
+        log.error("frame.corrupt", address=address, error=str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSnapshot:
+    """The client at one moment. Counters only increase."""
+
+    client_id: str
+    brokers_up: dict[str, bool]  # whether the last heartbeat was answered, by address
+    requests: dict[int, HistogramSnapshot]  # seconds until the response, by request code
+    request_failures: dict[tuple[int, str], int]  # requests without a response, by code and reason
+    corrupt_frames: int
+    doubted_replies: int = 0  # pull responses that contradict themselves, or have a corrupt message
+    refused: tuple[str, ...] = ()  # the reasons of present refusals, by servers or by this client

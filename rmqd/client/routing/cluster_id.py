@@ -23,17 +23,17 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from rmqd.broker_errors import BrokerError, QueryNotFoundError
-from rmqd.client.api.admin import cluster_info, get_kv, put_kv
-from rmqd.client.coalesce import Coalesced
+from rmqd.client.api.admin_requests import cluster_info, get_kv, put_kv
+from rmqd.client.api.remoting_request import Coalesced
 from rmqd.errors import NameServerError, ProtocolError, RemotingTimeoutError, RmqdError
-from rmqd.own_threads import in_own_thread
-from rmqd.wire.bodies.cluster import ClusterInfo
+from rmqd.errors.broker_errors import BrokerError, QueryNotFoundError
+from rmqd.runtime.own_threads import in_own_thread
+from rmqd.wire.bodies.route_data import ClusterInfo
 
 if TYPE_CHECKING:
-    from rmqd.client.remoting.client import RemotingClient
-    from rmqd.client.routing.name_server import NameServers
-    from rmqd.wire.bodies.route import BrokerData
+    from rmqd.client.remoting.remoting_client import RemotingClient
+    from rmqd.client.routing.name_server_client import NameServers
+    from rmqd.wire.bodies.route_data import BrokerData
 
 log = structlog.get_logger(__name__)
 

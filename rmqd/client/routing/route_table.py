@@ -24,13 +24,12 @@ from dataclasses import dataclass
 
 import structlog
 
-from rmqd.broker_errors import TopicNotExistError
-from rmqd.client.coalesce import Coalesced
-from rmqd.client.routing.departed_brokers import DepartedBrokers
-from rmqd.client.routing.routes import Routes
-from rmqd.clock import Clock, wait_within
+from rmqd.client.api.remoting_request import Coalesced
+from rmqd.client.routing.routes import DepartedBrokers, Routes
 from rmqd.errors import RemotingTimeoutError, RmqdError, RouteNotFoundError
-from rmqd.wire.bodies.route import TopicRouteData
+from rmqd.errors.broker_errors import TopicNotExistError
+from rmqd.runtime.clock import Clock, wait_within
+from rmqd.wire.bodies.route_data import TopicRouteData
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 

@@ -1,11 +1,19 @@
-"""A message to send, its properties, and the result of the send."""
+"""A message to send, its properties, and the result of the send.
+
+Selects the queue of an ordered message: messages that must stay in order go to the same queue.
+
+Whether a failed send may succeed a moment later.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rmqd.codes import ResponseCode
+from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
+from rmqd.errors.broker_errors import BrokerError, BrokerFailureError
+from rmqd.wire.bodies.heartbeat_data import java_hash
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import (
     DELAY,
@@ -84,3 +92,50 @@ class SendResult:
     """Whether the broker wants message trace of stored messages."""
     recall_handle: str | None = None
     """The handle for `Producer.recall`; None if the message is not timed, or cannot be recalled."""
+
+
+MessageQueueSelector = Callable[[Sequence[MessageQueue]], MessageQueue]
+"""Selects one of the writable queues, which are in RocketMQ's order; there is at least one."""
+
+
+def by_hash(sharding_key: str) -> MessageQueueSelector:
+    """Select by the key's hash, as Java's `SelectMessageQueueByHash`: the same queue if their number is the same."""
+    return lambda queues: queues[abs(java_hash(sharding_key)) % len(queues)]
+
+
+def by_id(queue_id: int, broker_name: str = "") -> MessageQueueSelector:
+    """Select the queue with this id. `broker_name` is needed if several brokers have the topic.
+
+    The selector raises RouteNotFoundError if no queue matches, or more than one.
+    """
+
+    def select(queues: Sequence[MessageQueue]) -> MessageQueue:
+        found = [queue for queue in queues if queue.queue_id == queue_id and broker_name in ("", queue.broker_name)]
+        if len(found) == 1:
+            return found[0]
+        topic, what = queues[0].topic, f"{broker_name}:{queue_id}" if broker_name else str(queue_id)
+        if found:
+            expected = ", ".join(f"{queue.broker_name}:{queue_id}" for queue in found)
+            raise RouteNotFoundError(
+                topic, f"several brokers have queue {queue_id} of {topic}; expected one of {expected}"
+            )
+        raise RouteNotFoundError(topic, f"{topic} has no writable queue {what}; expected one of {_known(queues)}")
+
+    return select
+
+
+def _known(queues: Sequence[MessageQueue]) -> str:
+    last = {queue.broker_name: queue.queue_id for queue in queues}
+    return ", ".join(f"{broker}:0" if most == 0 else f"{broker}:0 to {broker}:{most}" for broker, most in last.items())
+
+
+def may_pass(error: RmqdError, served: Container[str]) -> bool:
+    """Return whether to try again. `served` are the topics of earlier sends.
+
+    A missing route for such a topic is temporary. For others it is final, because waiting does not create a topic.
+    """
+    if isinstance(error, RouteNotFoundError):
+        return error.topic in served
+    if isinstance(error, BrokerError):
+        return error.retriable or isinstance(error, BrokerFailureError)
+    return isinstance(error, RemotingError)

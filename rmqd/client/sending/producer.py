@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from rmqd.broker_errors import BrokerError
-from rmqd.client.api.group import send_heartbeat
-from rmqd.client.api.send import SendReceipt, recall_message, send_message
-from rmqd.client.client_id import local_address
-from rmqd.client.routing.vip_channel import vip_address
+from rmqd.client.api.group_requests import send_heartbeat
+from rmqd.client.api.send_requests import SendReceipt, recall_message, send_message
+from rmqd.client.client_options import local_address
+from rmqd.client.routing.routes import vip_address
 from rmqd.client.sending.outgoing_message import OutgoingMessage, SendResult
 from rmqd.codes import ResponseCode
 from rmqd.errors import (
@@ -27,20 +26,21 @@ from rmqd.errors import (
     RmqdError,
     RouteNotFoundError,
 )
-from rmqd.wire.bodies.heartbeat import HeartbeatData
-from rmqd.wire.headers.send import SendBatchMessageRequestHeader, SendMessageRequestHeaderV2
+from rmqd.errors.broker_errors import BrokerError
+from rmqd.wire.bodies.heartbeat_data import HeartbeatData
+from rmqd.wire.headers.send_headers import SendBatchMessageRequestHeader, SendMessageRequestHeaderV2
+from rmqd.wire.lite_topic import RecallHandle
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import BatchMember, encode_batch
 from rmqd.wire.messages.message_id import UniqueKeys
 from rmqd.wire.messages.properties import UNIQ_KEY, WAIT, format_properties
-from rmqd.wire.recall import RecallHandle
 from rmqd.wire.topics import DEFAULT_TOPIC, INNER_PRODUCER_GROUP
 
 if TYPE_CHECKING:
-    from rmqd.client.remoting.client import RemotingClient
+    from rmqd.client.remoting.remoting_client import RemotingClient
     from rmqd.client.routing.route_table import RouteTable
-    from rmqd.client.sending.queue_selector import MessageQueueSelector
-    from rmqd.clock import Clock
+    from rmqd.client.sending.outgoing_message import MessageQueueSelector
+    from rmqd.runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
 

@@ -1,4 +1,7 @@
-"""Sends message trace in batches, without delaying anything else. Records that cannot be sent are counted."""
+"""Sends message trace in batches, without delaying anything else. Records that cannot be sent are counted.
+
+A producer that sends message trace of its sends, like Java's producer with enableTrace.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,18 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from rmqd.client.sending.outgoing_message import OutgoingMessage
+from rmqd.codes import ResponseCode
 from rmqd.errors import RmqdError
-from rmqd.wire.trace import TraceData, TracePart, trace_messages
+from rmqd.wire.topics import INNER_PRODUCER_GROUP, unwrap_namespace
+from rmqd.wire.trace import TRACE_PRODUCER_PREFIX, TraceData, TraceMessageType, TracePart, pub_record, trace_messages
 
 if TYPE_CHECKING:
-    from rmqd.client.options import TraceOptions
+    from rmqd.client.client_options import TraceOptions
+    from rmqd.client.routing.route_table import RouteTable
+    from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage, SendResult
     from rmqd.client.sending.producer import Producer
-    from rmqd.clock import Clock
+    from rmqd.runtime.clock import Clock
+
 
 log = structlog.get_logger(__name__)
 
@@ -161,3 +169,45 @@ class TraceDispatcher:
 
 def _characters(parts: tuple[TracePart, ...]) -> int:
     return sum([len(part.records) for part in parts])
+
+
+class TracedProducer:
+    """Sends with `producer`. The caller runs its `dispatcher` meanwhile, and closes it at the end."""
+
+    def __init__(
+        self, producer: Producer, routes: RouteTable, options: TraceOptions, clock: Clock, *, namespace: str
+    ) -> None:
+        group = f"{TRACE_PRODUCER_PREFIX}-{INNER_PRODUCER_GROUP}-PRODUCE-1"
+        self.dispatcher = TraceDispatcher(producer, options, group, clock)
+        self._producer = producer
+        self._routes = routes
+        self._namespace = namespace
+        self._clock = clock
+
+    async def send(self, message: OutgoingMessage, *, selector: MessageQueueSelector | None = None) -> SendResult:
+        """Send a message like `Producer.send`, and trace it if the broker wants that."""
+        began, began_ms = self._clock.monotonic(), int(self._clock.wall() * 1000)
+        result = await self._producer.send(message, selector=selector)
+        if result.is_traced:
+            record = pub_record(
+                timestamp_ms=began_ms,
+                region=result.region,
+                group=INNER_PRODUCER_GROUP,
+                topic=unwrap_namespace(message.topic, self._namespace),
+                msg_id=result.msg_id,
+                tags=message.tags,
+                keys=message.keys,
+                store_host=self._routes.master(result.queue.broker_name) or result.queue.broker_name,
+                body_length=len(message.body),
+                cost_ms=int((self._clock.monotonic() - began) * 1000),
+                message_type=_type_of(message),
+                offset_msg_id=result.offset_msg_id,
+                success=result.status == ResponseCode.SUCCESS,
+            )
+            self.dispatcher.append((TracePart(record, result.msg_id, message.keys),), 1)
+        return result
+
+
+def _type_of(message: OutgoingMessage) -> TraceMessageType:
+    """Return the type that Java's producer would write: an ordered message counts as a normal one."""
+    return TraceMessageType.DELAY if message.delay_level or message.is_timed else TraceMessageType.NORMAL

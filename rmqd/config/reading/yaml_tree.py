@@ -2,18 +2,25 @@
 
 Plain values follow the core schema of YAML 1.2: `true` and `false` are the only flags (not `on` or `no`), and `12:30`
 or `2026-01-01` stay text. Keys are always text.
+
+Replaces `${NAME}`, `${NAME:-default}` and `${file:PATH}` in the values of the configuration.
+
+It works on parsed values, so that the content of a variable or file cannot become YAML.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from collections.abc import Mapping as ReadOnly
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from rmqd.config.problems import ConfigProblem, Path
+from rmqd.config.model.value_kinds import MAX_FILE_BYTES, Substituted, read_small_file
+from rmqd.config.problems import ConfigProblem, KeyPath
 
 MAX_DEPTH: Final = 50
 MAX_VALUES: Final = 100_000
@@ -45,7 +52,7 @@ class Items:
 
 
 @dataclass(slots=True)
-class Entry:
+class YamlEntry:
     """A key with its place, and its value."""
 
     place: str
@@ -53,18 +60,18 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Mapping:
+class YamlMapping:
     """Keys and values."""
 
     place: str
-    entries: dict[str, Entry]
+    entries: dict[str, YamlEntry]
 
 
-Node = Scalar | Items | Mapping
+Node = Scalar | Items | YamlMapping
 
 
 @dataclass(slots=True)
-class Reading:
+class YamlReading:
     """The result of parsing a text: its tree, and its problems."""
 
     tree: Node | None
@@ -75,27 +82,27 @@ class Reading:
 def tree_of(value: Any, place: str) -> Node:
     """Return Python values as a tree, all with one location."""
     if isinstance(value, ReadOnly):
-        return Mapping(place, {str(key): Entry(place, tree_of(inner, place)) for key, inner in value.items()})
+        return YamlMapping(place, {str(key): YamlEntry(place, tree_of(inner, place)) for key, inner in value.items()})
     if isinstance(value, list | tuple):
         return Items(place, [tree_of(inner, place) for inner in value])
     return Scalar(place, value)
 
 
-def read_tree(text: str, file: str) -> Reading:
+def read_tree(text: str, file: str) -> YamlReading:
     """Read one YAML document; places are `file:line:column`. Problems are returned, never raised."""
     builder = _Builder(text, file)
     try:
-        return Reading(builder.document(), builder.problems)
+        return YamlReading(builder.document(), builder.problems)
     except yaml.MarkedYAMLError as error:
-        return Reading(None, [_syntax_problem(error, text, file)])
+        return YamlReading(None, [_syntax_problem(error, text, file)])
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         place = f"{file}:{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
         # One of PyYAML's two parsers reports the character as a number, the other as text.
         code = error.character if isinstance(error.character, int) else ord(error.character)
-        return Reading(None, [ConfigProblem(place, (), f"the character U+{code:04X} is not allowed in YAML")])
+        return YamlReading(None, [ConfigProblem(place, (), f"the character U+{code:04X} is not allowed in YAML")])
     except _Refused as error:
-        return Reading(None, [ConfigProblem(error.place, (), str(error))])
+        return YamlReading(None, [ConfigProblem(error.place, (), str(error))])
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> ConfigProblem:
@@ -145,7 +152,7 @@ class _Builder:
                 tree = self._build(next(self._events), ())
         return tree
 
-    def _build(self, event: yaml.Event, path: Path) -> Node:
+    def _build(self, event: yaml.Event, path: KeyPath) -> Node:
         self._count(event)
         if len(path) > MAX_DEPTH:
             raise _Refused(self._place(event), f"values are nested more than {MAX_DEPTH} deep")
@@ -169,9 +176,9 @@ class _Builder:
             self._anchors[event.anchor] = node
         return node
 
-    def _mapping(self, start: yaml.Event, path: Path) -> Mapping:
-        entries: dict[str, Entry] = {}
-        merged: dict[str, Entry] = {}
+    def _mapping(self, start: yaml.Event, path: KeyPath) -> YamlMapping:
+        entries: dict[str, YamlEntry] = {}
+        merged: dict[str, YamlEntry] = {}
         while not isinstance(key := next(self._events), yaml.MappingEndEvent):
             if not isinstance(key, yaml.ScalarEvent):
                 raise _Refused(self._place(key), "a key is not text; expected text")
@@ -183,14 +190,14 @@ class _Builder:
                 message = f"duplicate key, set before at {entries[name].place}; remove one of them"
                 self.problems.append(ConfigProblem(self._place(key), (*path, name), message))
             else:
-                entries[name] = Entry(self._place(key), value)
-        return Mapping(self._place(start), {**merged, **entries})
+                entries[name] = YamlEntry(self._place(key), value)
+        return YamlMapping(self._place(start), {**merged, **entries})
 
-    def _merged(self, value: Node, path: Path) -> dict[str, Entry]:
+    def _merged(self, value: Node, path: KeyPath) -> dict[str, YamlEntry]:
         """Return the entries that `<<: *other` merges; of several mappings, the first one wins."""
-        merged: dict[str, Entry] = {}
+        merged: dict[str, YamlEntry] = {}
         for source in value.nodes if isinstance(value, Items) else [value]:
-            if isinstance(source, Mapping):
+            if isinstance(source, YamlMapping):
                 merged = {**source.entries, **merged}
             else:
                 message = "only a mapping can be merged; expected an alias of a mapping, or a list of them"
@@ -202,9 +209,9 @@ class _Builder:
         multiply.
         """
         self._count(alias)
-        if isinstance(node, Mapping):
-            copies = {key: Entry(entry.place, self._copy(entry.node, alias)) for key, entry in node.entries.items()}
-            return Mapping(node.place, copies)
+        if isinstance(node, YamlMapping):
+            copies = {key: YamlEntry(entry.place, self._copy(entry.node, alias)) for key, entry in node.entries.items()}
+            return YamlMapping(node.place, copies)
         if isinstance(node, Items):
             return Items(node.place, [self._copy(item, alias) for item in node.nodes])
         return Scalar(node.place, node.value)
@@ -214,7 +221,7 @@ class _Builder:
         if self._values > MAX_VALUES:
             raise _Refused(self._place(event), f"the document has more than {MAX_VALUES} values, with resolved aliases")
 
-    def _value(self, event: yaml.ScalarEvent, path: Path) -> str | int | float | bool | None:
+    def _value(self, event: yaml.ScalarEvent, path: KeyPath) -> str | int | float | bool | None:
         text = str(event.value)
         plain = not event.style  # None from one of PyYAML's parsers, "" from the other
         if event.tag is None or event.tag == "!":
@@ -237,7 +244,7 @@ class _Builder:
         self._check_tag(event, path, "str")
         return text
 
-    def _check_tag(self, event: yaml.NodeEvent, path: Path, kind: str) -> None:
+    def _check_tag(self, event: yaml.NodeEvent, path: KeyPath, kind: str) -> None:
         tag: str | None = getattr(event, "tag", None)
         if tag not in (None, "!", _TAG + kind):
             message = f"the YAML tag {tag.replace(_TAG, '!!')} is not supported; expected no tag"
@@ -247,3 +254,66 @@ class _Builder:
         mark = event.start_mark
         assert mark is not None
         return f"{self._file}:{mark.line + 1}:{mark.column + 1}"
+
+
+_REFERENCE: Final = re.compile(r"\$(\$\{)|\$\{([^{}]*)\}|\$\{")
+_NAME: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL | re.ASCII)
+_FORMS: Final = "expected ${NAME}, ${NAME:-default}, ${file:PATH}, and $${ for a literal ${"
+
+
+class SubstitutionError(ValueError):
+    """A reference without a value, or in an unknown form."""
+
+
+def substitute(text: str, environ: Mapping[str, str]) -> str:
+    """Replace all references in a text. Raises SubstitutionError. File paths are relative to the working directory."""
+    if "${" not in text:
+        return text
+
+    def replacement(match: re.Match[str]) -> str:
+        if match[1]:
+            return match[1]
+        if match[2] is None:
+            raise SubstitutionError(f"a ${{ without its }}; {_FORMS}")
+        return _value_of(match[2], environ)
+
+    replaced = _REFERENCE.sub(replacement, text)
+    return Substituted(replaced)
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether a variable or an argument is UTF-8. Python keeps other bytes as lone surrogates."""
+    return text.isascii() or text == text.encode("utf-8", "replace").decode()
+
+
+def _value_of(reference: str, environ: Mapping[str, str]) -> str:
+    if reference.startswith("file:"):
+        return _content(reference.removeprefix("file:"))
+    match = _NAME.fullmatch(reference)
+    if match is None:
+        raise SubstitutionError(f"${{{reference}}} is not valid; {_FORMS}")
+    name, default = match.groups()
+    value = environ.get(name)
+    if value is not None and not is_utf8(value):
+        raise SubstitutionError(f"the environment variable {name} is not UTF-8; expected text")
+    if value or (value is not None and default is None):
+        return value
+    if default is not None:
+        return default
+    raise SubstitutionError(
+        f"the environment variable {name} is not set; set it, or add a default with ${{{name}:-default}}"
+    )
+
+
+def _content(name: str) -> str:
+    path = Path(name).absolute()
+    try:
+        content = read_small_file(path)
+        if len(content) > MAX_FILE_BYTES:
+            raise SubstitutionError(f"the file {path} is longer than 1MiB; expected a file with one value")
+        return content.decode("utf-8").rstrip("\r\n")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise SubstitutionError(f"the file {path} cannot be read: {reason}; expected a readable file") from None
+    except UnicodeDecodeError:
+        raise SubstitutionError(f"the file {path} is not UTF-8; expected text") from None

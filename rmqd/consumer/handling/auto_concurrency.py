@@ -32,9 +32,9 @@ from collections.abc import Callable
 from math import ceil, inf, sqrt
 from typing import Final
 
-from rmqd.clock import Clock
-from rmqd.consumer.handling.failures import Call
-from rmqd.handler_api import Batch
+from rmqd.consumer.handling.handler_failures import Call
+from rmqd.handler_api.batch import Batch
+from rmqd.runtime.clock import Clock
 
 INTERVAL_SECONDS: Final = 0.5  # shortest interval at a settled limit
 LEAST_CALLS: Final = 40  # fewest calls of such an interval; or twice the limit

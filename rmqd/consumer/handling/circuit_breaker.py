@@ -27,17 +27,16 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.circuit import Circuit, Fate
-from rmqd.consumer.handling.failures import Call, failures_of
-from rmqd.consumer.handling.line import Line
+from rmqd.consumer.circuit import Circuit, FailureEffect
+from rmqd.consumer.handling.handler_failures import HANDLED_BEFORE, Call, failures_of
+from rmqd.consumer.handling.ready_queues import Line
 from rmqd.consumer.handling.settlement import Settlement, report
-from rmqd.consumer.handling.verdict import HANDLED_BEFORE
+from rmqd.consumer.health.causes import Problem, found
 from rmqd.consumer.services import WaysBack
-from rmqd.diagnosis.causes import Problem, found
-from rmqd.handler_api import AGAIN, Batch, Outcome
-from rmqd.plain_text import describe
+from rmqd.handler_api.batch import AGAIN, Batch, Outcome
+from rmqd.runtime.clock import Clock
+from rmqd.runtime.plain_text import describe
 from rmqd.wire.messages.message import Message
 
 T = TypeVar("T")
@@ -94,19 +93,19 @@ class CircuitBreaker(ABC):
         else:
             self.circuit.undecided(batch)
 
-    def _fate(self, batch: Batch, error: BaseException | None) -> Fate:
+    def _fate(self, batch: Batch, error: BaseException | None) -> FailureEffect:
         """Decide about the end of a call that did not acknowledge every message."""
         failures = failures_of(batch, error)
         is_repeated, is_evidence = self._note_failed([batch[index] for index in failures])
         if failures and not _acknowledged(batch, error):
             text = describe(next(iter(failures.values())))
             fate = self.circuit.failed(batch, text, is_evidence=is_evidence)
-            return Fate.REPEATED if is_repeated and fate is Fate.SUSPECTED else fate
+            return FailureEffect.REPEATED if is_repeated and fate is FailureEffect.SUSPECTED else fate
         if failures:  # other messages succeeded, so these messages are at fault
             self.circuit.succeeded(batch, float("-inf"))
         elif error is not None:
             self.circuit.undecided(batch)
-        return Fate.COUNTS
+        return FailureEffect.COUNTS
 
     def _note_failed(self, messages: Iterable[Message]) -> tuple[bool, bool]:
         """Record that a call with these messages has failed.
@@ -165,13 +164,13 @@ class HeldBatches(CircuitBreaker):
         """Settle a batch, or hold it."""
         fate = self._fate(batch, error)
         is_leaving = process_queue.leaving and not self._must_stay(batch, error)
-        if fate is Fate.COUNTS or is_leaving or process_queue.dropped:
+        if fate is FailureEffect.COUNTS or is_leaving or process_queue.dropped:
             await self._settlement.settle(process_queue, batch, error)
             return
         report(process_queue, batch, error, self._clock.wall())
         process_queue.begin_turn()  # a release of the queue waits for it
         now = self._clock.monotonic()
-        self._held.append(_Held(process_queue, batch, error, now, is_repeated=fate is Fate.REPEATED))
+        self._held.append(_Held(process_queue, batch, error, now, is_repeated=fate is FailureEffect.REPEATED))
 
     def explain(self, process_queue: ProcessQueue, group: str) -> Problem | None:
         held = next((one for one in self._held if one.process_queue is process_queue), None)
@@ -266,11 +265,11 @@ class ForgivenAttempts(CircuitBreaker, Generic[T]):
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> T:
         """Settle a batch. The attempts that this counts may be subtracted later."""
         fate = self._fate(batch, error)
-        if fate is Fate.COUNTS:
+        if fate is FailureEffect.COUNTS:
             return await self._settle(process_queue, batch, error)
         messages = [batch[index] for index in failures_of(batch, error)]
         before = [message.reconsume_times for message in messages]
-        if fate is Fate.EXCUSED:
+        if fate is FailureEffect.EXCUSED:
             self._ways.excused.update(messages)
         failed_at = self._clock.monotonic()
         try:
@@ -278,8 +277,8 @@ class ForgivenAttempts(CircuitBreaker, Generic[T]):
         finally:
             self._ways.excused.difference_update(messages)
             counted = Counter({one: one.reconsume_times - then for one, then in zip(messages, before, strict=True)})
-            doubt = _Doubt(failed_at, +counted, is_repeated=fate is Fate.REPEATED)
-            self._file(doubt, is_forgiven=fate is Fate.EXCUSED or self.circuit.state != "closed")
+            doubt = _Doubt(failed_at, +counted, is_repeated=fate is FailureEffect.REPEATED)
+            self._file(doubt, is_forgiven=fate is FailureEffect.EXCUSED or self.circuit.state != "closed")
 
     def _judge(self) -> None:
         circuit = self.circuit

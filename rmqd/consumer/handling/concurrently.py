@@ -1,21 +1,30 @@
-"""Concurrent consumption: any free worker takes the next batch of any queue, and failed messages are sent back."""
+"""Concurrent consumption: any free worker takes the next batch of any queue, and failed messages are sent back.
+
+A group whose messages a program polls. rmqd calls no handler.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Any
 
-from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.circuit import Circuit
+from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.consumer.handling.batch_worker import Turn, Worker
 from rmqd.consumer.handling.circuit_breaker import HeldBatches, Settle
-from rmqd.consumer.handling.gathering import Make
+from rmqd.consumer.handling.handler_failures import EXPIRED
+from rmqd.consumer.handling.ready_queues import Line, Make
 from rmqd.consumer.handling.settlement import Settlement
 from rmqd.consumer.handling.slots import HandlerSlots
-from rmqd.consumer.handling.verdict import EXPIRED
-from rmqd.consumer.handling.worker import Turn, Worker
-from rmqd.consumer.options import ConsumerOptions
-from rmqd.consumer.services import WaysBack
-from rmqd.handler_api import Batch
-from rmqd.loaded_handler import LoadedHandler
+from rmqd.consumer.health.causes import Problem, found
+from rmqd.consumer.services import RunningCall, WaysBack
+from rmqd.errors import RmqdError
+from rmqd.handler_api.batch import Batch, LoadedHandler
+from rmqd.runtime.clock import Clock, wait_within
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message
 
 
 class ConsumeMessageConcurrentlyService(HandlerSlots):
@@ -68,3 +77,110 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
     async def _settle_replaced(self, process_queue: ProcessQueue, batch: Batch) -> None:
         await self._settle_batch(process_queue, batch, EXPIRED)
         process_queue.end_turn()
+
+
+class PolledQueue(ProcessQueue):
+    """A cache that drops returned messages at once. So thresholds do not block a program that commits rarely.
+
+    Only the program knows when it is done with the returned messages. Until it confirms them, the commit offset stays
+    below them, and the queue is busy. A release waits for the program as it would wait for a handler.
+    """
+
+    __slots__ = ("confirmed",)
+
+    def __init__(self, message_queue: MessageQueue, next_offset: int, *more: Any) -> None:
+        super().__init__(message_queue, next_offset, *more)
+        self.confirmed = next_offset  # the program is done with all messages below
+
+    @property
+    def position(self) -> int:
+        """The offset below which every message was returned."""
+        return super().commit_offset()
+
+    def commit_offset(self) -> int:
+        """Return the offset that the program has confirmed; never above `position`."""
+        return min(self.confirmed, self.position)
+
+    def confirm(self, offset: int | None = None) -> None:
+        """Record that the program is done with all messages below `offset`, by default with all returned messages."""
+        if not self.dropped:
+            self.confirmed = self.position if offset is None else offset
+        if self.confirmed >= self.position:
+            self.release()
+
+    def drop(self, because: str) -> None:
+        """End this ownership. Unconfirmed messages are delivered again, so nothing waits for the program."""
+        super().drop(because)
+        self.release()
+
+    def release(self) -> None:
+        """Stop waiting for the program."""
+        if self.in_flight:
+            self.end_turn()
+
+
+class PollService:
+    """Returns messages of all queues in turn.
+
+    `chosen` are the queues that the program assigned instead of a share of the group's queues.
+    """
+
+    cache = PolledQueue
+    circuit: Circuit | None = None
+    problem: Problem | None = None
+    concurrency = 1
+    keeps_calls_open = calls_left = False
+
+    def __init__(self, clock: Clock, chosen: Collection[MessageQueue] = ()) -> None:
+        self.chosen = chosen
+        self._clock = clock
+        self._line = Line()
+        self.submit, self.pause, self.resume = self._line.submit, self._line.pause, self._line.resume
+        self._polled_at = clock.monotonic()
+
+    async def run(self) -> None:
+        """Wait until cancelled: the program does the work."""
+        await asyncio.Event().wait()
+
+    def change(self, _: object) -> None:
+        """Do nothing: a poll has neither concurrency nor turns to halt."""
+
+    halt = change
+
+    def calls(self) -> list[RunningCall]:
+        """Return no calls: no handler is called."""
+        return []
+
+    def explain(self, process_queue: ProcessQueue) -> Problem:
+        """Report that the messages wait for the program."""
+        seconds = round(self._clock.monotonic() - self._polled_at)
+        step = "call poll more often, or close the consumer: its queues then go to other members"
+        return found("slow_handler", f"messages wait for a poll; the last one was {seconds} s ago", step=step)
+
+    async def call_apart(self, batch: Batch, ended: Callable[[], None]) -> None:
+        """Refuse an operator's message. Raises RmqdError."""
+        ended()
+        raise RmqdError("this member is a pull consumer: it has no handler to call")
+
+    async def arrival(self, seconds: float) -> bool:
+        """Wait until a queue has messages, for at most `seconds`. Returns whether a queue has messages."""
+        return await wait_within(self._clock, seconds, self._line.rest())
+
+    def take(self, most: int) -> list[Message]:
+        """Return up to `most` messages that are cached now."""
+        self._polled_at, messages = self._clock.monotonic(), list[Message]()
+        queues, queued = self._line.queues, self._line.queued
+        while queues and len(messages) < most:
+            process_queue = queues[0]
+            if process_queue.dropped or not process_queue.pending:
+                queued.discard(queues.popleft())
+                continue
+            assert isinstance(process_queue, PolledQueue)
+            taken = process_queue.take(most - len(messages))
+            if not process_queue.in_flight:
+                process_queue.begin_turn()
+            process_queue.finish(taken)
+            process_queue.stats.acknowledged(taken, 0.0, self._clock.wall() - taken[0].store_timestamp / 1000)
+            messages += taken
+            queues.rotate(-1)
+        return messages

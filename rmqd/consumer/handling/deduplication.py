@@ -18,17 +18,17 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from rmqd.claims.opening import open_store
-from rmqd.claims.store import Standing, Terms, key_of
-from rmqd.clock import Clock
 from rmqd.consumer.cache.keyed_process_queue import value_by
 from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.consumer.handling.batch_worker import Worker
+from rmqd.consumer.handling.handler_failures import HANDLED_BEFORE
 from rmqd.consumer.handling.held_claims import LEASE_SECONDS, Claim, HeldClaims
-from rmqd.consumer.handling.verdict import HANDLED_BEFORE
-from rmqd.consumer.handling.worker import Worker
-from rmqd.consumer.options import ConsumerOptions
-from rmqd.diagnosis.causes import Problem, found
-from rmqd.handler_api import Batch, Decision, Outcome
+from rmqd.consumer.health.causes import Problem, found
+from rmqd.handler_api.batch import Batch, Decision, Outcome
+from rmqd.handler_api.leases.lease_opening import open_store
+from rmqd.handler_api.leases.lease_store import Standing, Terms, key_of
+from rmqd.runtime.clock import Clock
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 from rmqd.wire.topics import unwrap_namespace

@@ -18,9 +18,8 @@ from typing import Final
 
 import structlog
 
-from rmqd.backoff import doubled
-from rmqd.claims.store import ClaimStore, ClaimStoreError, Held, Key, Standing
-from rmqd.clock import Clock, wait_within
+from rmqd.handler_api.leases.lease_store import ClaimStore, ClaimStoreError, Held, Key, Standing
+from rmqd.runtime.clock import Clock, doubled, wait_within
 
 log = structlog.get_logger(__name__)
 

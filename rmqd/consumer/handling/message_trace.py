@@ -11,15 +11,15 @@ import itertools
 import secrets
 from dataclasses import dataclass
 
+from rmqd.client.client_options import TraceOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import TraceOptions
 from rmqd.client.sending.producer import Producer
 from rmqd.client.sending.trace_dispatcher import TraceDispatcher
-from rmqd.clock import Clock
-from rmqd.consumer.handling.verdict import not_acknowledged
+from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.consumer.handling.handler_failures import not_acknowledged
 from rmqd.consumer.hooks import Hook, HookContext
-from rmqd.consumer.options import ConsumerOptions
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
+from rmqd.runtime.clock import Clock
 from rmqd.wire.messages.properties import KEYS, MSG_REGION, TRACE_ON
 from rmqd.wire.trace import TRACE_PRODUCER_PREFIX, ContextCode, TracePart, sub_after_record, sub_before_record
 

@@ -8,13 +8,18 @@ from typing import Final, Protocol, TypeVar
 
 import structlog
 
-from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.handling.verdict import DEAD_LETTER_LEVEL, EXPIRED, dead_letter_cause, default_decision, is_duplicate
+from rmqd.consumer.handling.handler_failures import (
+    DEAD_LETTER_LEVEL,
+    EXPIRED,
+    dead_letter_cause,
+    default_decision,
+    is_duplicate,
+)
+from rmqd.consumer.health.causes import Problem, found
 from rmqd.consumer.services import WaysBack
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.diagnosis.causes import Problem, found
-from rmqd.handler_api import (
+from rmqd.handler_api.batch import (
     DECISIONS,
     AlreadyHandled,
     Batch,
@@ -25,7 +30,8 @@ from rmqd.handler_api import (
     is_only,
     leaves_of,
 )
-from rmqd.plain_text import class_name, describe, text_of
+from rmqd.runtime.clock import Clock
+from rmqd.runtime.plain_text import class_name, describe, text_of
 from rmqd.wire.messages.message import Message
 
 log = structlog.get_logger(__name__)

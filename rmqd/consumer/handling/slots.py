@@ -19,24 +19,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
-from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.circuit import Circuit
+from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.auto_concurrency import AutoConcurrency
+from rmqd.consumer.handling.batch_worker import LeftTasks, Worker, WorkerService
 from rmqd.consumer.handling.circuit_breaker import CircuitBreaker, ForgivenAttempts, PatientWaysBack, Settle
-from rmqd.consumer.handling.failures import FailurePolicy
-from rmqd.consumer.handling.gathering import line_of
-from rmqd.consumer.handling.left_tasks import LeftTasks
+from rmqd.consumer.handling.handler_failures import EXPIRED, PAST_DEADLINE, FailurePolicy
+from rmqd.consumer.handling.handler_threads import HandlerThread, call_handler, checked
+from rmqd.consumer.handling.ready_queues import line_of
 from rmqd.consumer.handling.settlement import ConfirmSettled, explain_away, report_error
-from rmqd.consumer.handling.threads import HandlerThread, call_handler, checked
-from rmqd.consumer.handling.verdict import EXPIRED, PAST_DEADLINE
-from rmqd.consumer.handling.worker import Worker, WorkerService
-from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.services import RunningCall, WaysBack
-from rmqd.diagnosis.causes import Problem
 from rmqd.errors import RmqdError
-from rmqd.handler_api import Batch
-from rmqd.loaded_handler import LoadedHandler
+from rmqd.handler_api.batch import Batch, LoadedHandler
+from rmqd.runtime.clock import Clock
 from rmqd.wire.topics import unwrap_namespace
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.handling.verdict import EXPIRED, HANDLED_BEFORE
-from rmqd.consumer.handling.worker import Worker, take_cancellations_back
+from rmqd.consumer.handling.batch_worker import Worker, take_cancellations_back
+from rmqd.consumer.handling.handler_failures import EXPIRED, HANDLED_BEFORE
 from rmqd.errors import OffsetStoreError
-from rmqd.handler_api import ACK, AGAIN, Batch, InvalidPayloadError, Outcome
+from rmqd.handler_api.batch import ACK, AGAIN, Batch, InvalidPayloadError, Outcome
 from rmqd.offset_stores import OffsetStore, StoredProgress, StoredQueue, connection_of_call
+from rmqd.runtime.clock import Clock
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 

@@ -1,4 +1,8 @@
-"""Checks that brokers allow the group to consume, and that members agree: subscriptions, mode, model, client ids.
+"""Checks before the first pull whether the brokers of a group's topics accept its SQL expressions.
+
+Checks before the first pull whether rmqd knows the kinds of a group's topics.
+
+Checks that brokers allow the group to consume, and that members agree: subscriptions, mode, model, client ids.
 
 Members with different subscriptions overwrite each other's subscription at the brokers (the last heartbeat wins, and
 for one topic the later `subVersion`; protocol.md §4.9). Then they miss messages without any error. A broker shows only
@@ -10,26 +14,130 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 import structlog
 
-from rmqd.broker_errors import ConsumerNotOnlineError, SubscriptionGroupNotExistError
-from rmqd.client.api.group import consumer_connection, consumer_running_info, subscription_group, subscription_groups
-from rmqd.clock import wait_within
+from rmqd.client.api.admin_requests import topic_config
+from rmqd.client.api.group_requests import (
+    check_client_config,
+    consumer_connection,
+    consumer_running_info,
+    subscription_group,
+    subscription_groups,
+)
+from rmqd.client.api.remoting_request import REQUEST_TIMEOUT_SECONDS
+from rmqd.client.instance import ClientInstance
+from rmqd.codes import ResponseCode
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.stats.problem import GroupProblems
-from rmqd.diagnosis.causes import Problem
-from rmqd.diagnosis.cluster import settings_problem, unknown_problem
-from rmqd.diagnosis.members import OF_ONE_PROCESS
-from rmqd.diagnosis.subscriptions import Difference, differences, model_difference, order_difference
-from rmqd.errors import RmqdError
-from rmqd.wire.bodies.heartbeat import ConsumeType
-from rmqd.wire.bodies.running_info import PROP_CONSUME_ORDERLY
-from rmqd.wire.bodies.stats import ConsumerConnection
+from rmqd.consumer.health.causes import Problem
+from rmqd.consumer.health.group_problems import (
+    OF_ONE_PROCESS,
+    Difference,
+    differences,
+    model_difference,
+    order_difference,
+    settings_problem,
+    unknown_problem,
+)
+from rmqd.consumer.stats.counters import GroupProblems
+from rmqd.errors import FilterRefusedError, RmqdError, UnknownTopicKindError
+from rmqd.errors.broker_errors import (
+    AccessRefusedError,
+    BrokerError,
+    ConsumerNotOnlineError,
+    SubscriptionGroupNotExistError,
+)
+from rmqd.runtime.clock import wait_within
+from rmqd.wire.bodies.config_bodies import unknown_marks
+from rmqd.wire.bodies.group_bodies import PROP_CONSUME_ORDERLY
+from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG, ConsumeType, SubscriptionData
+from rmqd.wire.bodies.stats_bodies import ConsumerConnection
+from rmqd.wire.topics import is_light_queue
 
 log = structlog.get_logger(__name__)
+
+
+async def check_filters(client: ClientInstance, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
+    """Send each SQL expression to every broker of its topic (CHECK_CLIENT_CONFIG, 46).
+
+    Raises FilterRefusedError if a broker refuses one. A broker that does not respond is skipped: its pulls will show.
+    """
+    asked = [data for data in subscriptions if data.expression_type != EXPRESSION_TAG]
+    await asyncio.gather(*(_check_topic(client, group, data) for data in asked))
+
+
+def why_refused(where: str, subscription: SubscriptionData, error: BrokerError) -> str:
+    """Return the meaning of a broker's refusal, and the next step."""
+    if error.code == ResponseCode.SYSTEM_ERROR and "does not support consumer to filter message" in error.remark:
+        return (
+            f"{where} filters by tags only: set enablePropertyFilter=true there (in its configuration file, or by "
+            "`mqadmin updateBrokerConfig -k enablePropertyFilter -v true`), or subscribe by tags"
+        )
+    reason = " ".join(error.remark.split())  # the parser writes one line for each expected word
+    return f"{where} refuses the SQL filter {subscription.sub_string!r}: {reason:.300}"
+
+
+async def _check_topic(client: ClientInstance, group: str, subscription: SubscriptionData) -> None:
+    topic = subscription.topic
+    try:
+        route = await client.routes.lookup(topic)
+    except RmqdError as error:
+        log.debug("filter.not_checked", topic=topic, error=str(error))
+        return
+    names = [broker.broker_name for broker in route.broker_datas]
+    await asyncio.gather(*(_check_filter_at(client, name, group, subscription) for name in names))
+
+
+async def _check_filter_at(
+    client: ClientInstance, broker_name: str, group: str, subscription: SubscriptionData
+) -> None:
+    address = client.routes.address(broker_name)
+    if address is None:
+        return
+    try:
+        await check_client_config(client.remoting, address, client.client_id, group, subscription)
+    except AccessRefusedError:
+        return
+    except BrokerError as error:
+        if error.retriable:
+            log.warning("filter.not_checked", topic=subscription.topic, address=address, error=str(error))
+            return
+        where = f"{broker_name} ({address})"
+        raise FilterRefusedError(subscription.topic, why_refused(where, subscription, error)) from error
+    except RmqdError as error:
+        if not error.is_reported:
+            log.warning("filter.not_checked", topic=subscription.topic, address=address, error=str(error))
+
+
+async def check_kinds(client: ClientInstance, topics: Iterable[str]) -> None:
+    """Query the settings of each topic from its brokers (GET_TOPIC_CONFIG, 351). The routes must be known.
+
+    Raises UnknownTopicKindError if rmqd does not know the kind of a topic. A failed query is ignored: the broker is
+    unreachable, forbids the query, or is too old to have such kinds.
+    """
+    places = [
+        (topic, broker.broker_name)
+        for topic in topics
+        if not is_light_queue(topic) and (route := client.routes.route(topic)) is not None
+        for broker in route.broker_datas
+    ]
+    await asyncio.gather(*(_check_kind_at(client, *place) for place in places))
+
+
+async def _check_kind_at(client: ClientInstance, topic: str, broker_name: str) -> None:
+    address = client.routes.address(broker_name)
+    if address is None:
+        return
+    try:
+        config = await topic_config(client.remoting, address, topic, timeout_seconds=REQUEST_TIMEOUT_SECONDS)
+    except RmqdError as error:
+        log.debug("topic.kind_not_checked", topic=topic, address=address, error=str(error))
+        return
+    if marks := unknown_marks(config):
+        raise UnknownTopicKindError(topic, f"{broker_name} ({address})", marks)
+
 
 CHECK_SECONDS: Final = 60.0
 NO_BROKER_SECONDS: Final = 1.0

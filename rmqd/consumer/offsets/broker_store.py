@@ -10,18 +10,16 @@ from functools import partial
 
 import structlog
 
-from rmqd.broker_errors import BrokerError
-from rmqd.client.api.offset import StoredOffset, query_stored_offset, update_consumer_offset
+from rmqd.client.api.offset_requests import StoredOffset, query_stored_offset, update_consumer_offset
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import RemotingConnection
-from rmqd.clock import Clock, suspended_seconds
-from rmqd.consumer.offsets.first_commits import FirstCommits
-from rmqd.consumer.offsets.offset_watch import WATCH_SECONDS, OffsetWatch
-from rmqd.consumer.offsets.pull_commits import OffsetRead, PullCommit, PullCommits
-from rmqd.consumer.offsets.unheard_commits import UnheardCommits
+from rmqd.consumer.offsets.pending_commits import FirstCommits, OffsetRead, PullCommit, PullCommits, UnheardCommits
+from rmqd.consumer.offsets.persistence import WATCH_SECONDS, OffsetWatch
 from rmqd.consumer.services import CarriedCommit, OffsetWatcher
 from rmqd.errors import BrokerAwayError, RmqdError, SlaveUnawareError
-from rmqd.wire.bodies.static_topic import is_logical
+from rmqd.errors.broker_errors import BrokerError
+from rmqd.runtime.clock import Clock, suspended_seconds
+from rmqd.wire.bodies.route_data import is_logical
 from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)

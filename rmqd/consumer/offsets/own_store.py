@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import RemotingConnection
-from rmqd.clock import Clock
 from rmqd.consumer.handling.transactions import OffsetTransactions
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.services import OffsetWatcher
 from rmqd.errors import OffsetStoreError, RmqdError
 from rmqd.offset_stores import OffsetStore, StoredQueue
+from rmqd.runtime.clock import Clock
 from rmqd.wire.message_queue import MessageQueue
 
 

@@ -5,17 +5,41 @@ Each broker has separate rounds of commits: a silent broker does not delay the o
 When a suspended process resumes, its queues may have other owners. It learns this only in its next rebalance. The next
 round of commits is due before that, and pulls carry commits. So the wait for a round is divided into short steps. If a
 step is late, the store checks the stored offsets before it commits.
+
+The stored offset of a queue that others may still change: at the start of an ownership, and after an interruption.
+
+A broker reports an operator's reset in its response to the group's next pull of the queue, and then forgets the reset.
+For up to 20 s that pull may be an old one: its connection has ended, or its member has released the queue. Then no
+member learns of the reset, and the new owner's next commit would undo it. So during this time the owner requests the
+stored offset before each commit, and judges the response:
+
+- The offset is one of this owner's commits, or the queue has no offset: commit.
+- The offset is below all offsets known at the acquisition (`floor`): only an operator stores such an offset. Do not
+  commit. Within `SURE_SECONDS` our own pull would have returned the reset. If the offset is still there after this
+  time, the queue moves to it as if the pull had reported the reset.
+- The offset is above all known offsets (`highest`): a previous owner has committed. Either its last commit was slow, or
+  it is a client that other members do not wait for. Messages that both owners have finished count as handled twice.
+  Commit if our offset is higher.
+
+If the connection to the broker was lost, or this process was suspended, the other members may have acquired the queues
+of a member that they believe dead, before it knows. So its first commit after that needs the same check. On another
+connection a lower offset is not treated as a reset, because the broker may have restarted and lost offsets that it had
+not written to disk.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from rmqd.clock import suspended_seconds
+from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
+from rmqd.consumer.services import OffsetWatcher
+from rmqd.errors import RmqdError
+from rmqd.runtime.clock import Clock, suspended_seconds
 from rmqd.wire.message_queue import MessageQueue
 
 LATE_SECONDS: Final = 1.0  # a new owner waits longer than a step plus this for the previous owner
@@ -73,3 +97,79 @@ class OffsetPersistence:
                 await context.store.persist(offsets)
         finally:
             self._busy.discard(broker_name)
+
+
+WATCH_SECONDS: Final = 25.0  # a pull is held for 15 s, and up to 5 s longer; then one more check
+SHARE: Final = 5.0  # pause after a check ahead of a pull, as a multiple of the check's duration
+SURE_SECONDS: Final = 4.0  # within this time the owner's pull returns a reset that waits for it
+
+
+@dataclass(slots=True)
+class OffsetWatch:
+    """A queue's stored offset as one ownership knows it, apart from its commits. Times are monotonic."""
+
+    watcher: OffsetWatcher
+    until: float
+    on: RemotingConnection | None  # the connection of the last check that allowed a commit, or of the acquisition
+    floor: int  # only an operator stores a lower offset; 0 if no offset is known
+    highest: int  # the highest known commit of this owner or of others
+    lower: int | None = None  # a stored offset that may be an operator's reset
+    lower_since: float = 0.0
+    is_reset: bool = False  # the broker did not accept a commit, because a reset waits for the next pull
+    is_doubtful: bool = False  # this member may have lost the queue
+    next_for_pull: float = float("-inf")  # before this time, no pull waits for a check
+
+    def is_over(self, now: float) -> bool:
+        """Return whether a commit needs no check of the stored offset."""
+        return now >= self.until and self.lower is None and not self.is_reset and not self.is_doubtful
+
+    async def allows_pull(self, clock: Clock, look: Callable[[], Awaitable[bool]]) -> bool:
+        """Check the stored offset for a pull that will carry a commit, unless this would slow the pulls too much.
+
+        A failed check does not prevent the pull.
+        """
+        if (began := clock.monotonic()) < self.next_for_pull:
+            return False
+        try:
+            return await look()
+        except RmqdError:
+            return False
+        finally:
+            now = clock.monotonic()
+            self.next_for_pull = now + SHARE * (now - began)
+
+    def lose_connection(self) -> None:
+        """Check once more, but treat no lower offset as a reset; forget the results of the lost connection."""
+        self._forget()
+        self.is_doubtful = True
+
+    def reset(self, offset: int) -> None:
+        """End the watch: this member knows that an operator has moved the queue."""
+        self._forget()
+        self.is_doubtful, self.highest = False, offset
+
+    def may_commit(self, stored: int | None, offset: int, ours: frozenset[int], now: float) -> bool:
+        """Judge the stored offset before a commit. Returns whether to commit; `ours` are this owner's commits."""
+        if stored is None:
+            return True
+        if stored in ours:
+            self.lower = None
+            return True
+        if stored < self.floor or self.is_reset:
+            self._lower(stored, now)
+            return False
+        self.lower = None
+        if stored > self.highest:
+            self.watcher.overlapped(stored - self.highest)
+            self.highest = stored
+        return offset > stored
+
+    def _forget(self) -> None:
+        self.until, self.floor, self.lower, self.is_reset = float("-inf"), 0, None, False
+
+    def _lower(self, stored: int, now: float) -> None:
+        if stored != self.lower:
+            self.lower, self.lower_since = stored, now
+        elif now - self.lower_since >= SURE_SECONDS:
+            self.lower_since = float("inf")  # reported only once
+            self.watcher.set_back(stored)

@@ -13,20 +13,19 @@ from typing import Final
 
 import structlog
 
-from rmqd.clock import wait_within
 from rmqd.codes import ResponseCode
-from rmqd.consumer.assigned.loop import Loop
+from rmqd.consumer.assigned.queue_loop import Loop
 from rmqd.consumer.cache.flow_control import Reason, exceeded, note_held_back
 from rmqd.consumer.cache.keyed_process_queue import KeyedProcessQueue, key_by
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.pull.backoff import EXCEPTION_DELAY_SECONDS
-from rmqd.consumer.pull.request import PullRequest
+from rmqd.consumer.health.causes import Problem
+from rmqd.consumer.pull.pull_request import EXCEPTION_DELAY_SECONDS, PullRequest
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.diagnosis.causes import Problem
 from rmqd.errors import RmqdError
+from rmqd.runtime.clock import wait_within
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.pull import PullMessageResponseHeader
+from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)

@@ -1,13 +1,18 @@
-"""The special parts of a broadcasting group: every member consumes every queue, and nothing is redelivered."""
+"""The special parts of a broadcasting group: every member consumes every queue, and nothing is redelivered.
+
+Announces new subscriptions to the brokers, which refuse pulls for a subscription that they do not know.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 import structlog
 
-from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.consumer.context import GroupContext
+from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 
@@ -103,3 +108,17 @@ class NoWayBack:
             reason=reason,
         )
         return True
+
+
+async def announce(context: GroupContext, subscriptions: Mapping[str, SubscriptionData]) -> None:
+    """Send new or changed subscriptions, by topic, to every broker. The caller must then apply them at once.
+
+    A broker that does not respond learns the subscriptions from its next heartbeat, and refuses pulls for them until
+    then.
+    """
+    context.announced.update(subscriptions)
+    try:
+        await context.client.heartbeat.beat()
+    finally:
+        for topic in subscriptions:
+            context.announced.pop(topic, None)

@@ -1,4 +1,26 @@
-"""Ownership locks between rmqd members: a new owner waits until the previous one has finished and committed.
+"""Detects members of a group's other engine. A group may run on one engine at a time: in Python or on Spark.
+
+The two engines divide a group's queues independently, so both at once would handle every message twice. A client id in
+the group's member list shows the engine of its member. Each member sends its heartbeat, then reads the list, and only
+then pulls. So if two start at the same time, at least one sees the other.
+
+If both see each other, one must leave, and both must agree which. The *junior* is a Spark driver, if the other is a
+local member, or the driver with the higher client id. A junior that starts leaves at once. The *senior* waits for the
+junior to leave (`JOINING_SECONDS`). If the other member is still present then, it was there first and is consuming, and
+the senior leaves.
+
+A member that already consumes is `clear` and waits longer than a new one, so the new one leaves first. Two consuming
+members can meet if one of them was disconnected from the brokers for a while. Then the junior leaves after
+`JUNIOR_SECONDS`, before the senior's time ends.
+
+Which queues members of other clients still own. They hold no lock of ours, but report their queues on request.
+
+A Java member releases a queue some time after a new member has acquired it: after a broker's notification and its own
+rebalance. Until then it handles its cached messages. Its running info lists the queue until its last commit of the
+queue is sent. The broker relays the request and the response on the connection that carried that commit. So a member
+that no longer sees the queue in the list, and then reads the stored offset, starts after the last commit.
+
+Ownership locks between rmqd members: a new owner waits until the previous one has finished and committed.
 
 After a rebalance two members overlap for a moment: the new owner may start while the previous one still has uncommitted
 messages in flight. Java's client starts at once, and those messages are handled twice. rmqd members show each other
@@ -23,14 +45,109 @@ from typing import Final
 
 import structlog
 
+from rmqd.client.api.group_requests import consumer_connection, consumer_running_info
+from rmqd.client.api.remoting_request import Coalesced
+from rmqd.client.client_options import host_of, is_spark
 from rmqd.client.instance import ClientInstance
-from rmqd.clock import Clock
-from rmqd.consumer.rebalance.broker_locks import RENEW_SECONDS, BrokerLocks
-from rmqd.consumer.rebalance.departures import SURE_SECONDS, Departures
-from rmqd.consumer.rebalance.other_owners import OtherOwners
+from rmqd.consumer.rebalance.membership import MISSING_MEMBER_SECONDS, Departures
+from rmqd.consumer.rebalance.queue_lock import RENEW_SECONDS, BrokerLocks
+from rmqd.errors import GroupHeldElsewhereError, RmqdError
+from rmqd.runtime.clock import Clock
+from rmqd.wire.command import LANGUAGE
 from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
+
+JOINING_SECONDS: Final = 3.0  # how long a starting senior waits for the other member to leave
+JUNIOR_SECONDS: Final = 15.0  # the same for a junior that already consumes
+SENIOR_SECONDS: Final = 30.0  # the same for a senior that already consumes
+
+
+class Rivals:
+    """One member's view of the other engine. `clear` is True once it has received a list without rivals."""
+
+    def __init__(self, group: str, client_id: str, clock: Clock) -> None:
+        self._group = group
+        self._client_id = client_id
+        self._clock = clock
+        self._since: float | None = None
+        self.clear = False
+
+    def among(self, client_ids: Collection[str]) -> set[str]:
+        """Return the rivals of this member: for a local member all Spark drivers, for a Spark driver all others."""
+        if is_spark(self._client_id):
+            return set(client_ids) - {self._client_id}
+        return {client_id for client_id in client_ids if is_spark(client_id)}
+
+    def seen(self, rivals: Collection[str]) -> bool:
+        """Called with the present rivals. Return whether this member may consume.
+
+        Raises GroupHeldElsewhereError when the waiting time is over and this member must leave.
+        """
+        if not rivals:
+            self._since, self.clear = None, True
+            return True
+        now = self._clock.monotonic()
+        if self._since is None:
+            self._since = now
+        if now - self._since < self._patience_seconds(rivals):
+            return self.clear
+        other = min(rivals)
+        engine, host = "spark" if is_spark(other) else "local", host_of(other)
+        log.error(
+            "group_held_elsewhere", group=self._group, here=self._client_id, engine=engine, client_id=other, host=host
+        )
+        raise GroupHeldElsewhereError(self._group, self._client_id, engine, other, host)
+
+    def _patience_seconds(self, rivals: Collection[str]) -> float:
+        own = self._client_id
+        is_junior = is_spark(own) and any(not is_spark(rival) or rival < own for rival in rivals)
+        if self.clear:
+            return JUNIOR_SECONDS if is_junior else SENIOR_SECONDS
+        return 0.0 if is_junior else JOINING_SECONDS
+
+
+class OtherOwners:
+    """The members of one group that are not rmqd, identified by their language at the broker."""
+
+    def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
+        self._client = client
+        self._group = group
+        self._clock = clock
+        self._queues = Coalesced(self._ask)
+        self._asking: set[asyncio.Task[frozenset[MessageQueue]]] = set()
+
+    async def have(self, queue: MessageQueue, address: str, within_seconds: float) -> bool:
+        """Return whether such a member owns the queue; True if that is still unknown after `within_seconds`.
+
+        A member that does not respond counts as one without queues: its client does not answer, or it no longer exists.
+        """
+        # not cancelled with the caller: the broker would seem unresponsive while it waits for a member
+        asking = asyncio.create_task(self._queues(address), name=f"other-owners:{address}")
+        self._asking.add(asking)
+        asking.add_done_callback(self._asking.discard)
+        await self._clock.wait((asking,), timeout=within_seconds)
+        return not asking.done() or queue in asking.result()
+
+    def close(self) -> None:
+        """Stop waiting for responses."""
+        for asking in self._asking:
+            asking.cancel()
+
+    async def _ask(self, address: str) -> frozenset[MessageQueue]:
+        remoting, queues = self._client.remoting, frozenset[MessageQueue]()
+        try:
+            members = (await consumer_connection(remoting, address, self._group)).connection_set
+        except RmqdError as error:
+            log.debug("ownership.owners_unknown", address=address, error=str(error))
+            return queues
+        for client_id in sorted({one.client_id for one in members if one.language != LANGUAGE.name}):
+            try:  # one by one: each request occupies a thread of the broker
+                queues |= (await consumer_running_info(remoting, address, self._group, client_id)).mq_table.keys()
+            except RmqdError as error:
+                log.debug("ownership.owners_unknown", address=address, client_id=client_id, error=str(error))
+        return queues
+
 
 LOCK_NAME_SUFFIX: Final = "-rmqd-owner"
 CLAIM_SECONDS: Final = 1.0  # how soon a queue owned without its lock gets the lock after it is released
@@ -111,7 +228,7 @@ class QueueOwnership:
             left = max(begun + notice_seconds, self._seen_by_all_at(queue)) + self._timeout - now
             if is_locked and not await self._is_kept(queue, left):
                 break
-            if not is_locked and now - begun >= SURE_SECONDS and await self._is_left_alone(queue):
+            if not is_locked and now - begun >= MISSING_MEMBER_SECONDS and await self._is_left_alone(queue):
                 break
             if left <= 0:
                 self.timeouts += 1

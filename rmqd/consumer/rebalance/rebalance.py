@@ -1,37 +1,116 @@
-"""The rebalance: finds the group's members, computes this member's share, acquires and releases queues.
+"""The division of a topic's queues among a group's members.
+
+The rebalance: finds the group's members, computes this member's share, acquires and releases queues.
 
 There is no coordinator. In each pass every member asks a broker for the group's members, takes the topic's queues from
 the route, sorts both, and computes its queues with the same allocate strategy. Members with the same lists compute
 disjoint shares that cover all queues. While their lists differ, a queue may be in two shares or in none, until the
 notification of the change or the next pass. Meanwhile ownership keeps two members from consuming a queue at the same
 time: in an orderly group always (`queue_lock`), in other groups for a limited time (`ownership`).
+
+Queues that a program assigned. They are read from the group's offsets, without joining the group.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final, NamedTuple
 
 import structlog
 
-from rmqd.clock import wait_within
-from rmqd.consumer.allocate import sorted_client_ids
+from rmqd.consumer.allocate import AllocateError, ByConfig, sorted_client_ids
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.cache.flow_control import Thresholds
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.pull.assigned_queue import MOVE_SECONDS
-from rmqd.consumer.rebalance.absences import Absences
-from rmqd.consumer.rebalance.division import Division, Share
-from rmqd.consumer.rebalance.member_list import MemberList
-from rmqd.consumer.rebalance.notices import Notices
-from rmqd.consumer.rebalance.rivals import Rivals
+from rmqd.consumer.offsets.start_offsets import Start
+from rmqd.consumer.pull.assigned_queue import MOVE_SECONDS, AssignedQueue
+from rmqd.consumer.rebalance.membership import Absences, MemberList, Notices
+from rmqd.consumer.rebalance.ownership import Rivals
 from rmqd.errors import GroupRefusedError
+from rmqd.runtime.clock import wait_within
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.topics import is_retry_topic
+from rmqd.wire.topics import is_retry_topic, retry_topic
 
 log = structlog.get_logger(__name__)
+
+_WITH_RETRIES: Final = ("clustering", "concurrently")
+_KEPT: Final = "until then the member keeps its present queues; docs/configuration.md explains the strategies"
+_MISSING: Final = "correct allocate_queues, or restore the broker or the queues (`rmqd topics show {topic}`)"
+
+
+class MemberShare(NamedTuple):
+    """The queues of a topic assigned to one member, to pull and to pop."""
+
+    pulled: frozenset[MessageQueue] = frozenset()
+    popped: frozenset[MessageQueue] = frozenset()
+
+
+class Division:
+    """Divides a topic's queues: each member computes its share by the group's allocate strategy."""
+
+    is_of_members: ClassVar[bool] = True  # whether the consumer joins the group
+
+    def __init__(self, context: GroupContext) -> None:
+        self._context = context
+
+    def begin(self, tasks: asyncio.TaskGroup, changed: Callable[[], None]) -> list[asyncio.Task[None]]:
+        """Called when the member joins. Return further tasks, which run until they are cancelled.
+
+        `changed` triggers the next rebalance. Logs a warning if `allocate_queues` lists no queue of the retry topic,
+        because this member would then never receive a retry.
+        """
+        options = self._context.options
+        strategy = options.allocate_strategy.function
+        # broadcasting groups have no retries, and orderly groups retry in place
+        if (
+            isinstance(strategy, ByConfig)
+            and (options.message_model, options.consume_mode) == _WITH_RETRIES
+            and not any(is_retry_topic(queue.topic) for queue in strategy.allocated)
+        ):
+            log.warning("rebalance.retries_left_out", topic=retry_topic(options.group))
+        return []
+
+    async def share_of(
+        self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], held: Collection[MessageQueue]
+    ) -> MemberShare | None:
+        """Return this member's share of a topic's `queues`; `held` are the queues of the topic that it owns now.
+
+        None if the strategy fails: the member keeps its queues, as in Java, and the strategy is called again later.
+        """
+        options, client_id = self._context.options, self._context.client.client_id
+        if client_id not in client_ids:
+            log.warning("rebalance.not_listed", topic=topic, client_id=client_id)
+        try:
+            share = options.allocate_strategy.share(options.group, client_id, queues, client_ids)
+        except AllocateError as error:
+            evidence = f"allocate_strategy cannot divide the queues of {topic}: {error}"
+            problem = self._context.found("allocate_failed", evidence, step=_KEPT)
+            self._context.problems.begin(("allocate", topic), problem)
+            return None
+        self._context.problems.end(("allocate", topic))
+        self._tell_missing(topic, queues)
+        return MemberShare(pulled=frozenset(share))
+
+    def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
+        """Return the assignment for a queue of a share. This division never assigns popped queues."""
+        assert not is_popped
+        return AssignedQueue(self._context, message_queue)
+
+    def _tell_missing(self, topic: str, queues: Collection[MessageQueue]) -> None:
+        """Report queues that the configuration lists for this member but the topic does not have."""
+        strategy = self._context.options.allocate_strategy.function
+        if not isinstance(strategy, ByConfig):
+            return
+        missing = [str(queue) for queue in strategy.allocated if queue.topic == topic and queue not in queues]
+        if missing:
+            evidence = f"allocate_queues lists queues that {topic} does not have: {', '.join(missing)}"
+            problem = self._context.found("allocate_failed", evidence, topic=topic, step=_MISSING)
+            self._context.problems.begin(("missing", topic), problem)
+        else:
+            self._context.problems.end(("missing", topic))
+
 
 INTERVAL_SECONDS: Final = 20.0  # Java: rocketmq.client.rebalance.waitInterval
 UNBALANCED_SECONDS: Final = 1.0
@@ -185,7 +264,7 @@ class Rebalance:
                 return self._notices.listed(members)
         return False
 
-    async def _share_of(self, topic: str, everybody: set[str]) -> Share | None:
+    async def _share_of(self, topic: str, everybody: set[str]) -> MemberShare | None:
         """Return this member's share of a topic; None while it is unknown, or if the queues have changed meanwhile.
 
         Adds the group's members to `everybody`.
@@ -197,7 +276,7 @@ class Rebalance:
         if not self._division.is_of_members:
             return await self._division.share_of(topic, queues, (), ())
         if context.options.message_model == "broadcasting":
-            return Share(pulled=frozenset(queues))
+            return MemberShare(pulled=frozenset(queues))
         members = await self._members.of(topic)
         if members is None:
             return None
@@ -213,7 +292,7 @@ class Rebalance:
     def _held(self, topic: str) -> dict[MessageQueue, Assignment]:
         return {queue: assigned for queue, assigned in self.assigned.items() if queue.topic == topic}
 
-    def _apply(self, tasks: asyncio.TaskGroup, topic: str, share: Share) -> None:
+    def _apply(self, tasks: asyncio.TaskGroup, topic: str, share: MemberShare) -> None:
         """Acquire and release queues of a topic to match the share.
 
         A queue is never pulled and popped at once: one mode ends, with its last commit or acknowledgement, before the
@@ -266,3 +345,42 @@ class Rebalance:
     def divide_thresholds(self) -> None:
         """Divide the group's cache limits among the queues that it pulls."""
         self._context.thresholds = Thresholds.divided(self._context.options, self._pulled)
+
+
+class ChosenDivision(Division):
+    """All queues that the program assigned, regardless of the group's members."""
+
+    is_of_members = False
+
+    def __init__(self, context: GroupContext, chosen: Collection[MessageQueue]) -> None:
+        super().__init__(context)
+        self._chosen = frozenset(chosen)
+
+    async def share_of(
+        self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], held: Collection[MessageQueue]
+    ) -> MemberShare:
+        """Return the chosen queues of a topic that exist."""
+        return MemberShare(pulled=self._chosen & {*queues})
+
+    def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> AssignedQueue:
+        """Return the assignment for a chosen queue."""
+        return ChosenQueue(self._context, message_queue)
+
+
+class ChosenQueue(AssignedQueue):
+    """A queue that commits its start and its end only with `auto_commit`. Otherwise only the program commits."""
+
+    async def run(self) -> None:
+        """Pull the queue until `leave`."""
+        await (super().run() if self._context.options.auto_commit else self.consume())
+
+    def commit_offset(self) -> int | None:
+        """Return the offset for the periodic commits; None if only the program commits."""
+        return super().commit_offset() if self._context.options.auto_commit else None
+
+    async def find_start(self) -> Start:
+        """Return the stored offset; otherwise the start offset of a new group. Raises RmqdError."""
+        context, queue = self._context, self.message_queue
+        stored = await context.store.read(queue)
+        context.store.take_over(queue, stored)
+        return await context.founding.policy.of_new_group(queue) if stored is None else Start(stored, "committed", True)

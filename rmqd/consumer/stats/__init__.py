@@ -2,8 +2,4 @@
 
 Every message is counted, so counters are plain attributes without locks, used only in the event loop. A snapshot
 contains the values of one moment. It is picklable, because worker processes and Spark drivers send it to the daemon.
-
-    counters  TopicStats: counters by topic, also for retried messages
-    problem   GroupProblems: a group's problems, each logged once
-    snapshot  GroupSnapshot, TopicSnapshot, QueueSnapshot: the values for metrics and status
 """

@@ -1,13 +1,19 @@
-"""The counters of one group, updated by its parts and read for snapshots."""
+"""The current problems of a group.
+
+The counters of one group, updated by its parts and read for snapshots.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 
-from rmqd.consumer.stats.snapshot import (
+import structlog
+
+from rmqd.consumer.health.causes import Problem
+from rmqd.consumer.stats.stats_snapshot import (
     DEAD_LETTER_CAUSES,
     FALL_CAUSES,
     FLOW_CONTROL_REASONS,
@@ -21,9 +27,47 @@ from rmqd.consumer.stats.snapshot import (
     LastError,
     TopicSnapshot,
 )
-from rmqd.histogram import Histogram
-from rmqd.plain_text import class_name, traceback_tail
+from rmqd.runtime.histogram import Histogram
+from rmqd.runtime.plain_text import class_name, traceback_tail
 from rmqd.wire.messages.message import Message, MessageBlock
+
+log = structlog.get_logger(__name__)
+
+
+class GroupProblems:
+    """The group's current problems. Each is logged once when it starts and once when it ends."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Problem] = {}
+
+    def __iter__(self) -> Iterator[Problem]:
+        return iter(self._known.values())
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._known
+
+    def begin(self, key: Hashable, problem: Problem) -> None:
+        """Add or update a problem. Only a new one is logged; a known one gets the new evidence.
+
+        `key` distinguishes the group's problems.
+        """
+        if key not in self._known:
+            log.error("group.problem", cause=problem.cause, evidence=problem.evidence, next=problem.next)
+        self._known[key] = problem
+
+    def set(self, key: Hashable, problem: Problem | None) -> None:
+        """Begin the problem with this key, or end it if `problem` is None."""
+        if problem is None:
+            self.end(key)
+        else:
+            self.begin(key, problem)
+
+    def end(self, key: Hashable) -> None:
+        """Remove the problem with this key, if there is one, and log its end."""
+        problem = self._known.pop(key, None)
+        if problem is not None:
+            log.info("group.problem_ended", cause=problem.cause, was=problem.evidence)
+
 
 HANDLER_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
 AGE_SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400)

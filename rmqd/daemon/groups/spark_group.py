@@ -16,20 +16,19 @@ from typing import Final, Protocol, Self
 
 import structlog
 
-from rmqd.config.model.root import RootConfig
-from rmqd.config.model.spark import AVAILABLE_NOW
+from rmqd.config.model.root_model import RootConfig
+from rmqd.config.model.spark_model import AVAILABLE_NOW
 from rmqd.consumer.assembly import stats_of
-from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
-from rmqd.consumer.stats.snapshot import GroupSnapshot
+from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.errors import RmqdError
-from rmqd.process.channel import Action, BuildOrder
-from rmqd.process.child import ChildGoneError, ChildProcess
+from rmqd.plugins.child_process import Action, BuildOrder, ChildGoneError, ChildProcess
 
 log = structlog.get_logger(__name__)
 
 ENGINE: Final = "spark"
-DRIVER_MODULE: Final = "rmqd.spark.driver"
+DRIVER_MODULE: Final = "rmqd.spark.engine.driver"
 ASK_SECONDS: Final = 1.0
 # Java's garbage collection, or a busy machine, may delay the driver's responses for a while.
 SILENT_SECONDS: Final = 30.0

@@ -1,4 +1,8 @@
-"""Keeps one group running: replaces a failed consumer after a delay, without affecting other groups.
+"""The part of the groups that one of several worker processes runs.
+
+Liveness and readiness of the process. Liveness depends only on the event loop, readiness on every group.
+
+Keeps one group running: replaces a failed consumer after a delay, without affecting other groups.
 
 During the delay, the group's state is `failed`, with the reason. The delay doubles from one second to a minute, and
 returns to one second after the group was healthy for a minute.
@@ -8,20 +12,115 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import structlog
 
-from rmqd.backoff import doubled
-from rmqd.clock import Clock, wait_within
-from rmqd.consumer.contract import Consumer
-from rmqd.consumer.options import ConsumerOptions
+from rmqd.client.client_options import ClientOptions
+from rmqd.config.model.root_model import GroupConfig
+from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
-from rmqd.consumer.stats.snapshot import GroupSnapshot
-from rmqd.daemon.groups.namespace_edge import GroupEdge
-from rmqd.daemon.metrics.totals import add_counters, retired_group
-from rmqd.plain_text import describe
-from rmqd.wire.namespace import without_namespace
+from rmqd.consumer.services import Consumer
+from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
+from rmqd.daemon.groups.group_engine import GroupEdge, HostView
+from rmqd.daemon.metrics.metric_totals import add_counters, retired_group
+from rmqd.runtime.clock import Clock, doubled, wait_within
+from rmqd.runtime.histogram import Histogram, HistogramSnapshot
+from rmqd.runtime.plain_text import describe
+from rmqd.wire.topics import without_namespace
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerShare:
+    """`worker` is the number of this process among `workers` processes, from 1; None in a daemon without workers."""
+
+    worker: int | None = None
+    workers: int = 1
+
+    def of_client(self, options: ClientOptions) -> ClientOptions:
+        """Return the client's options with an instance name for this worker.
+
+        Two members with the same client id would allocate the same queues. DEFAULT is replaced by a name that no other
+        process has.
+        """
+        if self.worker is None or options.instance_name == "DEFAULT":
+            return options
+        return replace(options, instance_name=f"{options.instance_name}-{self.worker}")
+
+    def of_group(self, options: ConsumerOptions) -> ConsumerOptions:
+        """Return the group's options with this worker's part of the rate limit; at least 1 per second, because 0 means
+        no limit.
+        """
+        if self.worker is None or not options.pull_rate_limit:
+            return options
+        part, rest = divmod(options.pull_rate_limit, self.workers)
+        return replace(options, pull_rate_limit=max(1, part + (1 if self.worker <= rest else 0)))
+
+    def has(self, group: GroupConfig) -> bool:
+        """Return whether this process runs the group.
+
+        Only worker 1 runs broadcasting groups, where every member receives all messages, and groups on Spark, which has
+        its own processes.
+        """
+        is_shared = group.message_model != "broadcasting" and group.engine != "spark"
+        return is_shared or self.worker in (None, 1)
+
+
+TICK_SECONDS = 1.0
+STALE_TICK_SECONDS = 10.0
+LOOP_DELAY_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """The result of one check. `reason` is the problem, or empty if the check passed."""
+
+    name: str
+    reason: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether the check has passed."""
+        return not self.reason
+
+
+def readiness(view: HostView, stopping: bool) -> tuple[HealthCheck, ...]:
+    """Return the readiness checks: each group has a route and its first assignment, in every process."""
+    checks = [HealthCheck("daemon", "draining: the process is stopping" if stopping else "")]
+    checks += [HealthCheck("workers", reason) for reason in view.missing]
+    for process in view.processes:
+        suffix = "" if process.worker is None else f" in worker {process.worker}"
+        for group in process.groups:
+            reason = "" if group.ready else group.not_ready_reason or group.state
+            checks.append(HealthCheck(f"group {group.name}{suffix}", reason))
+    return tuple(checks)
+
+
+class LoopMonitor:
+    """Measures how late the event loop runs a timer, once a second."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last = clock.monotonic()
+        self._delays = Histogram(LOOP_DELAY_SECONDS)
+
+    async def run(self) -> None:
+        """Measure until cancelled."""
+        while True:
+            self._last = self._clock.monotonic()
+            await asyncio.sleep(TICK_SECONDS)
+            self._delays.observe(max(0.0, self._clock.monotonic() - self._last - TICK_SECONDS))
+
+    def liveness(self) -> HealthCheck:
+        """Check that the loop ran its timer recently."""
+        age = self._clock.monotonic() - self._last
+        late = age > STALE_TICK_SECONDS
+        return HealthCheck("event loop", f"its last tick is {age:.1f} s old" if late else "")
+
+    def snapshot(self) -> HistogramSnapshot:
+        """The delays so far, in seconds."""
+        return self._delays.snapshot()
+
 
 log = structlog.get_logger(__name__)
 

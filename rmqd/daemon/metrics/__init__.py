@@ -1,8 +1,4 @@
 """Prometheus metrics. Metrics are not registered and updated: each scrape renders a snapshot.
 
 An exported counter must never decrease, so the counters of ended consumers and workers are kept and added.
-
-    catalogue   every metric: name, kind, labels, meaning
-    exposition  snapshots as series
-    totals      snapshots summed over restarts and processes
 """

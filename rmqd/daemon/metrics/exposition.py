@@ -19,7 +19,8 @@ from prometheus_client.registry import Collector
 
 from rmqd.codes import RequestCode
 from rmqd.consumer.circuit import CIRCUIT_STATES
-from rmqd.consumer.stats.snapshot import (
+from rmqd.consumer.health.causes import GROUP_CAUSES, STALL_CAUSES
+from rmqd.consumer.stats.stats_snapshot import (
     BATCH_PHASES,
     DEAD_LETTER_CAUSES,
     FALL_CAUSES,
@@ -31,10 +32,9 @@ from rmqd.consumer.stats.snapshot import (
     QueueSnapshot,
     TopicSnapshot,
 )
-from rmqd.daemon.metrics import catalogue as names
-from rmqd.daemon.metrics.totals import ProcessSnapshot
-from rmqd.diagnosis.causes import GROUP_CAUSES, STALL_CAUSES
-from rmqd.histogram import HistogramSnapshot
+from rmqd.daemon.metrics import metric_catalogue as names
+from rmqd.daemon.metrics.metric_totals import ProcessSnapshot
+from rmqd.runtime.histogram import HistogramSnapshot
 from rmqd.version import __version__
 
 

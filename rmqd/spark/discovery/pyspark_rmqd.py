@@ -15,6 +15,6 @@ try:
     from rmqd.spark import check_versions
 
     check_versions()
-    from rmqd.spark.format import RocketMQSource as DefaultSource  # noqa: F401
+    from rmqd.spark.source.source_format import RocketMQSource as DefaultSource  # noqa: F401
 except (ImportError, RmqdError) as error:
     warnings.warn(f"Spark will not know the format rocketmq: {error}", stacklevel=2)

@@ -16,25 +16,22 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
-from rmqd.clock import Clock
-from rmqd.config.model.spark import AVAILABLE_NOW, SparkConfig
+from rmqd.config.model.spark_model import AVAILABLE_NOW, SparkConfig
 from rmqd.consumer.handling.slots import HandlerHungError
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
-from rmqd.consumer.stats.snapshot import GroupSnapshot
+from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.errors import RmqdError
-from rmqd.plain_text import describe
-from rmqd.spark.engine.batch_gate import BatchGate
-from rmqd.spark.engine.figures import Figures
-from rmqd.spark.engine.listener import BatchProgress
-from rmqd.spark.engine.running_query import QueryFailedError, RunningQuery, query_error
-from rmqd.spark.engine.spark_thread import SparkThread
-from rmqd.spark.group_order import GroupOrder
-from rmqd.spark.handlers.outcome import RangeOutcome
-from rmqd.spark.source.offsets import ByQueue
+from rmqd.runtime.clock import Clock
+from rmqd.runtime.plain_text import describe
+from rmqd.spark.engine.running_query import BatchGate, QueryFailedError, RunningQuery, SparkThread, query_error
+from rmqd.spark.engine.spark_figures import BatchProgress, Figures
+from rmqd.spark.handlers.range_outcome import RangeOutcome
+from rmqd.spark.session.group_spec import GroupOrder
+from rmqd.spark.source.source_offsets import ByQueue
 
 if TYPE_CHECKING:
-    from rmqd.spark.engine.generations import Generation, Generations
-    from rmqd.spark.engine.presence import Presence
+    from rmqd.spark.engine.checkpoint_generations import Generation, Generations
+    from rmqd.spark.engine.driver_membership import Presence
     from rmqd.spark.engine.spark_parts import SparkParts
 
 T = TypeVar("T")

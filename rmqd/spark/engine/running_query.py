@@ -1,16 +1,196 @@
-"""A streaming query for an event loop: wait for it, end it, and report its failure in one line."""
+"""Calls Spark from an event loop. Each call blocks until the JVM answers, so it runs in a thread.
+
+From a configuration to the specification of one of its groups.
+
+Whether the group's query may start a micro-batch: not while the group is paused, stopping or being moved.
+
+The query's source runs in another process, so it checks a file: while the file exists, no micro-batch starts. Each
+method below creates or removes the file; after setting `stop`, call `hold`.
+
+A streaming query for an event loop: wait for it, end it, and report its failure in one line.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
+import os
+import queue
 import re
-from typing import TYPE_CHECKING, Final
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from rmqd.errors import RmqdError
-from rmqd.spark.engine.spark_thread import SparkThread
-from rmqd.spark.pipelines.micro_batch import BatchFailedError
+from rmqd.config.model.root_model import RootConfig
+from rmqd.config.model.spark_model import SparkConfig
+from rmqd.consumer.pauses import Pauses, PauseScope
+from rmqd.errors import ConfigError, RmqdError
+from rmqd.plugins.model_options import load_runnable
+from rmqd.spark.handlers.group_source import check_spark_options
+from rmqd.spark.pipelines.pipeline_counts import BatchFailedError
+from rmqd.spark.session.group_spec import GroupOrder
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+
+
+T = TypeVar("T")
+
+_Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+
+
+class SparkThread:
+    """One thread, with one connection to the JVM. Calls run one after another.
+
+    It is a daemon thread, so a hanging call delays no exit. If a caller is cancelled, its call keeps running.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        context = contextvars.copy_context()  # the fields bound to log lines
+        threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True).start()
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Run `work` in the thread. Return its result, or raise its exception."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._jobs.put((work, future))
+        return await future
+
+    def end(self) -> None:
+        """End the thread after the pending calls."""
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            work, future = job
+            value, failure = None, None
+            try:
+                value = work()
+            except BaseException as error:  # noqa: BLE001 the caller receives the exception
+                failure = error
+            try:
+                future.get_loop().call_soon_threadsafe(_settle, future, value, failure)
+            except RuntimeError:
+                return  # the loop has ended, so no caller waits
+            del job, work, future, value, failure
+
+
+def _settle(future: asyncio.Future[Any], value: object, failure: BaseException | None) -> None:
+    if future.done():
+        return  # the caller was cancelled
+    if failure is None:
+        future.set_result(value)
+    else:
+        # a future does not accept StopIteration, and SystemExit would end the loop
+        is_plain = isinstance(failure, Exception) and not isinstance(failure, StopIteration)
+        future.set_exception(failure if is_plain else RuntimeError(repr(failure)))
+
+
+def order_of(path: Path | None, group: str = "", overrides: tuple[str, ...] = ()) -> GroupOrder:
+    """Return the specification of the group of this name, or of the only one on Spark. Raises ConfigError."""
+    config = load_runnable(path, overrides, groups=(group,) if group else ())
+    on_spark = [name for name, settings in config.groups.items() if settings.engine == "spark"]
+    name = group or (on_spark[0] if len(on_spark) == 1 else "")
+    if name not in config.groups:
+        known = ", ".join(on_spark) or "none"
+        what = f"unknown group {group}" if group else "no group is chosen"
+        raise ConfigError([f"{path}: {what}; expected one of the groups on Spark: {known}"])
+    if name not in on_spark:
+        raise ConfigError(
+            [f"{path}: groups.{name}.engine: {config.groups[name].engine} does not run on Spark; expected spark"]
+        )
+    check_spark_options(name, config.groups[name])
+    return GroupOrder(name, _placed(config, name), tuple(os.path.abspath(one) for one in sys.path))
+
+
+def _placed(config: RootConfig, name: str) -> RootConfig:
+    """Return the configuration of one group, with absolute folders."""
+    settings = config.groups[name]
+    spark = settings.spark or SparkConfig()
+    if spark.checkpoint:
+        spark = spark.model_copy(update={"checkpoint": _from_here(spark.checkpoint)})
+    sink = settings.sink
+    if sink is not None:
+        places = {key: getattr(sink, key) for key in ("path", "staging")}
+        sink = sink.model_copy(update={key: _from_here(one) for key, one in places.items() if one})
+    settings = settings.model_copy(update={"spark": spark, "sink": sink})
+    placed = config.of_group(name, settings)
+    return placed.model_copy(update={"state_dir": os.path.abspath(config.state_dir)})
+
+
+def _from_here(place: str) -> str:
+    """Return the absolute path of a local folder, and a URL unchanged, even without an authority: `file:/x`."""
+    return place if ":/" in place else os.path.abspath(place)
+
+
+class BatchGate:
+    """Creates and removes the pause file. `stop` is the event that is set to stop the group."""
+
+    def __init__(self, stop: asyncio.Event) -> None:
+        self.pauses = Pauses()
+        self.resumed = asyncio.Event()
+        """Set while the group as a whole is not paused."""
+        self.was_held = False
+        """Whether the pause file has existed since the last `open`, so that a micro-batch may be delayed."""
+        self._stop = stop
+        self._file: Path | None = None
+        self._is_holding = False
+        self.resumed.set()
+
+    @property
+    def file(self) -> Path:
+        """The pause file."""
+        assert self._file is not None
+        return self._file
+
+    @contextmanager
+    def in_folder(self) -> Iterator[None]:
+        """Keep the pause file in a temporary folder. A pause after the end of the context needs no file."""
+        with tempfile.TemporaryDirectory(prefix="rmqd-spark-", ignore_cleanup_errors=True) as folder:
+            self._file = Path(folder) / "pause"
+            self._switch()
+            try:
+                yield
+            finally:
+                self._file = None
+
+    def pause(self, scope: PauseScope) -> None:
+        """Add a pause. Only a pause of the whole group prevents micro-batches."""
+        self.pauses.add(scope)
+        self._switch()
+
+    def resume(self, scope: PauseScope) -> None:
+        """End every pause within this scope."""
+        self.pauses.end(scope)
+        self._switch()
+
+    def hold(self) -> None:
+        """Start no more micro-batches until `open`, because the query must end."""
+        self._is_holding = True
+        self._switch()
+
+    def open(self) -> None:
+        """Let a new query start micro-batches, unless the group is paused or stopping."""
+        self.was_held = self._is_holding = False
+        self._switch()
+
+    def _switch(self) -> None:
+        if self.pauses.whole:
+            self.resumed.clear()
+        else:
+            self.resumed.set()
+        if self._file is None:
+            return
+        if self.pauses.whole or self._is_holding or self._stop.is_set():
+            self.was_held = True
+            self._file.touch()
+        else:
+            self._file.unlink(missing_ok=True)
+
 
 WAIT_SECONDS: Final = 1  # for each call of Spark's own wait, which cannot be cancelled
 MOST_CHARACTERS: Final = 1000

@@ -1,27 +1,144 @@
-"""The parts of a group's run on Spark. Tests replace them, to test a run without Spark."""
+"""Polls the brokers for a group's offsets every few seconds, whether or not its query makes progress.
+
+Polls the store of `deduplicate` every few seconds for availability.
+
+A task that waits for the store reports nothing to the driver before its range is settled, so the driver polls the store
+itself. The driver's network may not reach the store, although executors reach it. So an unreachable store is a problem
+of the group only if the driver has reached it before.
+
+The parts of a group's run on Spark. Tests replace them, to test a run without Spark.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from rmqd.clock import Clock
-from rmqd.spark.engine.generations import Generation, Generations, checkpoint_folder, generations_of
-from rmqd.spark.engine.listener import BatchProgress, ProgressListener
-from rmqd.spark.engine.presence import Held, Presence
-from rmqd.spark.engine.queue_places import QueuePlaces
-from rmqd.spark.group_order import GroupOrder
-from rmqd.spark.handlers.group_options import check_spark_options
-from rmqd.spark.handlers.outcome import OnBatch
-from rmqd.spark.session import build_session
-from rmqd.spark.source.offsets import ByQueue
+import structlog
+
+from rmqd.client.group_lag import LagReader
+from rmqd.client.instance import ClientInstance
+from rmqd.consumer.consumer_options import DeduplicationOptions
+from rmqd.consumer.handling.held_claims import LEASE_SECONDS
+from rmqd.errors import RmqdError, RouteNotFoundError
+from rmqd.handler_api.leases.lease_opening import open_store
+from rmqd.handler_api.leases.lease_store import ClaimStoreError, Terms
+from rmqd.runtime.clock import Clock
+from rmqd.spark.engine.checkpoint_generations import Generation, Generations, checkpoint_folder, generations_of
+from rmqd.spark.engine.driver_membership import Held, Presence
+from rmqd.spark.engine.spark_figures import BatchProgress, Figures, ProgressListener
+from rmqd.spark.handlers.group_source import check_spark_options
+from rmqd.spark.handlers.range_outcome import OnBatch
+from rmqd.spark.session.group_spec import GroupOrder
+from rmqd.spark.session.spark_session import build_session
+from rmqd.spark.source.source_offsets import ByQueue
+from rmqd.wire.topics import retry_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from rmqd.spark.engine.claim_store_watch import ClaimStoreWatch
-    from rmqd.spark.engine.figures import Figures
+
+log = structlog.get_logger(__name__)
+
+PLACES_POLL_SECONDS: Final = 2.0
+ROUTES_SECONDS: Final = 30.0
+
+
+class QueuePlaces:
+    """Polls all queues of a group, and passes the answers to its figures. It joins no group, and pulls nothing."""
+
+    def __init__(self, order: GroupOrder, figures: Figures, clock: Clock) -> None:
+        self._group = order.group
+        self._topics = [*order.topics, retry_topic(order.group)]
+        self._figures = figures
+        self._clock = clock
+        self._client = ClientInstance(order.client_options, clock=clock)
+        self._reader = LagReader(self._client, clock)
+        self._routes_at: float | None = None
+
+    async def watch(self) -> None:
+        """Poll every two seconds until cancelled, then close the connections."""
+        try:
+            while True:
+                await self.look()
+                await asyncio.sleep(PLACES_POLL_SECONDS)
+        finally:
+            await self._client.close()
+
+    async def look(self) -> None:
+        """Poll all queues once."""
+        now = self._clock.monotonic()
+        anew = self._routes_at is None or now - self._routes_at >= ROUTES_SECONDS
+        if anew:
+            self._routes_at = now
+        await asyncio.gather(*(self._look_at(topic, anew=anew) for topic in self._topics))
+
+    async def _look_at(self, topic: str, *, anew: bool) -> None:
+        try:
+            if anew:
+                await self._client.routes.refresh(topic)
+            lag = await self._reader.topic_lag(self._group, topic)
+        except RouteNotFoundError as error:
+            if topic == retry_topic(self._group):
+                self._figures.queues_are(topic, ())  # the broker creates it at the group's first heartbeat
+            else:
+                self._figures.queues_unknown(topic, str(error))
+        except RmqdError as error:
+            log.debug("lag.unknown", topic=topic, error=str(error))
+            self._figures.queues_unknown(topic, str(error))
+        else:
+            self._figures.queues_are(topic, lag.queues)
+
+
+STORE_POLL_SECONDS: Final = 5.0
+
+
+class ClaimStoreWatch:
+    """Passes the store's availability to the group's figures. It claims no messages."""
+
+    def __init__(self, group: str, options: DeduplicationOptions, figures: Figures, clock: Clock) -> None:
+        terms = Terms(group, secrets.token_hex(8), LEASE_SECONDS, options.keep_seconds)
+        self._store = open_store(options.store, options.url, terms)
+        self._log = log.bind(group=group)
+        self._figures = figures
+        self._clock = clock
+        self.has_answered = False
+        """Whether the store was ever reachable from here."""
+        self._is_told = False
+
+    async def watch(self) -> None:
+        """Poll until cancelled, then close the connections."""
+        try:
+            while True:
+                await self.look()
+                await self._clock.sleep(STORE_POLL_SECONDS)
+        finally:
+            await self.close()
+
+    async def look(self) -> None:
+        """Poll once."""
+        try:
+            await self._store.renew(())
+        except ClaimStoreError as error:
+            self._is_away(error)
+        else:
+            self.has_answered = True
+            self._figures.claim_store_is("")
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._store.close()
+
+    def _is_away(self, error: ClaimStoreError) -> None:
+        if self.has_answered:
+            self._figures.claim_store_is(str(error))
+        elif not self._is_told:
+            self._is_told = True
+            what = "if executors cannot reach it either, no message is handled: see claims.store_away in their logs"
+            self._log.warning("spark.claim_store_unreached", error=str(error), consequence=what)
 
 
 class SparkParts:
@@ -50,7 +167,6 @@ class SparkParts:
         deduplication = self._order.options.deduplication
         if deduplication is None:
             return None
-        from rmqd.spark.engine.claim_store_watch import ClaimStoreWatch  # most groups do not need it
 
         return ClaimStoreWatch(self._order.group, deduplication, figures, self._clock)
 

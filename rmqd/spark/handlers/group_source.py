@@ -1,29 +1,184 @@
-"""Shared parts of the sources for handlers and pipelines: the group's subscriptions and start offsets."""
+"""Passes the duration of a micro-batch from the driver, which sees its end, to the source, which sizes the next one.
+
+The source runs in a separate process, and learns of a batch's end only when the next one is due, which with a trigger
+of a minute is up to a minute later. So the driver writes the duration into the folder of the pause file.
+
+The source's options in `spark.options` of a group's configuration. No I/O.
+
+They are the options of `load()`, except options that a group's own keys or its engine set.
+
+Commits of a group on Spark that never overwrite another member's or operator's offset; the driver handles those.
+
+Shared parts of the sources for handlers and pipelines: the group's subscriptions and start offsets.
+"""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
-from rmqd.spark.cluster import cluster_of, everyone
-from rmqd.spark.handlers.batch_time import BatchTimes
-from rmqd.spark.handlers.group_options import with_spark_options
-from rmqd.spark.handlers.pace import TARGET_SECONDS, Pace
-from rmqd.spark.handlers.watched_offsets import WatchedOffsets
-from rmqd.spark.queue_range import Filter, PullSettings
-from rmqd.spark.source.batch_reader import check_filter
-from rmqd.spark.source.columns import DEFAULT_COLUMNS, PERMISSIVE_COLUMNS
-from rmqd.spark.source.offsets import Offsets
-from rmqd.spark.source.options import SourceOptions
+from rmqd.client.client_options import ClientOptions
+from rmqd.config.model.group_model import GroupConfig
+from rmqd.errors import ConfigError
+from rmqd.spark.handlers.range_outcome import TARGET_SECONDS, Pace
+from rmqd.spark.session import spark_access as access
+from rmqd.spark.session.group_spec import Filter, PullSettings
+from rmqd.spark.session.spark_access import Access, GivenOptions
+from rmqd.spark.session.spark_cluster import Cluster, cluster_of, everyone
+from rmqd.spark.source.group_offsets import GroupOffsets
+from rmqd.spark.source.range_fetch import check_filter
+from rmqd.spark.source.source_columns import DEFAULT_COLUMNS, PERMISSIVE_COLUMNS
+from rmqd.spark.source.source_offsets import Offsets
+from rmqd.spark.source.source_options import BATCH_ONLY, NAMES, STARTS, SourceOptions, with_more
 from rmqd.spark.source.stream_reader import RocketMQStreamReader
+from rmqd.spark.values import value_format
+from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
-    from rmqd.spark.group_order import GroupOrder
-    from rmqd.wire.message_queue import MessageQueue
+    from rmqd.spark.session.group_spec import GroupOrder
+
+
+_SUFFIX: Final = ".took"
+
+
+def note_batch_time(pause_file: str, batch_id: int, seconds: float) -> None:
+    """Store the duration of a batch. Raises nothing: without it, the source uses the time until the next poll."""
+    path = Path(pause_file + _SUFFIX)
+    with suppress(OSError):
+        draft = path.with_suffix(".draft")
+        draft.write_text(f"{batch_id} {seconds}")
+        os.replace(draft, path)
+
+
+class BatchTimes:
+    """Reads the durations that the driver writes."""
+
+    def __init__(self, pause_file: str) -> None:
+        self._path = Path(pause_file + _SUFFIX)
+        self._last = ""
+
+    def take(self) -> float | None:
+        """Return the duration of the last batch in seconds; None if nothing was written since the last call."""
+        try:
+            text = self._path.read_text()
+        except OSError:
+            return None
+        if text == self._last:
+            return None
+        self._last = text
+        return float(text.split()[1])
+
+
+SCHEMA: Final = "valueSchema"
+NOT_YET: Final = "unknown string"
+"""A placeholder for a schema that is not inferred yet."""
+_STARTING: Final = "consume_from_where and consume_timestamp of the group"
+_INSTEAD: Final[Mapping[str, str]] = {
+    **dict.fromkeys(access.NAMES, "client and nameserver of the configuration"),
+    **dict.fromkeys(("subscribe", "subscribePattern", "assign", "tags", "sql"), "subscriptions of the group"),
+    **dict.fromkeys(STARTS, _STARTING),
+    **dict.fromkeys(("startingOffsetsFallback", "startingOffsetsByTimestampStrategy"), _STARTING),
+    **dict.fromkeys((*BATCH_ONLY, "pushdown"), "spark.read, which has an end"),
+    **dict.fromkeys(("maxOffsetsPerTrigger", "maxRowsPerTrigger"), "spark.max_offsets_per_trigger of the group"),
+    "groupId": "the group's name",
+    "includeProperties": "columns, which include properties by default",
+    "commitOffsets": "no option: a group's offsets are always committed",
+    "includeRetryTopic": "a handler, which always reads retries",
+    "failOnDataLoss": "on_offset_illegal of the group",
+    "mode": "on_corrupt_message of the group",
+    "pullBatchSize": "pull_batch_size of the group",
+    "routeRefreshMs": "client.poll_name_server_interval of the configuration",
+    "drainFile": "rmqd pause, or a graceful stop",
+}
+"""The alternatives to options that a group cannot have."""
+_OF_ROWS: Final = (
+    *"columns rowsPerBatch minPartitions maxPartitions maxRecordsPerPartition checkCrc".split(),
+    *value_format.NAMES,
+)
+
+
+def with_spark_options(options: SourceOptions, name: str, settings: GroupConfig) -> SourceOptions:
+    """Add a group's `spark.options` to the options of its source.
+
+    Raises ConfigError with a line for each problem, which names the option.
+    """
+    given = _given(settings)
+    if is_inferred(given.values):
+        given.values[SCHEMA] = NOT_YET
+    more = with_more(options, given)
+    if more.value is not None and not given.problems:
+        try:
+            more = replace(more, value=more.value.of_topics(tuple(settings.subscriptions)))
+        except ConfigError as error:
+            given.problems += error.problems
+    if given.problems:
+        raise ConfigError([settings.problem(name, ("spark", "options"), str(text)) for text in given.problems])
+    needed = ("topic", "decode_error") if options.permissive else ("topic",)  # to count rows
+    return replace(more, columns=(*(column for column in needed if column not in more.columns), *more.columns))
+
+
+def is_inferred(values: Mapping[str, str]) -> bool:
+    """Return whether the options request an inferred schema of bodies."""
+    by_name = {name.lower(): text.strip().lower() for name, text in values.items()}
+    return by_name.get("value") == "json" and by_name.get(SCHEMA.lower()) == value_format.INFER
+
+
+def check_spark_options(name: str, settings: GroupConfig) -> None:
+    """Check `spark.options` before Spark is started. Raises ConfigError."""
+    with_spark_options(SourceOptions(access=Access(ClientOptions(nameservers=()))), name, settings)
+
+
+def _given(settings: GroupConfig) -> GivenOptions:
+    written = settings.spark.options if settings.spark is not None else {}
+    instead = {name.lower(): accepted for name, accepted in _INSTEAD.items()}
+    if settings.handler is not None:
+        instead |= dict.fromkeys(map(str.lower, _OF_ROWS), "a pipeline, which has rows")
+    if settings.pull_interval:
+        instead["pullparallelism"] = "no pull_interval, which allows only one pull at a time"
+    own = {name: _text(value) for name, value in written.items() if name.lower() not in instead}
+    given = GivenOptions(own, tuple(name for name in NAMES if name.lower() not in instead))
+    for name in written:
+        if accepted := instead.get(name.lower()):
+            given.problem(name, f"not available here; use {accepted}")
+    return given
+
+
+def _text(value: Any) -> str:
+    """Convert a value to text, like Spark for values in `option()`; a list is joined with commas."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(_text, value)) if isinstance(value, list) else str(value)
+
+
+class WatchedOffsets(GroupOffsets):
+    """Commits in queues whose stored offset is between the last commit and the query's offset.
+
+    In any other queue an operator has moved the group, or a killed broker forgot the last commits. The driver detects
+    that within seconds (`generations`), and decides; a commit before that would hide it.
+    """
+
+    def _due(
+        self, cluster: Cluster, found: Mapping[MessageQueue, int | None], changed: Mapping[MessageQueue, int]
+    ) -> dict[MessageQueue, int]:
+        return {
+            queue: changed[queue]
+            for queue, at in found.items()
+            if at is None or self._stored.get(queue, at) <= at <= changed[queue]
+        }
+
+    def _is_in_use(self, queues: Mapping[MessageQueue, int]) -> bool:
+        return False  # the driver itself is the group's only member
+
+    def _show(self, cluster: Cluster, queues: Collection[MessageQueue]) -> None:
+        """Do nothing: after the driver's heartbeats, brokers create the retry topic."""
+
 
 FETCH_INTERVAL_SECONDS: Final = 0.1  # maximum delay that polling adds to a message of an idle group
 PULLS_UNDER_WAY: Final = 8

@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from rmqd.errors import ConfigError, RmqdError
-from rmqd.spark.hadoop_folder import HadoopFolder
 from rmqd.spark.pipelines.compaction import Compactions
-from rmqd.spark.pipelines.micro_batch import MicroBatch
 from rmqd.spark.pipelines.parquet_batch import (
     Layout,
     Manifest,
@@ -28,12 +26,14 @@ from rmqd.spark.pipelines.parquet_batch import (
     manifest_name,
     manifest_of,
 )
+from rmqd.spark.pipelines.pipeline_counts import MicroBatch
+from rmqd.spark.session.hadoop_folder import HadoopFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from rmqd.config.model.spark import SinkConfig
+    from rmqd.config.model.spark_model import SinkConfig
 
 log = structlog.get_logger(__name__)
 

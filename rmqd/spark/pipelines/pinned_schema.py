@@ -1,4 +1,10 @@
-"""`valueSchema: infer`: the schema of a pipeline's bodies, inferred once from a sample and then kept.
+"""Finds the columns of its source that a pipeline uses, so that executors decode only those.
+
+Spark does not report them to a Python source, and creates the source before the pipeline is known. So the driver asks
+Spark's optimizer, and writes the result next to the pause file. The source's processes on the driver read it when the
+query starts. Unused columns are null in all rows.
+
+`valueSchema: infer`: the schema of a pipeline's bodies, inferred once from a sample and then kept.
 
 It is stored next to the generations of the checkpoint, so the group has the same columns after each restart and reset,
 on any machine. A body that does not fit the schema is bad, as with an explicit schema.
@@ -7,30 +13,100 @@ on any machine. A body that does not fit the schema is bad, as with an explicit 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
-from rmqd.config.model.spark import SparkConfig
+from rmqd.config.model.spark_model import SparkConfig
 from rmqd.errors import RmqdError
-from rmqd.spark.cluster import cluster_of, everyone
-from rmqd.spark.handlers.group_options import SCHEMA, is_inferred
-from rmqd.spark.patience import patiently
-from rmqd.spark.source.batch_reader import ranges_of
-from rmqd.spark.source.columns import Decoding
-from rmqd.spark.source.fetch import read_ranges
-from rmqd.spark.source.subscribed import Subscribed
-from rmqd.spark.values.inferring import TooManyFieldsError, ddl_of, infer_kind
-from rmqd.spark.values.kinds import parse_kind
+from rmqd.spark.handlers.group_source import SCHEMA, is_inferred
+from rmqd.spark.session.queue_queries import patiently
+from rmqd.spark.session.spark_cluster import cluster_of, everyone
+from rmqd.spark.source.group_offsets import Subscribed
+from rmqd.spark.source.range_fetch import ranges_of, read_ranges
+from rmqd.spark.source.source_columns import Decoding
+from rmqd.spark.values.column_kinds import parse_kind
+from rmqd.spark.values.fitting import TooManyFieldsError, ddl_of, infer_kind
 
 if TYPE_CHECKING:
-    from rmqd.spark.group_order import GroupOrder
-    from rmqd.spark.source.options import SourceOptions
+    from pyspark.sql import DataFrame
+
+    from rmqd.spark.session.group_spec import GroupOrder
+    from rmqd.spark.source.source_options import SourceOptions
     from rmqd.wire.message_queue import MessageQueue
 
+
 log = structlog.get_logger(__name__)
+
+_SUFFIX: Final = ".columns"
+_CHOOSES: Final = ("Project", "Aggregate")  # the nodes above one of these can use only the columns that it names
+_PASSES: Final = ("Filter",)
+
+
+def used_columns(frame: DataFrame, source: str) -> frozenset[str] | None:
+    """Return the columns of a source that a frame's rows depend on; None if unknown. `source` is its format."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    found: frozenset[str] = frozenset()
+    try:
+        session = frame.sparkSession._jsparkSession  # exists only in the classic API, which the driver uses
+        plan = session.sessionState().optimizer().execute(frame._jdf.queryExecution().analyzed())
+        for names in _uses(plan, source, None):
+            if names is None:
+                return None
+            found |= names
+    except (Py4JError, PySparkException) as error:  # these methods of Spark are not public
+        log.warning("spark.all_columns_read", error=str(error).partition("\n")[0])
+        return None
+    return found
+
+
+def note_used_columns(pause_file: str, names: frozenset[str] | None) -> None:
+    """Store the names for `noted_columns`. Raises OSError."""
+    path = Path(pause_file + _SUFFIX)
+    if names is None:
+        path.unlink(missing_ok=True)
+    else:
+        path.write_text(json.dumps(sorted(names)))
+
+
+def noted_columns(pause_file: str) -> frozenset[str] | None:
+    """Return the stored names; None for all columns."""
+    with suppress(OSError):
+        return frozenset(json.loads(Path(pause_file + _SUFFIX).read_text()))
+    return None
+
+
+def _uses(plan: Any, source: str, wanted: frozenset[str] | None) -> Iterator[frozenset[str] | None]:
+    """For each read of the source in a plan, yield the columns that are used, or None for all.
+
+    `wanted` are the columns that the nodes above name, up to the first node that selects columns; None if none does.
+    The optimizer puts such a node directly above a source, with at most filters between them.
+    """
+    kind = plan.nodeName()
+    if kind == "StreamingRelationV2" and plan.sourceName() == source:
+        yield None if wanted is None else wanted & _names(plan.outputSet())
+        return
+    if kind in _CHOOSES:
+        wanted = _names(plan.references())
+    elif kind in _PASSES and wanted is not None:
+        wanted |= _names(plan.references())
+    else:
+        wanted = None
+    children = plan.children()
+    for place in range(children.size()):
+        yield from _uses(children.apply(place), source, wanted)
+
+
+def _names(attributes: Any) -> frozenset[str]:
+    listed = attributes.toSeq()
+    return frozenset(listed.apply(place).name() for place in range(listed.size()))
+
 
 FILE: Final = "value_schema.json"
 LOOKED_AT: Final = 10_000
@@ -41,7 +117,7 @@ LOOKED_AT_BYTES: Final = 64 << 20
 """Approximate limit for the size of the sampled bodies, in bytes."""
 
 
-class Folder(Protocol):
+class SchemaFolder(Protocol):
     """The folder methods used here. `HadoopFolder` implements them; tests use a folder without a JVM."""
 
     @property
@@ -62,7 +138,7 @@ class Folder(Protocol):
 
 
 def with_pinned_schema(
-    order: GroupOrder, options: SourceOptions, starting: Mapping[MessageQueue, int] | None, folder: Folder
+    order: GroupOrder, options: SourceOptions, starting: Mapping[MessageQueue, int] | None, folder: SchemaFolder
 ) -> GroupOrder:
     """Replace `infer` in the specification of a group by the inferred schema of its bodies.
 
@@ -80,7 +156,7 @@ def with_pinned_schema(
     return replace(order, config=config)
 
 
-def _kept(folder: Folder) -> str:
+def _kept(folder: SchemaFolder) -> str:
     """Return the stored schema; empty if there is none. Raises RmqdError if the file is invalid."""
     if not folder.exists(FILE):
         return ""
@@ -95,7 +171,9 @@ def _kept(folder: Folder) -> str:
     return schema
 
 
-def _inferred(group: str, options: SourceOptions, starting: Mapping[MessageQueue, int] | None, folder: Folder) -> str:
+def _inferred(
+    group: str, options: SourceOptions, starting: Mapping[MessageQueue, int] | None, folder: SchemaFolder
+) -> str:
     bodies = patiently(lambda: _first_bodies(options, starting or {}), options.tolerance_seconds)
     try:
         kind, told = infer_kind(bodies)

@@ -1,20 +1,29 @@
-"""Message counts of a pipeline's micro-batches, taken from Spark's progress reports.
+"""The micro-batch that a pipeline's sink receives.
+
+Reports how many messages a pipeline's tasks lost, in an extra row that pipelines do not see.
+
+A source's task can return only rows. So the rows have an additional column, which is null for messages.
+
+Message counts of a pipeline's micro-batches, taken from Spark's progress reports.
 
 Unlike the executors of a handler, a pipeline's executors report nothing to rmqd.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.spark.handlers.outcome import OnBatch, RangeOutcome
-from rmqd.spark.pipelines.lost_rows import LOST
-from rmqd.spark.source.offsets import Offsets
+from rmqd.errors import RmqdError
+from rmqd.spark.handlers.range_outcome import OnBatch, RangeOutcome
+from rmqd.spark.source.source_offsets import Offsets
 from rmqd.wire.topics import unwrap_namespace
 
 if TYPE_CHECKING:
@@ -26,6 +35,73 @@ if TYPE_CHECKING:
         StreamingQueryProgress,
     )
     from pyspark.sql.streaming.query import StreamingQueryManager
+
+
+_MOST_RANGES: Final = 10  # in an error
+
+
+class BatchFailedError(RmqdError):
+    """A sink failed to write a micro-batch. The text names the messages of the batch; the cause is the sink's error."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """One micro-batch of a streaming query."""
+
+    query: str
+    """The id of the query, stored in its checkpoint."""
+    number: int
+    plan: bytes = b""
+    """The batch in Spark's offset log: the same if the batch is repeated, different if it was planned again."""
+
+    def messages_since(self, former: bytes) -> str:
+        """Describe the messages of the batch. `former` is the plan of the previous batch."""
+        ranges = _plan_offsets(former).ranges(_plan_offsets(self.plan))
+        named = [f"{queue}, offsets {low} to {high - 1}" for queue, (low, high) in ranges.items()]
+        more = f"; and {len(named) - _MOST_RANGES} queues more" if len(named) > _MOST_RANGES else ""
+        return f"batch {self.number} has {'; '.join(named[:_MOST_RANGES])}{more}"
+
+    @property
+    def plan_id(self) -> str:
+        """A hash that differs between plans."""
+        return hashlib.sha256(self.plan).hexdigest()[:12]
+
+
+def _plan_offsets(plan: bytes) -> Offsets:
+    """Return the end offsets in Spark's offset log: two lines of Spark, then a line for each source."""
+    lines = plan.decode().splitlines()[2:]
+    return Offsets.of(json.loads(lines[0])) if lines else Offsets({})
+
+
+LOST: Final = "rmqd_lost"
+LOST_DDL: Final = f"{LOST} bigint"
+
+
+def with_lost_row(read: Generator[pa.RecordBatch, None, int], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield a partition's batches with the column, and a last row with the number of lost messages, if any."""
+    reading = _Reading(read)
+    for batch in reading:
+        yield batch.append_column(LOST, pa.nulls(len(batch), pa.int64()))
+    if reading.lost:
+        message = [pa.nulls(1, column.type) for column in schema]
+        yield pa.RecordBatch.from_arrays([*message, pa.array([reading.lost])], [*schema.names, LOST])
+
+
+def messages_of(frame: DataFrame) -> DataFrame:
+    """Remove the rows of lost messages, and their column."""
+    return frame.where(f"{LOST} IS NULL").drop(LOST)
+
+
+class _Reading:
+    """Keeps the return value of a generator."""
+
+    def __init__(self, read: Generator[pa.RecordBatch, None, int]) -> None:
+        self._read = read
+        self.lost = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        self.lost = yield from self._read
+
 
 OBSERVED: Final = "rmqd_read"
 

@@ -1,36 +1,235 @@
-"""The streaming query of a group with a pipeline: source, pipeline function and sink."""
+"""The data sources of a pipeline: the rows of its group, and the sink of a topic. Used only by `pipeline_query`.
+
+The sinks of pipelines, by format. Each writes one micro-batch at a time, on the driver.
+
+The streaming query of a group with a pipeline: source, pipeline function and sink.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from rmqd.config.model.spark import SparkConfig
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from rmqd.config.model.spark_model import SparkConfig
 from rmqd.errors import RmqdError
 from rmqd.plugins.entry_points import why
-from rmqd.plugins.pipelines import load_pipeline
-from rmqd.spark.hadoop_folder import HadoopFolder
-from rmqd.spark.handlers.group_source import GroupPlan
+from rmqd.plugins.handler_catalogue import load_batch_function, load_pipeline
+from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader
 from rmqd.spark.handlers.handler_query import triggered
-from rmqd.spark.handlers.outcome import OnBatch
-from rmqd.spark.pipelines.lost_rows import messages_of
-from rmqd.spark.pipelines.micro_batch import BatchFailedError, MicroBatch
-from rmqd.spark.pipelines.pinned_schema import with_pinned_schema
-from rmqd.spark.pipelines.pipeline_counts import CountingListener, observed
-from rmqd.spark.pipelines.pipeline_sinks import TopicSink, make_sink
-from rmqd.spark.pipelines.pipeline_source import NAME, pipeline_source
+from rmqd.spark.handlers.range_outcome import OnBatch, Pace
+from rmqd.spark.pipelines.parquet_sink import ParquetSink, folders_of
+from rmqd.spark.pipelines.pinned_schema import note_used_columns, noted_columns, used_columns, with_pinned_schema
+from rmqd.spark.pipelines.pipeline_counts import (
+    LOST_DDL,
+    BatchFailedError,
+    CountingListener,
+    MicroBatch,
+    messages_of,
+    observed,
+    with_lost_row,
+)
 from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink
-from rmqd.spark.pipelines.used_columns import note_used_columns, used_columns
-from rmqd.spark.sink.row_place import PLACE
-from rmqd.spark.sink.writer import QUERY_ID
+from rmqd.spark.pipelines.table_sinks import DeltaTable, JdbcTable
+from rmqd.spark.session.hadoop_folder import HadoopFolder
+from rmqd.spark.sink.sink_rows import PLACE, SinkOptions
+from rmqd.spark.sink.sink_writer import QUERY_ID, RocketMQWriter, make_options
+from rmqd.spark.source.range_fetch import read_partition, schema_of
+from rmqd.spark.source.source_columns import ddl
+from rmqd.spark.source.source_options import SourceOptions
+from rmqd.spark.values.value_format import ValueFormat
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from rmqd.spark.group_order import GroupOrder
+    from rmqd.spark.session.group_spec import GroupOrder
     from rmqd.wire.message_queue import MessageQueue
+
+
+NAME: Final = "rmqd_pipeline"
+SINK_NAME: Final = "rmqd_pipeline_topic"
+FIRST_ROWS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelinePlan(GroupPlan):
+    """The settings of a pipeline's source. Picklable."""
+
+    value: ValueFormat | None = None
+    """How to decode bodies into a column; set if a schema registry provides the schema."""
+
+    def source_options(self) -> SourceOptions:
+        """Return the options, with the schemas that the registry returned when the query was created."""
+        options = GroupPlan.source_options(self)  # super() fails in a dataclass with slots
+        return options if self.value is None else replace(options, value=self.value)
+
+    def pace(self) -> Pace | None:
+        """Return the batch sizes; None if each batch takes all messages, because the trigger paces the batches."""
+        config = self.order.settings.spark or SparkConfig()
+        if config.trigger and not config.max_offsets_per_trigger:
+            return None
+        return Pace(FIRST_ROWS, fixed=config.max_offsets_per_trigger, target_seconds=self.target_seconds)
+
+
+def pipeline_source(
+    order: GroupOrder, starting: Mapping[MessageQueue, int] | None, pause_file: str
+) -> type[DataSource]:
+    """Return the data source of one group, to be registered.
+
+    It takes no options, because Spark displays options, and this specification contains secrets.
+    Raises RegistryAwayError if the schema registry does not return the schema of the bodies.
+    """
+    asking = PipelinePlan(order=order, starting=starting, pause_file=pause_file)
+    options = asking.source_options()
+    value = options.value.pinned(options.tolerance_seconds) if options.value is not None else None
+
+    class BoundPipelineSource(PipelineSource):
+        plan = replace(asking, value=value)
+
+    return BoundPipelineSource
+
+
+class PipelineSource(DataSource):
+    """Created again in several processes; `plan` is an attribute of the class."""
+
+    plan: PipelinePlan
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format()`."""
+        return NAME
+
+    def schema(self) -> str:
+        """Return the columns of `spark.readStream.format("rocketmq")`, and the column of lost messages."""
+        options = self.plan.source_options()
+        return f"{ddl(options.columns, options.value)}, {LOST_DDL}"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return a reader. It opens no connection until it is used."""
+        return PipelineStreamReader(self.plan)
+
+
+class PipelineStreamReader(GroupStreamReader):
+    """Its tasks decode only the columns that the pipeline uses, and report lost messages."""
+
+    def __init__(self, plan: PipelinePlan) -> None:
+        super().__init__(plan, plan.pace())
+        self._options = replace(self._options, used_columns=noted_columns(plan.pause_file))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one partition of a micro-batch; called by Spark on executors."""
+        decoding = self._options.decoding
+        return with_lost_row(read_partition(partition, decoding), schema_of(decoding))
+
+
+def bound_sink(options: SinkOptions) -> type[DataSource]:
+    """Return the sink of one group, to be registered. It takes no options, for the same reason as the source."""
+
+    class BoundPipelineSink(PipelineSink):
+        checked = options
+
+    return BoundPipelineSink
+
+
+class PipelineSink(DataSource):
+    """Created again in several processes; `checked` is an attribute of the class."""
+
+    checked: SinkOptions
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format()`."""
+        return SINK_NAME
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return the writer of a micro-batch."""
+        return RocketMQWriter(self.checked)
+
+
+class Sink(Protocol):
+    """The sink of a group's pipeline."""
+
+    def prepare(self, schema: StructType) -> None:
+        """Check that the sink can take rows of this schema, before any row is read. Raises RmqdError."""
+
+    def write(self, frame: DataFrame, batch: MicroBatch) -> object:
+        """Write the rows of a batch. Called again for a batch that a crash interrupted."""
+
+
+def make_sink(spark: SparkSession, order: GroupOrder) -> Sink:
+    """Return the sink of a group. Raises RmqdError if it is unavailable."""
+    sink = order.settings.sink
+    assert sink is not None
+    options = {name: _text(value) for name, value in sink.options.items()}
+    if sink.format == "rocketmq":
+        topic = {"topic": sink.topic} if sink.topic else {}
+        return TopicSink(spark, order, {**topic, **options})
+    if sink.format == "parquet":
+        folder, staging = folders_of(spark, sink)
+        return ParquetSink(folder, staging, order.name, tuple(sink.partition_by), options)
+    if sink.format == "postgresql":
+        return PostgresqlSink(sink, options, order.name, order.topics)
+    if sink.format == "delta":
+        return DeltaTable(spark, sink, options)
+    if sink.format == "jdbc":
+        return JdbcTable(spark, options, sink.batch_column)
+    return FunctionSink(load_batch_function(order.name, order.settings))
+
+
+def written_batches(spark: SparkSession, order: GroupOrder) -> Callable[[MicroBatch], bool] | None:
+    """Return a function that checks whether the sink has stored a batch for good; None if the sink cannot know.
+
+    Call it before reading the group's checkpoint: from then on, a previous driver cannot write a batch to a database.
+    Raises RmqdError.
+    """
+    sink = make_sink(spark, order)
+    if isinstance(sink, PostgresqlSink):
+        sink.take_over()
+    return sink.has if isinstance(sink, ParquetSink | PostgresqlSink) else None
+
+
+class TopicSink:
+    """Format `rocketmq`: at least once. Messages carry the query and batch, as described in docs/spark.md."""
+
+    def __init__(self, spark: SparkSession, order: GroupOrder, options: Mapping[str, str]) -> None:
+        self._spark = spark
+        self._order = order
+        self._options = dict(options)
+
+    def prepare(self, schema: StructType) -> None:
+        """Raises ConfigError with the problems of options and columns."""
+        checked = make_options(self._options, schema, overwrite=False, otherwise=self._order.access)
+        sink = self._order.settings.sink
+        leaves_out = sink is not None and sink.bad_rows == "leave_out"
+        self._spark.dataSource.register(bound_sink(replace(checked, leaves_out=leaves_out)))
+
+    def write(self, frame: DataFrame, batch: MicroBatch) -> None:
+        """Send each row of the micro-batch as a message."""
+        frame.write.format(SINK_NAME).mode("append").save()
+
+
+class FunctionSink:
+    """Format `foreach_batch`: calls the group's own function with each batch."""
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        self._function = function
+
+    def prepare(self, schema: StructType) -> None:
+        """Accept every schema."""
+
+    def write(self, frame: DataFrame, batch: MicroBatch) -> None:
+        """Call the function. An exception ends the query, and the batch is delivered again."""
+        self._function(frame, batch.number)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def pipeline_query(

@@ -60,17 +60,17 @@ from typing import Final
 
 import structlog
 
-from rmqd.backoff import doubled
-from rmqd.broker_errors import BrokerError
 from rmqd.client.remoting.connection import OPAQUE
 from rmqd.codes import ResponseCode
-from rmqd.consumer.pull.request import OPERATOR_RESET
+from rmqd.consumer.pull.pull_request import OPERATOR_RESET
 from rmqd.errors import DataLossError, ProtocolError, RemotingError, RmqdError, RouteNotFoundError
-from rmqd.spark.queue_range import QueueRange, Replica
+from rmqd.errors.broker_errors import BrokerError
+from rmqd.runtime.clock import doubled
+from rmqd.spark.session.group_spec import QueueRange, Replica
 from rmqd.wire.acl import Credentials
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.pull import PULLED, PullMessageResponseHeader
-from rmqd.wire.messages.sys_flag import PullSysFlag
+from rmqd.wire.headers.pull_headers import PULLED, PullMessageResponseHeader
+from rmqd.wire.messages.properties import PullSysFlag
 
 FIRST_PAUSE_SECONDS: Final = 0.1  # before the next replica is tried; doubles with each pause
 LONGEST_PAUSE_SECONDS: Final = 2.0

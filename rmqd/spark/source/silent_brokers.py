@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import structlog
 
 from rmqd.errors import RemotingError, RmqdError
-from rmqd.spark.answers import Answers
-from rmqd.spark.cluster import Cluster
+from rmqd.spark.session.queue_queries import QueueResponses
+from rmqd.spark.session.spark_cluster import Cluster
 from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
@@ -25,16 +25,16 @@ class BrokerSilentError(RemotingError):
 class _Silence:
     since: float
     error: RmqdError
-    asking: Future[Answers[int]] | None = None
+    asking: Future[QueueResponses[int]] | None = None
 
-    def told(self, cluster: Cluster, queues: Collection[MessageQueue]) -> Answers[int]:
+    def told(self, cluster: Cluster, queues: Collection[MessageQueue]) -> QueueResponses[int]:
         """Return the answers since the last call. Starts a request if none is running."""
         if self.asking is None:
             self.asking = cluster.begin_max_offsets(queues)
         elif self.asking.done():
             answers, self.asking = self.asking.result(), None
             return answers
-        return Answers()
+        return QueueResponses()
 
 
 class SilentBrokers:
@@ -44,7 +44,7 @@ class SilentBrokers:
         self._patience_seconds = patience_seconds
         self._silent: dict[str, _Silence] = {}
 
-    def ends(self, cluster: Cluster, queues: Collection[MessageQueue]) -> Answers[int]:
+    def ends(self, cluster: Cluster, queues: Collection[MessageQueue]) -> QueueResponses[int]:
         """Return the end offsets of the queues.
 
         Does not wait for brokers that are already silent: their answers are returned by a later call. Their requests
@@ -61,7 +61,7 @@ class SilentBrokers:
                     answers.failed[queue] = told.failed.get(queue, silence.error)
         return answers
 
-    def look(self, answers: Answers[int]) -> None:
+    def look(self, answers: QueueResponses[int]) -> None:
         """Record the brokers that did not answer. A missing queue does not count as silence."""
         failed: dict[str, list[MessageQueue]] = {}
         for queue in sorted(answers.failed.keys() - answers.away):

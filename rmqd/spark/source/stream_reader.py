@@ -1,4 +1,8 @@
-"""Unbounded reads: `spark.readStream.format("rocketmq")`.
+"""Queues in a query's checkpoint that it no longer reads: their broker or topic disappeared, or they are unsubscribed.
+
+Their offsets are kept for a retention time, so that reading continues there if a broker returns. Then they are removed.
+
+Unbounded reads: `spark.readStream.format("rocketmq")`.
 
 All methods but `read` run in one process for each run of a query, which keeps the reader. Spark calls
 
@@ -12,7 +16,7 @@ finished, so `latestOffset` commits it to the broker. Spark calls `commit` one b
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,25 +33,68 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from rmqd.errors import DataLossError, FilterRefusedError, RmqdError
-from rmqd.spark.cluster import Cluster, cluster_of
-from rmqd.spark.patience import patiently
-from rmqd.spark.source.batch_reader import as_partitions, check_filter, ranges_of, read_partition
-from rmqd.spark.source.bounds import Bound
-from rmqd.spark.source.gone_queues import GoneQueues
-from rmqd.spark.source.group_offsets import GroupOffsets
-from rmqd.spark.source.offsets import Offsets
-from rmqd.spark.source.options import SourceOptions
-from rmqd.spark.source.positions import starts_of
-from rmqd.spark.source.progress import Heads, Progress
-from rmqd.spark.source.short_errors import reason_first
+from rmqd.spark.session.queue_queries import patiently
+from rmqd.spark.session.spark_cluster import Cluster, cluster_of
+from rmqd.spark.session.spark_process import reason_first
+from rmqd.spark.source.group_offsets import GroupOffsets, Subscribed
+from rmqd.spark.source.range_fetch import as_partitions, check_filter, ranges_of, read_partition
+from rmqd.spark.source.range_slices import starts_of
 from rmqd.spark.source.silent_brokers import BrokerSilentError
-from rmqd.spark.source.subscribed import Subscribed
+from rmqd.spark.source.source_offsets import Bound, Offsets
+from rmqd.spark.source.source_options import SourceOptions
+from rmqd.spark.source.source_progress import Heads, SourceProgress
 from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
+
 log = structlog.get_logger(__name__)
+
+
+class GoneQueues:
+    """When queues disappeared (milliseconds since 1970). Also stored in the end of a batch, for the next run."""
+
+    def __init__(self, retention_seconds: float) -> None:
+        self._retention_ms = retention_seconds * 1000
+        self._since: dict[MessageQueue, int] = {}
+        self._ends: dict[MessageQueue, int] = {}
+        self._retired = 0
+
+    def look(self, begin: Offsets, there: Set[MessageQueue], heads: Mapping[MessageQueue, int]) -> None:
+        """Record the queues of `begin` that are not in `there`. Each is logged once."""
+        self._ends |= heads
+        for queue in sorted(begin.positions.keys() - there - self._since.keys()):
+            self._since[queue] = begin.gone.get(queue) or int(time.time() * 1000)
+            log.warning(
+                "spark.queue_gone", queue=str(queue), position=begin.positions[queue], unread=self._unread(begin, queue)
+            )
+        for queue in self._since.keys() & there:
+            del self._since[queue]
+
+    def noted_in(self, end: Offsets) -> Offsets:
+        """Add the missing queues to the end of a batch, and remove queues whose retention time is over."""
+        oldest = time.time() * 1000 - self._retention_ms
+        late = {queue for queue, since in self._since.items() if since <= oldest}
+        for queue in sorted(late & end.positions.keys()):
+            self._retired += 1
+            log.warning(
+                "spark.queue_retired",
+                queue=str(queue),
+                position=end.positions[queue],
+                unread=self._unread(end, queue),
+                retired=self._retired,
+            )
+        return replace(
+            end,
+            positions={queue: offset for queue, offset in end.positions.items() if queue not in late},
+            gone={queue: since for queue, since in self._since.items() if queue not in late},
+        )
+
+    def _unread(self, offsets: Offsets, queue: MessageQueue) -> int | None:
+        """Return the number of unread messages when the queue was last seen; None if this run never saw it."""
+        end = self._ends.get(queue)
+        return None if end is None else max(0, end - offsets.positions[queue])
 
 
 class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -66,7 +113,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._subscribed = Subscribed(options)
         self._initial: dict[str, Any] | None = None
         self._heads = Heads(options)
-        self._progress = Progress(options)
+        self._progress = SourceProgress(options)
         self._group = GroupOffsets(options)
         self._gone = GoneQueues(options.queue_retention_seconds)
         self._silent_since: float | None = None

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqd.errors import ConfigError, RmqdError
-from rmqd.exit_codes import ExitCode
-from rmqd.spark.group_order import GroupOrder
+from rmqd.errors.exit_codes import ExitCode
+from rmqd.spark.session.group_spec import GroupOrder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(order: GroupOrder, ended: Path | None = None) -> int:
     """Run the group until a signal or the JVM's shutdown. Return the exit code, and write it into the file `ended`."""
-    from rmqd.spark.engine.foreground import run_group
+    from rmqd.spark.engine.driver import run_group
 
     sys.path += [folder for folder in order.import_path if folder not in sys.path]
     end = End(order.settings.shutdown_timeout + GRACE_SECONDS)
@@ -119,7 +119,7 @@ def _order(asked: argparse.Namespace) -> GroupOrder:
         order = pickle.loads(asked.order.read_bytes())
         assert isinstance(order, GroupOrder)
         return order
-    from rmqd.spark.engine.ordering import order_of
+    from rmqd.spark.engine.running_query import order_of
 
     return order_of(asked.config, asked.group, tuple(asked.set))
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from rmqd.errors import RmqdError
-from rmqd.spark.patience import patiently
+from rmqd.spark.session.queue_queries import patiently
 
 API: Final = "/schema-registry/v1"
 TIMEOUT_SECONDS: Final = 10.0

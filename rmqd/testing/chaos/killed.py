@@ -22,11 +22,11 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
-from rmqd.config.model.group import GroupConfig
-from rmqd.consumer.options import ConsumerOptions
-from rmqd.plain_text import describe
-from rmqd.testing.chaos.history import Delivery
-from rmqd.testing.group import GroupToRun
+from rmqd.config.model.group_model import GroupConfig
+from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.runtime.plain_text import describe
+from rmqd.testing.chaos.chaos_history import ChaosDelivery
+from rmqd.testing.test_group import GroupToRun
 from rmqd.wire.messages.message import Message
 
 MODULE: Final = "rmqd.testing.chaos.killed_main"
@@ -48,14 +48,14 @@ class KillOrder:
     state_dir: str
     package: str
     messages: Sequence[Message]
-    deliveries: Sequence[Delivery]
+    deliveries: Sequence[ChaosDelivery]
     moment: int | None
     """The line of the last call before which it dies, from 1; BEHIND_ITS_END; None: it does not die."""
     patience_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class KilledCall:
     """The outcome of a delivery, and the outcomes of the messages so far, by their index."""
 
     outcome: str
@@ -92,7 +92,7 @@ class OtherProcesses:
     def run(
         self,
         messages: Sequence[Message],
-        deliveries: Sequence[Delivery],
+        deliveries: Sequence[ChaosDelivery],
         look: Callable[[], Any],
         patience_seconds: float,
     ) -> Ended:
@@ -106,7 +106,7 @@ class OtherProcesses:
             )
         last = deliveries[-1]
         moment = last.cut_at if last.how == "killed" else None
-        whole = [Delivery(one.part) for one in deliveries]
+        whole = [ChaosDelivery(one.part) for one in deliveries]
         state_dir = str(Path(self.options.local_offsets_directory).parent)
         order = KillOrder(
             self.group.name,
@@ -124,7 +124,7 @@ class OtherProcesses:
                 if isinstance(answer, Died):
                     ended.outcomes.append(f"killed (kill -9) {answer.place}")
                     ended.lines = answer.lines
-                elif isinstance(answer, Called):
+                elif isinstance(answer, KilledCall):
                     ended.outcomes.append(answer.outcome)
                     ended.fates.update(answer.fates)
                 ended.states.append(look())
@@ -141,7 +141,7 @@ def _pickled(order: KillOrder) -> bytes:
         raise NoProcessError(f"its options cannot be sent to another process: {describe(error)}") from error
 
 
-def _answers(order: bytes) -> Generator[Called | Died, None, None]:
+def _answers(order: bytes) -> Generator[KilledCall | Died, None, None]:
     """Yield the answers of a process until it ends. It continues when the next answer is requested.
 
     It has its own session, so that processes forked by the handler end with it.
@@ -186,10 +186,10 @@ def _answers(order: bytes) -> Generator[Called | Died, None, None]:
             process.wait()
 
 
-def _answer(answers: FileIO, deadline: float) -> Called | Died | None:
+def _answer(answers: FileIO, deadline: float) -> KilledCall | Died | None:
     """Return the next answer. Raises EOFError if there is none before the deadline."""
     size = int.from_bytes(_read(answers, SIZE_BYTES, deadline))
-    answer: Called | Died | None = pickle.loads(_read(answers, size, deadline))
+    answer: KilledCall | Died | None = pickle.loads(_read(answers, size, deadline))
     return answer
 
 

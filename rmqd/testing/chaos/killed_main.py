@@ -18,11 +18,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, TypeVar
 
-from rmqd.handler_api import Batch
-from rmqd.loaded_handler import LoadedHandler
-from rmqd.testing.chaos.killed import BEHIND_ITS_END, SIZE_BYTES, Called, Died, KillOrder
-from rmqd.testing.chaos.trial import Bench, Trial
-from rmqd.testing.group import GroupToRun
+from rmqd.handler_api.batch import Batch, LoadedHandler
+from rmqd.testing.chaos.chaos_trial import Bench, ChaosTrial
+from rmqd.testing.chaos.killed import BEHIND_ITS_END, SIZE_BYTES, Died, KilledCall, KillOrder
+from rmqd.testing.test_group import GroupToRun
 
 T = TypeVar("T")
 TraceFunction = Callable[[FrameType, str, object], Any]
@@ -64,11 +63,11 @@ def main(descriptor: int) -> None:
             patience_seconds=order.patience_seconds,
         )
         killing.is_authors = bench.memory.wrote
-        trial = Trial(bench)
+        trial = ChaosTrial(bench)
         trial.start()
         for number, delivery in enumerate(order.deliveries, start=1):
             killing.is_armed = order.moment is not None and number == len(order.deliveries)
-            tell(Called(trial.deliver(delivery), dict(trial.fates)))
+            tell(KilledCall(trial.deliver(delivery), dict(trial.fates)))
             if not sys.stdin.buffer.read(1):  # the parent checks the state
                 _end()  # the parent has ended, or does not need the rest
         trial.stop()

@@ -9,6 +9,8 @@ head. So unknown bits of the sys flag are rejected here, because they may change
 A message keeps positions in the response's bytes; fields are read when a handler accesses them. The loop over the
 records is the hottest of the program. For the usual record, with two IPv4 hosts, it reads the whole head with one
 `unpack`, and calls no Python function.
+
+A record that cannot be decoded, as a message. Its body has all of its bytes, for inspection.
 """
 
 from __future__ import annotations
@@ -20,12 +22,11 @@ from zlib import crc32
 
 from rmqd.errors import ProtocolError
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.compression import Opening
 from rmqd.wire.messages.light_queue import count_by_light_queue
 from rmqd.wire.messages.message import CorruptMessage, Message, MessageBlock
-from rmqd.wire.messages.opening import Opening
+from rmqd.wire.messages.properties import BORN_HOST_V6, CLOSED, INNER_BATCH, KNOWN, NEED_UNWRAP, STORE_HOST_V6
 from rmqd.wire.messages.record import MAGIC_V1, MAGIC_V2
-from rmqd.wire.messages.sys_flag import BORN_HOST_V6, CLOSED, INNER_BATCH, KNOWN, NEED_UNWRAP, STORE_HOST_V6
-from rmqd.wire.messages.unreadable import UnreadableMessage
 from rmqd.wire.topics import is_light_queue
 
 # total size, magic, CRC, queue offset, sys flag, store timestamp and body length, if both hosts are IPv4
@@ -198,3 +199,63 @@ def _properties_v2(data: bytes, body_end: int, magic: int) -> int:
         raise ProtocolError(f"a message starts with the magic 0x{magic:08X}, which RocketMQ does not write")
     length: int = _SHORT.unpack_from(data, body_end)[0]
     return body_end + 2 + length
+
+
+QUEUE_OFFSET_AT = 20
+
+
+class UnreadableMessage(Message):
+    """A message with the fixed fields at the head of a record, as far as the bytes reach. All other fields are empty.
+
+    No field can be trusted, because any byte may be wrong.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, block: MessageBlock, start: int, end: int) -> None:
+        self.placed(block, start, start, end, 0, 0)
+        self.queue_offset = self._long(QUEUE_OFFSET_AT)
+        self._properties = {}
+        self._reconsume_times = 0
+
+    @property
+    def record_topic(self) -> str:
+        """The topic that the record was pulled from."""
+        return self.block.message_queue.topic
+
+    @property
+    def offset_msg_id(self) -> str:
+        """Empty, because the store host is unknown."""
+        return ""
+
+    @property
+    def sys_flag(self) -> int:
+        """No flags, so that the body is shown as stored."""
+        return 0
+
+    @property
+    def born_host(self) -> str:
+        """Unknown, so empty."""
+        return ""
+
+    @property
+    def store_host(self) -> str:
+        """Unknown, so empty."""
+        return ""
+
+    @property
+    def prepared_transaction_offset(self) -> int:
+        """Unknown, so 0."""
+        return 0
+
+    def _int(self, at: int) -> int:
+        return super()._int(at) if self._start + at + 4 <= self._body_end else 0
+
+    def _long(self, at: int) -> int:
+        return super()._long(at) if self._start + at + 8 <= self._body_end else 0
+
+    def _topic_span(self) -> tuple[int, int]:
+        return self._body_end, 0
+
+    def _properties_span(self) -> tuple[int, int]:
+        return self._body_end, self._body_end

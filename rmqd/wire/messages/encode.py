@@ -10,11 +10,15 @@ from typing import Final
 from zlib import crc32
 
 from rmqd.errors import InvalidMessageError, ProtocolError
-from rmqd.wire.messages.inner_batch import members
 from rmqd.wire.messages.message_id import format_host, parse_host
-from rmqd.wire.messages.properties import MAX_PROPERTIES_BYTES, format_properties, parse_properties
-from rmqd.wire.messages.record import MAGIC_V1, MAGIC_V2
-from rmqd.wire.messages.sys_flag import BORN_HOST_V6, STORE_HOST_V6
+from rmqd.wire.messages.properties import (
+    BORN_HOST_V6,
+    MAX_PROPERTIES_BYTES,
+    STORE_HOST_V6,
+    format_properties,
+    parse_properties,
+)
+from rmqd.wire.messages.record import MAGIC_V1, MAGIC_V2, members
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024  # Java: maxMessageSize of producers and brokers
 _MAX_V1_TOPIC_BYTES: Final = 127

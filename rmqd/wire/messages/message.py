@@ -1,6 +1,8 @@
 """Messages as handlers see them, and the block that keeps the bytes of all messages of one response.
 
 `rmqd.wire.messages.decode` creates both. A message copies bytes from the response only on access.
+
+The interface behind `Message.once`. A room above writes the records, because this room does no I/O.
 """
 
 from __future__ import annotations
@@ -9,11 +11,9 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from struct import Struct
-from typing import Self
+from typing import Any, Protocol, Self
 
-from rmqd.wire.identity import Identity
-from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.once import Once, once_in_group, running_group
+from rmqd.wire.message_queue import Identity, MessageQueue
 from rmqd.wire.messages.properties import (
     KEYS,
     LITE_TOPIC,
@@ -324,3 +324,30 @@ def _restore(
     message = Message().placed(block, 0, *places)
     message._reconsume_times = reconsume_times  # the record does not count retries in place
     return message
+
+
+class Once(Protocol):
+    """A block that takes effect once, for synchronous and asynchronous handlers."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *raised: Any) -> None: ...
+    async def __aenter__(self) -> None: ...
+    async def __aexit__(self, *raised: Any) -> None: ...
+
+
+class InGroup(Protocol):
+    """The group that a handler runs in. A call creates the block for a message and a connection."""
+
+    @property
+    def identity(self) -> Identity: ...
+    def __call__(self, message: Any, connection: object, /) -> Once: ...
+
+
+once_in_group: ContextVar[InGroup] = ContextVar("once_in_group")
+"""Set while a group's handler runs."""
+
+
+def running_group() -> Identity:
+    """Return the group whose handler runs here; with empty names if none does, as in a test of a handler."""
+    running = once_in_group.get(None)
+    return Identity("", "", "") if running is None else running.identity

@@ -22,10 +22,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from rmqd.wire.headers.pull import PullMessageResponseHeader
+from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.messages.message import CorruptMessage, Message, MessageBlock
-from rmqd.wire.messages.properties import INNER_NUM
-from rmqd.wire.messages.sys_flag import NEED_UNWRAP
+from rmqd.wire.messages.properties import INNER_NUM, NEED_UNWRAP
 
 _MOST_COMPARED_BYTES: Final = 1024  # compared bytes of a record without a known end
 

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.broker_errors import AccessRefusedError, BrokerError, NoPermissionError
-from rmqd.client.api.request import request
-from rmqd.client.options import ClientOptions
-from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.api.remoting_request import request
+from rmqd.client.client_options import ClientOptions
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.remoting.security import PERMISSION_FORGOTTEN_SECONDS, TRUST_FORGOTTEN_SECONDS
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors.broker_errors import AccessRefusedError, BrokerError, NoPermissionError
 from rmqd.wire.acl import Credentials
 from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Peer, Reply

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rmqd.client.remoting.breaker import FIRST_SECONDS, MOST_SECONDS, Breakers
-from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.remoting.connector import FIRST_SECONDS, MOST_SECONDS, Breakers
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import RequestCode
-from rmqd.consumer.rebalance.departures import SURE_SECONDS
+from rmqd.consumer.rebalance.membership import MISSING_MEMBER_SECONDS
 from rmqd.errors import CircuitOpenError, RemotingConnectError, RemotingError, RemotingTimeoutError, TlsError
 from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Peer, Reply
@@ -81,7 +81,7 @@ def test_a_line_on_which_connections_break_is_tried_again_soon(breakers: Breaker
     assert not breakers.is_open(HOST)
     for _ in range(12):
         breakers.broke(HOST, failure())
-        assert 0 < pause_seconds(breakers, clock) < SURE_SECONDS
+        assert 0 < pause_seconds(breakers, clock) < MISSING_MEMBER_SECONDS
         breakers.answered(HOST)
     breakers.failed(HOST, failure())
     assert pause_seconds(breakers, clock) <= FIRST_SECONDS + 0.01

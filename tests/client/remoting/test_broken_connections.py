@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
-from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import RequestCode
 from rmqd.errors import (
     RemotingClosedError,
@@ -255,7 +255,7 @@ async def test_a_frame_that_never_ends_is_not_waited_for(
     remoting: RemotingClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One flipped bit in its length has it take in the answers that come after it: the line is not silent."""
-    monkeypatch.setattr("rmqd.client.remoting.client.FRAME_SECONDS", 0.3)
+    monkeypatch.setattr("rmqd.client.remoting.remoting_client.FRAME_SECONDS", 0.3)
     damaged = [True]
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

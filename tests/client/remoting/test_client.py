@@ -7,13 +7,11 @@ from collections import Counter
 
 import pytest
 
-from rmqd.broker_errors import SystemBusyError
-from rmqd.client.api.route import get_route
-from rmqd.client.options import ClientOptions
-from rmqd.client.remoting.client import RemotingClient
-from rmqd.client.remoting.client import Reply as ClientReply
-from rmqd.client.remoting.intake import MOST_AT_ONCE as MOST_IN_A_TURN
-from rmqd.client.remoting.peer_requests import MOST_AT_ONCE
+from rmqd.client.client_options import ClientOptions
+from rmqd.client.remoting.frame_reader import MOST_AT_ONCE as MOST_IN_A_TURN
+from rmqd.client.remoting.remoting_client import MOST_AT_ONCE, RemotingClient
+from rmqd.client.remoting.remoting_client import Reply as ClientReply
+from rmqd.client.routing.name_server_client import get_route
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import (
     ProtocolError,
@@ -22,6 +20,7 @@ from rmqd.errors import (
     RemotingTimeoutError,
     RmqdError,
 )
+from rmqd.errors.broker_errors import SystemBusyError
 from rmqd.wire.acl import Credentials
 from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Peer, Reply

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Peer, Reply

@@ -9,9 +9,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rmqd.client.routing.address_server import fetch_text
-from rmqd.client.routing.name_server import resolve_host
-from rmqd.own_threads import in_own_thread
+from rmqd.client.routing.name_server_client import fetch_text, resolve_host
+from rmqd.runtime.own_threads import in_own_thread
 from tests.waiting import eventually
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from rmqd.broker.reply import Reply
-from rmqd.broker.server import RemotingServer
-from rmqd.client.remoting.client import RemotingClient
+from rmqd.broker.embedded_rocketmq import RemotingServer
+from rmqd.broker.peer_channel import Reply
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import RequestCode
 from rmqd.errors import RemotingError
 from tests.simulation.loop import Host, LoopClock, SimulatedLoop

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
+from rmqd.client.client_options import ClientOptions, TlsOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions, TlsOptions
-from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import RequestCode
 from rmqd.errors import ConnectionRenewedError, RemotingConnectError, RemotingError, RemotingTimeoutError, RmqdError
 from rmqd.wire.command import RemotingCommand, encode_request

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.client.options import ClientOptions, TlsOptions
-from rmqd.client.remoting.client import RemotingClient
-from rmqd.client.remoting.tls import client_context, explain, file_problems
-from rmqd.client.routing.name_server import NameServers
+from rmqd.client.client_options import ClientOptions, TlsOptions
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.client.remoting.security import client_context, explain, file_problems
+from rmqd.client.routing.name_server_client import NameServers
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import ConnectionRenewedError, RemotingError, RmqdError, TlsError, TlsFileError
 from rmqd.wire.command import encode_request, encode_response

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.cluster_id import ClusterId
-from rmqd.client.routing.name_server import NameServers
+from rmqd.client.routing.name_server_client import NameServers
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import NameServerError
-from rmqd.wire.bodies.cluster import ClusterInfo
-from rmqd.wire.bodies.route import BrokerData
+from rmqd.wire.bodies.route_data import BrokerData, ClusterInfo
 from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Peer, Reply
 from tests.clock import ManualClock

@@ -7,10 +7,10 @@ from collections.abc import Collection
 
 import pytest
 
-from rmqd.client.coalesce import Coalesced
-from rmqd.client.routing.first_answer import first_answer
-from rmqd.clock import SystemClock
+from rmqd.client.api.remoting_request import Coalesced
+from rmqd.client.routing.name_server_client import first_answer
 from rmqd.errors import RemotingClosedError, RemotingConnectError, RmqdError
+from rmqd.runtime.clock import SystemClock
 
 
 class Question:

@@ -10,13 +10,12 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.broker_errors import TopicNotExistError
-from rmqd.client.remoting.client import RemotingClient
-from rmqd.client.routing import name_server
-from rmqd.client.routing.address_server import fetch_text
-from rmqd.client.routing.name_server import NameServers, parse_addresses
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.client.routing import name_server_client as name_server
+from rmqd.client.routing.name_server_client import NameServers, fetch_text, parse_addresses
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import NameServerError
+from rmqd.errors.broker_errors import TopicNotExistError
 from tests.client.peer import Peer, Reply, route_of, routes
 from tests.client.running import running
 from tests.clock import ManualClock
@@ -149,7 +148,7 @@ async def test_a_host_name_that_moves_is_followed_by_clients_that_only_ask(
     remoting: RemotingClient, peers: list[Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as a sink or a source on Spark; the old machine still answers."""
-    monkeypatch.setattr("rmqd.client.routing.name_server.RESOLVE_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr("rmqd.client.routing.name_server_client.RESOLVE_INTERVAL_SECONDS", 0.0)
     host = ["127.0.0.1"]
 
     async def resolve(_host: str, _port: int) -> list[str]:

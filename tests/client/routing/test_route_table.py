@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rmqd.client.remoting.client import RemotingClient
-from rmqd.client.routing.name_server import NameServers
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.client.routing.name_server_client import NameServers
 from rmqd.client.routing.route_table import (
     ANXIOUS_SECONDS,
     REFRESH_INTERVAL_SECONDS,
@@ -17,7 +17,7 @@ from rmqd.client.routing.route_table import (
 )
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import NameServerError, RemotingTimeoutError, RouteNotFoundError
-from rmqd.wire.bodies.route import BrokerData, QueueData, TopicRouteData
+from rmqd.wire.bodies.route_data import BrokerData, QueueData, TopicRouteData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply, route_of, routes

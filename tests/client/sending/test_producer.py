@@ -7,18 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rmqd.broker_errors import (
-    BrokerError,
-    IllegalOperationError,
-    MessageIllegalError,
-    NoPermissionError,
-    TopicNotExistError,
-)
-from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.route_table import RouteTable
-from rmqd.client.sending.outgoing_message import OutgoingMessage
+from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage, by_hash, by_id
 from rmqd.client.sending.producer import Producer
-from rmqd.client.sending.queue_selector import MessageQueueSelector, by_hash, by_id
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import (
     BrokerTooOldError,
@@ -28,12 +20,19 @@ from rmqd.errors import (
     RemotingTimeoutError,
     RouteNotFoundError,
 )
-from rmqd.wire.bodies.route import TopicRouteData
-from rmqd.wire.headers.send import SendBatchMessageRequestHeader, SendMessageRequestHeaderV2
+from rmqd.errors.broker_errors import (
+    BrokerError,
+    IllegalOperationError,
+    MessageIllegalError,
+    NoPermissionError,
+    TopicNotExistError,
+)
+from rmqd.wire.bodies.route_data import TopicRouteData
+from rmqd.wire.headers.send_headers import SendBatchMessageRequestHeader, SendMessageRequestHeaderV2
+from rmqd.wire.lite_topic import RecallHandle
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import decode_batch
 from rmqd.wire.messages.properties import parse_properties
-from rmqd.wire.recall import RecallHandle
 from tests.client.peer import Peer, Reply, route_of, stored
 from tests.clock import ManualClock
 from tests.waiting import eventually

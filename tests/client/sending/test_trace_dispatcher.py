@@ -10,16 +10,16 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
-from rmqd.broker_errors import TopicNotExistError
-from rmqd.client.options import TraceOptions
-from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.client_options import TraceOptions
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.route_table import RouteTable
 from rmqd.client.sending import trace_dispatcher
 from rmqd.client.sending.producer import Producer
 from rmqd.client.sending.trace_dispatcher import TraceDispatcher
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire.bodies.route import TopicRouteData
-from rmqd.wire.headers.send import SendMessageRequestHeaderV2
+from rmqd.errors.broker_errors import TopicNotExistError
+from rmqd.wire.bodies.route_data import TopicRouteData
+from rmqd.wire.headers.send_headers import SendMessageRequestHeaderV2
 from rmqd.wire.messages.properties import parse_properties
 from rmqd.wire.trace import TracePart
 from tests.client.peer import Peer, Reply, route_of, stored

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from rmqd.client.client_options import ClientOptions, TraceOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions, TraceOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
-from rmqd.client.sending.traced_producer import TracedProducer
-from rmqd.clock import SystemClock
+from rmqd.client.sending.trace_dispatcher import TracedProducer
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.runtime.clock import SystemClock
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.send import SendMessageRequestHeaderV2
+from rmqd.wire.headers.send_headers import SendMessageRequestHeaderV2
 from tests.client.peer import Peer, Reply, route_of, routes, stored
 from tests.wire.trace_reader import read_trace
 

@@ -11,10 +11,10 @@ import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import RmqdError
-from rmqd.handler_api import Batch, DeadLetter, Retry, Suspend
-from rmqd.wire.bodies.running_info import ConsumeMessageDirectlyResult
+from rmqd.handler_api.batch import Batch, DeadLetter, Retry, Suspend
+from rmqd.wire.bodies.group_bodies import ConsumeMessageDirectlyResult
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.group import ConsumeMessageDirectlyResultRequestHeader
+from rmqd.wire.headers.group_headers import ConsumeMessageDirectlyResultRequestHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 from rmqd.wire.messages.properties import RETRY_TOPIC
@@ -174,7 +174,7 @@ async def test_a_call_that_does_not_end_in_time_is_cut_off_and_said_so(
     broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the broker gives up waiting, as it would tell the operator nothing."""
-    monkeypatch.setattr("rmqd.consumer.admin.direct_consumption.ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.admin.member_requests.ANSWER_SECONDS", 0.1)
     ended: list[str] = []
 
     async def handle(batch: Batch) -> None:
@@ -281,7 +281,7 @@ async def test_more_than_may_wait_are_refused(
     broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a word that lets the operator ask again."""
-    monkeypatch.setattr("rmqd.consumer.admin.direct_consumption.MOST_WAITING", 1)
+    monkeypatch.setattr("rmqd.consumer.admin.member_requests.MOST_WAITING", 1)
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def handle(batch: Batch) -> None:

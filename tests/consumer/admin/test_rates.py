@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.consumer.admin.rates import SAMPLE_SECONDS, Rates
+from rmqd.consumer.admin.running_info_report import SAMPLE_SECONDS, Rates
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.stats.counters import TopicStats
 from tests.clock import ManualClock

@@ -10,11 +10,10 @@ from dataclasses import fields
 import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.options import ConsumerOptions
-from rmqd.handler_api import Batch
-from rmqd.wire.bodies.group import GetConsumerStatusBody, ResetOffsetBody
-from rmqd.wire.bodies.queue_map import queue_to_dict
-from rmqd.wire.bodies.running_info import ConsumerRunningInfo
+from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.handler_api.batch import Batch
+from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo, GetConsumerStatusBody, ResetOffsetBody
+from rmqd.wire.bodies.json_body import queue_to_dict
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.loose_json import dumps
 from rmqd.wire.message_queue import MessageQueue

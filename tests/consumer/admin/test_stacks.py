@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from rmqd.consumer.admin import stacks as module
-from rmqd.consumer.admin.stacks import stacks
+from rmqd.consumer.admin import member_requests as module
+from rmqd.consumer.admin.member_requests import stacks
 
 
 async def waits_at_the_bottom(event: asyncio.Event) -> None:

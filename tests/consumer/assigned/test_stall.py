@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmqd.broker_errors import BrokerError
 from rmqd.codes import ResponseCode
-from rmqd.consumer.assigned.stall import Stall
-from rmqd.diagnosis.causes import STALL_CAUSES, Problem
-from rmqd.diagnosis.failures import explain_failure
+from rmqd.consumer.assigned.queue_status import Stall
+from rmqd.consumer.health.causes import STALL_CAUSES, Problem, explain_failure
 from rmqd.errors import (
     NameServerError,
     ProtocolError,
@@ -17,6 +15,7 @@ from rmqd.errors import (
     RemotingTimeoutError,
     RouteNotFoundError,
 )
+from rmqd.errors.broker_errors import BrokerError
 
 
 def refusal(code: ResponseCode, remark: str = "") -> BrokerError:

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from rmqd.clock import SystemClock
-from rmqd.consumer.cache.rate_limit import RateLimit
+from rmqd.consumer.cache.flow_control import RateLimit
+from rmqd.runtime.clock import SystemClock
 from tests.clock import ManualClock
 
 

@@ -9,13 +9,13 @@ from collections import defaultdict
 import pytest
 
 from rmqd import AlreadyHandled
-from rmqd.handler_api import Batch
-from rmqd.once.group import once_of
-from rmqd.wire.messages.once import once_in_group
+from rmqd.handler_api.batch import Batch
+from rmqd.handler_api.once.once_group import once_of
+from rmqd.wire.messages.message import once_in_group
 from tests.consumer.blocks import block_of
 from tests.consumer.pool import StartPool, done, handled
 from tests.consumer.scripted_broker import ScriptedBroker
-from tests.once.test_psycopg import message_of
+from tests.handler_api.once.test_psycopg import message_of
 from tests.waiting import eventually
 
 

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
+from rmqd.consumer.consumer_options import FailureOptions
 from rmqd.consumer.handling.auto_concurrency import AutoConcurrency
 from rmqd.consumer.handling.slots import HandlerHungError
-from rmqd.consumer.options import FailureOptions
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from rmqd.wire.message_queue import MessageQueue
 from tests.clock import ManualClock
 from tests.consumer.groups import TOPIC

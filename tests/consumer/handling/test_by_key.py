@@ -13,7 +13,7 @@ import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.rebalance.broadcasting import ENDLESS, EndlessLease
-from rmqd.handler_api import Batch, DeadLetter, Decision, Outcome, Retry, Suspend
+from rmqd.handler_api.batch import Batch, DeadLetter, Decision, Outcome, Retry, Suspend
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
 from tests.clock import ManualClock

@@ -11,8 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.options import CircuitOptions, FailureOptions
-from rmqd.handler_api import Batch, DeadLetter, InvalidPayloadError, Retry, Suspend
+from rmqd.consumer.consumer_options import CircuitOptions, FailureOptions
+from rmqd.handler_api.batch import Batch, DeadLetter, InvalidPayloadError, Retry, Suspend
 from tests.clock import ManualClock
 from tests.consumer.pool import TIMEOUT_SECONDS, Gate, Pool, StartPool, done, handled
 from tests.consumer.scripted_broker import ScriptedBroker

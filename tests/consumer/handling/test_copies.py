@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmqd.consumer.handling.copies import kept_properties
+from rmqd.consumer.handling.send_back import kept_properties
 from rmqd.testing import make_message
 
 NEVER_CARRIED = {

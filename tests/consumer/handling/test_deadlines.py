@@ -11,9 +11,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode
+from rmqd.consumer.consumer_options import FailureOptions
 from rmqd.consumer.handling.slots import CANCEL_GRACE_SECONDS, HandlerHungError
-from rmqd.consumer.options import FailureOptions
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from tests.client.peer import Reply
 from tests.clock import ManualClock
 from tests.consumer.pool import TIMEOUT_SECONDS, Gate, StartPool, done, handled
@@ -278,7 +278,7 @@ async def test_time_that_a_send_back_takes_is_not_the_next_batchs(pool: StartPoo
 
 async def test_a_handler_that_blocks_the_event_loop_is_named(pool: StartPool, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a while; one that awaits as long is not."""
-    monkeypatch.setattr("rmqd.consumer.handling.worker.BLOCKED_SECONDS", 0.15)
+    monkeypatch.setattr("rmqd.consumer.handling.batch_worker.BLOCKED_SECONDS", 0.15)
     monkeypatch.setattr("rmqd.consumer.handling.slots.TICK_SECONDS", 0.02)
 
     async def handle(batch: Batch) -> None:

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.claims.opening import open_store
-from rmqd.claims.store import ClaimStore, Standing, Terms
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.options import DeduplicationOptions
-from rmqd.handler_api import Batch
-from rmqd.once.group import once_of
-from rmqd.wire.identity import Identity
-from rmqd.wire.messages.once import once_in_group
+from rmqd.consumer.consumer_options import DeduplicationOptions
+from rmqd.handler_api.batch import Batch
+from rmqd.handler_api.leases.lease_opening import open_store
+from rmqd.handler_api.leases.lease_store import ClaimStore, Standing, Terms
+from rmqd.handler_api.once.once_group import once_of
+from rmqd.wire.message_queue import Identity
+from rmqd.wire.messages.message import once_in_group
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.pool import Pool, StartPool, done, handled

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from tests.clock import ManualClock
 from tests.consumer.pool import StartPool, done
 from tests.waiting import eventually

@@ -11,7 +11,7 @@ import pytest
 from structlog.contextvars import bound_contextvars
 from structlog.testing import capture_logs
 
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from tests.consumer.pool import StartPool, done, handled
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually

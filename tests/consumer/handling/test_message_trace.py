@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from rmqd.client.client_options import ClientOptions, TraceOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions, TraceOptions
 from rmqd.client.sending import trace_dispatcher
 from rmqd.consumer.push_consumer import PushConsumer
-from rmqd.handler_api import Batch, DeadLetter, ManualBatch, Retry, Suspend
+from rmqd.handler_api.batch import Batch, DeadLetter, ManualBatch, Retry, Suspend
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.running import running
 from tests.consumer.groups import GROUP, Blocked, group_options, handler_of

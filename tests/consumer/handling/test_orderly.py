@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rmqd.codes import RequestCode
-from rmqd.handler_api import Batch
-from rmqd.wire.bodies.lock import LockBatchRequestBody
+from rmqd.handler_api.batch import Batch
+from rmqd.wire.bodies.group_bodies import LockBatchRequestBody
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 from tests.clock import ManualClock

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.handler_api import Batch, DeadLetter, Retry
+from rmqd.handler_api.batch import Batch, DeadLetter, Retry
 from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Reply
 from tests.clock import ManualClock

@@ -14,7 +14,7 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.rebalance.broadcasting import EveryQueue
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.handler_api import Batch, DeadLetter, Retry, Suspend
+from rmqd.handler_api.batch import Batch, DeadLetter, Retry, Suspend
 from tests.client.peer import Reply
 from tests.clock import ManualClock
 from tests.consumer.groups import TOPIC

@@ -11,24 +11,23 @@ from dataclasses import dataclass
 import pytest
 from structlog.testing import capture_logs
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
-from rmqd.clock import Clock, SystemClock
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.handler_failures import EXPIRED
 from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
 from rmqd.consumer.handling.settlement import Settlement, explain_away
-from rmqd.consumer.handling.verdict import EXPIRED
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.consumer.stats.snapshot import MOST_ERRORS, MOST_REASONS
-from rmqd.handler_api import Batch, DeadLetter, Decision, InvalidPayloadError, Outcome, Retry
-from rmqd.testing.clock import JumpingClock
+from rmqd.consumer.stats.stats_snapshot import MOST_ERRORS, MOST_REASONS
+from rmqd.handler_api.batch import Batch, DeadLetter, Decision, InvalidPayloadError, Outcome, Retry
+from rmqd.runtime.clock import Clock, SystemClock
+from rmqd.testing.test_group import JumpingClock
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 from rmqd.wire.messages.message import Message, MessageBlock
-from rmqd.wire.messages.properties import MAX_PROPERTIES_BYTES
-from rmqd.wire.messages.sys_flag import COMPRESSED, COMPRESSION_SHIFT, CompressionType
+from rmqd.wire.messages.properties import COMPRESSED, COMPRESSION_SHIFT, MAX_PROPERTIES_BYTES, CompressionType
 from tests.client.peer import Reply
 from tests.consumer.blocks import QUEUE
 from tests.consumer.groups import GROUP, TOPIC, group_options

@@ -9,14 +9,14 @@ import threading
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.consumer.handling.line import Line
-from rmqd.handler_api import Batch
+from rmqd.consumer.handling.ready_queues import Line
+from rmqd.handler_api.batch import Batch
 from tests.clock import ManualClock
 from tests.consumer.blocks import block_of
 from tests.consumer.pool import TIMEOUT_SECONDS, Gate, StartPool, done, handled
 from tests.waiting import eventually
 
-SLICE = "rmqd.consumer.handling.worker.TIME_SLICE_SECONDS"
+SLICE = "rmqd.consumer.handling.batch_worker.TIME_SLICE_SECONDS"
 
 
 class Order:

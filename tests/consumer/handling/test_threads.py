@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import structlog
 
-from rmqd.consumer.handling.threads import HandlerNotAwaitedError, HandlerThread
-from rmqd.consumer.stats.snapshot import GroupSnapshot
-from rmqd.handler_api import Batch
+from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, HandlerThread
+from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
+from rmqd.handler_api.batch import Batch
 from tests.consumer.blocks import QUEUE, block_of
 from tests.consumer.groups import GROUP, TOPIC, handler_of
 from tests.consumer.members import member

@@ -10,8 +10,8 @@ from collections import Counter
 import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.options import FailureOptions
-from rmqd.handler_api import Batch
+from rmqd.consumer.consumer_options import FailureOptions
+from rmqd.handler_api.batch import Batch
 from tests.client.peer import Reply
 from tests.clock import ManualClock
 from tests.consumer.groups import group_options
@@ -151,7 +151,7 @@ async def test_a_pause_ends_the_turn_that_is_under_way(
     pool: StartPool, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     """However much of its time slice is left."""
-    monkeypatch.setattr("rmqd.consumer.handling.worker.TIME_SLICE_SECONDS", 60.0)
+    monkeypatch.setattr("rmqd.consumer.handling.batch_worker.TIME_SLICE_SECONDS", 60.0)
     seen: list[int] = []
 
     async def handle(batch: Batch) -> None:

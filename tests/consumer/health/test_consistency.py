@@ -11,13 +11,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.diagnosis.subscriptions import Difference, differences, model_difference
-from rmqd.wire.bodies.heartbeat import SubscriptionData
-from rmqd.wire.bodies.running_info import ConsumerRunningInfo
-from rmqd.wire.bodies.settings import SubscriptionGroupConfig, SubscriptionGroupWrapper
-from rmqd.wire.bodies.stats import Connection, ConsumerConnection
+from rmqd.consumer.health.group_problems import Difference, differences, model_difference
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo
+from rmqd.wire.bodies.heartbeat_data import SubscriptionData, sql_subscription, tag_subscription
+from rmqd.wire.bodies.stats_bodies import Connection, ConsumerConnection
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.filter import sql_subscription, tag_subscription
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
 from tests.consumer.groups import GROUP, TOPIC

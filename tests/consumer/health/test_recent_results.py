@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rmqd.consumer.health.recent_results import FAILING_SECONDS, LEAST_ATTEMPTS, LOOK_SECONDS, RecentResults
+from rmqd.consumer.health.group_status import FAILING_SECONDS, LEAST_ATTEMPTS, LOOK_SECONDS, RecentResults
 from rmqd.consumer.stats.counters import TopicStats
 from tests.clock import ManualClock
 from tests.consumer.blocks import block_of

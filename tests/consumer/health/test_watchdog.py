@@ -9,9 +9,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.health.watchdog import STALL_SECONDS, TICK_SECONDS
-from rmqd.diagnosis.causes import Problem
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply
 from tests.clock import ManualClock
@@ -211,7 +211,7 @@ async def test_a_pull_that_nobody_answers_is_told_and_pulled_anew(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long before its own deadline; the loop begins at the same place."""
-    monkeypatch.setattr("rmqd.consumer.pull.status.UNANSWERED_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.pull.pull_status.UNANSWERED_SECONDS", 0.1)
     await broker.store(queue, b"0")
     broker.answer_pull(queue, None)
     async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
@@ -256,7 +256,7 @@ async def test_a_handler_that_fails_at_everything_is_a_problem_of_the_group(
     broker: ScriptedBroker, queue: MessageQueue, logs: Logs, flowing: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its queues move, as each message is sent back, and no queue could show it."""
-    monkeypatch.setattr("rmqd.consumer.health.recent_results.FAILING_SECONDS", 0.0)
+    monkeypatch.setattr("rmqd.consumer.health.group_status.FAILING_SECONDS", 0.0)
     is_broken = True
 
     async def handle(batch: Batch) -> None:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import structlog
 
-from rmqd import backoff
+from rmqd.runtime import clock as backoff
 from tests.consumer.histories.hand_over import hand_over
 from tests.consumer.histories.offsets import offsets
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from rmqd.wire.bodies.heartbeat import HeartbeatData
-from rmqd.wire.bodies.lock import LockBatchRequestBody, LockBatchResponseBody
+from rmqd.wire.bodies.group_bodies import LockBatchRequestBody, LockBatchResponseBody
+from rmqd.wire.bodies.heartbeat_data import HeartbeatData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply

@@ -7,10 +7,10 @@ import random
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.consumer.push_consumer import PushConsumer
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from rmqd.wire.message_queue import MessageQueue
 from tests.consumer.groups import TOPIC, group_options, handler_of
 from tests.consumer.histories.broker import HistoryBroker

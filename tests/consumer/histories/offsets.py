@@ -7,14 +7,14 @@ import contextlib
 import random
 from dataclasses import dataclass, field
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.errors import RmqdError
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.offset import UpdateConsumerOffsetRequestHeader
+from rmqd.wire.headers.group_headers import UpdateConsumerOffsetRequestHeader
 from tests.client.peer import Reply
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.histories.broker import HistoryBroker

@@ -11,9 +11,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from rmqd.codes import RequestCode
-from rmqd.consumer.offsets.unheard_commits import SETTLE_SECONDS
-from rmqd.wire.command import RESPONSE_FLAG, RemotingCommand, decode_command, encode_command, encode_request
-from rmqd.wire.frame import FrameDecoder
+from rmqd.consumer.offsets.pending_commits import SETTLE_SECONDS
+from rmqd.wire.command import (
+    RESPONSE_FLAG,
+    FrameDecoder,
+    RemotingCommand,
+    decode_command,
+    encode_command,
+    encode_request,
+)
 from tests.client.peer import Reply, Script
 
 

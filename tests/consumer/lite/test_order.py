@@ -7,13 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from rmqd.consumer.lite.block import LiteBlock, PassedOver, divided_by_lite_topic, place
-from rmqd.consumer.lite.process_queue import LiteProcessQueue
+from rmqd.consumer.lite.lite_queues import LiteBlock, LiteProcessQueue, PassedOver, divided_by_lite_topic, place
 from rmqd.consumer.pop.receipts import PopReceipts
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.errors import ProtocolError
-from rmqd.wire.headers.pop import PopMessageResponseHeader
-from rmqd.wire.lite import queue_of
+from rmqd.wire.headers.pop_headers import PopMessageResponseHeader
+from rmqd.wire.lite_topic import queue_of
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message

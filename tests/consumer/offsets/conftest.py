@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.wire.message_queue import MessageQueue
 from tests.clock import ManualClock

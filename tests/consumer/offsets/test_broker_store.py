@@ -8,11 +8,11 @@ import contextlib
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.broker_errors import BrokerError
 from rmqd.client.instance import OFFSET_REQUESTS, ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.offsets.broker_store import OFFSET_TIMEOUT_SECONDS, REPEAT_SECONDS, RemoteBrokerOffsetStore
-from rmqd.consumer.offsets.offset_watch import WATCH_SECONDS
+from rmqd.consumer.offsets.persistence import WATCH_SECONDS
+from rmqd.errors.broker_errors import BrokerError
 from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Peer, Reply
 from tests.clock import ManualClock

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.consumer.offsets.local_file_store import REMIND_SECONDS, LocalFileOffsetStore
-from rmqd.consumer.offsets.offsets_file import OffsetsFile
+from rmqd.consumer.offsets.local_file_store import REMIND_SECONDS, LocalFileOffsetStore, OffsetsFile
 from rmqd.errors import OffsetStoreError
 from rmqd.wire.message_queue import MessageQueue
 from tests.clock import ManualClock

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.offsets.offset_watch import SURE_SECONDS, WATCH_SECONDS, OffsetWatch
+from rmqd.consumer.offsets.persistence import SURE_SECONDS, WATCH_SECONDS, OffsetWatch
 
 BEGAN = 1000.0  # monotonic
 FOUND = 10  # at the take-over

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.consumer.offsets.offsets_file import OffsetsFile
+from rmqd.consumer.offsets.local_file_store import OffsetsFile
 from rmqd.errors import OffsetStoreError
 from rmqd.wire.message_queue import MessageQueue
 from tests.consumer.offsets.disks import disk_error, small_disk

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from rmqd.broker_errors import BrokerError
 from rmqd.codes import ResponseCode
-from rmqd.consumer.offsets.offset_watch import SURE_SECONDS, WATCH_SECONDS
+from rmqd.consumer.offsets.persistence import SURE_SECONDS, WATCH_SECONDS
 from rmqd.errors import RmqdError
+from rmqd.errors.broker_errors import BrokerError
 from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Reply
 from tests.clock import ManualClock

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from rmqd import clock as rmqd_clock
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.offsets.persistence import OffsetPersistence
+from rmqd.runtime import clock as rmqd_clock
 from rmqd.wire.message_queue import MessageQueue
 from tests.clock import ManualClock
 from tests.consumer.groups import group_options

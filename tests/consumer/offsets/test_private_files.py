@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.consumer.offsets.offsets_file import OffsetsFile
-from rmqd.consumer.offsets.private_files import make_folder, open_file
+from rmqd.consumer.offsets.local_file_store import OffsetsFile
+from rmqd.runtime.files import make_folder, open_file
 from rmqd.wire.message_queue import MessageQueue
 
 

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.consumer.offsets import process_lock
 from rmqd.errors import InUseError
+from rmqd.runtime import files as process_lock
 from tests.consumer.offsets.disks import disk_error
 
 FORKER = """
 import os, sys
 from pathlib import Path
-from rmqd.consumer.offsets import process_lock
+from rmqd.runtime import files as process_lock
 process_lock.hold(Path(sys.argv[1]))
 reader, writer = os.pipe()
 if not os.fork():
@@ -35,7 +35,7 @@ os._exit(0)
 HOLDER = """
 import sys
 from pathlib import Path
-from rmqd.consumer.offsets import process_lock
+from rmqd.runtime import files as process_lock
 process_lock.hold(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

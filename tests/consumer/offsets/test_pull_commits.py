@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from rmqd.broker_errors import BrokerError
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.offsets.pull_commits import ANSWER_SECONDS, RECENT_SECONDS
-from rmqd.consumer.pull.request import AskedAnewError, PullRequest
+from rmqd.consumer.offsets.pending_commits import ANSWER_SECONDS, RECENT_SECONDS
+from rmqd.consumer.pull.pull_request import AskedAnewError, PullRequest
 from rmqd.consumer.services import CarriedCommit
 from rmqd.errors import RemotingClosedError
-from rmqd.wire.bodies.heartbeat import SubscriptionData
+from rmqd.errors.broker_errors import BrokerError
+from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.sys_flag import PullSysFlag
+from rmqd.wire.messages.properties import PullSysFlag
 from tests.client.peer import Peer, Reply
 from tests.consumer.groups import GROUP
 from tests.consumer.members import member

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
+from rmqd.wire.headers.pull_headers import PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import Peer, Reply
@@ -69,7 +69,7 @@ async def test_the_masters_word_moves_an_offset_and_is_counted_as_a_fall(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Below what was committed; above it is none."""
-    monkeypatch.setattr("rmqd.consumer.pull.offset_doubt.DOUBT_SECONDS", 0)
+    monkeypatch.setattr("rmqd.consumer.pull.offset_moves.DOUBT_SECONDS", 0)
     await broker.store(queue, *[b"%d" % number for number in range(6)])
     broker.offsets[GROUP, queue] = 4
     broker.answer_pull(
@@ -123,7 +123,7 @@ async def test_a_master_that_has_less_for_a_moment_moves_no_offset(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that was a slave until now, or one that is a master no more: it is asked again, and logged once."""
-    monkeypatch.setattr("rmqd.consumer.pull.offset_doubt.DOUBT_SECONDS", 60)
+    monkeypatch.setattr("rmqd.consumer.pull.offset_moves.DOUBT_SECONDS", 60)
     await broker.store(queue, *[b"%d" % number for number in range(6)])
     broker.offsets[GROUP, queue] = 4
     less = broker.nothing(queue, MOVED, 2, "OFFSET_OVERFLOW_BADLY")

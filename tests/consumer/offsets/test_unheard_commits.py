@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from rmqd.broker_errors import BrokerError
 from rmqd.codes import ResponseCode
-from rmqd.consumer.offsets.unheard_commits import FORGOTTEN_SECONDS, SETTLE_SECONDS, UnheardCommits
+from rmqd.consumer.offsets.pending_commits import FORGOTTEN_SECONDS, SETTLE_SECONDS, UnheardCommits
 from rmqd.errors import (
     RemotingClosedError,
     RemotingConnectError,
@@ -17,6 +16,7 @@ from rmqd.errors import (
     RmqdError,
     TlsError,
 )
+from rmqd.errors.broker_errors import BrokerError
 from rmqd.wire.message_queue import MessageQueue
 from tests.clock import ManualClock
 

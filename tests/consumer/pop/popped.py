@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from rmqd.consumer.pop.block import PopBlock
+from rmqd.consumer.pop.pop_block import PopBlock
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.pop import PopHandle, RetryFlag
+from rmqd.wire.receipt_handle import PopHandle, RetryFlag
 from tests.consumer.blocks import block_of
 from tests.consumer.groups import TOPIC
 from tests.consumer.scripted_broker import BROKER

@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
-from rmqd.client.api.admin import consume_stats
-from rmqd.client.api.offset import get_max_offset
-from rmqd.client.api.request import request
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.client.api.admin_requests import consume_stats
+from rmqd.client.api.offset_requests import get_max_offset
+from rmqd.client.api.remoting_request import request
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
-from rmqd.clock import Clock, SystemClock
 from rmqd.codes import RequestCode
-from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody
+from rmqd.runtime.clock import Clock, SystemClock
+from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 from tests.client.running import running

@@ -12,19 +12,19 @@ from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import StaticTopicNotPoppedError
-from rmqd.handler_api import Batch, DeadLetter
-from rmqd.wire.bodies.pop import (
+from rmqd.handler_api.batch import Batch, DeadLetter
+from rmqd.wire.bodies.pop_bodies import (
     BatchAckMessageRequestBody,
     MessageQueueAssignment,
     MessageRequestMode,
     QueryAssignmentRequestBody,
     QueryAssignmentResponseBody,
 )
-from rmqd.wire.bodies.static_topic import TopicQueueMappingInfo
+from rmqd.wire.bodies.route_data import TopicQueueMappingInfo
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import StoredMessage, encode_message
-from rmqd.wire.pop import PopHandle
+from rmqd.wire.receipt_handle import PopHandle
 from rmqd.wire.topics import pop_retry_topic
 from tests.client.peer import Reply
 from tests.clock import ManualClock
@@ -174,7 +174,7 @@ async def test_a_member_without_queues_tells_brokers_of_pop_retries_as_the_other
 
     A group that pops gives each member something, so one that has nothing is in a group that pulls.
     """
-    monkeypatch.setattr("rmqd.consumer.pop.retries.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.pop.pop_retries.LOOK_SECONDS", 0.1)
     retry = pop_retry_topic(GROUP, TOPIC)
     broker.create_topic(retry)
 
@@ -255,7 +255,7 @@ async def test_a_message_that_was_kept_hidden_is_acknowledged_by_its_new_handle(
     pop: PopBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And one whose new handle is on its way is acknowledged by that, not by the one that ends with it."""
-    monkeypatch.setattr("rmqd.consumer.pop.assignment.KEEP_SECONDS", 0.01)
+    monkeypatch.setattr("rmqd.consumer.pop.pop_assignment.KEEP_SECONDS", 0.01)
     handler = Blocked()
     pop.add(4, 6, invisible_ms=200)
     async with member(pop.address, handler, consume_mode="pop"):
@@ -314,7 +314,7 @@ async def test_a_result_after_the_time_is_thrown_away_and_counted(
     pop: PopBroker, monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
     """The broker, which did not hide it for longer, shows it to others by then."""
-    monkeypatch.setattr("rmqd.consumer.pop.assignment.KEEP_SECONDS", 0.01)
+    monkeypatch.setattr("rmqd.consumer.pop.pop_assignment.KEEP_SECONDS", 0.01)
     pop.change_answer = lambda: Reply(ResponseCode.SYSTEM_ERROR, "cannot")
 
     async def slow(batch: Batch) -> None:
@@ -456,9 +456,9 @@ async def test_what_stands_still_is_said_with_its_cause_and_when_it_goes_on(
 ) -> None:
     for name, seconds in (("TICK_SECONDS", 0.02), ("STALL_SECONDS", 0.1)):
         monkeypatch.setattr(f"rmqd.consumer.health.watchdog.{name}", seconds)
-    monkeypatch.setattr("rmqd.consumer.assigned.stall.SLOW_CALL_SECONDS", 0.05)
-    monkeypatch.setattr("rmqd.consumer.pop.loop.EXCEPTION_DELAY_SECONDS", 0.05)
-    monkeypatch.setattr("rmqd.consumer.pull.backoff.EXCEPTION_DELAY_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.assigned.queue_status.SLOW_CALL_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pop.pop_loop.EXCEPTION_DELAY_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.pull_request.EXCEPTION_DELAY_SECONDS", 0.05)
     handler = Blocked()
 
     with capture_logs() as logs:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.client.api.admin import create_topic
-from rmqd.client.api.group import consumer_running_info
+from rmqd.client.api.admin_requests import create_topic
+from rmqd.client.api.group_requests import consumer_running_info
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.errors import PopNotSupportedError
-from rmqd.handler_api import Batch, Retry
+from rmqd.handler_api.batch import Batch, Retry
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import dlq_topic, pop_retry_topic
@@ -47,7 +47,7 @@ async def pop(flowing: ManualClock) -> AsyncIterator[Popping]:
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """How often pop retry topics are looked at would only take time."""
-    monkeypatch.setattr("rmqd.consumer.pop.retries.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.pop.pop_retries.LOOK_SECONDS", 0.1)
 
 
 async def test_the_pull_interval_is_waited_only_after_messages(pop: Popping, seen: Seen) -> None:
@@ -89,7 +89,7 @@ async def test_what_no_handler_has_in_time_is_left_to_others(pop: Popping) -> No
 async def test_a_failed_message_comes_again_and_ends_in_the_dead_letters(
     pop: Popping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmqd.consumer.pop.send_back.DELAY_SECONDS", (0.1, 0.2))
+    monkeypatch.setattr("rmqd.consumer.pop.pop_retries.DELAY_SECONDS", (0.1, 0.2))
     attempts: list[tuple[bytes, int, str]] = []
 
     async def fail(batch: Batch) -> None:
@@ -176,7 +176,7 @@ async def test_what_was_pulled_is_finished_and_committed_before_the_group_pops(p
 
 async def test_in_a_namespace_handlers_see_plain_names(pop: Popping, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the topic, and of the pop retry topic, whose two parts have it each."""
-    monkeypatch.setattr("rmqd.consumer.pop.send_back.DELAY_SECONDS", (0.1,))
+    monkeypatch.setattr("rmqd.consumer.pop.pop_retries.DELAY_SECONDS", (0.1,))
     topic, group = f"NS%{TOPIC}", f"NS%{GROUP}"
     await create_topic(pop.client.remoting, pop.rocketmq.broker.address, topic, 1)
     await pop.set_mode("POP", topic=topic, group=group)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.consumer.pop.pop_time import KEEP_SECONDS, PopTime
+from rmqd.consumer.pop.pop_loop import KEEP_SECONDS, PopTime
 
 SOON = 0.001
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rmqd.clock import SystemClock
 from rmqd.consumer.handling.settlement import Settlement
-from rmqd.consumer.pop.block import PopBlock
-from rmqd.consumer.pop.process_queue import PopProcessQueue
+from rmqd.consumer.pop.pop_block import PopBlock
+from rmqd.consumer.pop.receipts import PopProcessQueue
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
+from rmqd.runtime.clock import SystemClock
 from rmqd.wire.messages.message import Message
 from tests.consumer.pop.popped import POPPED, popped
 

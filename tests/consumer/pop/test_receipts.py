@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import pytest
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.pop.receipts import GATHER_SECONDS, PopReceipts
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.wire.bodies.pop import BatchAckMessageRequestBody
+from rmqd.wire.bodies.pop_bodies import BatchAckMessageRequestBody
 from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Reply
 from tests.client.running import running

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.pop.retries import PopRetries
+from rmqd.consumer.pop.pop_retries import PopRetries
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.wire.bodies.pop import MessageRequestMode
+from rmqd.wire.bodies.pop_bodies import MessageRequestMode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.topics import pop_retry_topic, pop_retry_topic_v2, retry_topic
 from tests.client.peer import Reply

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from rmqd.consumer.pop.block import PopBlock
-from rmqd.consumer.pop.send_back import PopSendBack
+from rmqd.consumer.pop.pop_block import PopBlock
+from rmqd.consumer.pop.pop_retries import PopSendBack
 from tests.consumer.groups import GROUP
 from tests.consumer.pop.popped import popped
 

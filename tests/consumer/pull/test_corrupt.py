@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.options import OnCorruptMessage
+from rmqd.consumer.consumer_options import OnCorruptMessage
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import encode_message
 from tests.client.peer import Reply

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
-from rmqd.client.remoting.traffic import Traffic
-from rmqd.consumer.pull.evidence import PullEvidence
+from rmqd.client.remoting.pending import Traffic
+from rmqd.consumer.pull.response_validation import PullEvidence
 from rmqd.errors import ProtocolError
-from rmqd.wire.headers.pull import PullMessageResponseHeader
+from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import frame_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message

@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import pytest
 
-from rmqd.broker_errors import NoPermissionError
 from rmqd.codes import ResponseCode
-from rmqd.consumer.assigned.leaving import Leaving
+from rmqd.consumer.assigned.assignment import Leaving
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import Floor
-from rmqd.consumer.pull.giving_up import GivingUp
+from rmqd.consumer.pull.assigned_queue import GivingUp
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.errors import RemotingError, RmqdError
+from rmqd.errors.broker_errors import NoPermissionError
 from rmqd.wire.messages.message import Message
 from tests.clock import ManualClock
 from tests.consumer.blocks import QUEUE, block_of

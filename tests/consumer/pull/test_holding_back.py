@@ -7,11 +7,10 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.consumer.push_consumer import PushConsumer
-from rmqd.handler_api import Batch
-from rmqd.loaded_handler import LoadedHandler
+from rmqd.handler_api.batch import Batch, LoadedHandler
 from tests.client.running import running
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC, Blocked, group_options

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
 from tests.clock import ManualClock

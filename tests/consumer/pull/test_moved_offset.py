@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.pull.assigned_queue import AssignedQueue
 from rmqd.consumer.push_consumer import PushConsumer
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import Reply

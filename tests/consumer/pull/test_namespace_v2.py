@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from rmqd.client.options import ClientOptions
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.remoting.security import Security
-from rmqd.clock import SystemClock
 from rmqd.codes import RequestCode
+from rmqd.runtime.clock import SystemClock
 from rmqd.wire.acl import Credentials
 from rmqd.wire.message_queue import MessageQueue
 from tests.consumer.groups import GROUP

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.consumer.pull.opening import open_bodies
-from rmqd.handler_api import Batch
+from rmqd.consumer.pull.accept import open_bodies
+from rmqd.handler_api.batch import Batch
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.compression import compress
 from rmqd.wire.messages.decode import frame_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
-from rmqd.wire.messages.sys_flag import CompressionType, compressed_flag
+from rmqd.wire.messages.properties import CompressionType, compressed_flag
 from tests.consumer.blocks import with_bit_flipped
 from tests.consumer.groups import GROUP
 from tests.consumer.members import member

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.clock import Clock
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire.bodies.route import TopicRouteData
+from rmqd.runtime.clock import Clock
+from rmqd.wire.bodies.route_data import TopicRouteData
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
-from rmqd.wire.messages.sys_flag import PullSysFlag
+from rmqd.wire.headers.pull_headers import PullMessageRequestHeader, PullMessageResponseHeader
+from rmqd.wire.messages.properties import PullSysFlag
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import Peer, Reply, route_of, routes
 from tests.clock import ManualClock
@@ -110,7 +110,7 @@ async def test_a_dead_master_that_the_route_still_names_is_passed_over_and_retur
 ) -> None:
     """Its slave delivers what comes next, nothing is committed there, and the master gets the next commit."""
     monkeypatch.setattr("rmqd.consumer.health.watchdog.TICK_SECONDS", 0.05)
-    monkeypatch.setattr("rmqd.consumer.health.broker_watch.DOWN_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.health.watchdog.DOWN_SECONDS", 0.1)
     broker, queue = cluster.broker, cluster.queue
     await broker.store(queue, b"0")
     async with cluster.member(seen, heartbeat_seconds=0.3) as m:
@@ -211,7 +211,7 @@ async def test_a_broker_that_is_busy_is_asked_less_and_less_often(
     cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch, code: ResponseCode, flowing: ManualClock
 ) -> None:
     """And told of once."""
-    monkeypatch.setattr("rmqd.consumer.pull.backoff.BROKER_FLOW_CONTROL_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.pull_request.BROKER_FLOW_CONTROL_SECONDS", 0.05)
     broker, queue = cluster.broker, cluster.queue
     broker.answer_pull(queue, *[Reply(code, "[REJECTREQUEST]system busy, start flow control for a while")] * 100)
     await broker.store(queue, b"0")

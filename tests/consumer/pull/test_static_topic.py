@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.handler_api import Batch
-from rmqd.wire.bodies.static_topic import TopicQueueMappingInfo
-from rmqd.wire.headers.pull import PullMessageResponseHeader
+from rmqd.handler_api.batch import Batch
+from rmqd.wire.bodies.route_data import TopicQueueMappingInfo
+from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 from tests.client.peer import Peer, Reply

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode
 from rmqd.consumer.handling.send_back import SendBack
-from rmqd.consumer.rebalance.broker_locks import BrokerLocks
-from rmqd.wire.bodies.lock import LockBatchResponseBody
-from rmqd.wire.bodies.route import BrokerData, QueueData, TopicRouteData
+from rmqd.consumer.rebalance.queue_lock import BrokerLocks
+from rmqd.wire.bodies.group_bodies import LockBatchResponseBody
+from rmqd.wire.bodies.route_data import BrokerData, QueueData, TopicRouteData
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 from tests.client.peer import Peer, Reply

@@ -10,10 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode
-from rmqd.consumer.rebalance.absences import KEEP_SECONDS, SURE_SECONDS
-from rmqd.consumer.rebalance.division import Division, Share
+from rmqd.consumer.rebalance.membership import KEEP_SECONDS, MISSING_BROKER_SECONDS
+from rmqd.consumer.rebalance.rebalance import Division, MemberShare
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.group import GetConsumerListByGroupRequestHeader
+from rmqd.wire.headers.group_headers import GetConsumerListByGroupRequestHeader
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
 from tests.clock import ManualClock
@@ -125,7 +125,7 @@ async def test_queues_of_a_broker_that_returns_during_a_pass_are_kept(
             await eventually(lambda: [e for e in logs if e["event"] == "broker.away"], "it is away")
             right = Division.share_of
 
-            async def share_of(*arguments: Any) -> Share | None:
+            async def share_of(*arguments: Any) -> MemberShare | None:
                 share = await right(*arguments)
                 if "b" not in m.client.routes.brokers():
                     two.route(two.a, two.b)
@@ -149,7 +149,7 @@ async def test_a_broker_that_is_in_no_route_for_a_moment_is_consumed_on(
         await eventually(lambda: len(m.consumer.snapshot().queues) == 4, "it has all queues")
         two.route(two.a)
         await eventually(lambda: not m.client.routes.brokers().keys() & {"b"}, "the route has come")
-        await flowing.sleep(2 * SURE_SECONDS)
+        await flowing.sleep(2 * MISSING_BROKER_SECONDS)
         await two.b.store(place(two.b), b"b0")
         await seen.has(b"b0")
         await two.b.committed(GROUP, place(two.b), 1)
@@ -160,7 +160,9 @@ async def test_a_silent_broker_delays_no_commit_to_another_one(
     two: Two, seen: Seen, monkeypatch: pytest.MonkeyPatch, flowing: ManualClock
 ) -> None:
     """Nor the rebalance, which asks the one that answers."""
-    monkeypatch.setattr("rmqd.client.remoting.client.SILENCE_SECONDS", 600)  # the breaker is not what helps here
+    monkeypatch.setattr(
+        "rmqd.client.remoting.remoting_client.SILENCE_SECONDS", 600
+    )  # the breaker is not what helps here
     monkeypatch.setattr("rmqd.consumer.offsets.broker_store.OFFSET_TIMEOUT_SECONDS", 600)
     await two.b.store(place(two.b), b"b0")
     async with two.member(seen, clock=flowing):

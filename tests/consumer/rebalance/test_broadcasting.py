@@ -10,9 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.offsets.offsets_file import OffsetsFile
-from rmqd.handler_api import Batch, DeadLetter, Retry
-from rmqd.wire.bodies.heartbeat import HeartbeatData
+from rmqd.consumer.offsets.local_file_store import OffsetsFile
+from rmqd.handler_api.batch import Batch, DeadLetter, Retry
+from rmqd.wire.bodies.heartbeat_data import HeartbeatData
 from rmqd.wire.message_queue import MessageQueue
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import member

@@ -11,10 +11,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode
-from rmqd.consumer.rebalance.departures import BACK_SECONDS, SURE_SECONDS
-from rmqd.handler_api import Batch
-from rmqd.wire.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
-from rmqd.wire.bodies.stats import Connection, ConsumerConnection
+from rmqd.consumer.rebalance.membership import BACK_SECONDS, MISSING_MEMBER_SECONDS
+from rmqd.handler_api.batch import Batch
+from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo, ProcessQueueInfo
+from rmqd.wire.bodies.stats_bodies import Connection, ConsumerConnection
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
@@ -171,7 +171,7 @@ async def test_who_is_listed_again_is_waited_for_though_nobody_told(
     async with member(broker.peer.address, Ledger(), clock=flowing, queue_handover_timeout_seconds=10) as new:
         await eventually(lambda: broker.peer.got(RequestCode.LOCK_BATCH_MQ), "the newcomer waits")
         broker.members[GROUP].append("~@back")
-        await flowing.sleep(BACK_SECONDS + 2 * SURE_SECONDS)
+        await flowing.sleep(BACK_SECONDS + 2 * MISSING_MEMBER_SECONDS)
         assert new.owned() == set()
         del broker.locks[f"{GROUP}-rmqd-owner", queue]
         await eventually(lambda: new.owned() == {(TOPIC, 0)}, "the queue is taken")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from rmqd.consumer.rebalance.absences import Absences
+from rmqd.consumer.rebalance.membership import Absences
 from rmqd.wire.message_queue import MessageQueue
 from tests.clock import ManualClock
 from tests.consumer.groups import TOPIC

@@ -8,15 +8,19 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.rebalance.departures import BACK_SECONDS, SURE_SECONDS
+from rmqd.consumer.rebalance.membership import BACK_SECONDS, MISSING_MEMBER_SECONDS
 from rmqd.consumer.rebalance.ownership import QueueOwnership
 from rmqd.errors import RmqdError
-from rmqd.wire.bodies.lock import LockBatchRequestBody, LockBatchResponseBody
-from rmqd.wire.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
-from rmqd.wire.bodies.stats import Connection, ConsumerConnection
+from rmqd.wire.bodies.group_bodies import (
+    ConsumerRunningInfo,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    ProcessQueueInfo,
+)
+from rmqd.wire.bodies.stats_bodies import Connection, ConsumerConnection
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply, route_of, routes
@@ -49,7 +53,7 @@ class Case:
         """A broker listed these members, and us, in a rebalance."""
         await self.ownership.members_are(peer.address, self.lists(peer, *others))
 
-    async def broken(self, after_seconds: float = SURE_SECONDS) -> dict[str, set[str]]:
+    async def broken(self, after_seconds: float = MISSING_MEMBER_SECONDS) -> dict[str, set[str]]:
         """Whose locks are broken then, by the broker's name."""
         self.clock.turn(after_seconds)
         await self.ownership.break_locks(TOPIC, self.client.routes.queues(TOPIC))
@@ -105,12 +109,12 @@ async def test_who_is_missing_for_a_moment_keeps_its_locks(case: Case) -> None:
     """A broker takes a member out whose connection was cut; its next heartbeat brings it back."""
     await case.listed(case.first, "other")
     await case.listed(case.first)
-    assert await case.broken(SURE_SECONDS / 2) == {}
+    assert await case.broken(MISSING_MEMBER_SECONDS / 2) == {}
     await case.listed(case.first, "other")
     assert await case.broken() == {}
     await case.listed(case.first)
-    assert await case.broken(SURE_SECONDS / 2) == {}
-    assert await case.broken(SURE_SECONDS / 2) == {"other": {"a", "b"}}
+    assert await case.broken(MISSING_MEMBER_SECONDS / 2) == {}
+    assert await case.broken(MISSING_MEMBER_SECONDS / 2) == {"other": {"a", "b"}}
 
 
 async def test_a_notice_starts_the_moment_anew(case: Case) -> None:
@@ -118,10 +122,10 @@ async def test_a_notice_starts_the_moment_anew(case: Case) -> None:
     await case.listed(case.first, "other")
     await case.listed(case.first)
     for _ in range(3):
-        assert await case.broken(SURE_SECONDS * 0.6) == {}
+        assert await case.broken(MISSING_MEMBER_SECONDS * 0.6) == {}
         case.ownership.noticed()
-    assert await case.broken(SURE_SECONDS * 0.6) == {}
-    assert await case.broken(SURE_SECONDS * 0.4) == {"other": {"a", "b"}}
+    assert await case.broken(MISSING_MEMBER_SECONDS * 0.6) == {}
+    assert await case.broken(MISSING_MEMBER_SECONDS * 0.4) == {"other": {"a", "b"}}
 
 
 async def test_who_is_back_keeps_its_locks_though_nobody_told(case: Case) -> None:
@@ -149,10 +153,10 @@ async def test_who_is_back_in_one_list_is_waited_for_though_its_broker_lists_it_
     await case.listed(case.first, "other")
     await case.listed(case.first)
     acquiring = asyncio.create_task(case.ownership.acquire(queue, lambda: None))
-    await case.clock.advance(SURE_SECONDS + 0.5)
+    await case.clock.advance(MISSING_MEMBER_SECONDS + 0.5)
     assert not acquiring.done()
     await case.listed(case.second)
-    await case.clock.advance(SURE_SECONDS + 0.5)
+    await case.clock.advance(MISSING_MEMBER_SECONDS + 0.5)
     await eventually(acquiring.done, "nobody lists it any more")
     assert await acquiring
 
@@ -164,7 +168,7 @@ async def test_a_broker_that_is_down_is_not_asked_who_is_gone(case: Case) -> Non
     with pytest.raises(RmqdError):
         await case.client.remoting.connection(case.second.address)
     acquiring = asyncio.create_task(case.ownership.acquire(queue, lambda: None))
-    await case.clock.advance(SURE_SECONDS + 0.5)
+    await case.clock.advance(MISSING_MEMBER_SECONDS + 0.5)
     await eventually(acquiring.done, "it is passed over")
     assert await acquiring
 
@@ -221,16 +225,16 @@ async def test_who_is_surely_gone_does_not_wait_for_one_that_may_be(case: Case) 
     """Its locks are broken, and the other one keeps its own for a moment, in which no broker is asked for it."""
     await case.listed(case.first, "gone", "other")
     await case.listed(case.first, "other")
-    assert await case.broken(SURE_SECONDS) == {"gone": {"a", "b"}}
+    assert await case.broken(MISSING_MEMBER_SECONDS) == {"gone": {"a", "b"}}
     await case.listed(case.first, "gone", "other")
     await case.listed(case.first, "other")
-    case.clock.turn(SURE_SECONDS)
+    case.clock.turn(MISSING_MEMBER_SECONDS)
     await case.listed(case.first)
-    assert await case.broken(SURE_SECONDS / 2) == {"gone": {"a", "b"}}
+    assert await case.broken(MISSING_MEMBER_SECONDS / 2) == {"gone": {"a", "b"}}
     await case.ownership.break_locks(TOPIC, case.client.routes.queues(TOPIC))
     for peer in (case.first, case.second):
         assert peer.got(RequestCode.GET_CONSUMER_LIST_BY_GROUP) == []
-    assert await case.broken(SURE_SECONDS / 2) == {"other": {"a", "b"}}
+    assert await case.broken(MISSING_MEMBER_SECONDS / 2) == {"other": {"a", "b"}}
 
 
 async def test_a_broker_that_refused_to_unlock_is_told_again(case: Case) -> None:

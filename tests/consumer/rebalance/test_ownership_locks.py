@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.client.routing.route_table import REFRESH_INTERVAL_SECONDS
 from rmqd.codes import RequestCode
-from rmqd.consumer.rebalance.broker_locks import RENEW_SECONDS
-from rmqd.consumer.rebalance.departures import BACK_SECONDS
+from rmqd.consumer.rebalance.membership import BACK_SECONDS
 from rmqd.consumer.rebalance.ownership import LOCK_NAME_SUFFIX, QueueOwnership
+from rmqd.consumer.rebalance.queue_lock import RENEW_SECONDS
 from rmqd.errors import RmqdError
-from rmqd.wire.bodies.lock import LockBatchRequestBody
+from rmqd.wire.bodies.group_bodies import LockBatchRequestBody
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
 from tests.client.running import running

@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.rebalance.broker_locks import RENEW_SECONDS
-from rmqd.consumer.rebalance.queue_lock import QueueLock
+from rmqd.consumer.rebalance.queue_lock import RENEW_SECONDS, QueueLock
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
 from tests.client.running import running

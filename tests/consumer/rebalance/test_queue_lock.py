@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.rebalance.queue_lock import ASK_PATIENT_SECONDS, RESTART_SECONDS, QueueLock
-from rmqd.handler_api import Batch, Suspend
-from rmqd.wire.bodies.lock import LockBatchRequestBody
+from rmqd.handler_api.batch import Batch, Suspend
+from rmqd.wire.bodies.group_bodies import LockBatchRequestBody
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.consumer.rebalance.rivals import Rivals
+from rmqd.consumer.rebalance.ownership import Rivals
 from rmqd.errors import GroupHeldElsewhereError
 from tests.clock import ManualClock
 

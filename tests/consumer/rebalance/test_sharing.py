@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode
 from rmqd.consumer.allocate import AllocateError, AllocateStrategy, ByConfig
-from rmqd.diagnosis.causes import Problem
+from rmqd.consumer.health.causes import Problem
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
 from tests.consumer.groups import GROUP, TOPIC

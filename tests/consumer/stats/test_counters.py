@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmqd.consumer.stats.counters import MOST_EXCEPTION_CLASSES, RetriedStats, TopicStats
-from rmqd.consumer.stats.snapshot import FLOW_CONTROL_REASONS, HANDLED_RESULTS
+from rmqd.consumer.stats.stats_snapshot import FLOW_CONTROL_REASONS, HANDLED_RESULTS
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import RETRY_TOPIC
 from tests.consumer.blocks import block_of

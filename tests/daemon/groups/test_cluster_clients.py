@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmqd.config.model.root import RootConfig
+from rmqd.config.model.root_model import RootConfig
 from tests.config.configs import config
 from tests.daemon.fakes import FakeClient, FakeEngine
 from tests.daemon.groups.test_local_groups import by_name, running

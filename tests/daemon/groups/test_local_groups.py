@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from rmqd.clock import SystemClock
-from rmqd.config.model.root import GroupConfig, RootConfig
-from rmqd.consumer.stats.snapshot import GroupSnapshot
-from rmqd.daemon.groups.health import LoopMonitor, readiness
-from rmqd.daemon.groups.host import UnknownGroupError
+from rmqd.config.model.root_model import GroupConfig, RootConfig
+from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
+from rmqd.daemon.groups.group_engine import UnknownGroupError
+from rmqd.daemon.groups.group_reload import LIVE_KEYS
 from rmqd.daemon.groups.local_groups import LocalGroups
-from rmqd.daemon.groups.reload import LIVE_KEYS
-from rmqd.daemon.groups.worker_share import WorkerShare
+from rmqd.daemon.groups.supervisor import LoopMonitor, WorkerShare, readiness
 from rmqd.errors import ConfigError
+from rmqd.runtime.clock import SystemClock
 from tests.config.configs import config
 from tests.daemon.fakes import FakeEngine
 from tests.waiting import eventually

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from rmqd.consumer.stats.snapshot import GroupSnapshot
+from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.daemon.groups.spark_group import SparkDriverError, SparkGroup
 from rmqd.errors import ConfigError
-from rmqd.plugins.consumer_options import options_of_group
-from rmqd.process.channel import BuildOrder
-from rmqd.process.child import ChildGoneError
+from rmqd.plugins.child_process import BuildOrder, ChildGoneError
+from rmqd.plugins.model_options import options_of_group
 from tests.config.configs import config
 from tests.daemon.fakes import group_snapshot
 from tests.waiting import eventually

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rmqd.clock import SystemClock
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.daemon.groups import supervisor as module
 from rmqd.daemon.groups.supervisor import Backoff, GroupSupervisor
+from rmqd.runtime.clock import SystemClock
 from tests.daemon.fakes import FakeConsumer
 from tests.waiting import eventually
 

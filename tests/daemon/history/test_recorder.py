@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rmqd.consumer.stats.snapshot import GroupSnapshot
-from rmqd.daemon.groups.host import HostView
-from rmqd.daemon.history.recorder import Recorder
-from rmqd.daemon.history.series import STEP_SECONDS
-from rmqd.daemon.history.totals import totals_of
-from rmqd.daemon.metrics.totals import ProcessSnapshot
-from rmqd.diagnosis.causes import Problem
-from rmqd.histogram import HistogramSnapshot
+from rmqd.consumer.health.causes import Problem
+from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
+from rmqd.daemon.group_history import STEP_SECONDS, HistoryRecorder, totals_of
+from rmqd.daemon.groups.group_engine import HostView
+from rmqd.daemon.metrics.metric_totals import ProcessSnapshot
+from rmqd.runtime.histogram import HistogramSnapshot
 from tests.clock import ManualClock
 from tests.daemon.fakes import EMPTY, client_snapshot, group_snapshot, queue_snapshot
 
@@ -27,7 +25,7 @@ class Daemon:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.view = HostView(())
-        self.recorder = Recorder(self.clock, self._view)
+        self.recorder = HistoryRecorder(self.clock, self._view)
 
     async def _view(self) -> HostView:
         return self.view

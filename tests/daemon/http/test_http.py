@@ -13,24 +13,24 @@ from typing import Any
 import httpx
 import pytest
 
-from rmqd.clock import SystemClock
-from rmqd.config.model.root import RootConfig
+from rmqd.config.model.root_model import RootConfig
+from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.pauses import PauseScope
-from rmqd.consumer.stats.snapshot import LastError
-from rmqd.daemon.groups.health import LoopMonitor
-from rmqd.daemon.groups.host import GroupChanges, GroupHost, HostView
+from rmqd.consumer.stats.stats_snapshot import LastError
+from rmqd.daemon.group_history import HistoryRecorder
+from rmqd.daemon.groups.group_engine import GroupChanges, GroupHost, HostView
+from rmqd.daemon.groups.group_reload import ReloadReport
 from rmqd.daemon.groups.local_groups import LocalGroups
-from rmqd.daemon.groups.reload import ReloadReport
-from rmqd.daemon.history.recorder import Recorder
-from rmqd.daemon.http import server as http_server
-from rmqd.daemon.http.access import AccessPolicy
-from rmqd.daemon.http.api import HttpApi
-from rmqd.daemon.http.listener import address_of, listen_on
-from rmqd.daemon.http.server import HttpServer
-from rmqd.daemon.http.status import DaemonAbout
+from rmqd.daemon.groups.supervisor import LoopMonitor
+from rmqd.daemon.http import http_server
+from rmqd.daemon.http.daemon_status import DaemonAbout
+from rmqd.daemon.http.http_access import AccessPolicy
+from rmqd.daemon.http.http_api import HttpApi
+from rmqd.daemon.http.http_endpoint import address_of, listen_on
+from rmqd.daemon.http.http_server import HttpServer
 from rmqd.daemon.metrics.exposition import DaemonFacts
-from rmqd.diagnosis.causes import Problem
-from rmqd.histogram import HistogramSnapshot
+from rmqd.runtime.clock import SystemClock
+from rmqd.runtime.histogram import HistogramSnapshot
 from tests.config.configs import config
 from tests.daemon.daemon_here import daemon_here
 from tests.daemon.daemon_process import write_config
@@ -47,7 +47,7 @@ class Served:
     engine: FakeEngine
     address: str
     client: httpx.AsyncClient
-    recorder: Recorder
+    recorder: HistoryRecorder
     config: RootConfig
     access: AccessPolicy = field(default_factory=lambda: AccessPolicy("", frozenset()))
     reloads: int = 0
@@ -93,7 +93,7 @@ async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
     address = address_of(sock)
     # Without TLS, so that no certificates are loaded; and closed first, as the server's end waits for its connections.
     async with httpx.AsyncClient(base_url=f"http://{address}", trust_env=False, verify=False) as client:
-        daemon = Served(host, monitor, engine, address, client, Recorder(clock, host.view), root)
+        daemon = Served(host, monitor, engine, address, client, HistoryRecorder(clock, host.view), root)
         server = HttpServer(HttpApi(daemon).app(), sock)
         serving, groups = asyncio.create_task(server.run()), asyncio.create_task(host.run())
         await host.started(5)

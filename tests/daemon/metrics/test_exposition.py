@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rmqd.daemon.metrics import catalogue as metric_catalogue
+from rmqd.daemon.metrics import metric_catalogue
 from rmqd.daemon.metrics.exposition import DaemonFacts, render
-from rmqd.daemon.metrics.totals import ProcessSnapshot
-from rmqd.histogram import Histogram
+from rmqd.daemon.metrics.metric_totals import ProcessSnapshot
+from rmqd.runtime.histogram import Histogram
 from tests.daemon.fakes import client_snapshot, group_snapshot, queue_snapshot, topic_snapshot
 
 FACTS = DaemonFacts("abc", True, 1_700_000_000.0, {"running": 2, "restarting": 0}, 1)

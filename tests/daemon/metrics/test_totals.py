@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from rmqd.consumer.stats.snapshot import GroupSnapshot
-from rmqd.daemon.metrics.totals import ProcessSnapshot, merge_processes, retired
-from rmqd.histogram import Histogram
+from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
+from rmqd.daemon.metrics.metric_totals import ProcessSnapshot, merge_processes, retired
+from rmqd.runtime.histogram import Histogram
 from tests.daemon.fakes import client_snapshot, group_snapshot, queue_snapshot
 
 

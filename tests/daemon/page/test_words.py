@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.daemon.page import words
+from rmqd.daemon.page import page_view as words
 
 
 @pytest.mark.parametrize(

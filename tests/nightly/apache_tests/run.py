@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.broker_settings import BrokerSettings
 from tests.nightly.apache_tests import module
 from tests.rocketmq import release
 from tests.rocketmq.cluster import RealCluster

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from bench import producer_load, raw_puller, raw_sender
-from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
 
 MESSAGES, BODY_BYTES, QUEUES, INFLIGHT = 50, 100, 4, 8
 

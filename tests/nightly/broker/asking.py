@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.admin import CreateTopicRequestHeader
+from rmqd.wire.headers.topic_headers import CreateTopicRequestHeader
 from tests.broker.peer import Peer, connected
 
 

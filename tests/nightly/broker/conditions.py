@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rmqd.broker.filter.parser import compile_condition
-from rmqd.broker.filter.values import EvaluationError
+from rmqd.broker.filter.sql_parser import compile_condition
+from rmqd.broker.filter.sql_values import EvaluationError
 
 VALUES = [
     *"0 1 -1 +1 5 05 1.0 1.5 -1.5 1e3 1d 1F .5 5. 0x10 0x1p4 abc ABC a true TRUE false yes NaN Infinity -0".split(),

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedRocketMQ
-from rmqd.broker.pop.assignment import allocate_for_pop, averagely, averagely_by_circle
-from rmqd.wire.bodies.pop import (
+from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ
+from rmqd.broker.processors.assignment_processor import allocate_for_pop, averagely, averagely_by_circle
+from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody
+from rmqd.wire.bodies.pop_bodies import (
     MessageQueueAssignment,
     MessageRequestMode,
     QueryAssignmentRequestBody,
     QueryAssignmentResponseBody,
 )
-from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody
 from rmqd.wire.message_queue import MessageQueue
 from tests.broker.beats import beat, consumer
 from tests.broker.peer import Peer, connected

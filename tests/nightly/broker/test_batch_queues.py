@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedRocketMQ
-from rmqd.broker.journal import Kind
-from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ
+from rmqd.broker.store.journal import JournalKind
 from rmqd.broker.store.message_store import MessageStore
+from rmqd.wire.bodies.heartbeat_data import java_hash
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.filter import java_hash
 from rmqd.wire.messages.encode import BatchMember, StoredMessage, encode_batch
 from tests.broker.peer import Peer, connected
 from tests.broker.popping import popped
@@ -147,7 +147,7 @@ async def test_batches_outlast_a_restart(tmp_path: Path) -> None:
         with closing(data_dir):
             assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (4, 6)
             assert bodies(store) == ["d", "e"]
-            assert len(list(data_dir.items(Kind.BATCH))) == 1
+            assert len(list(data_dir.items(JournalKind.BATCH))) == 1
 
 
 # --- over the wire

@@ -6,7 +6,7 @@ import pytest
 
 from rmqd.broker.broker_stats import DAY, HOUR, MINUTE, BrokerStatsManager, StatsItem, StatsSnapshot
 from rmqd.broker.store.message_store import Arrival
-from rmqd.clock import SystemClock
+from rmqd.runtime.clock import SystemClock
 
 
 class Now:

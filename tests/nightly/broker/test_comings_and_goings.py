@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
-from rmqd.broker.settings import BrokerSettings
-from rmqd.wire.bodies.group import GetConsumerListByGroupResponseBody
-from rmqd.wire.bodies.heartbeat import ConsumerData, ConsumeType, MessageModel
-from rmqd.wire.bodies.settings import SubscriptionGroupConfig, TopicConfig
+from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig, TopicConfig
+from rmqd.wire.bodies.group_bodies import GetConsumerListByGroupResponseBody
+from rmqd.wire.bodies.heartbeat_data import ConsumerData, ConsumeType, MessageModel
 from rmqd.wire.command import RemotingCommand
 from tests.broker.beats import UNREGISTER, beat, consumer, heard, members
 from tests.broker.peer import Peer, connected
@@ -185,7 +185,7 @@ async def test_heartbeats_keep_a_client(embedded: EmbeddedRocketMQ, peers: tuple
 
 async def test_silent_clients_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a task of the broker's own, after the setting's time."""
-    monkeypatch.setattr("rmqd.broker.housekeeping.SCAN_SECONDS", 0.01)
+    monkeypatch.setattr("rmqd.broker.controller.SCAN_SECONDS", 0.01)
     settings = BrokerSettings().changed({"channelExpiredTimeout": "0"})
     async with (
         embedded_rocketmq(EmbeddedOptions(settings=settings)) as embedded,

@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.broker.embedded import EmbeddedOptions, embedded_rocketmq
-from rmqd.broker.journal import Kind
-from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, embedded_rocketmq
 from rmqd.broker.store.data_dir import FILE_NAME
+from rmqd.broker.store.journal import JournalKind
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError
-from rmqd.wire.command import decode_command, encode_request
-from rmqd.wire.frame import FrameDecoder
+from rmqd.wire.command import FrameDecoder, decode_command, encode_request
 from tests.broker.stores import bodies, in_folder, put
 from tests.broker.test_data_dir import crashed, send_header
 from tests.clock import ManualClock
@@ -33,7 +32,7 @@ async def test_text_that_cannot_be_kept_spoils_nothing_else(tmp_path: Path) -> N
     with closing(data_dir):
         put(store, "before")
         with pytest.raises(ProtocolError, match="half a character"):
-            data_dir.put(Kind.OFFSET, "T@\ud800@0", "1")
+            data_dir.put(JournalKind.OFFSET, "T@\ud800@0", "1")
         data_dir.commit()
 
     store, data_dir = in_folder(tmp_path)

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedOptions, embedded_rocketmq
-from rmqd.broker.journal import Journal, NoJournal
+from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, embedded_rocketmq
 from rmqd.broker.schedule import ScheduleMessageService
-from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.store.journal import Journal, NoJournal
 from rmqd.broker.store.message_store import MessageStore
-from rmqd.clock import SystemClock
-from rmqd.wire.filter import java_hash
+from rmqd.runtime.clock import SystemClock
+from rmqd.wire.bodies.heartbeat_data import java_hash
 from rmqd.wire.messages.encode import StoredMessage
 from tests.broker.peer import connected
 from tests.broker.records import letters, records

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
-from rmqd.wire.bodies.settings import (
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.wire.bodies.config_bodies import (
     READ_FORBIDDEN,
     GroupForbidden,
     SetMessageRequestModeRequestBody,

@@ -8,18 +8,21 @@ from typing import Any
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
-from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire.bodies.lite import LiteSubscription, LiteSubscriptionAction, LiteSubscriptionCtlRequestBody
-from rmqd.wire.bodies.settings import SubscriptionGroupConfig
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
+from rmqd.wire.bodies.pop_bodies import LiteSubscription, LiteSubscriptionAction, LiteSubscriptionCtlRequestBody
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.lite import PopLiteMessageRequestHeader
-from rmqd.wire.headers.pop import AckMessageRequestHeader, ChangeInvisibleTimeRequestHeader
-from rmqd.wire.lite import queue_of
+from rmqd.wire.headers.pop_headers import (
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeRequestHeader,
+    PopLiteMessageRequestHeader,
+)
+from rmqd.wire.lite_topic import queue_of
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
-from rmqd.wire.pop import PopHandle, RetryFlag
+from rmqd.wire.receipt_handle import PopHandle, RetryFlag
 from tests.broker.peer import Peer, connected
 from tests.clock import ManualClock
 from tests.nightly.broker.asking import Asking, asking

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.broker.groups import SubscriptionGroupManager
-from rmqd.broker.journal import NoJournal
-from rmqd.broker.pop.lite import EXPIRE_SECONDS, INACTIVE_SECONDS, LiteSubscriptions
-from rmqd.broker.settings import BrokerSettings
-from rmqd.wire.lite import queue_of
+from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.consumer_registry import SubscriptionGroupManager
+from rmqd.broker.pop.lite_topics import EXPIRE_SECONDS, INACTIVE_SECONDS, LiteSubscriptions
+from rmqd.broker.store.journal import NoJournal
+from rmqd.wire.lite_topic import queue_of
 from tests.clock import ManualClock
 
 QUEUES = [queue_of("chats", f"n{number}", "b").topic for number in range(30)]

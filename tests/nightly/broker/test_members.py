@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedRocketMQ
-from rmqd.wire.bodies.settings import SubscriptionGroupConfig
+from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
 from tests.broker.beats import UNREGISTER, beat, consumer, heard, members
 from tests.broker.peer import Peer
 from tests.consumer.members import Member, member

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedOptions
-from rmqd.broker.settings import BrokerSettings
-from rmqd.wire.bodies.cluster import TopicList
-from rmqd.wire.bodies.route import QueueData, TopicRouteData
+from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions
+from rmqd.wire.bodies.route_data import QueueData, TopicList, TopicRouteData
 from tests.nightly.broker.asking import Asking, asking, body, told
 from tests.nightly.broker.test_name_server_routes import (
     ALL_TOPICS,

@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedOptions
-from rmqd.wire.bodies.cluster import TopicList
-from rmqd.wire.bodies.route import TopicRouteData
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions
+from rmqd.wire.bodies.route_data import TopicList, TopicRouteData
 from tests.broker.peer import connected
 from tests.nightly.broker.asking import Asking, asking, body, told
 from tests.rocketmq.spec import free_port

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedRocketMQ
+from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ
 from rmqd.codes import LanguageCode
-from rmqd.wire.bodies.group import QueryCorrectionOffsetBody, ResetOffsetBody
+from rmqd.wire.bodies.group_bodies import QueryCorrectionOffsetBody, ResetOffsetBody
 from rmqd.wire.loose_json import loads
 from rmqd.wire.message_queue import MessageQueue
 from tests.broker.beats import beat, consumer, heard

@@ -7,14 +7,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
-from rmqd.broker.mq_version import version_desc
-from rmqd.broker.processors.operators import OperatorProcessor
-from rmqd.broker.reply import Refusal
+from rmqd.broker.broker_settings import version_desc
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.broker.peer_channel import Refusal
+from rmqd.broker.processors.stats_processor import OperatorProcessor
 from rmqd.codes import ResponseCode
-from rmqd.wire.bodies.group import GetConsumerStatusBody
-from rmqd.wire.bodies.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
-from rmqd.wire.bodies.settings import SubscriptionGroupConfig
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
+from rmqd.wire.bodies.group_bodies import ConsumeMessageDirectlyResult, ConsumerRunningInfo, GetConsumerStatusBody
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.broker.beats import beat, consumer

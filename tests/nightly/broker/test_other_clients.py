@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.wire.bodies.running_info import ConsumerRunningInfo
+from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.pop import ANY_QUEUE
+from rmqd.wire.receipt_handle import ANY_QUEUE
 from tests.conformance.attempts import Attempt
 from tests.consumer.members import member
 from tests.integration.consuming import dead_letter_count

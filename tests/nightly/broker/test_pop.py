@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedRocketMQ
+from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ
 from rmqd.codes import ResponseCode
-from rmqd.wire.bodies.settings import SubscriptionGroupConfig, TopicConfig
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig, TopicConfig
 from tests.broker.peer import Peer
 from tests.broker.popping import messages_of, pop, pop_fields, popped, texts
 from tests.broker.test_pop import clock, send_to_queues

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
-from rmqd.wire.pop import PoppedQueue, RetryFlag, parse_order_counts
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.wire.receipt_handle import PoppedQueue, RetryFlag, parse_order_counts
 from tests.broker.peer import Peer, connected
 from tests.broker.popping import INVISIBLE_SECONDS, ack, ack_all, hide, messages_of, pop, pop_fields, popped, texts
 from tests.clock import ManualClock

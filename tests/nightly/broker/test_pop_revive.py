@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.codes import ResponseCode
-from rmqd.wire.headers.admin import CreateTopicRequestHeader
+from rmqd.wire.headers.topic_headers import CreateTopicRequestHeader
 from rmqd.wire.messages.encode import StoredMessage
-from rmqd.wire.pop import RetryFlag
+from rmqd.wire.receipt_handle import RetryFlag
 from tests.broker.peer import Peer, connected
 from tests.broker.popping import Got, ack, ack_all, hide, popped, texts
 from tests.broker.records import records

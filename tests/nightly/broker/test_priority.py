@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedRocketMQ
-from rmqd.wire.bodies.settings import SubscriptionGroupConfig
+from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
 from tests.broker.peer import Peer, connected
 from tests.broker.popping import popped
 from tests.clock import ManualClock
@@ -96,9 +96,9 @@ async def test_a_group_may_read_some_pops_by_turns(
     embedded.broker.groups.put(SubscriptionGroupConfig(group_name="g", attributes={"priority.factor": "50"}))
     await send_priorities(peer, *range(4), *range(4))
 
-    monkeypatch.setattr("rmqd.broker.processors.pop.random.randrange", lambda sides: 49)
+    monkeypatch.setattr("rmqd.broker.processors.pop_processor.random.randrange", lambda sides: 49)
     by_priority = await popped_texts(peer, max_msg_nums=4)
-    monkeypatch.setattr("rmqd.broker.processors.pop.random.randrange", lambda sides: 50)
+    monkeypatch.setattr("rmqd.broker.processors.pop_processor.random.randrange", lambda sides: 50)
     by_turns = await popped_texts(peer, max_msg_nums=4)
 
     assert by_priority == ["3", "3", "2", "2"]

@@ -9,11 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedRocketMQ
-from rmqd.wire.bodies.heartbeat import CheckClientRequestBody, MessageModel, SubscriptionData
-from rmqd.wire.bodies.settings import SubscriptionGroupConfig, TopicConfig
+from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig, TopicConfig
+from rmqd.wire.bodies.heartbeat_data import CheckClientRequestBody, MessageModel, SubscriptionData, java_hash
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.filter import java_hash
 from tests.broker.peer import Peer
 from tests.broker.test_pull import CHECK, LITE_PULL, bodies, pull, summary
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.messages.message_id import parse_offset_message_id

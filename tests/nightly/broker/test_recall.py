@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedRocketMQ
+from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ
 from rmqd.broker.schedule import ScheduleMessageService
-from rmqd.broker.settings import BrokerSettings
 from rmqd.codes import ResponseCode
 from rmqd.wire.command import RemotingCommand
+from rmqd.wire.lite_topic import RecallHandle
 from rmqd.wire.messages.encode import StoredMessage
-from rmqd.wire.recall import RecallHandle
 from tests.broker.peer import Peer
 from tests.broker.stores import bodies, in_folder
 from tests.clock import ManualClock

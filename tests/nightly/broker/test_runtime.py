@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedOptions
-from rmqd.wire.bodies.cluster import KVTable
-from rmqd.wire.java_properties import dump_properties, load_properties
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions
+from rmqd.wire.bodies.route_data import KVTable
+from rmqd.wire.loose_json import dump_properties, load_properties
 from tests.nightly.broker.asking import Asking, asking, told
 
 UPDATE, GET, RUNTIME_INFO = 25, 26, 28

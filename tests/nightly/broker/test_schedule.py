@@ -10,12 +10,12 @@ import asyncio
 import pytest
 import structlog
 
-from rmqd.broker.embedded import embedded_rocketmq
-from rmqd.broker.reply import Refusal
-from rmqd.broker.settings import BrokerSettings, UnknownSettingError
+from rmqd.broker.broker_settings import BrokerSettings, UnknownSettingError
+from rmqd.broker.embedded_rocketmq import embedded_rocketmq
+from rmqd.broker.peer_channel import Refusal
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError
-from rmqd.wire.bodies.delay_offset import DelayOffsetSerializeWrapper
+from rmqd.wire.bodies.group_bodies import DelayOffsetSerializeWrapper
 from rmqd.wire.messages.encode import StoredMessage
 from tests.broker.peer import connected
 from tests.broker.stores import bodies, in_memory

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
-from rmqd.broker.settings import BrokerSettings
-from rmqd.wire.bodies.settings import SubscriptionGroupConfig, TopicConfig
+from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig, TopicConfig
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import encode_batch
 from tests.broker.peer import Peer

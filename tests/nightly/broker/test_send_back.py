@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedRocketMQ
-from rmqd.wire.bodies.settings import SubscriptionGroupConfig, TopicConfig
+from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig, TopicConfig
 from tests.broker.peer import Peer
 from tests.broker.records import records
 from tests.broker.test_send_back import LEVEL_1_SECONDS, MESSAGE, clock, offset, send_back

@@ -8,9 +8,9 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from rmqd.broker.filter.lexer import ExpressionError
-from rmqd.broker.filter.parser import compile_condition
-from rmqd.wire.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
+from rmqd.broker.filter.sql_lexer import ExpressionError
+from rmqd.broker.filter.sql_parser import compile_condition
+from rmqd.wire.bodies.heartbeat_data import CheckClientRequestBody, SubscriptionData
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.message import Message

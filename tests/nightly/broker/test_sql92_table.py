@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqd.broker.filter.lexer import ExpressionError
-from rmqd.broker.filter.parser import compile_condition
-from rmqd.broker.filter.values import plain_text
+from rmqd.broker.filter.sql_lexer import ExpressionError
+from rmqd.broker.filter.sql_parser import compile_condition
+from rmqd.broker.filter.sql_values import plain_text
 from tests.nightly.broker.conditions import LITERALS, NAMES, VALUES, WORDS, evaluate
 
 PARSE = "org.apache.rocketmq.filter.parser.ParseException: "

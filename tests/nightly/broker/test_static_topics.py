@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedOptions
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions
 from rmqd.wire import loose_json
-from rmqd.wire.bodies.route import TopicRouteData
-from rmqd.wire.bodies.static_topic import LogicQueueMappingItem, TopicQueueMappingDetail, leaders
+from rmqd.wire.bodies.route_data import LogicQueueMappingItem, TopicQueueMappingDetail, TopicRouteData, leaders
 from rmqd.wire.command import RemotingCommand
 from tests.nightly.broker.asking import Asking, asking, told
 

@@ -6,22 +6,27 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedOptions
-from rmqd.wire.bodies.cluster import TopicList
-from rmqd.wire.bodies.consume_queue import ConsumeQueueData, QueryConsumeQueueResponseBody
-from rmqd.wire.bodies.group import GroupList, QuerySubscriptionResponseBody
-from rmqd.wire.bodies.heartbeat import SubscriptionData
-from rmqd.wire.bodies.producers import ProducerConnection, ProducerTableInfo
-from rmqd.wire.bodies.settings import SubscriptionGroupConfig
-from rmqd.wire.bodies.stats import (
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
+from rmqd.wire.bodies.group_bodies import (
+    GroupList,
+    ProducerConnection,
+    ProducerTableInfo,
+    QueryConsumeTimeSpanBody,
+    QuerySubscriptionResponseBody,
+)
+from rmqd.wire.bodies.heartbeat_data import SubscriptionData
+from rmqd.wire.bodies.route_data import TopicList
+from rmqd.wire.bodies.stats_bodies import (
     BrokerStatsData,
+    ConsumeQueueData,
     ConsumerConnection,
     ConsumeStats,
     ConsumeStatsList,
     OffsetWrapper,
+    QueryConsumeQueueResponseBody,
     TopicStatsTable,
 )
-from rmqd.wire.bodies.time_span import QueryConsumeTimeSpanBody
 from rmqd.wire.message_queue import MessageQueue
 from tests.broker.beats import beat, consumer
 from tests.nightly.broker.asking import Asking, asking, body, told

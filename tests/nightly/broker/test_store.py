@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.store.message_store import MessageStore
 from rmqd.wire.messages.encode import StoredMessage
 from tests.broker.stores import bodies, in_folder, in_memory, messages, put

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from rmqd.broker.settings import BrokerSettings
-from rmqd.broker.store.get_messages import GetMessageStatus as Status
+from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.store.message_store import MessageStore
+from rmqd.broker.store.queue_store import GetMessageStatus as Status
 from rmqd.errors import InvalidMessageError
-from rmqd.wire.filter import java_hash
+from rmqd.wire.bodies.heartbeat_data import java_hash
 from rmqd.wire.messages.encode import StoredMessage
 from tests.broker.stores import ADDRESS, bodies, in_memory, messages, put
 from tests.clock import ManualClock

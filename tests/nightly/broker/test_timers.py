@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedRocketMQ
-from rmqd.broker.journal import NoJournal
+from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ
 from rmqd.broker.schedule import ScheduleMessageService
-from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.store.journal import NoJournal
 from rmqd.errors import InvalidMessageError
 from rmqd.wire.messages.encode import StoredMessage
 from tests.broker.peer import Peer

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedOptions
-from rmqd.wire.bodies.cluster import TopicList
-from rmqd.wire.bodies.settings import CreateTopicListRequestBody, TopicConfig, TopicConfigSerializeWrapper
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions
+from rmqd.wire.bodies.config_bodies import CreateTopicListRequestBody, TopicConfig, TopicConfigSerializeWrapper
+from rmqd.wire.bodies.route_data import TopicList
 from tests.nightly.broker.asking import Asking, asking, body, told
 
 CREATE_LIST, ALL, DELETE, SYSTEM_TOPICS, GET = 18, 21, 215, 305, 351

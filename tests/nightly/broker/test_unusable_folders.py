@@ -19,13 +19,13 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.broker.embedded import EmbeddedOptions, embedded_rocketmq
-from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, embedded_rocketmq
 from rmqd.broker.store.data_dir import FILE_NAME, DataDir
-from rmqd.broker.store.record_log import RecordRow
-from rmqd.broker_errors import ServiceNotAvailableError
-from rmqd.client.remoting.client import RemotingClient
+from rmqd.broker.store.journal import RecordRow
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.errors import StorageError
+from rmqd.errors.broker_errors import ServiceNotAvailableError
 from tests.broker.stores import bodies, in_folder, put
 from tests.broker.test_data_dir import crashed, send
 from tests.clock import ManualClock

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rmqd.errors import RmqdError
-from rmqd.process.logs.logs import configure_logging
+from rmqd.runtime.logs.log_setup import configure_logging
 from tests.nightly.campaigns.alerts import FACTOR, Alerts
 from tests.nightly.campaigns.churn import Churn, ChurnPlan, ChurnResult
 from tests.nightly.campaigns.counterparts import COUNTERPARTS

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
-from rmqd.claims.opening import StoreName
-from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.handler_api.leases.lease_opening import StoreName
 from rmqd.wire.message_queue import MessageQueue
 from tests.nightly.campaigns.durability_load import pull
 from tests.nightly.campaigns.parquet_files import ParquetFiles

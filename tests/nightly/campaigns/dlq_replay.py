@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rmqd import DeadLetter
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from tests.cli.command import TOP
 from tests.consumer.members import member
 from tests.nightly.campaigns.members import Group, Roster

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rmqd.client.api.offset import query_consumer_offset
-from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.api.offset_requests import query_consumer_offset
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.wire.messages.message import Message
 from tests.nightly.campaigns.durability_load import (
     GROUP,

@@ -10,20 +10,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rmqd.client.api.offset import update_consumer_offset
-from rmqd.client.api.request import request
-from rmqd.client.api.send import send_message
-from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.api.offset_requests import update_consumer_offset
+from rmqd.client.api.remoting_request import request
+from rmqd.client.api.send_requests import send_message
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import ResponseCode
 from rmqd.errors import RemotingError
-from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
-from rmqd.wire.headers.send import SendMessageRequestHeaderV2
+from rmqd.wire.headers.pull_headers import PullMessageRequestHeader, PullMessageResponseHeader
+from rmqd.wire.headers.send_headers import SendMessageRequestHeaderV2
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import BatchMember, encode_batch
 from rmqd.wire.messages.message import Message
-from rmqd.wire.messages.properties import format_properties
-from rmqd.wire.messages.sys_flag import PullSysFlag
+from rmqd.wire.messages.properties import PullSysFlag, format_properties
 
 TOPIC, LATER, GROUP = "durable", "durable-later", "durable-group"
 QUEUES = 4

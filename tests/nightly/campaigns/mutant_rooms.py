@@ -40,22 +40,22 @@ ROOMS = {
     for room in (
         Room(
             "process_queue",
-            ("cache/process_queue", "cache/keyed_process_queue", "pop/process_queue"),
+            ("cache/process_queue", "cache/keyed_process_queue", "pop/receipts"),
             ("cache", "pop"),
         ),
-        Room("slots", _named("handling", "slots line worker by_key"), ("handling",)),
+        Room("slots", _named("handling", "slots ready_queues batch_worker by_key"), ("handling",)),
         Room(
             "settlement",
-            _named("handling", "settlement orderly_settlement keyed_settlement send_back verdict"),
+            _named("handling", "settlement orderly send_back handler_failures"),
             ("handling",),
         ),
-        Room("receipts", _named("pop", "receipts retries send_back"), ("pop",)),
+        Room("receipts", _named("pop", "receipts pop_retries"), ("pop",)),
         Room(
             "hand_over",
             (
-                "pull/giving_up",
-                "assigned/leaving",
-                *_named("rebalance", "ownership departures absences queue_lock broker_locks rivals"),
+                "pull/assigned_queue",
+                "assigned/assignment",
+                *_named("rebalance", "ownership membership queue_lock"),
             ),
             ("rebalance", "assigned", "pull/test_giving_up", "test_histories"),
         ),

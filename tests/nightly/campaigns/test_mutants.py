@@ -13,7 +13,7 @@ from tests.nightly.campaigns.mutants import MutantsError, MutantsResult, harmles
 from tests.nightly.campaigns.mutations import Mutant, mutants_of
 from tests.nightly.campaigns.record import PAGE, add_row
 
-PATH = "rmqd/consumer/cache/rate_limit.py"
+PATH = "rmqd/consumer/cache/flow_control.py"
 
 
 def made_of(tmp_path: Path, text: str) -> list[Mutant]:

@@ -118,11 +118,11 @@ def test_differences_from_the_truth_are_found() -> None:
 
 def test_a_source_is_what_its_changes_make_of_a_table() -> None:
     """As the pipeline reads them: one after the other, by their places in the log; with all kinds of changes."""
-    from rmqd_handlers.cdc.changes import BadChangeError
+    from rmqd_handlers.cdc.change_formats import BadChangeError
     from rmqd_handlers.cdc.columns import BadValueError
-    from rmqd_handlers.cdc.pipeline import Decoder, Options
+    from rmqd_handlers.cdc.pipeline import ChangeDecoder, Options
 
-    source, decoder = source_of(7, 2000), Decoder(Options.model_validate(CHANGES))
+    source, decoder = source_of(7, 2000), ChangeDecoder(Options.model_validate(CHANGES))
     table: dict[int, tuple[object, ...]] = {}
     deleted: set[int] = set()
     kinds: Counter[str] = Counter()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.remoting.remoting_client import RemotingClient
 from tests.nightly.cli.dead_letters import Commands
 from tests.rocketmq import RealCluster
 

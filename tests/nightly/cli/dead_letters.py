@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rmqd import DeadLetter, Message
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from tests.cli.command import Ended, rmqd
 from tests.consumer.members import member
 from tests.rocketmq import ClusterError, RealCluster, offsets

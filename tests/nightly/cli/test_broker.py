@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.client.client_id import local_address
+from rmqd.client.client_options import local_address
 from rmqd.errors import RmqdError
 from tests.cli.command import Ended
 from tests.cli.in_process import rmqd

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from rmqd.broker_errors import ConsumerNotOnlineError
-from rmqd.client.api.group import consumer_connection, send_heartbeat, update_subscription_group
-from rmqd.client.remoting.client import RemotingClient
-from rmqd.wire.bodies.heartbeat import ConsumerData, HeartbeatData
-from rmqd.wire.bodies.settings import SubscriptionGroupConfig
-from rmqd.wire.filter import tag_subscription
+from rmqd.client.api.group_requests import consumer_connection, send_heartbeat, update_subscription_group
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.errors.broker_errors import ConsumerNotOnlineError
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
+from rmqd.wire.bodies.heartbeat_data import ConsumerData, HeartbeatData, tag_subscription
 from tests.cli.command import Ended, rmqd
 from tests.rocketmq import release
 from tests.rocketmq.cluster import RealCluster

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmqd import DeadLetter
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from tests.cli.command import rmqd
 from tests.consumer.members import member
 from tests.nightly.cli.test_lag import commit

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from rmqd.codes import RequestCode
-from rmqd.exit_codes import ExitCode
-from rmqd.wire.bodies.cluster import ClusterInfo
-from rmqd.wire.bodies.route import BrokerData
-from rmqd.wire.bodies.stats import TopicOffset, TopicStatsTable
+from rmqd.errors.exit_codes import ExitCode
+from rmqd.wire.bodies.route_data import BrokerData, ClusterInfo
+from rmqd.wire.bodies.stats_bodies import TopicOffset, TopicStatsTable
 from tests.client.peer import Peer, Reply
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
 from tests.nightly.demo.terminal import Terminal, on_terminal

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from rmqd import DeadLetter
-from rmqd.client.api.lock import lock_batch, unlock_batch
-from rmqd.client.api.send import send_message
-from rmqd.client.remoting.client import RemotingClient
-from rmqd.wire.headers.send import SendMessageRequestHeaderV2
+from rmqd.client.api.group_requests import lock_batch, unlock_batch
+from rmqd.client.api.send_requests import send_message
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.wire.headers.send_headers import SendMessageRequestHeaderV2
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.sys_flag import COMPRESSED
+from rmqd.wire.messages.properties import COMPRESSED
 from tests.cli.command import rmqd
 from tests.conformance.attempts import Attempts
 from tests.consumer.members import member

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from rmqd.client.api.offset import get_max_offset
-from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.api.offset_requests import get_max_offset
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.wire.message_queue import MessageQueue
 from tests.cli.command import TOP
 from tests.consumer.members import member

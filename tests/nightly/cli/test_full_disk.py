@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.exit_codes import ExitCode
+from rmqd.errors.exit_codes import ExitCode
 
 pytestmark = pytest.mark.process
 

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from rmqd import MessageQueue
-from rmqd.client.api.group import update_subscription_group
-from rmqd.client.api.offset import update_consumer_offset
-from rmqd.client.remoting.client import RemotingClient
-from rmqd.wire.bodies.settings import SubscriptionGroupConfig
+from rmqd.client.api.group_requests import update_subscription_group
+from rmqd.client.api.offset_requests import update_consumer_offset
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
 from tests.cli.command import rmqd
 from tests.rocketmq.cluster import RealCluster
 from tests.rocketmq.producer import Producer
@@ -114,7 +114,7 @@ def test_an_old_group_with_a_new_message_is_not_old(rocketmq: RealCluster, topic
 def _span_seconds(cluster: RealCluster, group: str, topic: str) -> float:
     import time
 
-    from rmqd.client.api.admin import consume_time_span
+    from rmqd.client.api.admin_requests import consume_time_span
 
     ages: list[float] = []
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from tests.cli import in_process
 from tests.cli.command import TOP, Ended, rmqd
 from tests.consumer.members import member

@@ -12,9 +12,8 @@ import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.acl import Credentials
-from rmqd.wire.bodies.cluster import ClusterInfo
-from rmqd.wire.bodies.route import BrokerData
-from rmqd.wire.bodies.settings import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from rmqd.wire.bodies.route_data import BrokerData, ClusterInfo
 from tests.certificates import CA, server_context
 from tests.cli.command import Ended
 from tests.cli.in_process import rmqd

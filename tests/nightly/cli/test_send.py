@@ -8,9 +8,9 @@ import time
 import pytest
 
 from rmqd import Message, MessageQueue
-from rmqd.client.api.admin import view_message
-from rmqd.client.api.offset import get_max_offset
-from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.api.admin_requests import view_message
+from rmqd.client.api.offset_requests import get_max_offset
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.wire.messages.decode import decode_messages
 from tests.cli.command import rmqd
 from tests.conformance import behaviour

@@ -11,14 +11,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rmqd.cli.top.columns import age, number, rate, took
-from rmqd.cli.top.command import snapshot
-from rmqd.cli.top.frame import Heard, Size, frame
-from rmqd.cli.top.press import Pressed, Quit, press
-from rmqd.cli.top.screen import keys_in
-from rmqd.cli.top.state import Diagnose, Pages, State, Switch
+from rmqd.cli.top.top_command import snapshot
+from rmqd.cli.top.top_frame import Heard, TerminalSize, frame
+from rmqd.cli.top.top_screen import Pressed, Quit, keys_in, press
+from rmqd.cli.top.top_state import Diagnose, Pages, State, Switch, age, number, rate, took
 
-WIDE, NARROW = Size(200, 50), Size(80, 24)
+WIDE, NARROW = TerminalSize(200, 50), TerminalSize(80, 24)
 
 
 @pytest.fixture
@@ -28,12 +26,12 @@ def document() -> dict[str, Any]:
     return recorded
 
 
-def lines_of(state: State, document: dict[str, Any], size: Size, **heard: Any) -> list[str]:
+def lines_of(state: State, document: dict[str, Any], size: TerminalSize, **heard: Any) -> list[str]:
     """The picture as text."""
     return drawn(state, Heard(document, **heard), size).splitlines()
 
 
-def drawn(state: State, heard: Heard, size: Size) -> str:
+def drawn(state: State, heard: Heard, size: TerminalSize) -> str:
     console = Console(file=io.StringIO(), width=size.width, height=size.height, force_terminal=True, color_system=None)
     console.print(frame(state, heard, size))
     assert isinstance(console.file, io.StringIO)
@@ -118,8 +116,8 @@ def test_a_daemon_without_a_cluster_is_shown_with_what_it_waits_for(keys: str, d
     assert "lag -" in lines_of(State(), document, NARROW)[1]
 
 
-@pytest.mark.parametrize("size", [NARROW, WIDE, Size(60, 12), Size(20, 5)])
-def test_a_picture_is_as_large_as_the_terminal(size: Size, document: dict[str, Any]) -> None:
+@pytest.mark.parametrize("size", [NARROW, WIDE, TerminalSize(60, 12), TerminalSize(20, 5)])
+def test_a_picture_is_as_large_as_the_terminal(size: TerminalSize, document: dict[str, Any]) -> None:
     wrong = []
     for keys in ("", "?", "d", "/", "p", "enter", "enter p", "enter ?"):
         shown = drawn(after(document, *keys.split()).state, Heard(document), size).removesuffix("\n").split("\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.config.rules import spark as spark_rules
+from rmqd.config.rules import spark_rules
 from tests.config.configuration import load, problems
 
 GROUP = """\

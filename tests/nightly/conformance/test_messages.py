@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from tests.conformance import behaviour
 from tests.conformance.attempts import differing
 from tests.conformance.scripted import both

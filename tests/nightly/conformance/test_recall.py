@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from rmqd.client.sending.outgoing_message import OutgoingMessage
-from rmqd.wire.recall import RecallHandle
+from rmqd.wire.lite_topic import RecallHandle
 from tests.conformance import behaviour
 from tests.conformance.scripted import both
 from tests.conformance.test_recall import client_of

@@ -6,8 +6,8 @@ import asyncio
 
 from structlog.testing import capture_logs
 
-from rmqd.client.remoting.client import RemotingClient
-from rmqd.handler_api import Batch
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.handler_api.batch import Batch
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker

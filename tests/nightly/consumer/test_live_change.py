@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
 from tests.consumer.groups import GROUP, TOPIC, Blocked
@@ -26,7 +26,7 @@ async def test_each_change_raises_the_version_though_the_clock_stands_still(
     """Brokers keep the highest version: a lower one would leave the old filter in force."""
     async with member(broker.peer.address, seen, subscriptions={TOPIC: "a"}) as m:
         await eventually(lambda: broker.pulled_offsets(queue) == [0], "a held pull")
-        monkeypatch.setattr("rmqd.clock.SystemClock.wall", lambda self: 1_000_000.0)
+        monkeypatch.setattr("rmqd.runtime.clock.SystemClock.wall", lambda self: 1_000_000.0)
         for expression in ("b", "c", "a"):
             await change(m, expression)
         versions = [subscribed(command).sub_version for command in broker.peer.got(RequestCode.HEART_BEAT)]

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.broker.embedded import EmbeddedOptions, embedded_rocketmq
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, embedded_rocketmq
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
-from rmqd.consumer.options import CircuitOptions
-from rmqd.handler_api import Batch
-from rmqd.testing.records import messages_of
+from rmqd.consumer.consumer_options import CircuitOptions
+from rmqd.handler_api.batch import Batch
+from rmqd.testing.message_factory import messages_of
 from rmqd.wire.topics import dlq_topic
 from tests.client.running import running
 from tests.clock import ManualClock

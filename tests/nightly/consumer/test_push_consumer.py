@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rmqd.codes import RequestCode
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
-from rmqd.broker.embedded import VIP_DISTANCE, EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
-from rmqd.broker.settings import BrokerSettings
-from rmqd.client.api.group import consumer_connection
-from rmqd.client.api.offset import query_consumer_offset
-from rmqd.client.remoting.client import RemotingClient
+from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.embedded_rocketmq import VIP_DISTANCE, EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.client.api.group_requests import consumer_connection
+from rmqd.client.api.offset_requests import query_consumer_offset
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import RequestCode
 from rmqd.wire.message_queue import MessageQueue
 from tests.cli.command import Ended, rmqd

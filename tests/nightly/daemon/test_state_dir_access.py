@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.clock import SystemClock
 from rmqd.consumer.offsets.local_file_store import LOCK_NAME, LocalFileOffsetStore
-from rmqd.daemon.state_dir import prepare_state_dir, refuse_second_process
+from rmqd.daemon.systemd import prepare_state_dir, refuse_second_process
 from rmqd.errors import ConfigError
+from rmqd.runtime.clock import SystemClock
 from rmqd.wire.message_queue import MessageQueue
 from tests.consumer.offsets.disks import disk_error
 from tests.daemon.daemon_process import write_config

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rmqd.demo.figures import Account, DemoFigures, QueueRow
-from rmqd.demo.ledger import DeadLettered, HandledOrder
+from rmqd.demo.demo_orders import DeadLettered, HandledOrder
+from rmqd.demo.demo_view import Account, DemoFigures, QueueRow
 
 ORDER = b'{"customer": "Ada Lovelace", "amount": "12.50", "currency": "EUR"}'
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rmqd import Batch
-from rmqd.demo import handler
+from rmqd.demo import demo_orders as handler
 
 acknowledged: list[str] = []
 given_up: list[str] = []

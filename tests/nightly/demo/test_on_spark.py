@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from rmqd.demo.options import DemoOptions
-from rmqd.demo.play import SAMPLE, read_group
-from rmqd.plugins.runnable import load_runnable
+from rmqd.demo.demo_orders import DemoOptions
+from rmqd.demo.demo_play import SAMPLE, read_group
+from rmqd.plugins.model_options import load_runnable
 
 
 @pytest.mark.spark

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from rmqd.client.sending.outgoing_message import OutgoingMessage
-from rmqd.demo.orders import BURST_EVERY_SECONDS, Orders, orders_due
+from rmqd.demo.demo_orders import BURST_EVERY_SECONDS, Orders, orders_due
 
 
 def take(count: int, *topics: str, seed: int = 1) -> list[OutgoingMessage]:

@@ -10,9 +10,9 @@ from typing import Final
 
 import pytest
 
-from rmqd.clock import SystemClock
-from rmqd.demo.ledger import Ledger
-from rmqd.demo.reports import LOOPBACK, PORT, install_reporter, reports_received
+from rmqd.demo.demo_orders import Ledger
+from rmqd.demo.demo_play import LOOPBACK, PORT, install_reporter, reports_received
+from rmqd.runtime.clock import SystemClock
 from tests.cli.in_process import rmqd
 from tests.waiting import eventually
 
@@ -21,10 +21,10 @@ SECONDS: Final = 20.0
 EXECUTOR: Final = """
 import sys
 sys.path.append(sys.argv[1])
-from rmqd.clock import SystemClock
+from rmqd.runtime.clock import SystemClock
 from rmqd.consumer.hooks import GroupHooks
-from rmqd.plugins.hooks import load_hooks
-from rmqd.loaded_handler import LoadedHandler
+from rmqd.plugins.strategies import load_hooks
+from rmqd.handler_api.batch import LoadedHandler
 from rmqd.testing import make_batch, make_message
 def handle(batch):
     batch.dead_letter(batch[0], "because")

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedOptions, embedded_rocketmq
-from rmqd.broker.settings import BrokerSettings
-from rmqd.clock import SystemClock
+from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, embedded_rocketmq
 from rmqd.config.load import load_config
-from rmqd.config.model.root import RootConfig
-from rmqd.demo.figures import DemoFigures
-from rmqd.demo.options import DemoOptions
-from rmqd.demo.play import SAMPLE, read_group
-from rmqd.demo.stage import Stage
-from rmqd.plugins.runnable import load_runnable
+from rmqd.config.model.root_model import RootConfig
+from rmqd.demo.demo_orders import DemoOptions
+from rmqd.demo.demo_play import SAMPLE, Stage, read_group
+from rmqd.demo.demo_view import DemoFigures
+from rmqd.plugins.model_options import load_runnable
+from rmqd.runtime.clock import SystemClock
 from tests.nightly.demo import noting_handler
 
 ORDERS = 60  # among them 25, which is no JSON, 12 and 42, whose payment fails, and 40, whose payment always fails
@@ -24,7 +23,7 @@ ORDERS = 60  # among them 25, which is no JSON, 12 and 42, whose payment fails, 
 
 @pytest.fixture(autouse=True)
 def _all_orders_are_due_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmqd.demo.producer.orders_due", lambda elapsed_seconds: ORDERS)
+    monkeypatch.setattr("rmqd.demo.demo_orders.orders_due", lambda elapsed_seconds: ORDERS)
 
 
 def config_of(plugin: str, **group: object) -> RootConfig:
@@ -73,7 +72,7 @@ async def test_an_orderly_group_has_nothing_waiting_elsewhere() -> None:
     """What it tries again stays in its queue, and is handled or dead before the messages after it."""
     orderly = {"consume_mode": "orderly", "max_reconsume_times": 1, "suspend_current_queue_time": "10ms"}
 
-    _, figures = await play(config_of("rmqd.demo.handler:handle", **orderly), levels="1h " * 18)
+    _, figures = await play(config_of("rmqd.demo.demo_orders:handle", **orderly), levels="1h " * 18)
 
     account = figures.account
     assert (account.stored, account.waiting, account.behind, account.missing) == (ORDERS, 0, 0, 0)

@@ -6,11 +6,10 @@ import random
 
 import pytest
 
-from rmqd.demo.figures import Account
-from rmqd.demo.ledger import AGE_BOUNDS
-from rmqd.demo.render import duration, spark
-from rmqd.demo.summary import Summary, percentile
-from rmqd.histogram import Histogram
+from rmqd.demo.demo_orders import AGE_BOUNDS
+from rmqd.demo.demo_screen import Summary, percentile
+from rmqd.demo.demo_view import Account, duration, spark
+from rmqd.runtime.histogram import Histogram
 from tests.nightly.demo.figures import make_figures
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from rich.cells import cell_len
 from rich.console import Console
 
-from rmqd.demo.ledger import DeadLettered
-from rmqd.demo.view import ScreenSize, Setting, frame
+from rmqd.demo.demo_orders import DeadLettered
+from rmqd.demo.demo_view import ScreenSize, Setting, frame
 from tests.nightly.demo.figures import handled, make_figures
 
 SETTING = Setting("order-mailer", "127.0.0.1:9876", "2s, 3s, 4s", "10s, 30s, 1m", "/tmp/rmqd.log")

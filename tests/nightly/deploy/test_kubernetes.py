@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from rmqd.config.load import load_config
-from rmqd.config.model.root import RootConfig
+from rmqd.config.model.root_model import RootConfig
 from rmqd.daemon.groups.supervisor import END_GRACE_SECONDS
 from tests.deploy import RULES
 from tests.nightly.deploy.test_dockerfile import last

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.daemon.metrics.catalogue import CATALOGUE
+from rmqd.daemon.metrics.metric_catalogue import CATALOGUE
 from tests.deploy import PROMETHEUS, RULES
 from tests.deploy.test_prometheus import family, rules
 from tests.integration.rmqd_process import RmqdProcess

@@ -8,21 +8,19 @@ import re
 from pathlib import Path
 from typing import Final
 
-from rmqd.process.logs import logs
+from rmqd.runtime.logs import log_setup as logs
 
 # isort: split
 
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
-from rmqd.broker.embedded import embedded_rocketmq
-from rmqd.clock import SystemClock
-from rmqd.demo.figures import DemoFigures
-from rmqd.demo.options import DemoOptions
-from rmqd.demo.play import DELAYS_TOLD, HINT, USUAL_DELAYS, demo_broker, read_group
-from rmqd.demo.screen import LiveScreen
-from rmqd.demo.stage import Stage
-from rmqd.demo.view import ScreenSize, Setting, frame
+from rmqd.broker.embedded_rocketmq import embedded_rocketmq
+from rmqd.demo.demo_orders import DemoOptions
+from rmqd.demo.demo_play import DELAYS_TOLD, HINT, USUAL_DELAYS, Stage, demo_broker, read_group
+from rmqd.demo.demo_screen import LiveScreen
+from rmqd.demo.demo_view import DemoFigures, ScreenSize, Setting, frame
+from rmqd.runtime.clock import SystemClock
 
 PICTURE: Final = Path(__file__).parents[3] / "docs" / "demo.svg"
 SECONDS: Final = 34.0  # past the second burst

@@ -13,11 +13,11 @@ import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from rmqd.config.model.errors import place_of_java_name
-from rmqd.config.model.group import GroupConfig, HandlerConfig
+from rmqd.config.model.forms import place_of_java_name
+from rmqd.config.model.group_model import GroupConfig, HandlerConfig
 from rmqd.config.model.java_names import REASONS
-from rmqd.config.model.quantities import parse_duration_ms, parse_size_bytes
-from rmqd.config.model.root import ClientConfig, RootConfig, TlsConfig
+from rmqd.config.model.root_model import ClientConfig, RootConfig, TlsConfig
+from rmqd.config.model.value_kinds import parse_duration_ms, parse_size_bytes
 from rmqd.config.problems import path_text
 from tests.docs.java_push_consumer import names
 

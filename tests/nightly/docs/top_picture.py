@@ -9,12 +9,12 @@ from typing import Final
 
 from rich.console import Console
 
-from rmqd.cli.top.frame import Heard, Size, frame
-from rmqd.cli.top.state import State
+from rmqd.cli.top.top_frame import Heard, TerminalSize, frame
+from rmqd.cli.top.top_state import State
 from tests.nightly.docs.demo_picture import THEME, without_fonts
 
 TOP: Final = Path(__file__).parents[3]
-SIZE: Final = Size(126, 16)
+SIZE: Final = TerminalSize(126, 16)
 
 
 def main() -> None:

@@ -18,20 +18,21 @@ from random import Random
 from typing import Any, Final
 from zlib import crc32
 
-from rmqd.config.model.root import RootConfig
+from rmqd.config.load import config_schema
+from rmqd.config.model.root_model import RootConfig
 from rmqd.config.problems import ConfigProblem
-from rmqd.config.reading.exposure import exposed_secrets
-from rmqd.config.schema import config_schema
+from rmqd.config.reading.config_source import exposed_secrets
 from rmqd.errors import ConfigError
-from rmqd.plugins import lookup, runnable
-from rmqd.plugins.consumer_options import consumer_options
+from rmqd.plugins import entry_points as lookup
+from rmqd.plugins import model_options as runnable
+from rmqd.plugins.model_options import consumer_options
 from tests.nightly.fuzzing.line_changes import changed_text
 from tests.nightly.fuzzing.target import Change, Finding, Target, growing, replaced
 
 BETWEEN_FILES: Final = b"\x1e"
 ROOT: Final = "rmqd.yaml"
 ENVIRON: Final = {"TOKEN": "secret", "EMPTY": "", "NUMBER": "7", "SIZE": "5MiB", "ODD": "\udcff", "YAML": "{a: [1"}
-IMPORTABLE: Final = ("rmqd_handlers.log", "rmqd_handlers.exec", "rmqd_handlers.archive", "rmqd_handlers.units")
+IMPORTABLE: Final = ("rmqd_handlers.log", "rmqd_handlers.exec", "rmqd_handlers.pipelines", "rmqd_handlers.option_kinds")
 """The modules that an input may name: importing some others has effects, such as a browser that opens."""
 _IN_MEMORY: Final = Path("/dev/shm")
 _PLACE: Final = re.compile(r"(rmqd\.yaml|groups/[0-9]+\.yaml):([0-9]+):([0-9]+): ")

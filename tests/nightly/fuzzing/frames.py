@@ -16,22 +16,21 @@ from typing import Any, Final
 import rmqd.wire
 from rmqd.errors import InvalidMessageError, ProtocolError
 from rmqd.wire import loose_json
-from rmqd.wire.bodies.base import Body
-from rmqd.wire.command import RemotingCommand, decode_command, encode_command
+from rmqd.wire.bodies.json_body import Body
+from rmqd.wire.command import FrameDecoder, RemotingCommand, decode_command, encode_command
 from rmqd.wire.fields import wire_name
-from rmqd.wire.frame import FrameDecoder
-from rmqd.wire.headers.base import Header, wire_names
-from rmqd.wire.headers.pull import PullMessageResponseHeader, decode_pull_request
-from rmqd.wire.headers.send import ReceivedSendHeader, SendMessageResponseHeader
+from rmqd.wire.headers.pull_headers import PullMessageResponseHeader, decode_pull_request
+from rmqd.wire.headers.request_header import Header, wire_names
+from rmqd.wire.headers.send_headers import ReceivedSendHeader, SendMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.compression import Opening
 from rmqd.wire.messages.decode import decode_messages, frame_messages, frame_readable
 from rmqd.wire.messages.encode import decode_batch, decode_record, encode_message
 from rmqd.wire.messages.message import Message
 from rmqd.wire.messages.message_id import parse_host, parse_offset_message_id
-from rmqd.wire.messages.opening import Opening
 from rmqd.wire.messages.properties import parse_properties
 from rmqd.wire.messages.pull_walk import BadRecord, Gap, ReplyWalk
-from rmqd.wire.pop import PopHandle, parse_message_offsets, parse_order_counts, parse_start_offsets
+from rmqd.wire.receipt_handle import PopHandle, parse_message_offsets, parse_order_counts, parse_start_offsets
 from tests.nightly.fuzzing.frame_changes import changed_stream
 from tests.nightly.fuzzing.target import Change, Finding, Target, growing
 

@@ -14,7 +14,8 @@ Plant = Callable[[], tuple[Any, str, Callable[..., object]]]
 
 def in_substitution() -> tuple[Any, str, Callable[..., object]]:
     """Configurations: a variable whose default begins with a minus, has a colon, and is a short one."""
-    from rmqd.config.reading import data, substitution
+    from rmqd.config.reading import config_source as data
+    from rmqd.config.reading import yaml_tree as substitution
 
     def substitute(text: str, environ: Any) -> str:
         before, mark, default = text.partition(":-")

@@ -15,18 +15,18 @@ from typing import Any, Final
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from rmqd.config.model.root import RootConfig
+from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.pauses import Pauses
-from rmqd.daemon.groups.health import LoopMonitor
-from rmqd.daemon.groups.host import GroupChanges, HostView
+from rmqd.daemon.group_history import HistoryRecorder
+from rmqd.daemon.groups.group_engine import GroupChanges, HostView
+from rmqd.daemon.groups.group_reload import ReloadReport
 from rmqd.daemon.groups.local_groups import LocalGroups
-from rmqd.daemon.groups.reload import ReloadReport
-from rmqd.daemon.history.recorder import Recorder
-from rmqd.daemon.http import api as http_api
-from rmqd.daemon.http.access import AccessPolicy
-from rmqd.daemon.http.api import HttpApi
-from rmqd.daemon.http.server import HttpServer, LimitedProtocol
-from rmqd.daemon.http.status import DaemonAbout
+from rmqd.daemon.groups.supervisor import LoopMonitor
+from rmqd.daemon.http import http_api
+from rmqd.daemon.http.daemon_status import DaemonAbout
+from rmqd.daemon.http.http_access import AccessPolicy
+from rmqd.daemon.http.http_api import HttpApi
+from rmqd.daemon.http.http_server import HttpServer, LimitedProtocol
 from rmqd.daemon.metrics.exposition import DaemonFacts
 from tests.config.configs import config
 from tests.daemon.fakes import ABOUT, FakeEngine
@@ -122,7 +122,7 @@ class Requests(Target):
         host = LocalGroups(root, self._engine, self._clock, monitor)
         self._groups = asyncio.create_task(host.run())
         await host.started(5)
-        recorder = Recorder(self._clock, host.view)
+        recorder = HistoryRecorder(self._clock, host.view)
         await recorder.run_once()
         self._daemon = _Daemon(host, monitor, recorder, root)
 
@@ -177,7 +177,7 @@ class _Daemon:
 
     host: LocalGroups
     monitor: LoopMonitor
-    recorder: Recorder
+    recorder: HistoryRecorder
     config: RootConfig
     access: AccessPolicy = field(default_factory=lambda: AccessPolicy("", frozenset()))
     reloads: int = 0

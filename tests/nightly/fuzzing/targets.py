@@ -15,7 +15,7 @@ INSTRUMENTED: Final[Mapping[str, Sequence[str]]] = {
     "configurations": ("rmqd.config", "rmqd.plugins", "rmqd_handlers", "tests.nightly.fuzzing.planted"),
     "requests": (
         "rmqd.daemon.http",
-        "rmqd.daemon.groups.host",
+        "rmqd.daemon.groups.group_engine",
         "rmqd.daemon.groups.local_groups",
         "rmqd.consumer.pauses",
         "starlette",

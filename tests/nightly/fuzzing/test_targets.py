@@ -8,12 +8,11 @@ from random import Random
 import pytest
 
 from rmqd.errors import ConfigError, ProtocolError
-from rmqd.wire.command import decode_command, encode_request
-from rmqd.wire.frame import FrameDecoder
+from rmqd.wire.command import FrameDecoder, decode_command, encode_request
 from rmqd.wire.messages.compression import compress
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
-from rmqd.wire.messages.sys_flag import CompressionType, compressed_flag
+from rmqd.wire.messages.properties import CompressionType, compressed_flag
 from tests.nightly.fuzzing import target as targets_of
 from tests.nightly.fuzzing.configurations import Configurations
 from tests.nightly.fuzzing.frame_changes import changed_stream
@@ -116,7 +115,7 @@ def test_frames_that_raise_what_is_not_documented_are_told() -> None:
 @pytest.mark.parametrize("problem", ["no place at all", "rmqd.yaml:99:1: log: wrong", "rmqd.yaml:1:1: a\nb"])
 def test_problems_that_name_no_place_are_told(configurations: Configurations, problem: str) -> None:
     """File, line and column, on one line."""
-    from rmqd.plugins import runnable
+    from rmqd.plugins import model_options as runnable
 
     def load_runnable(*_: object, **__: object) -> object:
         raise ConfigError([problem])
@@ -128,7 +127,7 @@ def test_problems_that_name_no_place_are_told(configurations: Configurations, pr
 
 def test_changes_by_strangers_are_told(requests: Requests) -> None:
     """If the endpoint let them through."""
-    from rmqd.daemon.http.access import AccessPolicy
+    from rmqd.daemon.http.http_access import AccessPolicy
 
     requests.run(bytes([HAS_TOKEN]) + PAUSE_REQUEST)
     with (

@@ -7,7 +7,7 @@ import json
 from decimal import Decimal
 from typing import Any
 
-from rmqd_handlers.cdc.pipeline import Decoder, Options
+from rmqd_handlers.cdc.pipeline import ChangeDecoder, Options
 from tests.handlers.test_cdc import AT, DEBEZIUM, SCHEMA, TIME_MS, canal, changes, debezium
 from tests.nightly.handlers.test_cdc_reasons import reason
 
@@ -16,7 +16,7 @@ def test_a_change_that_waited_for_another_is_later() -> None:
     """Its time is when its statement began: before the change whose row it waited for. Unless asked, none counts."""
 
     def place(offset: int, es: int, **options: Any) -> list[int]:
-        made = Decoder(Options.model_validate({
+        made = ChangeDecoder(Options.model_validate({
             "format": "canal", "tables": ["shop.orders"], "schema": SCHEMA, "keys": ["id"], **options,
         }))  # fmt: skip
         ((_, order),) = made.changes(json.dumps(canal("UPDATE", {"id": "7"}, es=es)).encode(), offset)

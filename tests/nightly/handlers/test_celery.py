@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kombu.exceptions import OperationalError
 
-from rmqd_handlers.celery.sending import SettingError
+from rmqd_handlers.celery import CelerySettingError
 from tests.handlers.messages import batch_of, decided
 from tests.handlers.test_celery import queued, started
 from tests.servers.redis import RedisServer
@@ -61,6 +61,6 @@ async def test_the_environment_does_not_lead_elsewhere(
 
 
 async def test_a_setting_that_celery_does_not_have_fails_the_start(redis_server: RedisServer) -> None:
-    with pytest.raises(SettingError, match="task_defualt_priority"):
+    with pytest.raises(CelerySettingError, match="task_defualt_priority"):
         async with started(redis_server, client={"task_defualt_priority": 5}):
             pass

@@ -20,8 +20,9 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from rmqd import Batch, MessageQueue, testing
-from rmqd_handlers.parquet import Parquet, manifest
-from rmqd_handlers.parquet.stores import Folder
+from rmqd_handlers.parquet import Parquet
+from rmqd_handlers.parquet import stored_files as manifest
+from rmqd_handlers.parquet.stored_files import LocalFolder
 from tests.handlers.messages import QUEUE, make_batch, make_message
 from tests.handlers.test_parquet import batch_of, entries, listed, started, stored
 from tests.servers.s3 import BUCKET, S3Server
@@ -127,7 +128,7 @@ def test_a_message_is_looked_for_in_few_of_ten_thousand_runs(tmp_path: Path) -> 
     former, anew = 1_767_225_600_000, 1_767_225_700_000
     list_entries(tmp_path, former, (0, 199_999))
     list_entries(tmp_path, anew, *((at, at + 9) for at in range(0, 100_000, 10)))
-    listed_offsets = manifest.ListedOffsets(Folder(tmp_path), SOURCE, QUEUE)
+    listed_offsets = manifest.ListedOffsets(LocalFolder(tmp_path), SOURCE, QUEUE)
     listed_offsets.learn(0, 9, listed_offsets.read(0, 9))
 
     def has(offset: int, stored_ms: int) -> bool:

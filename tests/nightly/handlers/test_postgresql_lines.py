@@ -12,8 +12,8 @@ from typing import Final
 
 import pytest
 
-from rmqd.claims.postgresql_store import PostgresqlClaims
-from rmqd.claims.store import Terms
+from rmqd.handler_api.leases.lease_store import Terms
+from rmqd.handler_api.leases.postgresql_store import PostgresqlClaims
 from rmqd_handlers.postgresql import PostgreSql
 from rmqd_handlers.sql import Sql
 from tests.handlers.messages import orders

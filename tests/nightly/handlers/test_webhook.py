@@ -11,7 +11,7 @@ import pytest
 
 from rmqd import DeadLetter, testing
 from rmqd_handlers.away import AwayError
-from rmqd_handlers.webhook.answers import retry_after_seconds
+from rmqd_handlers.webhook.connections import retry_after_seconds
 from tests.handlers.messages import make_batch, make_message
 from tests.handlers.test_webhook import batch_of, decided, peer, started
 from tests.servers.http_peer import HANG, Answer, HttpPeer, status

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.handler_api import Batch, DeadLetter
+from rmqd.handler_api.batch import Batch, DeadLetter
 from tests.consumer.members import member
 from tests.integration.consuming import dead_letters
 from tests.rocketmq import RealCluster, ledger, offsets, release

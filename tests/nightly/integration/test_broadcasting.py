@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from rmqd.consumer.offsets.offsets_file import OffsetsFile
+from rmqd.consumer.offsets.local_file_store import OffsetsFile
 from tests.conformance import behaviour
 from tests.consumer.offsets.disks import small_disk
 from tests.integration.load import Load

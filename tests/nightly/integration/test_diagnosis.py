@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.looks.diagnosis import Diagnosis, diagnose
-from rmqd.client.options import ClientOptions
-from rmqd.clock import SystemClock
 from rmqd.consumer.allocate import AllocateStrategy
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
+from rmqd.operate.queries.diagnosis_queries import Diagnosis, diagnose
+from rmqd.runtime.clock import SystemClock
 from tests.cli.command import Ended, rmqd
 from tests.consumer.members import member
 from tests.integration.load import Load

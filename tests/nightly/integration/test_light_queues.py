@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rmqd.handler_api import Batch, DeadLetter
+from rmqd.handler_api.batch import Batch, DeadLetter
 from tests.conformance import behaviour
 from tests.conformance.attempts import Attempts
 from tests.consumer.members import member

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rmqd.consumer.options import Subscription
+from rmqd.consumer.consumer_options import Subscription
 from tests.cli.command import rmqd as run_rmqd
 from tests.consumer.members import member
 from tests.integration.rmqd_process import RmqdProcess, ledger_group

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from rmqd.client.api.offset import query_consumer_offset, update_consumer_offset
+from rmqd.client.api.offset_requests import query_consumer_offset, update_consumer_offset
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.exit_codes import ExitCode
-from rmqd.handler_api import Batch
-from rmqd.spark.queue_questions import pending_reset
-from rmqd.wire.bodies.heartbeat import ConsumerData, SubscriptionData
-from rmqd.wire.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
+from rmqd.errors.exit_codes import ExitCode
+from rmqd.handler_api.batch import Batch
+from rmqd.spark.session.queue_queries import pending_reset
+from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo, ProcessQueueInfo
+from rmqd.wire.bodies.heartbeat_data import ConsumerData, SubscriptionData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.cli.command import TOP, Ended, rmqd
@@ -47,7 +47,7 @@ PATIENCE_SECONDS = 90
 @pytest.fixture
 def short_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pulls that brokers hold until they next look, every 5 s, and not for the 15 s of Java."""
-    monkeypatch.setattr("rmqd.consumer.pull.loop.SUSPEND_MS", 1000)
+    monkeypatch.setattr("rmqd.consumer.pull.pull_loop.SUSPEND_MS", 1000)
 
 
 def finished(*paths: Path) -> Counter[str]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.handler_api import Batch
-from rmqd.wire.bodies.running_info import ConsumerRunningInfo
+from rmqd.handler_api.batch import Batch
+from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo
 from rmqd.wire.messages.message import Message
 from tests.conformance import behaviour
 from tests.consumer.members import member

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from tests.consumer.members import Member, member
 from tests.rocketmq import RealCluster, offsets, rpc
 from tests.rocketmq.producer import Producer

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.diagnosis.causes import Problem
-from rmqd.handler_api import Batch
+from rmqd.consumer.health.causes import Problem
+from rmqd.handler_api.batch import Batch
 from rmqd.wire.command import RemotingCommand
 from tests.cli.command import rmqd
 from tests.conformance import behaviour
@@ -46,7 +46,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second instead of twenty."""
     for name, seconds in {"TICK": 0.1, "STALL": 1.0}.items():
         monkeypatch.setattr(f"rmqd.consumer.health.watchdog.{name}_SECONDS", seconds)
-    monkeypatch.setattr("rmqd.consumer.assigned.stall.SLOW_CALL_SECONDS", 0.8)
+    monkeypatch.setattr("rmqd.consumer.assigned.queue_status.SLOW_CALL_SECONDS", 0.8)
 
 
 def send(cluster: RealCluster, topic: str, count: int, queues: int = 1) -> None:
@@ -311,7 +311,7 @@ async def test_a_topic_that_is_deleted(
     rocketmq: RealCluster, group: str, one_queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes on when somebody creates it again."""
-    monkeypatch.setattr("rmqd.consumer.pull.loop.SUSPEND_MS", 1000)  # who is told is a pull that the broker held
+    monkeypatch.setattr("rmqd.consumer.pull.pull_loop.SUSPEND_MS", 1000)  # who is told is a pull that the broker held
     async with consuming(rocketmq, group, one_queue, Seen()) as m:
         await eventually(lambda: m.queue(), "it has the queue")
         await asyncio.to_thread(rocketmq.admin, "deleteTopic", "-c", "DefaultCluster", "-t", one_queue)
@@ -347,7 +347,7 @@ async def test_a_pull_whose_answer_is_lost(
     rocketmq: RealCluster, group: str, one_queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a connection that stays open: the pull is sent anew, from the same offset."""
-    monkeypatch.setattr("rmqd.consumer.pull.status.UNANSWERED_SECONDS", 2.0)
+    monkeypatch.setattr("rmqd.consumer.pull.pull_status.UNANSWERED_SECONDS", 2.0)
     monkeypatch.setattr("rmqd.consumer.health.watchdog.EXPIRY_SECONDS", 4.0)
     broker, seen = rocketmq.broker.address, Seen()
     with FaultProxy(broker) as line, FaultProxy(rocketmq.nameserver, {broker: line.address}) as names:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from rmqd.consumer.offsets.offset_watch import WATCH_SECONDS
-from rmqd.handler_api import Batch
+from rmqd.consumer.offsets.persistence import WATCH_SECONDS
+from rmqd.handler_api.batch import Batch
 from tests.conformance import behaviour
 from tests.consumer.members import Member, member
 from tests.nightly.integration.static_topics import EVERYWHERE, QUEUES, remap, send, static_topic

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rmqd.client.api.admin import create_topic
+from rmqd.client.api.admin_requests import create_topic
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
-from rmqd.client.sending.outgoing_message import OutgoingMessage
-from rmqd.client.sending.queue_selector import by_id
+from rmqd.client.sending.outgoing_message import OutgoingMessage, by_id
 from rmqd.config.load import load_config
 from rmqd.errors import RmqdError
 from rmqd.wire.topics import dlq_topic, retry_topic
@@ -138,8 +137,8 @@ class ParityRun:
 
     def offsets(self, group: str) -> dict[str, tuple[int | None, int]]:
         """What the group committed, and where the queue ends, by queue of its topics and its retry topic."""
-        from rmqd.spark.access import Access
-        from rmqd.spark.cluster import cluster_of, everyone
+        from rmqd.spark.session.spark_access import Access
+        from rmqd.spark.session.spark_cluster import cluster_of, everyone
 
         name = f"{self._prefix}_{group}"
         cluster = cluster_of(Access(self.config.client_options()))
@@ -152,7 +151,7 @@ class ParityRun:
         """By the message's id, why it was given up."""
         from pyspark.sql.types import StructType
 
-        from rmqd.spark.format import RocketMQSource
+        from rmqd.spark.source.source_format import RocketMQSource
 
         topic = dlq_topic(f"{self._prefix}_{group}")
         columns = {"columns": "body,properties"}
@@ -191,8 +190,8 @@ class ParityRun:
 
     def _start(self, spark: SparkSession, name: str) -> StreamingQuery:
         """Start a group's query, and anew while Spark has no patience, as the daemon does; until its first batch."""
-        from rmqd.spark.group_order import GroupOrder
         from rmqd.spark.handlers.handler_query import handler_query
+        from rmqd.spark.session.group_spec import GroupOrder
 
         for _ in range(TRIES):
             begun = threading.Event()

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmqd.spark.cluster import close_clusters
-from rmqd.spark.source.pull_connection import close_kept_connections
+from rmqd.spark.session.spark_cluster import close_clusters
+from rmqd.spark.source.range_fetch import close_kept_connections
 from tests.nightly.parity.running import ParityRun, Sent
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.config.model.group import GroupConfig
-from rmqd.config.rules import spark as spark_rules
-from rmqd.plugins.form import PluginFaultError
-from rmqd.plugins.lookup import find_object
-from rmqd.plugins.pipelines import load_batch_function, load_pipeline
-from rmqd.plugins.runnable import load_runnable
+from rmqd.config.model.group_model import GroupConfig
+from rmqd.config.rules import spark_rules
+from rmqd.plugins.entry_points import find_object
+from rmqd.plugins.handler_catalogue import load_batch_function, load_pipeline
+from rmqd.plugins.model_options import load_runnable
+from rmqd.plugins.option_form import PluginFaultError
 from tests.config.configuration import problems
 
 CODE = """

@@ -10,8 +10,8 @@ import signal
 import sys
 from pathlib import Path
 
-from rmqd.spark.engine.generations import generations_of
-from rmqd.spark.hadoop_folder import HadoopFolder
+from rmqd.spark.engine.checkpoint_generations import generations_of
+from rmqd.spark.session.hadoop_folder import HadoopFolder
 from tests.spark.group_queries import SECONDS, kept_order, start_generation
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from rmqd.spark.pipelines.delta_table import CATALOG, EXTENSION
+from rmqd.spark.pipelines.table_sinks import CATALOG, EXTENSION
 from tests.rocketmq.fetch import home
 from tests.servers.jars import copy_jars
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-from rmqd.spark.hadoop_folder import HadoopFolder
+from rmqd.spark.session.hadoop_folder import HadoopFolder
 
 
 class Files:

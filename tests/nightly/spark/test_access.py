@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rmqd.client.options import TlsOptions
+from rmqd.client.client_options import TlsOptions
 from rmqd.errors import RmqdError
-from rmqd.spark.access import read_access
+from rmqd.spark.session.spark_access import read_access
 from tests import certificates
 from tests.rocketmq import offsets
 from tests.rocketmq.cluster import RealCluster
@@ -23,8 +23,8 @@ import pyarrow as pa  # type: ignore[import-untyped]  # noqa: E402
 from pyspark.sql.pandas.types import from_arrow_schema  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
-from rmqd.spark.format import RocketMQSource  # noqa: E402
-from rmqd.spark.sink.writer import Stored  # noqa: E402
+from rmqd.spark.sink.sink_writer import Stored  # noqa: E402
+from rmqd.spark.source.source_format import RocketMQSource  # noqa: E402
 from tests.spark.micro_batches import Checkpoint, Query  # noqa: E402
 from tests.spark.test_access import (  # noqa: E402
     NEEDED,

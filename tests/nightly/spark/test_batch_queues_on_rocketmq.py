@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rmqd import Batch
-from rmqd.config.model.root import RootConfig
-from rmqd.spark.group_order import GroupOrder
+from rmqd.config.model.root_model import RootConfig
+from rmqd.spark.session.group_spec import GroupOrder
 from tests.rocketmq import RealCluster, release
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer
@@ -18,7 +18,7 @@ need("pyspark", "pyarrow")
 
 from pyspark.sql.types import StructType  # noqa: E402
 
-from rmqd.spark.format import RocketMQSource  # noqa: E402
+from rmqd.spark.source.source_format import RocketMQSource  # noqa: E402
 from tests.spark.handler_batches import GroupQuery  # noqa: E402
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.skipif(release.is_4(), reason="RocketMQ 4.9 has no such topics")]

@@ -16,7 +16,7 @@ need("pyspark", "pyarrow")
 from pyspark import TaskContext  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
-from rmqd.spark.format import RocketMQSource  # noqa: E402
+from rmqd.spark.source.source_format import RocketMQSource  # noqa: E402
 from tests.spark.test_batch_reader import (  # noqa: E402
     at,
     bodies,

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rmqd.config.model.spark import SinkConfig
+from rmqd.config.model.spark_model import SinkConfig
 from rmqd.errors import ConfigError
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
 
 need("pyspark", "pyarrow", "psycopg")
 
-from rmqd.spark.pipelines.micro_batch import MicroBatch  # noqa: E402
+from rmqd.spark.pipelines.pipeline_counts import MicroBatch  # noqa: E402
 from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink  # noqa: E402
 from tests.spark.group_queries import SECONDS, order_of, start  # noqa: E402
 from tests.spark.test_postgresql_sink import QUERY, Database, prices_database  # noqa: E402, F401  a fixture
@@ -26,7 +26,7 @@ from tests.spark.test_postgresql_sink import QUERY, Database, prices_database  #
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from rmqd.spark.group_order import GroupOrder
+    from rmqd.spark.session.group_spec import GroupOrder
     from tests.servers.postgresql import PostgresqlServer
 
 QUEUES = 3
@@ -226,8 +226,8 @@ def test_what_is_no_change_ends_the_query_or_is_kept_apart() -> None:
     """With its place and what to do; left out, the others are rows; a group of its own has the bad ones."""
     import pyarrow as pa  # type: ignore[import-untyped]
 
-    from rmqd_handlers.cdc.changes import rows_unnamed
-    from rmqd_handlers.cdc.pipeline import BadRows, Decoder, Options, Rows
+    from rmqd_handlers.cdc.change_formats import rows_unnamed
+    from rmqd_handlers.cdc.pipeline import BadRows, ChangeDecoder, Options, Rows
 
     good = json.dumps({
         "type": "INSERT", "database": "shop", "table": "orders", "es": 1, "isDdl": False,
@@ -238,7 +238,7 @@ def test_what_is_no_change_ends_the_query_or_is_kept_apart() -> None:
         "topic": ["orders"] * 3, "queue_id": [3] * 3, "queue_offset": [0, 1, 2], "msg_id": ["id0", "id1", "id2"],
         "body": bodies,
     })  # fmt: skip
-    decoder = Decoder(Options.model_validate(CANAL))
+    decoder = ChangeDecoder(Options.model_validate(CANAL))
     with pytest.raises(
         ValueError,
         match=r"at orders, queue 3, offset 1 \(id1\) is not a change of a row: id: a text of 3 characters is not a "

@@ -11,10 +11,10 @@ from typing import cast
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.clock import SystemClock
-from rmqd.config.model.root import RootConfig
+from rmqd.config.model.root_model import RootConfig
+from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.pauses import Pauses
-from rmqd.diagnosis.causes import Problem
+from rmqd.runtime.clock import SystemClock
 from tests.servers.postgresql import PostgresqlServer
 from tests.servers.redis import RedisServer
 from tests.spark.needed import need
@@ -22,12 +22,14 @@ from tests.waiting import eventually
 
 need("pyspark")
 
-from rmqd.spark.engine import claim_store_watch  # noqa: E402
-from rmqd.spark.engine.claim_store_watch import ClaimStoreWatch  # noqa: E402
-from rmqd.spark.engine.figures import Figures  # noqa: E402
+from rmqd.spark.engine import spark_parts as claim_store_watch  # noqa: E402
 from rmqd.spark.engine.group_run import GroupRun  # noqa: E402
-from rmqd.spark.engine.spark_parts import SparkParts  # noqa: E402
-from rmqd.spark.group_order import GroupOrder  # noqa: E402
+from rmqd.spark.engine.spark_figures import Figures  # noqa: E402
+from rmqd.spark.engine.spark_parts import (  # noqa: E402
+    ClaimStoreWatch,
+    SparkParts,
+)
+from rmqd.spark.session.group_spec import GroupOrder  # noqa: E402
 from tests.spark.fake_spark import FakeParts  # noqa: E402
 
 pytestmark = pytest.mark.process

@@ -15,8 +15,11 @@ from tests.spark.needed import need
 
 need("pyspark")
 
-from rmqd.spark.pipelines.compacted_batches import CompactedBatches  # noqa: E402
-from rmqd.spark.pipelines.compaction import COMPACTIONS, Compactions  # noqa: E402
+from rmqd.spark.pipelines.compaction import (  # noqa: E402
+    COMPACTIONS,
+    CompactedBatches,
+    Compactions,
+)
 from tests.nightly.spark.java_files import Files, JavaPath, folder_in  # noqa: E402
 from tests.nightly.spark.test_compaction_schedules import Actor  # noqa: E402
 from tests.nightly.spark.test_compaction_steps import LATER, OTHER_QUERY, QUERY  # noqa: E402

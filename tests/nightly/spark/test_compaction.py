@@ -16,12 +16,12 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.engine.archive_compaction import compact_archive, sink_to_compact  # noqa: E402
-from rmqd.spark.hadoop_folder import HadoopFolder  # noqa: E402
+from rmqd.spark.pipelines.archive_compaction import compact_archive, sink_to_compact  # noqa: E402
 from rmqd.spark.pipelines.compaction import Compactions  # noqa: E402
-from rmqd.spark.pipelines.compaction_plan import Chunk, chunks_of  # noqa: E402
-from rmqd.spark.pipelines.micro_batch import MicroBatch  # noqa: E402
+from rmqd.spark.pipelines.parquet_batch import Chunk, chunks_of  # noqa: E402
 from rmqd.spark.pipelines.parquet_sink import staging_beside  # noqa: E402
+from rmqd.spark.pipelines.pipeline_counts import MicroBatch  # noqa: E402
+from rmqd.spark.session.hadoop_folder import HadoopFolder  # noqa: E402
 from tests.nightly.spark.test_parquet_sink import EACH, QUERY, KilledError, Life, MortalFolder, Sleep, read, rows, sink  # noqa: E402
 from tests.spark.group_queries import archive_order, order_of  # noqa: E402
 

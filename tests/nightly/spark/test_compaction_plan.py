@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rmqd.errors import RmqdError
-from rmqd.spark.hadoop_folder import FileFacts
-from rmqd.spark.pipelines.compaction_plan import Chunk, CompactionPlan, batches_in, chunks_of, plan_of
+from rmqd.spark.pipelines.parquet_batch import Chunk, CompactionPlan, batches_in, chunks_of, plan_of
+from rmqd.spark.session.hadoop_folder import FileFacts
 
 QUERY = "3f2f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"
 OTHER = "4f2f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"

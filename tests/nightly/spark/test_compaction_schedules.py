@@ -14,7 +14,7 @@ import pytest
 
 from rmqd.errors import RmqdError
 from rmqd.spark.pipelines.compaction import COMPACTIONS, Compactions
-from rmqd.spark.pipelines.compaction_plan import CompactionPlan
+from rmqd.spark.pipelines.parquet_batch import CompactionPlan
 from tests.nightly.spark.test_compaction_steps import ALL, LATER, SOURCES, compactions, planned, read, settle
 from tests.spark.local_folder import LocalFolder
 

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rmqd.errors import RmqdError
-from rmqd.spark.pipelines.compacted_batches import CompactedBatches
-from rmqd.spark.pipelines.compaction import COMPACTIONS, Compactions
-from rmqd.spark.pipelines.compaction_plan import CompactionPlan
+from rmqd.spark.pipelines.compaction import COMPACTIONS, CompactedBatches, Compactions
+from rmqd.spark.pipelines.parquet_batch import CompactionPlan
 from tests.spark.local_folder import LocalFolder
 
 ALL = list(range(9))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from rmqd.clock import SystemClock
+from rmqd.runtime.clock import SystemClock
 from tests.daemon.daemon_process import DaemonProcess, daemon
 from tests.deploy.dashboards import FOLDER
 from tests.nightly.deploy.panels import without_data
@@ -254,7 +254,7 @@ class Lent:
 async def run_what_is_there(config: Path, spark: SparkSession) -> None:
     """The group archive in this process, until it has no more to do."""
     from rmqd.spark.engine.group_run import GroupRun
-    from rmqd.spark.engine.ordering import order_of
+    from rmqd.spark.engine.running_query import order_of
     from rmqd.spark.engine.spark_parts import SparkParts
 
     order = order_of(config, "archive", ("groups.archive.spark.trigger=available_now",))

@@ -14,18 +14,20 @@ from typing import Any
 import pytest
 
 from rmqd import Batch
-from rmqd.claims.opening import open_store
-from rmqd.claims.store import Key, Standing, Terms, key_of
 from rmqd.consumer.handling import deduplication, held_claims
+from rmqd.handler_api.leases.lease_opening import open_store
+from rmqd.handler_api.leases.lease_store import Key, Standing, Terms, key_of
 from tests.servers.redis import RedisServer
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.group_order import GroupOrder  # noqa: E402
-from rmqd.spark.handlers.handler_process import HandlerProcess  # noqa: E402
-from rmqd.spark.queue_range import QueueRange  # noqa: E402
+from rmqd.spark.handlers.handler_tasks import TaskHandler  # noqa: E402
+from rmqd.spark.session.group_spec import (  # noqa: E402
+    GroupOrder,
+    QueueRange,
+)
 from tests.spark.handler_batches import Checkpoint, GroupQuery, order_of  # noqa: E402
 
 pytestmark = pytest.mark.process
@@ -106,7 +108,7 @@ def standing(url: str, key: Key) -> Standing:
 def handle_range(order: GroupOrder, queue_range: QueueRange) -> None:
     """What a task does, in a process of its own."""
     shorten_leases()
-    process = HandlerProcess(order)
+    process = TaskHandler(order)
     process.start()
     process.handle(queue_range)
 

@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 need("pyspark", "pyarrow")
 
 from rmqd.spark.handlers.handler_query import handler_query  # noqa: E402
-from rmqd.spark.handlers.outcome import RangeOutcome  # noqa: E402
+from rmqd.spark.handlers.range_outcome import RangeOutcome  # noqa: E402
 from tests.spark.handler_batches import order_of  # noqa: E402
 
 if TYPE_CHECKING:

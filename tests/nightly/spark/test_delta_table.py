@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rmqd.config.model.spark import SinkConfig
+from rmqd.config.model.spark_model import SinkConfig
 from rmqd.errors import ConfigError, RmqdError
-from rmqd.spark.pipelines.micro_batch import MicroBatch
+from rmqd.spark.pipelines.pipeline_counts import MicroBatch
 from tests.nightly.spark.delta_lake import need_delta_lake
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
@@ -17,7 +17,7 @@ from tests.spark.needed import need
 need("pyspark", "pyarrow")
 need_delta_lake()
 
-from rmqd.spark.pipelines.delta_table import DeltaTable  # noqa: E402
+from rmqd.spark.pipelines.table_sinks import DeltaTable  # noqa: E402
 from tests.spark.group_queries import SECONDS, order_of, start  # noqa: E402
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from rmqd.consumer.pauses import WHOLE_GROUP
-from rmqd.consumer.stats.snapshot import GroupSnapshot
+from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.daemon.groups.spark_group import SparkDriverProcess
 from rmqd.errors import ConfigError
-from rmqd.process.channel import BuildOrder
+from rmqd.plugins.child_process import BuildOrder
 from tests.config.configs import config
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need

@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 
 from rmqd.client.group_lag import QueueLag
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses
-from rmqd.consumer.stats.snapshot import GroupSnapshot, LastError, QueueSnapshot
-from rmqd.plugins.consumer_options import options_of_group
+from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, LastError, QueueSnapshot
+from rmqd.plugins.model_options import options_of_group
 from tests.clock import ManualClock
 from tests.config.configs import config
 from tests.daemon.fakes import topic_snapshot
@@ -19,8 +19,8 @@ from tests.spark.needed import need
 
 need("pyspark")
 
-from rmqd.spark.engine.figures import Figures  # noqa: E402
-from rmqd.spark.handlers.outcome import RangeOutcome  # noqa: E402
+from rmqd.spark.engine.spark_figures import Figures  # noqa: E402
+from rmqd.spark.handlers.range_outcome import RangeOutcome  # noqa: E402
 
 RETRY = "%RETRY%mailer"
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from rmqd.errors import RmqdError
-from rmqd.spark.cluster import Cluster, close_clusters
-from rmqd.spark.engine import generations as module
-from rmqd.spark.engine.generations import Generations, checkpoint_folder
-from rmqd.spark.pipelines.micro_batch import MicroBatch
+from rmqd.spark.engine import checkpoint_generations as module
+from rmqd.spark.engine.checkpoint_generations import Generations, checkpoint_folder
+from rmqd.spark.pipelines.pipeline_counts import MicroBatch
+from rmqd.spark.session.spark_cluster import Cluster, close_clusters
 from tests.spark.embedded_broker import EmbeddedBroker, queue
 from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.handlers.outcome import RangeOutcome  # noqa: E402
+from rmqd.spark.handlers.range_outcome import RangeOutcome  # noqa: E402
 from tests.spark.local_folder import LocalFolder  # noqa: E402
 from tests.spark.micro_batches import Killed  # noqa: E402
 from tests.spark.stream_options import numbers  # noqa: E402

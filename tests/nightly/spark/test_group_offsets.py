@@ -9,7 +9,7 @@ need("pyspark", "pyarrow")
 
 import pytest  # noqa: E402
 
-from rmqd.spark.cluster import close_clusters  # noqa: E402
+from rmqd.spark.session.spark_cluster import close_clusters  # noqa: E402
 from tests.spark.micro_batches import Checkpoint, Query  # noqa: E402
 from tests.spark.stream_options import grouped  # noqa: E402
 from tests.spark.test_group_offsets import (  # noqa: E402

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmqd.spark.source.columns import PERMISSIVE_COLUMNS
+from rmqd.spark.source.source_columns import PERMISSIVE_COLUMNS
 from tests.spark.needed import need
 from tests.spark.test_group_options import (
     PIPELINE,
@@ -30,7 +30,7 @@ def test_a_pipelines_columns_have_what_its_rows_are_counted_by() -> None:
 def test_the_rows_of_a_pipeline_have_its_columns() -> None:
     """And one more, for its driver."""
     need("pyspark", "pyarrow")
-    from rmqd.spark.pipelines.pipeline_source import pipeline_source
+    from rmqd.spark.pipelines.pipeline_query import pipeline_source
     from tests.spark.group_queries import order_of
 
     order = order_of("ns:1", spark={"options": {"columns": ["body"]}}, **PIPELINE)

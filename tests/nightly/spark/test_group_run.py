@@ -13,9 +13,9 @@ from tests.waiting import eventually
 need("pyspark")
 
 from rmqd.spark.engine import group_run  # noqa: E402
-from rmqd.spark.engine.listener import BatchProgress  # noqa: E402
 from rmqd.spark.engine.running_query import QueryFailedError  # noqa: E402
-from rmqd.spark.handlers.outcome import RangeOutcome  # noqa: E402
+from rmqd.spark.engine.spark_figures import BatchProgress  # noqa: E402
+from rmqd.spark.handlers.range_outcome import RangeOutcome  # noqa: E402
 from tests.spark.embedded_broker import queue  # noqa: E402
 from tests.spark.test_group_run import (  # noqa: E402
     END,

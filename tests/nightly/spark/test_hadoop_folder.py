@@ -9,7 +9,7 @@ from tests.spark.needed import need
 
 need("pyspark")
 
-from rmqd.spark.hadoop_folder import HadoopFolder  # noqa: E402
+from rmqd.spark.session.hadoop_folder import HadoopFolder  # noqa: E402
 from tests.nightly.spark.java_files import Files, folder_in  # noqa: E402
 
 

@@ -22,7 +22,7 @@ from tests.spark.needed import need
 need("pyspark", "pyarrow")
 
 
-from rmqd.spark.handlers.handler_process import handler_process  # noqa: E402
+from rmqd.spark.handlers.handler_tasks import handler_process  # noqa: E402
 from tests.spark.handler_batches import Checkpoint, GroupQuery, order_of  # noqa: E402
 from tests.spark.test_handler_batches import (  # noqa: E402
     LARGEST,
@@ -82,7 +82,7 @@ def test_typed_handlers(broker: EmbeddedBroker) -> None:
 
 def test_a_long_range_is_cut_for_idle_tasks(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a concurrent group, whose messages have no order."""
-    monkeypatch.setattr("rmqd.spark.handlers.handler_source.LEAST_PIECE", 20)
+    monkeypatch.setattr("rmqd.spark.handlers.handler_query.LEAST_PIECE", 20)
     broker.fill("orders", 1, 100)
     query = GroupQuery(order_of(broker.nameserver, note, spark={"max_offsets_per_trigger": 5000}))
     query.poll()
@@ -202,7 +202,7 @@ def test_hooks_are_called_where_handlers_are(broker: EmbeddedBroker, monkeypatch
             raise ValueError("a hook's own failure")
 
     hooks = (Hook("choosy", wants=wants), Hook("clumsy", before_batch=before))
-    monkeypatch.setattr("rmqd.spark.handlers.handler_process.hooks_of", lambda _: hooks)
+    monkeypatch.setattr("rmqd.spark.handlers.handler_tasks.hooks_of", lambda _: hooks)
     broker.fill("orders", 1, 16)
     query = GroupQuery(order_of(broker.nameserver, note))
     query.run_until(lambda: len(SEEN) == 15)

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from rmqd.spark.values.fitting import fit_of
-from rmqd.spark.values.inferring import MOST_FIELDS, TooManyFieldsError, ddl_of, infer_kind
-from rmqd.spark.values.kinds import parse_kind
+from rmqd.spark.values.column_kinds import parse_kind
+from rmqd.spark.values.fitting import MOST_FIELDS, TooManyFieldsError, ddl_of, fit_of, infer_kind
 
 INFERRED: dict[str, tuple[list[Any], str]] = {
     "plain": (

@@ -11,8 +11,8 @@ from tests.spark.needed import need
 
 need("pyspark")
 
-from rmqd.spark.engine.listener import progress_of  # noqa: E402
-from rmqd.spark.source.offsets import Offsets  # noqa: E402
+from rmqd.spark.engine.spark_figures import progress_of  # noqa: E402
+from rmqd.spark.source.source_offsets import Offsets  # noqa: E402
 
 NEW, OLD = queue("orders", 0), queue("bills", 0)
 

@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from rmqd.client.api.admin import reset_offset
+from rmqd.client.api.admin_requests import reset_offset
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
-from rmqd.config.model.root import RootConfig
+from rmqd.config.model.root_model import RootConfig
 from rmqd.errors import GroupHeldElsewhereError
-from rmqd.spark.cluster import Cluster, cluster_of, everyone
-from rmqd.spark.engine.presence import Presence
-from rmqd.spark.group_order import GroupOrder
+from rmqd.spark.engine.driver_membership import Presence
+from rmqd.spark.session.group_spec import GroupOrder
+from rmqd.spark.session.spark_cluster import Cluster, cluster_of, everyone
 from tests.consumer.members import member
 from tests.rocketmq import RealCluster
 from tests.rocketmq.producer import Producer
@@ -63,7 +63,7 @@ async def test_one_engine_at_a_time(
     rocketmq: RealCluster, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both ways; and who has left is forgotten at once."""
-    monkeypatch.setattr("rmqd.consumer.rebalance.rivals.JOINING_SECONDS", 0.3)
+    monkeypatch.setattr("rmqd.consumer.rebalance.ownership.JOINING_SECONDS", 0.3)
     order = order_of(rocketmq, topic, group)
     async with member(rocketmq.nameserver, Seen(), group=group, subscriptions=[topic]) as local:
         await eventually(lambda: len(local.owned()) == 8, "it has all queues")

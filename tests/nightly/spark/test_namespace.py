@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rmqd import Batch, Retry
-from rmqd.config.model.root import RootConfig
+from rmqd.config.model.root_model import RootConfig
 from tests.spark.embedded_broker import BROKER, EmbeddedBroker
 from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.client.api.group import get_consumer_list  # noqa: E402
-from rmqd.client.client_id import is_spark  # noqa: E402
+from rmqd.client.api.group_requests import get_consumer_list  # noqa: E402
+from rmqd.client.client_options import (  # noqa: E402
+    ClientOptions,
+    is_spark,
+)
 from rmqd.client.instance import ClientInstance  # noqa: E402
-from rmqd.client.options import ClientOptions  # noqa: E402
-from rmqd.spark.engine.generations import checkpoint_folder  # noqa: E402
-from rmqd.spark.engine.presence import Presence  # noqa: E402
-from rmqd.spark.group_order import GroupOrder  # noqa: E402
+from rmqd.spark.engine.checkpoint_generations import checkpoint_folder  # noqa: E402
+from rmqd.spark.engine.driver_membership import Presence  # noqa: E402
+from rmqd.spark.session.group_spec import GroupOrder  # noqa: E402
 from tests.spark.group_queries import SECONDS, start  # noqa: E402
 from tests.spark.handler_batches import GroupQuery  # noqa: E402
 

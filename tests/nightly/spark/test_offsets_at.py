@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from rmqd.client.options import ClientOptions
+from rmqd.client.client_options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire.headers.pull import PullMessageResponseHeader
+from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 from tests.client.peer import Peer, Reply, route_of
@@ -16,8 +16,8 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.access import Access  # noqa: E402
-from rmqd.spark.cluster import cluster_of  # noqa: E402
+from rmqd.spark.session.spark_access import Access  # noqa: E402
+from rmqd.spark.session.spark_cluster import cluster_of  # noqa: E402
 
 NEAREST, STORED_MS = 4, 1_795_000_000_000
 

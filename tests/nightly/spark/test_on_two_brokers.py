@@ -13,10 +13,9 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
-from rmqd.client.sending.outgoing_message import OutgoingMessage
-from rmqd.client.sending.queue_selector import by_id
+from rmqd.client.sending.outgoing_message import OutgoingMessage, by_id
 from rmqd.errors import DataLossError
 from tests.rocketmq import rpc
 from tests.rocketmq.cluster import RealCluster

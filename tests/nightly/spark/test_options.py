@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from rmqd.errors import ConfigError
-from rmqd.spark.source.columns import names_of_schema
+from rmqd.spark.source.source_columns import names_of_schema
 
 
 def test_a_schema_of_the_readers_own_has_columns_of_the_source() -> None:
@@ -30,7 +30,8 @@ def test_pure_parts_load_neither_pyspark_nor_pyarrow() -> None:
     """`rmqd check` may look at a group's options where Spark is not installed."""
     code = (
         "import sys\n"
-        "from rmqd.spark import queue_range; from rmqd.spark.source import admission, offsets, options\n"
+        "from rmqd.spark.session import group_spec\n"
+        "from rmqd.spark.source import source_offsets, source_options, source_progress\n"
         "assert not {'pyspark', 'pyarrow'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

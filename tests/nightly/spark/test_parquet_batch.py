@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from rmqd.errors import RmqdError
-from rmqd.spark.pipelines.micro_batch import MicroBatch
 from rmqd.spark.pipelines.parquet_batch import (
     Layout,
     Manifest,
@@ -14,6 +13,7 @@ from rmqd.spark.pipelines.parquet_batch import (
     manifest_name,
     manifest_of,
 )
+from rmqd.spark.pipelines.pipeline_counts import MicroBatch
 
 QUERY = "3f2f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"
 JOB = "8d1f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"

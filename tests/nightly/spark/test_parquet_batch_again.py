@@ -11,9 +11,9 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.hadoop_folder import HadoopFolder  # noqa: E402
-from rmqd.spark.pipelines.micro_batch import MicroBatch  # noqa: E402
 from rmqd.spark.pipelines.parquet_sink import ParquetSink, staging_beside  # noqa: E402
+from rmqd.spark.pipelines.pipeline_counts import MicroBatch  # noqa: E402
+from rmqd.spark.session.hadoop_folder import HadoopFolder  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

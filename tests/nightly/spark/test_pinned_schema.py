@@ -18,14 +18,14 @@ need("pyspark", "pyarrow")
 from rmqd.spark.handlers.group_source import GroupPlan  # noqa: E402
 from rmqd.spark.pipelines import pinned_schema  # noqa: E402
 from rmqd.spark.pipelines.pinned_schema import with_pinned_schema  # noqa: E402
-from rmqd.spark.values.inferring import MOST_FIELDS  # noqa: E402
+from rmqd.spark.values.fitting import MOST_FIELDS  # noqa: E402
 from tests.spark.group_queries import SECONDS, order_of, start  # noqa: E402
 from tests.spark.local_folder import LocalFolder  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from rmqd.spark.group_order import GroupOrder
+    from rmqd.spark.session.group_spec import GroupOrder
 
 
 def order(nameserver: str, folder: Path, **options: Any) -> GroupOrder:

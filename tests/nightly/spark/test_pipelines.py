@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.errors import ConfigError, RmqdError
 from tests.spark.embedded_broker import EmbeddedBroker
@@ -23,8 +23,8 @@ from tests.waiting import wait_until
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.engine.generations import generations_of  # noqa: E402
-from rmqd.spark.engine.listener import progress_of  # noqa: E402
+from rmqd.spark.engine.checkpoint_generations import generations_of  # noqa: E402
+from rmqd.spark.engine.spark_figures import progress_of  # noqa: E402
 from tests.spark.group_queries import (  # noqa: E402
     GROUP,
     SECONDS,
@@ -81,12 +81,12 @@ def test_rows_of_a_day_and_a_topic_come_to_so_many_tasks(spark: SparkSession, fi
     """Each of which writes a file."""
     from pyspark.sql.functions import spark_partition_id
 
-    from rmqd_handlers.archive import Options, archive
+    from rmqd_handlers.pipelines import ArchiveOptions, archive
 
     rows = spark.range(0, 100, 1, 4).selectExpr(
         "timestamp_seconds(id) AS store_timestamp", "concat('t', id % 2) AS topic", "id AS queue_offset", "id AS body"
     )
-    made = archive(rows, spark, Options.model_validate({"files": files, "columns": ["body"]}))
+    made = archive(rows, spark, ArchiveOptions.model_validate({"files": files, "columns": ["body"]}))
     assert made.columns == ["body", "date", "topic"]
     found = made.select("topic", spark_partition_id().alias("task")).distinct().groupBy("topic").count().collect()
     assert {row.topic: row["count"] for row in found} == {"t0": files, "t1": files}
@@ -225,7 +225,7 @@ def test_a_state_goes_on_behind_a_batch_that_was_written_already(
 
 def test_the_documents_pipeline_does_what_it_says(spark: SparkSession) -> None:
     """As it is written, over some rows."""
-    from rmqd.plugins.pipelines import pipeline_of
+    from rmqd.plugins.handler_catalogue import pipeline_of
 
     page = (TOP / "docs" / "pipelines.md").read_text()
     names: dict[str, Any] = {"__name__": __name__}

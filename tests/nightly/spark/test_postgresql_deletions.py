@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rmqd.config.model.spark import SinkConfig
+from rmqd.config.model.spark_model import SinkConfig
 from rmqd.errors import ConfigError, RmqdError
 from tests.spark.needed import need
 
@@ -19,10 +19,12 @@ need("pyspark", "pyarrow", "psycopg")
 import psycopg  # noqa: E402
 import structlog.testing  # noqa: E402
 
-from rmqd.spark.pipelines.postgresql.deletions import Deletions  # noqa: E402
 from rmqd.spark.pipelines.postgresql.order_kinds import OrderKind, OrderKinds  # noqa: E402
 from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink  # noqa: E402
-from rmqd.spark.pipelines.postgresql.statements import Statements  # noqa: E402
+from rmqd.spark.pipelines.postgresql.upsert_statements import (  # noqa: E402
+    Deletions,
+    Statements,
+)
 from tests.spark.test_postgresql_sink import Database, batch, prices_database  # noqa: E402, F401  a fixture
 from tests.waiting import wait_until  # noqa: E402
 

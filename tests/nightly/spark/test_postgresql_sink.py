@@ -18,8 +18,8 @@ from tests.spark.needed import need
 need("pyspark", "pyarrow", "psycopg")
 
 from rmqd.spark.engine.running_query import query_error  # noqa: E402
-from rmqd.spark.pipelines.postgresql.connections import connected  # noqa: E402
 from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink  # noqa: E402
+from rmqd.spark.pipelines.postgresql.table_shape import connected  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,17 +8,16 @@ from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
-from rmqd.client.api.admin import reset_offset
-from rmqd.client.api.group import get_consumer_list
-from rmqd.client.client_id import is_spark
+from rmqd.client.api.admin_requests import reset_offset
+from rmqd.client.api.group_requests import get_consumer_list
+from rmqd.client.client_options import ClientOptions, is_spark
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode
-from rmqd.consumer.rebalance import rivals
+from rmqd.consumer.rebalance import ownership as rivals
 from rmqd.errors import GroupHeldElsewhereError, RmqdError, RouteNotFoundError
-from rmqd.spark.engine import presence as module
-from rmqd.spark.engine.presence import Presence
-from rmqd.wire.bodies.group import ResetOffsetBody
+from rmqd.spark.engine import driver_membership as module
+from rmqd.spark.engine.driver_membership import Presence
+from rmqd.wire.bodies.group_bodies import ResetOffsetBody
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.consumer.members import member

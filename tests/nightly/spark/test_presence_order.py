@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rmqd.codes import RequestCode
-from rmqd.config.model.root import RootConfig
-from rmqd.consumer.rebalance import rivals
+from rmqd.config.model.root_model import RootConfig
+from rmqd.consumer.rebalance import ownership as rivals
 from rmqd.errors import GroupHeldElsewhereError, RemotingConnectError
-from rmqd.spark.engine import presence as module
-from rmqd.spark.engine.presence import Presence
-from rmqd.spark.group_order import GroupOrder
+from rmqd.spark.engine import driver_membership as module
+from rmqd.spark.engine.driver_membership import Presence
+from rmqd.spark.session.group_spec import GroupOrder
 from tests.client.peer import Peer, route_of, routes
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member

@@ -26,9 +26,11 @@ from pyspark.sql.datasource import (  # noqa: E402
 )
 from pyspark.sql.types import StructType  # noqa: E402
 
-from rmqd.spark.format import RocketMQSource  # noqa: E402
-from rmqd.spark.queue_range import QueueRange  # noqa: E402
-from rmqd.spark.source.pushdown import PushdownBatchReader  # noqa: E402
+from rmqd.spark.session.group_spec import QueueRange  # noqa: E402
+from rmqd.spark.source.source_format import (  # noqa: E402
+    PushdownBatchReader,
+    RocketMQSource,
+)
 
 
 def planned(broker: EmbeddedBroker, *filters: Filter, **options: str) -> list[QueueRange]:

@@ -8,13 +8,13 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from rmqd.client.options import ClientOptions
+from rmqd.client.client_options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.spark.access import Access
-from rmqd.spark.answers import MasterAwayError
-from rmqd.spark.cluster import cluster_of
-from rmqd.wire.bodies.route import TopicRouteData
-from rmqd.wire.bodies.stats import TopicOffset, TopicStatsTable
+from rmqd.spark.session.queue_queries import MasterAwayError
+from rmqd.spark.session.spark_access import Access
+from rmqd.spark.session.spark_cluster import cluster_of
+from rmqd.wire.bodies.route_data import TopicRouteData
+from rmqd.wire.bodies.stats_bodies import TopicOffset, TopicStatsTable
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply, route_of, routes

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from rmqd.errors import ProtocolError
 from rmqd.wire.messages.encode import StoredMessage, encode_message
-from rmqd.wire.messages.sys_flag import CompressionType
+from rmqd.wire.messages.properties import CompressionType
 from tests.spark.needed import need
 from tests.wire.messages.test_message import STORED
 
 need("pyarrow")
 
-from rmqd.spark.source.arrow import BatchBuilder  # noqa: E402
-from rmqd.spark.source.columns import Decoding  # noqa: E402
+from rmqd.spark.source.arrow_columns import BatchBuilder  # noqa: E402
 from rmqd.spark.source.framed_reply import FramedReply  # noqa: E402
-from rmqd.spark.source.records import Records  # noqa: E402
+from rmqd.spark.source.source_columns import Decoding  # noqa: E402
+from rmqd.spark.source.source_records import Records  # noqa: E402
 from tests.spark.test_records import (  # noqa: E402
     ALL,
     STORABLE,

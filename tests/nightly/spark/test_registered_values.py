@@ -25,8 +25,8 @@ need("pyspark", "pyarrow", "fastavro")
 import fastavro  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
-from rmqd.spark.format import RocketMQSource  # noqa: E402
-from rmqd.spark.values.avro_value import registered_reader  # noqa: E402
+from rmqd.spark.source.source_format import RocketMQSource  # noqa: E402
+from rmqd.spark.values.binary_values import registered_reader  # noqa: E402
 from tests.spark.group_queries import SECONDS, order_of, start  # noqa: E402
 from tests.spark.test_batch_reader import read, rows_of  # noqa: E402
 

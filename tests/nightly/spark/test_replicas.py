@@ -10,25 +10,25 @@ from functools import partial
 import pytest
 from structlog.testing import capture_logs
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.pull.opening import open_bodies
+from rmqd.consumer.pull.accept import open_bodies
 from rmqd.errors import DataLossError, ProtocolError, RemotingError
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.pull import PullMessageRequestHeader
+from rmqd.wire.headers.pull_headers import PullMessageRequestHeader
 from tests.client.peer import Peer, Reply, route_of
 from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.access import Access  # noqa: E402
-from rmqd.spark.cluster import cluster_of  # noqa: E402
-from rmqd.spark.handlers.range_pulls import Pulled, RangePulls  # noqa: E402
-from rmqd.spark.queue_range import QueueRange  # noqa: E402
+from rmqd.spark.handlers.range_run import Pulled, RangePulls  # noqa: E402
+from rmqd.spark.session.group_spec import QueueRange  # noqa: E402
+from rmqd.spark.session.spark_access import Access  # noqa: E402
+from rmqd.spark.session.spark_cluster import cluster_of  # noqa: E402
 from rmqd.spark.source import range_plan  # noqa: E402
-from rmqd.spark.source.columns import Decoding  # noqa: E402
-from rmqd.spark.source.fetch import read_ranges  # noqa: E402
+from rmqd.spark.source.range_fetch import read_ranges  # noqa: E402
+from rmqd.spark.source.source_columns import Decoding  # noqa: E402
 from tests.spark.range_cases import (  # noqa: E402
     AWAY,
     BROKER,

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from rmqd.client.options import ClientOptions
+from rmqd.client.client_options import ClientOptions
 from rmqd.codes import RequestCode
-from rmqd.wire.bodies.group import GetConsumerListByGroupResponseBody
+from rmqd.wire.bodies.group_bodies import GetConsumerListByGroupResponseBody
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply, route_of
 from tests.rocketmq import RealCluster, offsets
@@ -19,8 +19,8 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.access import Access  # noqa: E402
-from rmqd.spark.cluster import cluster_of  # noqa: E402
+from rmqd.spark.session.spark_access import Access  # noqa: E402
+from rmqd.spark.session.spark_cluster import cluster_of  # noqa: E402
 from tests.spark.micro_batches import Checkpoint, Query  # noqa: E402
 from tests.spark.stream_options import grouped  # noqa: E402
 

@@ -13,10 +13,10 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from rmqd.cli.top.columns import rate, took
-from rmqd.consumer.stats.snapshot import QUEUE_STATES
-from rmqd.daemon.page.words import rate as page_rate
-from rmqd.daemon.page.words import seconds
+from rmqd.cli.top.top_state import rate, took
+from rmqd.consumer.stats.stats_snapshot import QUEUE_STATES
+from rmqd.daemon.page.page_view import rate as page_rate
+from rmqd.daemon.page.page_view import seconds
 from tests.cli.command import rmqd
 from tests.daemon.daemon_process import daemon
 from tests.nightly.demo.terminal import on_terminal

@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire.bodies.static_topic import TopicQueueMappingInfo
+from rmqd.wire.bodies.route_data import TopicQueueMappingInfo
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply, route_of
@@ -24,18 +24,22 @@ from tests.waiting import WAIT_SECONDS
 need("pyspark", "pyarrow")
 
 
-from rmqd.client.options import ClientOptions  # noqa: E402
-from rmqd.config.model.root import RootConfig  # noqa: E402
+from rmqd.client.client_options import ClientOptions  # noqa: E402
+from rmqd.config.model.root_model import RootConfig  # noqa: E402
 from rmqd.errors import RemotingError, RmqdError, UnknownTopicKindError  # noqa: E402
-from rmqd.spark.access import Access  # noqa: E402
-from rmqd.spark.answers import Answers  # noqa: E402
-from rmqd.spark.cluster import close_clusters, cluster_of  # noqa: E402
-from rmqd.spark.engine.generations import Generations  # noqa: E402
-from rmqd.spark.group_order import GroupOrder  # noqa: E402
-from rmqd.spark.patience import patiently  # noqa: E402
-from rmqd.spark.queue_range import Replica  # noqa: E402
-from rmqd.spark.source.offsets import Offsets  # noqa: E402
+from rmqd.spark.engine.checkpoint_generations import Generations  # noqa: E402
+from rmqd.spark.session.group_spec import (  # noqa: E402
+    GroupOrder,
+    Replica,
+)
+from rmqd.spark.session.queue_queries import (  # noqa: E402
+    QueueResponses,
+    patiently,
+)
+from rmqd.spark.session.spark_access import Access  # noqa: E402
+from rmqd.spark.session.spark_cluster import close_clusters, cluster_of  # noqa: E402
 from rmqd.spark.source.silent_brokers import BrokerSilentError  # noqa: E402
+from rmqd.spark.source.source_offsets import Offsets  # noqa: E402
 from tests.client.peer import Peer  # noqa: E402
 from tests.spark.local_folder import LocalFolder, save  # noqa: E402
 from tests.spark.micro_batches import Checkpoint  # noqa: E402
@@ -261,7 +265,7 @@ async def test_a_topic_of_an_unknown_kind_is_refused_by_name(cluster: Cluster) -
     cluster.peers["a"].on(RequestCode.GET_TOPIC_CONFIG, Reply(body=body))
     asked = cluster_of(Access(ClientOptions(nameservers=(cluster.name_server.address,))))
 
-    def ask() -> Answers[list[MessageQueue]]:
+    def ask() -> QueueResponses[list[MessageQueue]]:
         answers = asked.queues([TOPIC])
         if answers.failures:
             raise answers.failures[0]

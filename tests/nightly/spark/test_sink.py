@@ -22,9 +22,9 @@ import pyarrow as pa  # type: ignore[import-untyped]  # noqa: E402
 from pyspark import TaskContext  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
-from rmqd.spark import worker_garbage  # noqa: E402
-from rmqd.spark.format import RocketMQSource  # noqa: E402
-from rmqd.spark.sink.writer import Stored  # noqa: E402
+from rmqd.spark.session import spark_process as worker_garbage  # noqa: E402
+from rmqd.spark.sink.sink_writer import Stored  # noqa: E402
+from rmqd.spark.source.source_format import RocketMQSource  # noqa: E402
 from tests.spark.test_sink import (  # noqa: E402
     batch,
     write,

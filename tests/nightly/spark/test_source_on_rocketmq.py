@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
-from rmqd.client.sending.outgoing_message import OutgoingMessage
-from rmqd.client.sending.queue_selector import by_id
+from rmqd.client.sending.outgoing_message import OutgoingMessage, by_id
 from rmqd.errors import DataLossError
 from tests.rocketmq import offsets
 from tests.rocketmq.cluster import RealCluster
@@ -22,7 +21,7 @@ need("pyspark", "pyarrow")
 
 from pyspark.sql.types import StructType  # noqa: E402
 
-from rmqd.spark.format import RocketMQSource  # noqa: E402
+from rmqd.spark.source.source_format import RocketMQSource  # noqa: E402
 from tests.spark.micro_batches import Checkpoint, Query  # noqa: E402
 
 

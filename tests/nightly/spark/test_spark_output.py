@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.spark.spark_output import OutputLines
+from rmqd.spark.engine.driver import OutputLines
 
 WARNING = "26/11/21 20:14:14 WARN TaskSetManager: Lost task 0.0 in stage 1.0"
 FAILURE = """26/11/21 20:14:15 ERROR Executor: Exception in task 0.0 in stage 1.0 (TID 1)
@@ -81,8 +81,8 @@ def test_what_handlers_log_is_handed_on_as_it_is() -> None:
 
 PROGRAM = """
 import subprocess, sys
-from rmqd.process.logs import logs
-from rmqd.spark.spark_output import catch_output, settle_output
+from rmqd.runtime.logs import log_setup as logs
+from rmqd.spark.engine.driver import catch_output, settle_output
 catch_output("{form}")
 logs.configure_logging("info", "{form}")
 subprocess.run([sys.executable, "-c", "import sys; sys.stderr.write(sys.argv[1])", {said!r}], check=True)

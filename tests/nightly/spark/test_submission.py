@@ -14,10 +14,9 @@ import pytest
 import yaml
 
 from rmqd.errors import ConfigError
-from rmqd.spark.engine.ordering import order_of
-from rmqd.spark.session import session_conf
-from rmqd.spark.submit.run import write_folder
-from rmqd.spark.submit.submission import Submission, submission_of
+from rmqd.spark.engine.running_query import order_of
+from rmqd.spark.session.spark_session import session_conf
+from rmqd.spark.submit.submission import Submission, submission_of, write_folder
 from tests.cli.command import rmqd
 
 pytestmark = pytest.mark.spark  # the configuration of such a group is refused without PySpark

@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from rmqd.errors import RmqdError
-from rmqd.spark.submit.run import find_spark_submit
+from rmqd.spark.submit.submission import find_spark_submit
 from tests.nightly.spark.test_submission import submission
 from tests.waiting import wait_until
 
@@ -24,7 +24,7 @@ SECONDS: Final = 30.0
 OURS: Final = """
 import pickle, sys
 from pathlib import Path
-from rmqd.spark.submit.run import run
+from rmqd.spark.submit.submission import run
 submission, program, folder = pickle.loads(sys.stdin.buffer.read())
 sys.exit(run(submission, program, Path(folder)))
 """

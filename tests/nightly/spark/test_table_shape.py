@@ -19,14 +19,14 @@ from pyspark.sql.types import (  # noqa: E402
     StructType,
 )
 
-from rmqd.spark.pipelines.postgresql.table_shape import Column, TableShape  # noqa: E402
+from rmqd.spark.pipelines.postgresql.table_shape import TableColumn, TableShape  # noqa: E402
 
 LONG, LONGS = LongType(), ArrayType(LongType())
 
 
 def problems(kind: DataType, column: str) -> list[str]:
     """Of rows that are ordered by `place`, which is of these types in the pipeline and in the table."""
-    columns = {"id": Column("bigint", False, True), "place": Column(column, False, False)}
+    columns = {"id": TableColumn("bigint", False, True), "place": TableColumn(column, False, False)}
     shape = TableShape("public", "prices", columns, (frozenset({"id"}),))
     return list(shape.problems(StructType([StructField("id", LONG), StructField("place", kind)]), ["id"], ["place"]))
 
@@ -64,7 +64,7 @@ def test_a_column_that_orders_as_the_pipeline_is_fine(kind: DataType, column: st
 @pytest.mark.parametrize(("keys", "other"), [(["state"], "state"), (["id", "state"], "id, state"), ([], "nothing")])
 def test_keys_that_are_not_the_pipelines_are_told(keys: list[str], other: str) -> None:
     """The sink would replace and delete other rows than the pipeline means."""
-    columns = {name: Column("bigint", False, True) for name in ("id", "state")}
+    columns = {name: TableColumn("bigint", False, True) for name in ("id", "state")}
     shape = TableShape("public", "prices", columns, (frozenset({"id"}), frozenset(keys)))
     told = StructField("state", LONG, metadata={"rmqd.keys": ["id"]})
     rows = StructType([StructField("id", LONG), told])

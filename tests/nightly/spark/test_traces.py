@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from rmqd import Batch
-from rmqd.config.model.root import TracingConfig
-from rmqd.process import telemetry
+from rmqd.config.model.root_model import TracingConfig
+from rmqd.plugins import telemetry
 from rmqd.wire.topics import TRACE_TOPIC
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need

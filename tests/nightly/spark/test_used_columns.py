@@ -10,8 +10,8 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.pipelines.pipeline_source import NAME, pipeline_source  # noqa: E402
-from rmqd.spark.pipelines.used_columns import note_used_columns, used_columns  # noqa: E402
+from rmqd.spark.pipelines.pinned_schema import note_used_columns, used_columns  # noqa: E402
+from rmqd.spark.pipelines.pipeline_query import NAME, pipeline_source  # noqa: E402
 from tests.spark.group_queries import SECONDS, archive_order  # noqa: E402
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ need("pyspark")
 # a task is one number; where there is none, the pipe is closed
 WORKER = """
 import os, sys, time
-from rmqd.spark.handlers.worker_end import at_worker_end
+from rmqd.spark.handlers.handler_tasks import at_worker_end
 
 def say(word):
     with open(os.environ["SAID"], "a") as file:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.testing.chaos.history import Delivery, Part, may_happen, tried
-from rmqd.testing.chaos.shorten import shorten
+from rmqd.testing.chaos.chaos_history import ChaosDelivery, QueueBatch, may_happen, tried
+from rmqd.testing.chaos.chaos_search import shorten
 
-A1, A2, A3 = (Part(("orders", 0), (index,)) for index in range(3))
-B1 = Part(("orders", 1), (3,))
+A1, A2, A3 = (QueueBatch(("orders", 0), (index,)) for index in range(3))
+B1 = QueueBatch(("orders", 1), (3,))
 
 
-def whole(*parts: Part) -> tuple[Delivery, ...]:
-    return tuple(map(Delivery, parts))
+def whole(*parts: QueueBatch) -> tuple[ChaosDelivery, ...]:
+    return tuple(map(ChaosDelivery, parts))
 
 
 @pytest.mark.parametrize(("awaits", "is_async"), [(0, False), (0, True), (1, True), (30, True)])
@@ -34,12 +34,12 @@ def test_a_sync_handler_is_never_cut() -> None:
         (whole(A1, A2, A1, A2, A3), True),
         (whole(A2, A1, A3), False),
         (whole(A1, A2, A3, A1), False),  # A2 and A3 have to come again, too
-        ((Delivery(A1, "cut", 1), *whole(A1, A2)), True),
-        ((Delivery(A1, "cut", 1), *whole(A2)), False),
-        ((*whole(A1), Delivery(A2, "expired")), False),
+        ((ChaosDelivery(A1, "cut", 1), *whole(A1, A2)), True),
+        ((ChaosDelivery(A1, "cut", 1), *whole(A2)), False),
+        ((*whole(A1), ChaosDelivery(A2, "expired")), False),
     ],
 )
-def test_a_queue_goes_on_or_goes_back(history: tuple[Delivery, ...], may: bool) -> None:
+def test_a_queue_goes_on_or_goes_back(history: tuple[ChaosDelivery, ...], may: bool) -> None:
     assert may_happen(history) == may
 
 
@@ -50,7 +50,10 @@ def test_what_is_not_needed_is_left_out() -> None:
 
 
 def test_a_cut_becomes_an_earlier_one_or_none() -> None:
-    history = (Delivery(A1, "expired", 5), *whole(A1))
-    assert shorten(history, lambda one: len(one) > 1 and one[0].how == "cut") == (Delivery(A1, "cut", 1), *whole(A1))
-    assert shorten(history, lambda one: len(one) > 1 and one[0].cut_at > 1) == (Delivery(A1, "cut", 2), *whole(A1))
+    history = (ChaosDelivery(A1, "expired", 5), *whole(A1))
+    assert shorten(history, lambda one: len(one) > 1 and one[0].how == "cut") == (
+        ChaosDelivery(A1, "cut", 1),
+        *whole(A1),
+    )
+    assert shorten(history, lambda one: len(one) > 1 and one[0].cut_at > 1) == (ChaosDelivery(A1, "cut", 2), *whole(A1))
     assert shorten(history, lambda one: len(one) > 1) == whole(A1, A1)

@@ -12,7 +12,7 @@ import pytest
 
 from rmqd import Batch
 from rmqd.testing import RocketMQ
-from rmqd.testing.background import LoopBlockedError
+from rmqd.testing.rocketmq import LoopBlockedError
 from tests.testing.user_folder import TOP, UserFolder
 
 
@@ -85,7 +85,7 @@ def test_a_handler_that_blocks_the_loop_is_shown_where_it_does(monkeypatch: pyte
     with RocketMQ() as rocketmq:
         rocketmq.send("orders", "one")
         with monkeypatch.context() as hasty:
-            hasty.setattr("rmqd.testing.background.GRACE_SECONDS", 0.5)
+            hasty.setattr("rmqd.testing.rocketmq.GRACE_SECONDS", 0.5)
             try:
                 with pytest.raises(LoopBlockedError, match=r"let_go\.wait\(\)"):
                     rocketmq.run_handler(block, topic="orders", group="mailer", timeout=2)

@@ -7,21 +7,20 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.channel import Channel
-from rmqd.broker.processors.offset_admin import OffsetAdminProcessor
-from rmqd.broker.reply import Refusal, Reply
-from rmqd.broker.server import RemotingServer
-from rmqd.consumer.options import Subscription
+from rmqd.broker.embedded_rocketmq import RemotingServer
+from rmqd.broker.peer_channel import Channel, Refusal, Reply
+from rmqd.broker.processors.group_processor import OffsetAdminProcessor
+from rmqd.consumer.consumer_options import Subscription
 from rmqd.consumer.pull.assigned_queue import MOVE_SECONDS
-from rmqd.wire.bodies.group import ResetOffsetBody
+from rmqd.wire.bodies.group_bodies import ResetOffsetBody
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.offset import ResetOffsetRequestHeader
+from rmqd.wire.headers.group_headers import ResetOffsetRequestHeader
 from tests.simulation.happenings.registry import happening
 from tests.simulation.judging.passed import ALL_TAGS, Filter, Reset
 from tests.simulation.names import GROUP, TOPIC
 
 if TYPE_CHECKING:
-    from rmqd.consumer.options import ConsumerOptions
+    from rmqd.consumer.consumer_options import ConsumerOptions
     from tests.simulation.cluster import Broker
     from tests.simulation.history import History
 

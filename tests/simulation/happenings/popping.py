@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from rmqd.wire.bodies.pop import MessageRequestMode
+from rmqd.wire.bodies.pop_bodies import MessageRequestMode
 from tests.simulation.happenings.operators import change_options
 from tests.simulation.happenings.registry import happening
 from tests.simulation.names import GROUP, TOPIC

@@ -6,7 +6,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
-from rmqd.wire.bodies.route import PERM_READ, PERM_WRITE
+from rmqd.wire.bodies.route_data import PERM_READ, PERM_WRITE
 from tests.simulation.cluster import READ_AND_WRITE, Broker
 from tests.simulation.happenings.registry import happening
 from tests.simulation.names import TOPIC

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.journal import Kind
+from rmqd.broker.store.journal import JournalKind
 from rmqd.wire.topics import retry_topic
 from tests.simulation.judging.passed import Passed
 from tests.simulation.names import GROUP, TOPIC
@@ -50,4 +50,4 @@ class Forgotten:
 
 
 def _has(broker: Broker, key: str) -> bool:
-    return broker.disk.value(Kind.OFFSET, key) is not None
+    return broker.disk.value(JournalKind.OFFSET, key) is not None

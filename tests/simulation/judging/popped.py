@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from rmqd.consumer.pop.assignment import KEEP_SECONDS
-from rmqd.consumer.pop.send_back import DELAY_SECONDS
+from rmqd.consumer.pop.pop_assignment import KEEP_SECONDS
+from rmqd.consumer.pop.pop_retries import DELAY_SECONDS
 from tests.simulation.cluster import FLUSH_SECONDS
 from tests.simulation.judging.trouble import HARMLESS, Trouble
 from tests.simulation.judging.twice import counted_twice

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.consumer.handling.send_back import FIRST_DELAY_LEVEL
 from rmqd.consumer.handling.settlement import LOCAL_RETRY_SECONDS
 from tests.simulation.judging.java import SEEN_SECONDS

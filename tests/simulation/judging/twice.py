@@ -12,7 +12,7 @@ from tests.simulation.judging.wrong import Wrong
 from tests.simulation.ledger import Call, Stored, Verdict
 
 if TYPE_CHECKING:
-    from rmqd.consumer.stats.snapshot import GroupSnapshot
+    from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
     from tests.simulation.history import History
 
 BEHIND: Final = "behind a failed message"

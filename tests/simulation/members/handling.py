@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from rmqd.handler_api import Batch, DeadLetter, ManualBatch, Retry, Suspend
+from rmqd.handler_api.batch import Batch, DeadLetter, ManualBatch, Retry, Suspend
 from tests.simulation.habits import Habits
 from tests.simulation.ledger import Call, Verdict
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import pytest
 
-from rmqd.consumer.offsets import local_file_store, process_lock
+from rmqd.consumer.offsets import local_file_store
+from rmqd.runtime import files as process_lock
 from tests.simulation.members.member import Member
 
 if TYPE_CHECKING:

@@ -6,15 +6,14 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from rmqd.client.api.group import get_consumer_list
-from rmqd.client.api.lock import lock_batch
-from rmqd.client.api.offset import query_consumer_offset
-from rmqd.client.api.send import send_message_back
+from rmqd.client.api.group_requests import get_consumer_list, lock_batch
+from rmqd.client.api.offset_requests import query_consumer_offset
+from rmqd.client.api.send_requests import send_message_back
 from rmqd.codes import RequestCode
 from rmqd.errors import BrokerAwayError, RmqdError
-from rmqd.wire.bodies.lock import LockBatchRequestBody
-from rmqd.wire.headers.offset import UpdateConsumerOffsetRequestHeader
-from rmqd.wire.headers.pull import PullMessageRequestHeader
+from rmqd.wire.bodies.group_bodies import LockBatchRequestBody
+from rmqd.wire.headers.group_headers import UpdateConsumerOffsetRequestHeader
+from rmqd.wire.headers.pull_headers import PullMessageRequestHeader
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance

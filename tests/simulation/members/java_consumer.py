@@ -17,9 +17,8 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.allocate import averagely
 from rmqd.consumer.handling.send_back import reconsume_limit
 from rmqd.errors import RmqdError
-from rmqd.wire.bodies.group import ResetOffsetBody
-from rmqd.wire.bodies.heartbeat import SUBSCRIPTION_ALL, ConsumeFromWhere, ConsumerData
-from rmqd.wire.filter import tag_subscription
+from rmqd.wire.bodies.group_bodies import ResetOffsetBody
+from rmqd.wire.bodies.heartbeat_data import SUBSCRIPTION_ALL, ConsumeFromWhere, ConsumerData, tag_subscription
 from rmqd.wire.topics import retry_topic
 from tests.simulation.loop import LoopClock
 from tests.simulation.members.java_brokers import JavaBrokers
@@ -27,8 +26,8 @@ from tests.simulation.members.java_queue import JavaQueue
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
-    from rmqd.client.remoting.client import Reply
-    from rmqd.consumer.options import ConsumerOptions
+    from rmqd.client.remoting.remoting_client import Reply
+    from rmqd.consumer.consumer_options import ConsumerOptions
     from rmqd.wire.command import RemotingCommand
     from rmqd.wire.message_queue import MessageQueue
     from tests.simulation.members.handling import Handling

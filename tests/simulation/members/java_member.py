@@ -10,8 +10,8 @@ from tests.simulation.members.java_consumer import JavaConsumer
 from tests.simulation.members.member import Consumer, Member
 
 if TYPE_CHECKING:
-    from rmqd.consumer.options import ConsumerOptions
-    from rmqd.consumer.stats.snapshot import GroupSnapshot
+    from rmqd.consumer.consumer_options import ConsumerOptions
+    from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
     from rmqd.wire.message_queue import MessageQueue
     from tests.simulation.judging.java import JavaQueues
     from tests.simulation.loop import SimulatedLoop

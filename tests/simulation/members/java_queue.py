@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from rmqd.codes import ResponseCode
 from rmqd.errors import RmqdError
-from rmqd.handler_api import Batch
-from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
+from rmqd.handler_api.batch import Batch
+from rmqd.wire.headers.pull_headers import PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.messages.decode import decode_messages
-from rmqd.wire.messages.sys_flag import PullSysFlag
+from rmqd.wire.messages.properties import PullSysFlag
 from tests.simulation.members.handling import HandlerFailed
 
 if TYPE_CHECKING:

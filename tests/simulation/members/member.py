@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
-from rmqd.client.remoting.snapshot import ClientSnapshot
-from rmqd.consumer.options import ConsumerOptions
+from rmqd.client.remoting.pending import ClientSnapshot
+from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.push_consumer import PushConsumer
-from rmqd.consumer.stats.snapshot import GroupSnapshot
+from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from tests.consumer.groups import handler_of
 from tests.simulation.loop import Host, LoopClock, SimulatedLoop
 from tests.simulation.members.handling import Handling

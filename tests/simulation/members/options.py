@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.consumer_options import ConsumerOptions
 from tests.consumer.groups import group_options
 from tests.simulation.names import GROUP, LANE, TOPIC
 from tests.simulation.plan import Plan

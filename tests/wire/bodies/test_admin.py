@@ -5,19 +5,24 @@ from __future__ import annotations
 import pytest
 
 from rmqd.errors import ProtocolError
-from rmqd.wire.bodies.cluster import KVTable, TopicList
-from rmqd.wire.bodies.consume_queue import ConsumeQueueData, QueryConsumeQueueResponseBody
-from rmqd.wire.bodies.data_version import DataVersion
-from rmqd.wire.bodies.group import GroupList
-from rmqd.wire.bodies.producers import ProducerTableInfo
-from rmqd.wire.bodies.settings import (
+from rmqd.wire.bodies.config_bodies import (
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
-from rmqd.wire.bodies.stats import BrokerStatsData, BrokerStatsItem, ConsumeStats, ConsumeStatsList, OffsetWrapper
-from rmqd.wire.bodies.time_span import QueryConsumeTimeSpanBody, QueueTimeSpan
+from rmqd.wire.bodies.group_bodies import GroupList, ProducerTableInfo, QueryConsumeTimeSpanBody, QueueTimeSpan
+from rmqd.wire.bodies.json_body import DataVersion
+from rmqd.wire.bodies.route_data import KVTable, TopicList
+from rmqd.wire.bodies.stats_bodies import (
+    BrokerStatsData,
+    BrokerStatsItem,
+    ConsumeQueueData,
+    ConsumeStats,
+    ConsumeStatsList,
+    OffsetWrapper,
+    QueryConsumeQueueResponseBody,
+)
 from rmqd.wire.message_queue import MessageQueue
 
 Body = (

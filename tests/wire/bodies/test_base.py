@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 import pytest
 
 from rmqd.errors import ProtocolError
-from rmqd.wire.bodies.base import Body, QueueId, Topic, Wire
+from rmqd.wire.bodies.json_body import Body, QueueId, Topic, Wire
 from rmqd.wire.fields import Named
 from rmqd.wire.message_queue import MessageQueue
 

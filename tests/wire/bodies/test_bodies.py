@@ -9,28 +9,34 @@ from typing import Any
 import pytest
 
 from rmqd.errors import ProtocolError
-from rmqd.wire.bodies.cluster import ClusterInfo, TopicList
-from rmqd.wire.bodies.data_version import DataVersion
-from rmqd.wire.bodies.group import (
-    ConsumerOffsetSerializeWrapper,
-    GetConsumerListByGroupResponseBody,
-    GetConsumerStatusBody,
-    QuerySubscriptionResponseBody,
-    ResetOffsetBody,
-)
-from rmqd.wire.bodies.heartbeat import CheckClientRequestBody, ConsumerData, HeartbeatData, SubscriptionData
-from rmqd.wire.bodies.lock import LockBatchRequestBody, LockBatchResponseBody
-from rmqd.wire.bodies.route import BrokerData, QueueData, TopicRouteData
-from rmqd.wire.bodies.running_info import (
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig, TopicConfig
+from rmqd.wire.bodies.group_bodies import (
     CMResult,
     ConsumeMessageDirectlyResult,
+    ConsumerOffsetSerializeWrapper,
     ConsumerRunningInfo,
     ConsumeStatus,
+    GetConsumerListByGroupResponseBody,
+    GetConsumerStatusBody,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
     PopProcessQueueInfo,
     ProcessQueueInfo,
+    QueryConsumeTimeSpanBody,
+    QuerySubscriptionResponseBody,
+    QueueTimeSpan,
+    ResetOffsetBody,
 )
-from rmqd.wire.bodies.settings import SubscriptionGroupConfig, TopicConfig
-from rmqd.wire.bodies.stats import (
+from rmqd.wire.bodies.heartbeat_data import (
+    CheckClientRequestBody,
+    ConsumerData,
+    HeartbeatData,
+    SubscriptionData,
+    tag_subscription,
+)
+from rmqd.wire.bodies.json_body import DataVersion
+from rmqd.wire.bodies.route_data import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
+from rmqd.wire.bodies.stats_bodies import (
     Connection,
     ConsumerConnection,
     ConsumeStats,
@@ -38,8 +44,6 @@ from rmqd.wire.bodies.stats import (
     TopicOffset,
     TopicStatsTable,
 )
-from rmqd.wire.bodies.time_span import QueryConsumeTimeSpanBody, QueueTimeSpan
-from rmqd.wire.filter import tag_subscription
 from rmqd.wire.loose_json import dumps, loads
 from rmqd.wire.message_queue import MessageQueue
 from tests.wire.golden_frames import command

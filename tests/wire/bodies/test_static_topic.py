@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmqd.errors import ProtocolError
-from rmqd.wire.bodies.route import BrokerData, QueueData, TopicRouteData
-from rmqd.wire.bodies.static_topic import NO_BROKER, TopicQueueMappingInfo, leaders
+from rmqd.wire.bodies.route_data import NO_BROKER, BrokerData, QueueData, TopicQueueMappingInfo, TopicRouteData, leaders
 
 NAME = "__syslo__global__"
 

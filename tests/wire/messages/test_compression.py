@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rmqd.errors import ProtocolError
 from rmqd.wire.messages.compression import compress, decompress
-from rmqd.wire.messages.sys_flag import COMPRESSED, CompressionType, compressed_flag
+from rmqd.wire.messages.properties import COMPRESSED, CompressionType, compressed_flag
 from tests.wire.apart import figures
 
 KINDS = pytest.mark.parametrize("kind", list(CompressionType))
@@ -79,7 +79,7 @@ BOMB = """
 import tracemalloc
 from rmqd.errors import ProtocolError
 from rmqd.wire.messages.compression import compress, decompress
-from rmqd.wire.messages.sys_flag import CompressionType, compressed_flag
+from rmqd.wire.messages.properties import CompressionType, compressed_flag
 
 MIB = 1024 * 1024
 bombs = {kind: compress(bytes(64 * MIB), kind) for kind in CompressionType}

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from rmqd.consumer.handling.copies import kept_properties
+from rmqd.consumer.handling.send_back import kept_properties
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.compression import Opening
 from rmqd.wire.messages.decode import decode_messages, frame_messages
 from rmqd.wire.messages.encode import BatchMember, StoredMessage, encode_batch, encode_message
 from rmqd.wire.messages.message import MessageBlock
-from rmqd.wire.messages.opening import Opening
-from rmqd.wire.messages.sys_flag import INNER_BATCH, NEED_UNWRAP, CompressionType
+from rmqd.wire.messages.properties import INNER_BATCH, NEED_UNWRAP, CompressionType
 from tests.wire.batch_records import batch_of
 
 QUEUE = MessageQueue("T", "b", 3)

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rmqd.wire.bodies.cluster import ClusterInfo, light_queue_route
-from rmqd.wire.bodies.route import BrokerData
+from rmqd.wire.bodies.route_data import BrokerData, ClusterInfo, light_queue_route
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import frame_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message

@@ -16,7 +16,7 @@ from rmqd.wire.messages.compression import compress
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 from rmqd.wire.messages.message import Message, MessageBlock
-from rmqd.wire.messages.sys_flag import COMPRESSED, CompressionType, compressed_flag
+from rmqd.wire.messages.properties import COMPRESSED, CompressionType, compressed_flag
 from tests.wire.golden_frames import command
 
 QUEUE = MessageQueue("T1", "probe-a", 0)

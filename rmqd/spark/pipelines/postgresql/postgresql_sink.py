@@ -8,20 +8,26 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from rmqd.errors import ConfigError, RmqdError
-from rmqd.spark.pipelines.micro_batch import MicroBatch
-from rmqd.spark.pipelines.postgresql.connections import connected, conninfo_of, exists, one_line, refused_row, told
-from rmqd.spark.pipelines.postgresql.deletions import Deletions
+from rmqd.spark.pipelines.pipeline_counts import MicroBatch
 from rmqd.spark.pipelines.postgresql.order_kinds import OrderKinds, kinds_of
-from rmqd.spark.pipelines.postgresql.statements import BATCHES, ONE_AT_A_TIME, Statements
-from rmqd.spark.pipelines.postgresql.table_shape import read_shape
-from rmqd.spark.sink.row_place import PLACE, place_text
+from rmqd.spark.pipelines.postgresql.table_shape import (
+    connected,
+    conninfo_of,
+    exists,
+    one_line,
+    read_shape,
+    refused_row,
+    told,
+)
+from rmqd.spark.pipelines.postgresql.upsert_statements import BATCHES, ONE_AT_A_TIME, Deletions, Statements
+from rmqd.spark.sink.sink_rows import PLACE, place_text
 
 if TYPE_CHECKING:
     from psycopg import Connection
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from rmqd.config.model.spark import SinkConfig
+    from rmqd.config.model.spark_model import SinkConfig
 
 log = structlog.get_logger(__name__)
 
@@ -95,7 +101,7 @@ class PostgresqlSink:
 
         Raises RmqdError if another driver has taken over, or if the table has a later batch of the query.
         """
-        from rmqd.spark.pipelines.postgresql.row_copy import TOLD, RowCopy
+        from rmqd.spark.pipelines.postgresql.order_kinds import TOLD, RowCopy
 
         statements = self._statements
         with self._connected() as connection:

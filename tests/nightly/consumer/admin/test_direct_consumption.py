@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from rmqd.wire.message_queue import MessageQueue
 from tests.consumer.admin.test_direct_consumption import ask, runs
 from tests.consumer.members import member
@@ -19,7 +19,7 @@ async def test_a_thread_that_hangs_keeps_its_turn(
     broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until it comes back: an operator who asks again and again must not make threads without end."""
-    monkeypatch.setattr("rmqd.consumer.admin.direct_consumption.ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.admin.member_requests.ANSWER_SECONDS", 0.1)
     go_on, calls = threading.Event(), list[Batch]()
 
     def handle(batch: Batch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from tests.clock import ManualClock
 from tests.consumer.handling.test_circuit_breaker import IDS, MODES, OPEN_FOR, Database, change, circuit, events, fill
 from tests.consumer.pool import TIMEOUT_SECONDS, StartPool, done

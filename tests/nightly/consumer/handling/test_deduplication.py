@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.claims.opening import open_store
-from rmqd.claims.store import Terms
+from rmqd.consumer.consumer_options import DeduplicationOptions
+from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError
 from rmqd.consumer.handling.held_claims import LEASE_SECONDS
-from rmqd.consumer.handling.threads import HandlerNotAwaitedError
-from rmqd.consumer.options import DeduplicationOptions
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
+from rmqd.handler_api.leases.lease_opening import open_store
+from rmqd.handler_api.leases.lease_store import Terms
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.handling.test_deduplication import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmqd.client.options import TraceOptions
+from rmqd.client.client_options import TraceOptions
 from rmqd.wire.message_queue import MessageQueue
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.handling.test_message_trace import TIME_OUT, Traced, trace_queue

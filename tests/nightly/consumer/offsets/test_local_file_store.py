@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore
-from rmqd.consumer.offsets.offsets_file import OffsetsFile
+from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore, OffsetsFile
 from rmqd.errors import InUseError
 from tests.clock import ManualClock
 from tests.consumer.offsets.disks import small_disk

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.consumer.offsets import process_lock
+from rmqd.runtime import files as process_lock
 from tests.consumer.offsets.disks import disk_error, small_disk
 from tests.consumer.offsets.test_process_lock import HOLDER, holder, path
 

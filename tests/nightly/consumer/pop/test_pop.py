@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.client.api.admin import create_topic
+from rmqd.client.api.admin_requests import create_topic
 from rmqd.codes import RequestCode
-from rmqd.consumer.options import DeduplicationOptions
-from rmqd.handler_api import Batch, Retry
+from rmqd.consumer.consumer_options import DeduplicationOptions
+from rmqd.handler_api.batch import Batch, Retry
 from rmqd.wire.topics import pop_retry_topic
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import Member
@@ -112,7 +112,7 @@ async def test_what_was_popped_is_told_by_its_own_topic_when_it_is_pulled_and_re
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """From the pop retry topic, and once more from the group's own retry topic, where a failed one goes."""
-    monkeypatch.setattr("rmqd.consumer.pop.send_back.DELAY_SECONDS", (0.1,))
+    monkeypatch.setattr("rmqd.consumer.pop.pop_retries.DELAY_SECONDS", (0.1,))
     monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.APART_SECONDS", 0.0)  # the group pulls before that is over
     attempts: list[tuple[str, str]] = []
 

@@ -6,7 +6,7 @@ import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.sys_flag import CompressionType, compressed_flag
+from rmqd.wire.messages.properties import CompressionType, compressed_flag
 from tests.client.peer import Reply
 from tests.consumer.groups import GROUP, group_options
 from tests.consumer.members import member

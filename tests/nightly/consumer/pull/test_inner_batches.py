@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from rmqd.codes import RequestCode
-from rmqd.handler_api import Batch, DeadLetter
+from rmqd.handler_api.batch import Batch, DeadLetter
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import BatchMember, StoredMessage, encode_message
 from tests.client.peer import Reply

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import Reply

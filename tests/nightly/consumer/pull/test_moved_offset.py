@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import ResponseCode
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from rmqd.wire.message_queue import MessageQueue
 from tests.consumer.groups import GROUP
 from tests.consumer.members import member

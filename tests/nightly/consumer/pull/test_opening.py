@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.sys_flag import CompressionType
+from rmqd.wire.messages.properties import CompressionType
 from tests.consumer.groups import GROUP
 from tests.consumer.members import member
 from tests.consumer.pull.test_opening import KINDS, MIB, Sizes, store

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("hasty", "unpaced")
 
 def silence(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a peer take requests and answer none, as a stopped process."""
-    monkeypatch.setattr("rmqd.client.remoting.client.SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.client.remoting.remoting_client.SILENCE_SECONDS", 0.05)
     monkeypatch.setattr("rmqd.consumer.offsets.broker_store.OFFSET_TIMEOUT_SECONDS", 0.2)
     monkeypatch.setattr("rmqd.consumer.health.watchdog.TICK_SECONDS", 0.05)
     for code in RequestCode:

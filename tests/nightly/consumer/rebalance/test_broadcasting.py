@@ -10,9 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode
-from rmqd.consumer.offsets.offsets_file import OffsetsFile
+from rmqd.consumer.offsets.local_file_store import OffsetsFile
 from rmqd.errors import OffsetStoreError
-from rmqd.handler_api import Batch, Retry
+from rmqd.handler_api.batch import Batch, Retry
 from rmqd.wire.message_queue import MessageQueue
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC, Blocked

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.clock import SystemClock
-from rmqd.config.model.group import GroupConfig
-from rmqd.daemon.groups.engine import LocalEngine
-from rmqd.plugins.consumer_options import options_of_group
+from rmqd.config.model.group_model import GroupConfig
+from rmqd.daemon.groups.group_engine import LocalEngine
+from rmqd.plugins.model_options import options_of_group
+from rmqd.runtime.clock import SystemClock
 
 
 def logged(plugin: str, options: dict[str, Any], **keys: Any) -> list[Any]:

@@ -10,18 +10,16 @@ from typing import Any
 
 import pytest
 
-from rmqd.clock import SystemClock
-from rmqd.consumer.contract import Consumer
-from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.pauses import PauseScope
-from rmqd.daemon.groups.engine import Client
-from rmqd.daemon.groups.health import LoopMonitor
-from rmqd.daemon.groups.host import WholeGroupOnlyError
+from rmqd.consumer.services import Consumer
+from rmqd.daemon.groups.group_engine import Client, WholeGroupOnlyError
 from rmqd.daemon.groups.local_groups import LocalGroups
-from rmqd.daemon.groups.worker_share import WorkerShare
+from rmqd.daemon.groups.supervisor import LoopMonitor, WorkerShare
 from rmqd.errors import ConfigError, InvalidNameError
-from rmqd.loaded_handler import LoadedHandler
-from rmqd.plugins.consumer_options import options_of_group
+from rmqd.handler_api.batch import LoadedHandler
+from rmqd.plugins.model_options import options_of_group
+from rmqd.runtime.clock import SystemClock
 from tests.certificates import CA, OTHER_CA
 from tests.config.configs import config
 from tests.daemon.fakes import FakeEngine

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import tracemalloc
 
-from rmqd.daemon.groups.host import HostView
-from rmqd.daemon.history.series import POINTS, STEP_SECONDS, GroupSeries
+from rmqd.daemon.group_history import POINTS, STEP_SECONDS, GroupSeries
+from rmqd.daemon.groups.group_engine import HostView
 from tests.daemon.fakes import group_snapshot, queue_snapshot
 from tests.daemon.history.test_recorder import Daemon
 

@@ -16,18 +16,17 @@ from typing import Any
 import httpx
 import pytest
 
-from rmqd.clock import SystemClock
-from rmqd.consumer.stats.snapshot import BatchesSnapshot, HandlerRates, LastError
-from rmqd.daemon.groups.health import LoopMonitor
-from rmqd.daemon.groups.host import HostView
+from rmqd.consumer.health.causes import Problem
+from rmqd.consumer.stats.stats_snapshot import BatchesSnapshot, HandlerRates, LastError
+from rmqd.daemon.group_history import HistoryRecorder
+from rmqd.daemon.groups.group_engine import HostView
 from rmqd.daemon.groups.local_groups import LocalGroups
-from rmqd.daemon.history.recorder import Recorder
-from rmqd.daemon.http import server as http_server
-from rmqd.daemon.http.access import AccessPolicy
-from rmqd.daemon.http.endpoint import HttpEndpoint
-from rmqd.daemon.http.listener import listen_on
-from rmqd.diagnosis.causes import Problem
-from rmqd.histogram import HistogramSnapshot
+from rmqd.daemon.groups.supervisor import LoopMonitor
+from rmqd.daemon.http import http_server
+from rmqd.daemon.http.http_access import AccessPolicy
+from rmqd.daemon.http.http_endpoint import HttpEndpoint, listen_on
+from rmqd.runtime.clock import SystemClock
+from rmqd.runtime.histogram import HistogramSnapshot
 from tests.config.configs import config
 from tests.daemon.fakes import FakeEngine, queue_snapshot
 from tests.daemon.http.test_http import Served, served
@@ -71,8 +70,10 @@ async def test_an_endpoint_that_cannot_be_loaded_is_tried_again(
     sock = listen_on("127.0.0.1:0")
     endpoint = HttpEndpoint(sock)
     async with httpx.AsyncClient(trust_env=False, verify=False, timeout=30) as client:
-        monkeypatch.setitem(sys.modules, "rmqd.daemon.http.api", None)  # as where a file of a package is missing
-        served = Served(host, monitor, FakeEngine(), endpoint.address, client, Recorder(clock, host.view), config())
+        monkeypatch.setitem(sys.modules, "rmqd.daemon.http.http_api", None)  # as where a file of a package is missing
+        served = Served(
+            host, monitor, FakeEngine(), endpoint.address, client, HistoryRecorder(clock, host.view), config()
+        )
         serving = asyncio.create_task(endpoint.serve(served))
         asked = asyncio.create_task(client.get(f"http://{endpoint.address}/livez"))
         await eventually(lambda: "http.failed" in capsys.readouterr().out, "it is logged")

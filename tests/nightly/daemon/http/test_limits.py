@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rmqd.daemon.http import server as http_server
+from rmqd.daemon.http import http_server
 from tests.daemon.http.test_http import Served, served
 
 __all__ = ["served"]

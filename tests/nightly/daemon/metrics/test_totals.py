@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rmqd.consumer.circuit import CircuitSnapshot, CircuitState
-from rmqd.consumer.stats.snapshot import MOST_REASONS, OTHER_REASONS, BatchesSnapshot, LastError
-from rmqd.daemon.metrics.totals import ProcessSnapshot, add_counters, merge_processes, retired
+from rmqd.consumer.stats.stats_snapshot import MOST_REASONS, OTHER_REASONS, BatchesSnapshot, LastError
+from rmqd.daemon.metrics.metric_totals import ProcessSnapshot, add_counters, merge_processes, retired
 from tests.daemon.fakes import EMPTY, group_snapshot, queue_snapshot
 from tests.daemon.metrics.test_totals import process
 

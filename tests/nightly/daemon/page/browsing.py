@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from rmqd.broker.embedded import EmbeddedOptions, embedded_rocketmq
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, embedded_rocketmq
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from tests.daemon.daemon_here import daemon_here
 from tests.daemon.daemon_process import daemon

@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rmqd.cli.status import status_lines
-from rmqd.exit_codes import ExitCode
+from rmqd.cli.daemon_commands import status_lines
+from rmqd.errors.exit_codes import ExitCode
 from tests.certificates import CA, OTHER_CA, SERVER_EXPIRED, server_context
 from tests.daemon.daemon_process import NEVER_STOPS, daemon, plug_in, write_config
 from tests.daemon.workers.test_workers import both_run, gone, worker_pids

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from rmqd.broker import locks
-from rmqd.broker.channel import Channel
-from rmqd.broker.held_pulls import PullRequestHoldService
-from rmqd.broker.locks import RebalanceLockManager
-from rmqd.broker.members import ConsumerManager
-from rmqd.broker.offsets import ConsumerOffsetManager
+from rmqd.broker import controller as locks
+from rmqd.broker.consumer_registry import ConsumerOffsetManager
+from rmqd.broker.controller import RebalanceLockManager
+from rmqd.broker.held_requests import PullRequestHoldService
+from rmqd.broker.member_registry import ConsumerManager
+from rmqd.broker.peer_channel import Channel
 from rmqd.broker.schedule import ScheduleMessageService
-from rmqd.broker.store.get_messages import GetResult
 from rmqd.broker.store.message_store import MessageStore
+from rmqd.broker.store.queue_store import GetResult
 from rmqd.wire.message_queue import MessageQueue
 from tests.nightly.simulation.planted.registry import both, breaks, hands_over, never, orderly, plant, pulled, slow
 

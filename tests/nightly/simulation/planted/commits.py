@@ -10,14 +10,11 @@ import pytest
 
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
-from rmqd.consumer.offsets.first_commits import FirstCommits
-from rmqd.consumer.offsets.offset_watch import OffsetWatch
-from rmqd.consumer.offsets.persistence import OffsetPersistence
-from rmqd.consumer.offsets.unheard_commits import UnheardCommits
-from rmqd.consumer.pull.assigned_queue import AssignedQueue
-from rmqd.consumer.pull.backoff import until_answered
-from rmqd.consumer.pull.giving_up import GivingUp
-from rmqd.consumer.pull.loop import PullLoop
+from rmqd.consumer.offsets.pending_commits import FirstCommits, UnheardCommits
+from rmqd.consumer.offsets.persistence import OffsetPersistence, OffsetWatch
+from rmqd.consumer.pull.assigned_queue import AssignedQueue, GivingUp
+from rmqd.consumer.pull.pull_loop import PullLoop
+from rmqd.consumer.pull.pull_request import until_answered
 from rmqd.errors import RmqdError
 from rmqd.wire.message_queue import MessageQueue
 from tests.nightly.simulation.planted.registry import (
@@ -217,8 +214,8 @@ def begins_before_it_has_the_lock(patch: pytest.MonkeyPatch) -> None:
 @plant
 def begins_at_the_end(patch: pytest.MonkeyPatch) -> None:
     """A queue without a stored offset begins at its end, even if the group must begin at the first one."""
-    from rmqd.client.api.offset import get_max_offset
-    from rmqd.consumer.founding.start_offset import StartPolicy
+    from rmqd.client.api.offset_requests import get_max_offset
+    from rmqd.consumer.offsets.start_offsets import StartPolicy
 
     async def first(self: StartPolicy, queue: MessageQueue) -> int:
         return await self._ask(get_max_offset, queue)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rmqd.consumer.assigned.leaving import Leaving
-from rmqd.consumer.pull.giving_up import GivingUp
-from rmqd.consumer.pull.loop import PullLoop
+from rmqd.consumer.assigned.assignment import Leaving
+from rmqd.consumer.pull.assigned_queue import GivingUp
+from rmqd.consumer.pull.pull_loop import PullLoop
 from rmqd.errors import RmqdError
 from tests.nightly.simulation.planted.registry import both, breaks, hands_over, happens, plant, pulled, slow, tries
 

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.batch_worker import Worker
 from rmqd.consumer.handling.concurrently import ConsumeMessageConcurrentlyService
-from rmqd.consumer.handling.line import Line
-from rmqd.consumer.handling.orderly import ConsumeMessageOrderlyService
-from rmqd.consumer.handling.orderly_settlement import OrderlySettlement
+from rmqd.consumer.handling.orderly import ConsumeMessageOrderlyService, OrderlySettlement
+from rmqd.consumer.handling.ready_queues import Line
 from rmqd.consumer.handling.send_back import SendBack
 from rmqd.consumer.handling.settlement import Settlement
-from rmqd.consumer.handling.worker import Worker
-from rmqd.handler_api import Batch
+from rmqd.handler_api.batch import Batch
 from rmqd.wire.messages.message import Message
 from tests.nightly.simulation.planted.registry import (
     both,

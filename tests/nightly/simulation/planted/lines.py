@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from rmqd.client.heartbeat import Heartbeat
-from rmqd.client.remoting.breaker import Breakers
-from rmqd.client.remoting.client import RemotingClient
 from rmqd.client.remoting.connection import RemotingConnection
+from rmqd.client.remoting.connection_pool import ConnectionPool
+from rmqd.client.remoting.connector import Breakers
 from rmqd.client.remoting.pending import PendingRequests
-from rmqd.client.remoting.pool import ConnectionPool
-from rmqd.wire.command import RemotingCommand
-from rmqd.wire.frame import FrameDecoder
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.wire.command import FrameDecoder, RemotingCommand
 from tests.nightly.simulation.planted.registry import breaks, plant, tries
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from rmqd.clock import SystemClock
 from rmqd.consumer.pull.assigned_queue import AssignedQueue
-from rmqd.consumer.pull.loop import PullLoop
-from rmqd.consumer.rebalance.departures import Departures
+from rmqd.consumer.pull.pull_loop import PullLoop
+from rmqd.consumer.rebalance.membership import Departures
 from rmqd.consumer.rebalance.ownership import QueueOwnership
 from rmqd.consumer.rebalance.queue_lock import QueueLease, QueueLock
+from rmqd.runtime.clock import SystemClock
 from rmqd.wire.message_queue import MessageQueue
 from tests.nightly.simulation.planted.registry import (
     both,
@@ -53,15 +53,15 @@ def former_owner_waited_for_too_short(patch: pytest.MonkeyPatch) -> None:
 def first_second_alone(patch: pytest.MonkeyPatch) -> None:
     """A member that sees no others acquires queues at once, though others may only have lost their connections."""
     patch.setattr("rmqd.consumer.rebalance.ownership.SURE_SECONDS", 0.0)
-    patch.setattr("rmqd.consumer.rebalance.departures.SURE_SECONDS", 0.0)
-    patch.setattr("rmqd.consumer.rebalance.departures.BACK_SECONDS", 0.0)
+    patch.setattr("rmqd.consumer.rebalance.membership.MISSING_MEMBER_SECONDS", 0.0)
+    patch.setattr("rmqd.consumer.rebalance.membership.BACK_SECONDS", 0.0)
 
 
 @plant(needs=tries("blink"))
 def locks_broken_at_once(patch: pytest.MonkeyPatch) -> None:
     """The locks of a member whose connection was cut are broken before the member could return."""
-    patch.setattr("rmqd.consumer.rebalance.departures.SURE_SECONDS", 0.0)
-    patch.setattr("rmqd.consumer.rebalance.departures.BACK_SECONDS", 0.0)
+    patch.setattr("rmqd.consumer.rebalance.membership.MISSING_MEMBER_SECONDS", 0.0)
+    patch.setattr("rmqd.consumer.rebalance.membership.BACK_SECONDS", 0.0)
 
 
 @plant(needs=tries("blink"))
@@ -159,7 +159,7 @@ def orderly_lock_that_is_lost_stops_nobody(patch: pytest.MonkeyPatch) -> None:
 def unlocked_while_a_handler_runs(patch: pytest.MonkeyPatch) -> None:
     """An orderly queue is released after the hand-over time, although a handler still has a batch of it."""
     patch.setattr(QueueLock, "linger", lambda self, queue: 0.0)
-    patch.setattr("rmqd.consumer.assigned.leaving.Leaving.drain", _no_wait)
+    patch.setattr("rmqd.consumer.assigned.assignment.Leaving.drain", _no_wait)
 
 
 async def _no_wait(self: Any, process_queues: Any) -> bool:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rmqd.consumer import live_change
+from rmqd.consumer import push_consumer as live_change
+from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.handling.slots import HandlerSlots
-from rmqd.consumer.options import ConsumerOptions
 from tests.nightly.simulation.planted.registry import breaks, plant
 
 

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from rmqd.broker.pop.revive import Popped, PopReviveService
-from rmqd.consumer.pop.assignment import PopAssignment
-from rmqd.consumer.pop.block import PopBlock
-from rmqd.consumer.pop.process_queue import PopProcessQueue
-from rmqd.consumer.pop.receipts import PopReceipts
-from rmqd.consumer.pop.send_back import PopSendBack
+from rmqd.consumer.pop.pop_assignment import PopAssignment
+from rmqd.consumer.pop.pop_block import PopBlock
+from rmqd.consumer.pop.pop_retries import PopSendBack
+from rmqd.consumer.pop.receipts import PopProcessQueue, PopReceipts
 from rmqd.wire.messages.message import MessageBlock
-from rmqd.wire.pop import PopHandle
+from rmqd.wire.receipt_handle import PopHandle
 from tests.nightly.simulation.planted.registry import both, breaks, calm, happens, plant, pops, slow
 from tests.simulation.plan import Plan
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
-from rmqd.consumer.offsets.pull_commits import OffsetRead, PullCommits
+from rmqd.consumer.offsets.pending_commits import OffsetRead, PullCommits
 from rmqd.wire.message_queue import MessageQueue
 from tests.nightly.simulation.planted.registry import both, hands_over, plant, pulled, tries
 from tests.nightly.simulation.planted.slaves import has_slaves

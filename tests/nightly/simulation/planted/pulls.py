@@ -9,9 +9,9 @@ import pytest
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.pull.assigned_queue import AssignedQueue
-from rmqd.consumer.pull.loop import PullLoop
+from rmqd.consumer.pull.pull_loop import PullLoop
+from rmqd.consumer.pull.pull_request import PullRequest
 from rmqd.consumer.pull.pulled_queue import PulledQueue
-from rmqd.consumer.pull.request import PullRequest
 from rmqd.errors import RemotingError, RmqdError
 from rmqd.wire.command import RemotingCommand
 from tests.nightly.simulation.planted.registry import both, calm, happens, plant

@@ -12,8 +12,7 @@ from rmqd.client.heartbeat import Heartbeat
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.rebalance import rebalance
-from rmqd.consumer.rebalance.absences import Absences
-from rmqd.consumer.rebalance.member_list import MemberList
+from rmqd.consumer.rebalance.membership import Absences, MemberList
 from rmqd.consumer.rebalance.rebalance import Rebalance, RebalancePlan
 from rmqd.wire.message_queue import MessageQueue
 from tests.nightly.simulation.planted.registry import both, breaks, concurrently, plant, tries

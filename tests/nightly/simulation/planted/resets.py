@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
-from rmqd.consumer.pull.giving_up import GivingUp
-from rmqd.consumer.pull.loop import PullLoop
+from rmqd.consumer.pull.assigned_queue import GivingUp
 from rmqd.consumer.pull.offset_moves import OffsetMoves
+from rmqd.consumer.pull.pull_loop import PullLoop
+from rmqd.consumer.pull.pull_request import PullRequest
 from rmqd.consumer.pull.pulled_queue import PulledQueue
-from rmqd.consumer.pull.request import PullRequest
 from rmqd.wire.message_queue import MessageQueue
 from tests.nightly.simulation.planted.registry import both, calm, either, happens, plant, tries
 

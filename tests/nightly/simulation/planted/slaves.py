@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
-from rmqd.consumer.pull.request import PullRequest
+from rmqd.consumer.pull.pull_request import PullRequest
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.nightly.simulation.planted.registry import both, plant, tries

@@ -1,0 +1,248 @@
+"""A change of a row, and helpers for Canal's and Debezium's messages. Pure.
+
+Flat messages of Canal: the rows of one event of MySQL's binlog, with values as text. Pure.
+
+    {"type": "UPDATE", "database": "shop", "table": "orders", "es": 1772359200000, "isDdl": false, "pkNames": ["id"],
+     "data": [{"id": "7", "state": "paid"}], "old": [{"state": "open"}], ...}
+
+`old` has the previous values of the columns that an update changed.
+
+Envelopes of Debezium: one row before and after, with and without their schema. Pure.
+
+    {"op": "u", "before": {...}, "after": {"id": 7, "state": "paid"}, "ts_ms": 1772359200321,
+     "source": {"db": "shop", "schema": "public", "table": "orders", "ts_ms": 1772359200000, "lsn": 24023128, ...}}
+
+or the same as `payload`, next to a `schema` that gives the meaning of numbers and bytes. `op`: c created, u updated, d
+deleted, r read by a snapshot, t truncated. A tombstone, which follows a deletion for Kafka's sake, has no body.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final, NoReturn
+
+from rmqd_handlers.cdc.columns import NOTHING_TOLD, PER_SECOND, ChangeColumn, Reader, Told, described
+
+NO_TOLD: Final[Mapping[str, Told]] = {}
+
+
+class BadChangeError(ValueError):
+    """A message violates its format, or describes something that cannot become a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """A row to store, or to delete. A row to delete may have only its key."""
+
+    row: Mapping[str, Any]
+    is_deleted: bool
+    time_ms: int
+    """Its time in the source. Negative for a row from a snapshot, so that it precedes all changes."""
+    number: int
+    """Its index among the changes of the source's event."""
+    position: int | None = None
+    """Its position in the source's log, if the message contains it."""
+
+
+class Maker:
+    """Creates changes from a row's values before and after."""
+
+    def __init__(self, columns: tuple[ChangeColumn, ...], keys: Sequence[str], reader: Reader) -> None:
+        self._keys = tuple(keys)
+        self._blank = dict.fromkeys(column.name for column in columns)
+        self._reader = reader
+
+    def stays(
+        self, after: Mapping[str, Any], former: Mapping[str, Any] | None, place: RowChange, told: Mapping[str, Told]
+    ) -> Iterator[RowChange]:
+        """Yield the changes for a row to store. `former` are the previous values of its key, if known."""
+        row = self._reader.row(after, told)
+        self._key(after, told)
+        if former is not None:
+            before = self._key({**after, **former}, told)
+            if any(row[name] != value for name, value in before.items()):
+                yield self._deletion(before, place)
+        yield RowChange(row, False, place.time_ms, place.number + 1, place.position)
+
+    def goes(self, before: Mapping[str, Any], place: RowChange, told: Mapping[str, Told]) -> RowChange:
+        """Return the deletion of a row. At least its key must be known."""
+        return self._deletion(self._key(before, told), place)
+
+    def _deletion(self, key: Mapping[str, Any], place: RowChange) -> RowChange:
+        return RowChange({**self._blank, **key}, True, place.time_ms, place.number, place.position)
+
+    def _key(self, values: Mapping[str, Any], told: Mapping[str, Told]) -> dict[str, Any]:
+        key = {name: self._reader.value(name, values.get(name), told.get(name, NOTHING_TOLD)) for name in self._keys}
+        if missing := [name for name, value in key.items() if value is None]:
+            raise BadChangeError(f"the row has no key: {', '.join(missing)} is missing")
+        return key
+
+
+def at(time_ms: int, row: int, position: int | None = None) -> RowChange:
+    """Return the position of a change. Each row of an event has two numbers: for the deletion of its previous key, and
+    for the row.
+    """
+    return RowChange({}, False, time_ms, row * 2, position)
+
+
+def parsed(body: bytes) -> Any:
+    """Return a body's JSON. Numbers with a decimal point are exact. Raises BadChangeError."""
+    try:
+        return json.loads(body, parse_float=Decimal, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise BadChangeError(f"not valid JSON: {error}") from None
+
+
+def is_of(tables: Sequence[str], schema: object, table: object) -> bool:
+    """Return whether a table matches a pattern such as `shop.orders_*`."""
+    return any(fnmatch.fnmatchcase(f"{schema}.{table}", pattern) for pattern in tables)
+
+
+def whole(value: Any, what: str) -> int:
+    """Return a whole number. Raises BadChangeError."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadChangeError(f"{what} is {described(value)}, not a whole number")
+    return value
+
+
+def tree(value: Any, what: str) -> Mapping[str, Any]:
+    """Return a JSON object. Raises BadChangeError."""
+    if not isinstance(value, dict):
+        raise BadChangeError(f"{what} is not an object")
+    return value
+
+
+def rows_unnamed(table: str, what: str) -> str:
+    """Return why a table that was emptied or dropped in the source has no rows: its keys are unknown."""
+    return (
+        f"{table} {what}: this event does not name the rows, so the copy keeps them; "
+        "delete them there by hand, and set bad_rows: leave_out to continue"
+    )
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not valid JSON")
+
+
+ROWS: Final = ("INSERT", "UPDATE", "DELETE")
+# these remove rows without naming them
+GONE: Final = {"TRUNCATE": "was emptied", "ERASE": "was dropped", "RENAME": "was renamed"}
+# only the structure changes, or nothing at all; the last two belong to TiDB and Canal
+WITHOUT_ROWS: Final = "CREATE ALTER CINDEX DINDEX QUERY GTID XACOMMIT XAROLLBACK MHEARTBEAT TIDB_WATERMARK".split()
+
+
+def canal_changes(body: bytes, tables: Sequence[str], make: Maker) -> Iterator[RowChange]:
+    """Yield the changes in a message, in their order. Raises BadChangeError, BadValueError."""
+    message = tree(parsed(body), "the message")
+    kind = str(message.get("type", "")).upper()
+    if kind in WITHOUT_ROWS:
+        return
+    if kind not in ROWS and kind not in GONE:
+        raise BadChangeError(
+            f"type is not a type of Canal's flat messages; expected one of {', '.join((*ROWS, *GONE))}"
+        )
+    if not is_of(tables, message.get("database"), message.get("table")):
+        return
+    if kind in GONE:
+        name = f"{message.get('database')}.{message.get('table')}"
+        raise BadChangeError(rows_unnamed(name, f"{GONE[kind]} ({kind})"))
+    time_ms = whole(message.get("es") or message.get("ts"), "es")
+    rows = _rows(message.get("data"), "data")
+    former = _rows(message["old"], "old") if kind == "UPDATE" and message.get("old") is not None else []
+    for number, row in enumerate(rows):
+        place = at(time_ms, number)
+        if kind == "DELETE":
+            yield make.goes(row, place, NO_TOLD)
+        else:
+            yield from make.stays(row, former[number] if number < len(former) else None, place, NO_TOLD)
+
+
+def _rows(value: Any, what: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise BadChangeError(f"{what} is not an array of rows")
+    return [tree(row if row is not None or what == "data" else {}, f"a row of {what}") for row in value]
+
+
+OPS: Final = "cudrt"
+_BEFORE_ALL_MS: Final = 1 << 53
+"""Subtracted from the time of a snapshot row, to sort it before all changes: the read may be later than a change."""
+_FILE_NUMBER: Final = re.compile(r".*\.([0-9]+)")
+_FILE_BITS: Final = 40  # so that a file's number and a position in it form one number
+_TIMES: Final = {
+    "io.debezium.time.Timestamp": PER_SECOND["milliseconds"],
+    "io.debezium.time.MicroTimestamp": PER_SECOND["microseconds"],
+    "io.debezium.time.NanoTimestamp": PER_SECOND["nanoseconds"],
+    "org.apache.kafka.connect.data.Timestamp": PER_SECOND["milliseconds"],
+}
+_DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
+
+
+def debezium_changes(body: bytes, tables: Sequence[str], make: Maker) -> Iterator[RowChange]:
+    """Yield the changes in a message: two if the key changed. Raises BadChangeError, BadValueError."""
+    message = parsed(body) if body.strip() else None
+    if message is None:  # a tombstone
+        return
+    message = tree(message, "the message")
+    told = _told(message["schema"]) if isinstance(message.get("schema"), dict) else NO_TOLD
+    if "payload" in message and "op" not in message:
+        if message["payload"] is None:  # also a tombstone
+            return
+        message = tree(message["payload"], "payload")
+    if "ddl" in message and "op" not in message:  # a message of the connector's own topic
+        return
+    op = message.get("op")
+    if not isinstance(op, str) or len(op) != 1 or op not in OPS:
+        raise BadChangeError(f"op is not an operation of Debezium's envelopes; expected one of {', '.join(OPS)}")
+    source = tree(message.get("source"), "source")
+    schema = source.get("schema") or source.get("db")
+    if not is_of(tables, schema, source.get("table")):
+        return
+    if op == "t":
+        raise BadChangeError(rows_unnamed(f"{schema}.{source.get('table')}", "was emptied (op t)"))
+    time_ms = whole(source.get("ts_ms") or message.get("ts_ms"), "source.ts_ms")
+    row = source.get("row")
+    place = at(
+        time_ms - _BEFORE_ALL_MS if op == "r" else time_ms, row if isinstance(row, int) else 0, _position(source)
+    )
+    before = message.get("before")
+    if op == "d":
+        yield make.goes(tree(before, "before"), place, told)
+        return
+    former = tree(before, "before") if op == "u" and before is not None else None
+    yield from make.stays(tree(message.get("after"), "after"), former, place, told)
+
+
+def _position(source: Mapping[str, Any]) -> int | None:
+    """Return the position in the source's log: PostgreSQL's lsn, Oracle's scn, MySQL's file and position."""
+    for name in ("lsn", "scn"):
+        value = source.get(name)
+        if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()):
+            return int(value)
+    file, place = source.get("file"), source.get("pos")
+    match = _FILE_NUMBER.fullmatch(file) if isinstance(file, str) else None
+    return (int(match[1]) << _FILE_BITS) + place if match and isinstance(place, int) else None
+
+
+def _told(schema: Mapping[str, Any]) -> dict[str, Told]:
+    """Return the schema's descriptions of a row's columns."""
+    found = {}
+    for part in _fields(schema):
+        if part.get("field") not in ("before", "after"):
+            continue
+        for column in _fields(part):
+            kind, parameters = column.get("name"), column.get("parameters")
+            if kind in _TIMES:
+                found[str(column.get("field"))] = Told(per_second=_TIMES[kind])
+            elif kind == _DECIMAL and column.get("type") == "bytes" and isinstance(parameters, dict):
+                found[str(column.get("field"))] = Told(scale=int(parameters.get("scale", 0)))
+    return found
+
+
+def _fields(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    fields = schema.get("fields")
+    return [field for field in fields if isinstance(field, dict)] if isinstance(fields, list) else []

@@ -1,0 +1,366 @@
+"""Converts a message to topic, key, value and headers of a record.
+
+The errors of records: which ones concern the record itself, and which records to send again.
+
+The client, librdkafka, which sends, retries and keeps the order, and the thread that receives its reports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic import BeforeValidator
+
+from rmqd import Message
+from rmqd_handlers.faults import KAFKA_ERRORS
+from rmqd_handlers.message_values import InvalidBodyError, Opened, Value, as_text, parse_value
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
+
+TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+Header = tuple[str, str | bytes | None]
+_EXPRESSION: Final = re.compile(r"\{([^{}]*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRecord:
+    """One message as a Kafka record."""
+
+    topic: str
+    key: bytes | None
+    value: bytes
+    headers: list[Header]
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicName:
+    """A topic's name, or a template of names: `orders`, `shop.{topic}`, `orders-{properties.region}`."""
+
+    text: str
+    """The text in the options."""
+    parts: tuple[str | Value, ...]
+
+    @property
+    def fixed(self) -> str | None:
+        """The name, if it is the same for all messages; else None."""
+        return self.text if self.parts == (self.text,) else None
+
+    def of(self, opened: Opened) -> str:
+        """Return the name for a message. Raises InvalidBodyError if a value is missing, or the name is invalid for
+        Kafka.
+        """
+        name = "".join(part if isinstance(part, str) else _given(part, opened) for part in self.parts)
+        if not is_topic(name):
+            raise InvalidBodyError(
+                f"{name!r} is not a valid Kafka topic name; expected up to 249 letters, digits, '.', '_' and '-'"
+            )
+        return name
+
+
+def parse_topic(text: object) -> TopicName:
+    """Parse a topic's name or template. Raises ValueError."""
+    if not isinstance(text, str):
+        raise ValueError(f"{text!r} is not a topic name")  # noqa: TRY004 - pydantic reads a ValueError
+    places = _EXPRESSION.split(text)
+    parts = tuple(parse_value(part) if number % 2 else part for number, part in enumerate(places) if number % 2 or part)
+    if not is_topic("".join(part if isinstance(part, str) else "x" for part in parts)):
+        raise ValueError(
+            f"{text!r} is not a valid topic name; expected letters, digits, '.', '_' and '-', and values of the "
+            "message in braces, such as orders-{tags} or shop.{properties.region}"
+        )
+    return TopicName(text, parts)
+
+
+Topic = Annotated[TopicName, BeforeValidator(parse_topic, json_schema_input_type=str)]
+
+
+def is_topic(name: str) -> bool:
+    """Return whether Kafka accepts it as a topic's name."""
+    return TOPIC.fullmatch(name) is not None and name not in (".", "..")
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """How messages become records."""
+
+    topic: TopicName
+    key: str
+    """keys, sharding_key, property:NAME or none."""
+    value: Value
+    headers: Mapping[str, Value] | None
+    """None means the properties by name."""
+
+    def of(self, message: Message) -> KafkaRecord:
+        """Return the record of a message. Raises InvalidBodyError if it cannot be one."""
+        opened = Opened(message)
+        value = self.value(opened)
+        if value is None:
+            raise InvalidBodyError(f"the message has no {self.value.text}")
+        key = self._key(message)
+        return KafkaRecord(
+            self.topic.of(opened),
+            key.encode() if key else None,
+            _as_bytes(value),
+            self._headers(opened),
+            message.born_timestamp,
+        )
+
+    def _key(self, message: Message) -> str | None:
+        match self.key:
+            case "none":
+                return None
+            case "keys":
+                return message.keys
+            case "sharding_key":
+                return message.properties.get("__SHARDINGKEY")
+        return message.properties.get(self.key.removeprefix("property:"))
+
+    def _headers(self, opened: Opened) -> list[Header]:
+        if self.headers is None:
+            properties = {**opened.message.own_properties, "UNIQ_KEY": opened.message.msg_id}
+            return list(properties.items())
+        values = ((name, of(opened)) for name, of in self.headers.items())
+        return [(name, _as_bytes(value)) for name, value in values if value is not None]
+
+
+def _given(value: Value, opened: Opened) -> str:
+    given = value(opened)
+    if given is None:
+        raise InvalidBodyError(f"the message has no {value.text}, which is part of its topic's name")
+    return as_text(given)
+
+
+def _as_bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else as_text(value).encode()
+
+
+Written = tuple[Message, KafkaRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFailure:
+    """Why a record is not confirmed."""
+
+    error: KafkaError
+    is_sent: bool
+    """Whether it left the client. The client refuses some records itself."""
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether a record can never be written: this one, or another one in the same request."""
+        error = self.error
+        return error.code() in [getattr(error, name) for name in KAFKA_ERRORS]
+
+    @property
+    def is_of_topic(self) -> bool:
+        """Whether the client refuses all records of the topic, because the topic failed before."""
+        return not (self.is_sent or self.is_refusal or self.error.fatal() or self.error.code() == self.error._FATAL)
+
+    def __str__(self) -> str:
+        return self.error.str()
+
+
+def is_missing(error: KafkaError) -> bool:
+    """Return whether the topic does not exist, or not yet."""
+    return error.code() in (error.UNKNOWN_TOPIC_OR_PART, error.LEADER_NOT_AVAILABLE)
+
+
+def is_refused(failure: RecordFailure) -> bool:
+    """Return whether brokers refused a record: this one, or another one in the same request."""
+    return failure.is_sent and failure.is_refusal
+
+
+def is_unknown(failure: RecordFailure) -> bool:
+    """Return whether the record may be written later."""
+    return not failure.is_refusal
+
+
+def again_for(
+    written: Sequence[Written], failures: Sequence[RecordFailure | None], fails: Callable[[RecordFailure], bool]
+) -> list[Written]:
+    """Return the records with such a failure, and later records with the same keys, because their order must be
+    kept.
+    """
+    again: list[Written] = []
+    keys: set[tuple[str, bytes]] = set()
+    for (message, record), failure in zip(written, failures, strict=True):
+        key = (record.topic, record.key) if record.key is not None else None
+        if failure is not None and fails(failure):
+            again.append((message, record))
+            if key is not None:
+                keys.add(key)
+        elif key in keys and (failure is None or failure.is_sent):
+            again.append((message, record))
+    return again
+
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS: Final = 0.1
+FULL_SECONDS: Final = 0.02  # how often it checks whether the client's queue has room
+TOLD_AFTER_SECONDS: Final = 1.0
+ASK_SECONDS: Final = 5.0
+CLOSE_SECONDS: Final = 5.0
+
+
+class KafkaProducer:
+    """Sends records with a client, and with a new client after a fatal error."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        """Raises KafkaException for unknown settings."""
+        self._settings = settings
+        self._client = _Client(settings)
+
+    @property
+    def trouble(self) -> str:
+        """The client's last error of its brokers, since they last confirmed a record."""
+        return self._client.trouble
+
+    async def close(self) -> None:
+        """Wait a while for records in flight, and end the client's thread."""
+        await self._client.close()
+
+    async def look_up(self, topic: str | None, timeout_seconds: float) -> KafkaError | None:
+        """Return why the cluster does not have the topic; it may create the topic at this query. Raises KafkaException
+        without a response.
+        """
+        listed = await asyncio.to_thread(self._client.kafka.list_topics, topic or "", timeout_seconds)
+        return listed.topics[topic].error if topic else None
+
+    async def send(self, records: Sequence[KafkaRecord]) -> list[RecordFailure | None]:
+        """Send the records in order. Returns why each was not written; None for confirmed records."""
+        if self._client.is_broken:
+            broken, self._client = self._client, _Client(self._settings)
+            logger.warning("handler.client_replaced", extra={"counterpart": "kafka", "error": broken.trouble})
+            await broken.close()
+        client, reports = self._client, _Reports(len(records))
+        asked: set[str] = set()
+        for place, record in enumerate(records):
+            failure = await client.produce(record, partial(reports.note, place))
+            if failure is not None and failure.is_of_topic and record.topic not in asked:
+                asked.add(record.topic)
+                await self._ask_anew(record.topic)
+                failure = await client.produce(record, partial(reports.note, place))
+            if failure is not None:
+                reports.note(place, failure)
+        if not await reports.are_all_there(TOLD_AFTER_SECONDS):
+            if client.trouble:
+                logger.warning("handler.counterpart_away", extra={"counterpart": "kafka", "error": client.trouble})
+            await reports.are_all_there()
+        return reports.failures
+
+    async def _ask_anew(self, topic: str) -> None:
+        """Query a failed topic again: the client refuses it for minutes unless it learns that the topic works."""
+        from confluent_kafka import KafkaException
+
+        with contextlib.suppress(KafkaException):
+            await self.look_up(topic, ASK_SECONDS)
+
+
+class _Client:
+    """A librdkafka client, and the thread that receives its reports."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        from confluent_kafka import Producer
+
+        self.trouble = ""
+        self.is_broken = False
+        log = logging.getLogger(f"{__name__}.client")
+        self.kafka = Producer({**settings, "error_cb": self._note_trouble}, logger=log)
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._hear, name="kafka handler: reports", daemon=True)
+        self._thread.start()
+
+    async def close(self) -> None:
+        self._ending.set()
+        await asyncio.to_thread(self._thread.join)
+
+    async def produce(self, record: KafkaRecord, note: Callable[[RecordFailure | None], None]) -> RecordFailure | None:
+        """Pass a record to the client. Returns why the client refuses it.
+
+        If the client accepts it, `note` is called later, in any thread, with the result.
+        """
+        from confluent_kafka import KafkaException
+
+        def delivered(error: KafkaError | None, _: object) -> None:
+            if error is None:
+                self.trouble = ""
+            else:
+                self._note_fatal(error)
+            note(None if error is None else RecordFailure(error, is_sent=True))
+
+        while True:
+            try:
+                self.kafka.produce(
+                    record.topic,
+                    record.value,
+                    record.key,
+                    on_delivery=delivered,
+                    timestamp=record.timestamp_ms,
+                    headers=record.headers,
+                )
+                return None
+            except BufferError:  # it has room again when brokers confirm its records, or when their time is over
+                await asyncio.sleep(FULL_SECONDS)
+            except KafkaException as error:
+                self._note_fatal(error.args[0])
+                return RecordFailure(error.args[0], is_sent=False)
+
+    def _note_trouble(self, error: KafkaError) -> None:
+        self.trouble = error.str()
+        self._note_fatal(error)
+
+    def _note_fatal(self, error: KafkaError) -> None:
+        self.is_broken = self.is_broken or error.fatal() or error.code() == error._FATAL
+
+    def _hear(self) -> None:
+        from confluent_kafka import KafkaException
+
+        while not self._ending.is_set():
+            try:
+                self.kafka.poll(POLL_SECONDS)
+            except KafkaException as error:  # a fatal error; it still reports the records that it holds
+                self._note_trouble(error.args[0])
+                self._ending.wait(POLL_SECONDS)
+        with contextlib.suppress(KafkaException):
+            self.kafka.flush(CLOSE_SECONDS)
+
+
+class _Reports:
+    """The results of one call's records. The client's thread records them, and the event loop waits for them."""
+
+    def __init__(self, count: int) -> None:
+        self.failures: list[RecordFailure | None] = [None] * count
+        self._left = count
+        self._lock = threading.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._all = asyncio.Event()
+
+    def note(self, place: int, failure: RecordFailure | None) -> None:
+        """Called once for each record, in any thread."""
+        with self._lock:
+            self.failures[place] = failure
+            self._left -= 1
+            is_last = not self._left
+        if is_last:
+            self._loop.call_soon_threadsafe(self._all.set)
+
+    async def are_all_there(self, timeout_seconds: float | None = None) -> bool:
+        """Wait for the last result, or until the timeout. Returns whether all results arrived."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._all.wait()
+        except TimeoutError:
+            return False
+        return True

@@ -1,0 +1,124 @@
+"""Option types for sizes and durations, in the notation of rmqd's configuration: `256KiB`, `5s`.
+
+Libraries that only some handlers need. Each is installed with an extra, which the error names.
+
+Database URLs as options. A URL is refused if its host would contain a part of the password, or if libpq cannot parse
+it. Errors never quote it.
+
+The libpq parameters of every connection, for `postgresql` and for `sql` with psycopg.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BeforeValidator, SecretStr
+
+SIZE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+DURATION_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def parse_size_bytes(value: object) -> int:
+    """Parse `100MiB` as a number of bytes. A number without a unit is an error."""
+    size_bytes = _parse(value, SIZE_UNITS, "a size such as 256KiB or 100MiB")
+    if not size_bytes.is_integer():
+        raise ValueError(f"{value!r} is not a whole number of bytes")
+    return int(size_bytes)
+
+
+def parse_duration_seconds(value: object) -> float:
+    """Parse `500ms` as a number of seconds. A number without a unit is an error."""
+    return _parse(value, DURATION_UNITS, "a duration such as 500ms, 5s or 15m")
+
+
+def _parse(value: object, units: dict[str, int] | dict[str, float], accepted: str) -> float:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]+)", value) if isinstance(value, str) else None
+    if match is None or match[2] not in units:
+        raise ValueError(f"{value!r} is not {accepted} (units: {', '.join(units)})")
+    return float(match[1]) * units[match[2]]
+
+
+SizeBytes = Annotated[int, BeforeValidator(parse_size_bytes, json_schema_input_type=str)]
+DurationSeconds = Annotated[float, BeforeValidator(parse_duration_seconds, json_schema_input_type=str)]
+
+
+class ExtraMissingError(ImportError):
+    """A library that the handler needs is missing."""
+
+
+def need(module: str, extra: str) -> None:
+    """Raise ExtraMissingError with the command to install it if `module` is missing."""
+    if importlib.util.find_spec(module) is None:
+        raise ExtraMissingError(f"{module} is not installed; run pip install 'rmqd-handlers[{extra}]'")
+
+
+_LIBPQ: Final = re.compile("postgres(?:ql)?://([^/?#]*)")
+_UNREADABLE: Final = (
+    "not a valid connection string; expected postgresql://user:password@host:5432/database, "
+    "or host=... user=... dbname=..."
+)
+_PROBLEM: Final = "more than one @ before the host; expected %40 for an @ in the user or the password"
+
+
+def _read_by_libpq(url: SecretStr) -> SecretStr:
+    """libpq ends the password at the first @; `host=db password=a@b` is not a URL."""
+    uri = _LIBPQ.match(url.get_secret_value())
+    if uri is not None and uri[1].count("@") > 1:
+        raise ValueError(_PROBLEM)
+    try:
+        from psycopg import ProgrammingError
+        from psycopg.conninfo import conninfo_to_dict
+    except ImportError:  # the handler reports it, with the command to install it
+        return url
+    try:
+        conninfo_to_dict(url.get_secret_value())
+    except ProgrammingError:  # its text quotes the URL
+        raise ValueError(_UNREADABLE) from None
+    return url
+
+
+def _read_by_sqlalchemy(url: SecretStr) -> SecretStr:
+    """In SQLAlchemy the user may contain an @, and the first @ after it ends the password."""
+    try:
+        from sqlalchemy.engine import make_url
+        from sqlalchemy.exc import ArgumentError
+    except ImportError:  # the handler reports it, with the command to install it
+        return url
+    try:
+        host = make_url(url.get_secret_value()).host
+    except (ArgumentError, ValueError):  # the handler's start reports it
+        return url
+    if host is not None and "@" in host:
+        raise ValueError(_PROBLEM)
+    return url
+
+
+LibpqUrl = Annotated[SecretStr, AfterValidator(_read_by_libpq)]
+SqlAlchemyUrl = Annotated[SecretStr, AfterValidator(_read_by_sqlalchemy)]
+
+
+CONNECT_SECONDS: Final = 5
+"""The timeout for connecting to a server."""
+PARAMETERS: Final[Mapping[str, Any]] = {
+    "connect_timeout": CONNECT_SECONDS,
+    "fallback_application_name": "rmqd",
+    # a host that fails silently is detected after 25 s, while waiting for a response and while sending
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
+BACKEND: Final = "SELECT pg_backend_pid()"
+"""The process that responds. A pool in front of the database, such as PgBouncer, reports another process at the
+connection.
+"""
+
+
+def conninfo_of(url: str) -> str:
+    """Return the parameters of a URL, with ours as defaults."""
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    return make_conninfo(**{**PARAMETERS, **conninfo_to_dict(url)})

@@ -1,0 +1,282 @@
+"""The script that adds a batch. Scripts are atomic: other clients never see half of a batch.
+
+A script that fails keeps its earlier changes. So an entry is added before its mark is set, and no mark exists without
+its entry.
+
+The handler `redis`: a batch is one call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from rmqd import Batch, Message
+from rmqd_handlers.away import ON_INVALID, RETRY_FOR, AwayError, OnInvalid, acknowledge_written, refuse, try_again
+from rmqd_handlers.message_values import InvalidBodyError, MessageValue, Opened, Value, as_text, parse_value
+from rmqd_handlers.option_kinds import DurationSeconds, need
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+
+SCRIPT: Final = """
+local target, add, most, remember_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local at, added, entries = 4, 0, (#KEYS - 1) / 2
+for number = 2, entries + 1 do
+    local count = tonumber(ARGV[at])
+    if remember_ms == '0' or redis.call('EXISTS', KEYS[number], KEYS[number + entries]) == 0 then
+        local parts = {}
+        for place = 1, count do parts[place] = ARGV[at + place] end
+        if add == 'XADD' and most ~= '0' then
+            redis.call('XADD', target, 'MAXLEN', '~', most, '*', unpack(parts))
+        elseif add == 'XADD' then
+            redis.call('XADD', target, '*', unpack(parts))
+        else
+            redis.call(add, target, unpack(parts))
+        end
+        if remember_ms ~= '0' then redis.call('SET', KEYS[number], 1, 'PX', remember_ms) end
+        added = added + 1
+    end
+    at = at + count + 1
+end
+if most ~= '0' and add == 'RPUSH' then redis.call('LTRIM', target, -most, -1) end
+if most ~= '0' and add == 'LPUSH' then redis.call('LTRIM', target, 0, most - 1) end
+return added
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RedisEntry:
+    """One message as Redis arguments."""
+
+    mark: str
+    """The key that remembers it: the identity of its topic, and its value."""
+    former_mark: str
+    """The key of rmqd 0.1.0: only its value."""
+    parts: tuple[bytes | str, ...]
+    """Names and values of a stream's entry, or the one element of a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedisTarget:
+    """The destination of entries."""
+
+    key: str
+    add: str
+    """XADD, RPUSH or LPUSH."""
+    max_length: int
+    """0 means no limit."""
+    remember_ms: int
+    """0 means that messages are not remembered."""
+
+    def call(self, entries: Sequence[RedisEntry]) -> list[bytes | str | int]:
+        """Return the arguments of EVAL."""
+        # the braces make a cluster keep the marks on the key's node
+        marks = [*(entry.mark for entry in entries), *(entry.former_mark for entry in entries)]
+        keys = [self.key, *(f"rmqd:{{{self.key}}}:{mark}" for mark in marks)]
+        arguments: list[bytes | str | int] = [self.add, self.max_length, self.remember_ms]
+        for entry in entries:
+            arguments += [len(entry.parts), *entry.parts]
+        return [SCRIPT, len(keys), *keys, *arguments]
+
+
+FIELDS: Final[Mapping[str, Value]] = {
+    name: parse_value(name) for name in ("body", "topic", "msg_id", "keys", "tags", "born_timestamp")
+}
+BODY: Final = parse_value("body")
+MSG_ID: Final = parse_value("msg_id")
+_SCHEMES: Final = ("redis://", "rediss://", "unix://")
+
+
+class RedisHandler:
+    """Adds each message to a Redis stream or list."""
+
+    calls_limited_by: ClassVar[str] = "max_connections"
+
+    class Options(BaseModel):
+        model_config = ConfigDict(extra="forbid", validate_default=True)
+
+        url: SecretStr = Field(description="redis://user:password@host:6379/0; rediss:// with TLS; or unix:///path")
+        key: str = Field(description="the key of the stream or the list", min_length=1)
+        mode: Literal["stream", "list", "list_left"] = Field(
+            "stream", description="stream: XADD; list: RPUSH, at its end; list_left: LPUSH, at its head"
+        )
+        fields: dict[str, MessageValue] = Field(
+            default_factory=dict,
+            description="for a stream, each field of an entry and its value: a JSON path into the body, a field such "
+            "as msg_id, or properties.NAME; default: body, topic, msg_id, keys, tags and born_timestamp",
+        )
+        value: MessageValue | None = Field(None, description="for a list, the value of an element; default: the body")
+        max_length: Annotated[int, Field(ge=0)] = Field(
+            0, description="maximum length: the oldest are dropped, in a stream with some delay; 0: no limit"
+        )
+        remember: DurationSeconds | None = Field(
+            None, description="how long a redelivered message is skipped; default: it is added again"
+        )
+        remember_by: MessageValue = Field(
+            "msg_id",  # type: ignore[assignment]
+            description="the identity of a message in a group and topic; msg_id if the value is missing",
+        )
+        wait_replicas: Annotated[int, Field(ge=0)] = Field(
+            0, description="how many replicas must have a batch before it is acknowledged"
+        )
+        on_invalid: OnInvalid = ON_INVALID
+        timeout: Annotated[DurationSeconds, Field(gt=0)] = Field(
+            "5s",  # type: ignore[assignment]
+            description="timeout for connecting to Redis, for its responses, and for replicas",
+        )
+        max_connections: Annotated[int, Field(ge=1, le=1000)] = Field(
+            4, description="connections of this process; further batches wait for one"
+        )
+        retry_for: DurationSeconds = RETRY_FOR
+
+        @field_validator("url")
+        @classmethod
+        def _is_url(cls, url: SecretStr) -> SecretStr:
+            if not url.get_secret_value().startswith(_SCHEMES):  # the client would connect to localhost
+                raise ValueError(f"not a Redis URL; expected {', '.join(f'{one}...' for one in _SCHEMES)}")
+            return url
+
+        @model_validator(mode="after")
+        def _fit(self) -> Self:
+            if self.mode == "stream" and self.value is not None:
+                raise ValueError("value is only for lists; a stream's entries have fields")
+            if self.mode != "stream" and self.fields:
+                raise ValueError("fields are only for mode: stream; a list's elements have a value")
+            if self.remember is not None and self.remember < 0.001:
+                raise ValueError("remember is too short; expected at least 1ms")
+            return self
+
+    def __init__(self, options: Options) -> None:
+        need("redis", "redis")
+        self._options = options
+        self._values = dict(options.fields or FIELDS)
+        self._target = RedisTarget(
+            options.key,
+            {"stream": "XADD", "list": "RPUSH", "list_left": "LPUSH"}[options.mode],
+            options.max_length,
+            round((options.remember or 0) * 1000),
+        )
+        self._slots = asyncio.Semaphore(options.max_connections)
+        self._home: Redis  # the client of the URL
+        self._client: Redis  # the client of the cluster node with the key
+        self._nodes: dict[tuple[str, int], Redis] = {}
+
+    async def start(self) -> None:
+        """Connect now: a wrong password, or an unavailable Redis, fails the start instead of each message."""
+        self._client = self._home = self._make_client()
+        await self._client.ping()
+
+    def _make_client(self) -> Redis:
+        from redis.asyncio import Redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+
+        return Redis.from_url(
+            self._options.url.get_secret_value(),
+            max_connections=self._options.max_connections,
+            socket_connect_timeout=self._options.timeout,
+            # WAIT itself takes up to the timeout
+            socket_timeout=self._options.timeout * (2 if self._options.wait_replicas else 1),
+            retry=Retry(NoBackoff(), 0),  # `try_again` limits the time
+        )
+
+    async def stop(self) -> None:
+        for client in {self._home, self._client, *self._nodes.values()}:
+            await client.aclose()
+
+    async def handle(self, batch: Batch) -> None:
+        from redis.exceptions import RedisError, ResponseError
+
+        entries = [entry for message in batch if (entry := self._entry(batch, message)) is not None]
+        if entries:
+            until = time.monotonic() + self._options.retry_for
+            await try_again(
+                lambda: self._add(entries, until),
+                (RedisError, AwayError),
+                self._options.retry_for,
+                "redis",
+                # named errors such as OutOfMemoryError may be temporary
+                lambda error: type(error) is not ResponseError,
+            )
+            acknowledge_written(batch)
+
+    def _entry(self, batch: Batch, message: Message) -> RedisEntry | None:
+        opened = Opened(message)
+        try:
+            former = mark = ""
+            if self._options.remember:
+                value = self._options.remember_by(opened)
+                former = as_text(value if value not in (None, "") else message.msg_id)
+                mark = f"{message.identity}:{former}"
+            return RedisEntry(mark, former, tuple(self._parts(opened)))
+        except InvalidBodyError as error:
+            refuse(batch, message, error, self._options.on_invalid)
+            return None
+
+    def _parts(self, opened: Opened) -> list[bytes | str]:
+        if self._options.mode != "stream":
+            value = (self._options.value or BODY)(opened)
+            if value is None:
+                raise InvalidBodyError(f"the message has no {self._options.value and self._options.value.text}")
+            return [_as_part(value)]
+        parts: list[bytes | str] = []
+        for name, of in self._values.items():
+            value = of(opened)
+            if value is not None:
+                parts += [name, _as_part(value)]
+        if not parts:
+            raise InvalidBodyError(f"the message has none of {', '.join(of.text for of in self._values.values())}")
+        return parts
+
+    async def _add(self, entries: list[RedisEntry], until: float) -> None:
+        """Add the entries once, and wait for replicas until the time `until`. Raises AwayError if too few have them."""
+        from redis.exceptions import ConnectionError as LostError
+        from redis.exceptions import MovedError, ReadOnlyError
+
+        # WAIT counts earlier commands on its connection; if the connection breaks, only adding again makes sure
+        async with self._slots, self._client.client() as connection:
+            try:
+                await _ask(connection, "EVAL", *self._target.call(entries))
+            except ReadOnlyError:
+                await self._client.connection_pool.disconnect()  # new connections may reach the new master
+                raise
+            except LostError:
+                # in a cluster: the node may have failed, and other nodes know the new owner of the key
+                self._client = self._home
+                raise
+            except MovedError as error:
+                self._go_to(error.host, error.port)
+                raise
+            if self._options.wait_replicas:
+                left_seconds = until - time.monotonic()
+                await try_again(lambda: self._wait_replicas(connection), (AwayError,), left_seconds, "redis")
+
+    def _go_to(self, host: str, port: int) -> None:
+        """Use the cluster node with the key."""
+        if (host, port) not in self._nodes:
+            self._nodes[host, port] = client = self._make_client()
+            # without a host, it is the node that sent the response
+            node = {"port": port, **({"host": host} if host else {})}
+            client.connection_pool.connection_kwargs.update(node)
+        self._client = self._nodes[host, port]
+
+    async def _wait_replicas(self, connection: Redis) -> None:
+        wanted = self._options.wait_replicas
+        count = await _ask(connection, "WAIT", wanted, round(self._options.timeout * 1000))
+        if count < wanted:
+            raise AwayError(f"{count} of {wanted} replicas have the batch")
+
+
+async def _ask(connection: Redis, *command: bytes | str | int) -> Any:
+    return await connection.execute_command(*command)  # type: ignore[no-untyped-call]
+
+
+def _as_part(value: Any) -> bytes | str:
+    return value if isinstance(value, bytes) else as_text(value)

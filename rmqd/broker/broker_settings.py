@@ -1,0 +1,241 @@
+"""Versions of old clients: their names, and the requests that they cannot answer (`MQVersion.java`).
+
+The broker's settings, under RocketMQ's names: for UPDATE_BROKER_CONFIG and `rmqd broker --setting`.
+
+A topic's attributes, and requests to change them: `+key=value,-key` (`AttributeParser`, `AttributeUtil`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, NamedTuple, Self
+
+from rmqd.errors import RmqdError
+from rmqd.wire.bodies.config_bodies import (
+    BATCH_QUEUE,
+    CLEANUP_POLICIES,
+    CLEANUP_POLICY,
+    MESSAGE_TYPE,
+    MESSAGE_TYPES,
+    QUEUE_TYPE,
+)
+
+TAKES_RESETS: Final = 28  # V3_0_7_SNAPSHOT: RESET_CONSUMER_CLIENT_OFFSET, GET_CONSUMER_STATUS_FROM_CLIENT
+TELLS_OPERATORS: Final = 62  # V3_1_8_SNAPSHOT: GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY
+
+_BEFORE_3_0_1: Final = (
+    "SNAPSHOT ALPHA1 BETA1 BETA2 BETA3 BETA4 BETA5 BETA6_SNAPSHOT BETA6 BETA7_SNAPSHOT BETA7 BETA8_SNAPSHOT BETA8 "
+    "BETA9_SNAPSHOT BETA9 FINAL"
+).split()
+_FIRST_3_1: Final = 46
+
+
+def version_desc(version: int) -> str:
+    """Return the name of a version below TELLS_OPERATORS. Since 3.0.1, snapshots have their own numbers."""
+    if version < len(_BEFORE_3_0_1):
+        return f"V3_0_0_{_BEFORE_3_0_1[max(0, version)]}"
+    suffix = "" if version % 2 else "_SNAPSHOT"
+    if version < _FIRST_3_1:
+        return f"V3_0_{(version - len(_BEFORE_3_0_1)) // 2 + 1}{suffix}"
+    return f"V3_1_{(version - _FIRST_3_1) // 2}{suffix}"
+
+
+MASTER_ID: Final = 0
+
+
+class UnknownSettingError(RmqdError):
+    """A setting is unknown, or has an invalid value."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """Settings under RocketMQ's names. Administrators see the values as text."""
+
+    def changed(self, values: Mapping[str, str]) -> Self:
+        """Return a copy with changed values. Raises UnknownSettingError with the expected names or values."""
+        kinds = self._kinds()
+        new: dict[str, Any] = {}
+        for name, text in values.items():
+            kind = kinds.get(name)
+            if kind is None:
+                raise UnknownSettingError(f"unknown setting {name!r}; expected one of {', '.join(kinds)}")
+            new[name] = _parsed(name, text, kind)
+        return replace(self, **new)
+
+    def updated(self, values: Mapping[str, str]) -> tuple[Self, dict[str, str]]:
+        """Return a copy with the valid values, and the rest, which RocketMQ ignores.
+
+        As in RocketMQ, a flag is false unless the value is `true`.
+        """
+        kinds, new, ignored = self._kinds(), dict[str, Any](), dict[str, str]()
+        for name, text in values.items():
+            try:
+                kind = kinds[name]
+                new[name] = text.lower() == "true" if kind is bool else _parsed(name, text, kind)
+            except (KeyError, UnknownSettingError):
+                ignored[name] = text
+        return replace(self, **new), ignored
+
+    def as_properties(self) -> dict[str, str]:
+        """Return every setting as text, as in the responses to GET_BROKER_CONFIG and GET_NAMESRV_CONFIG."""
+        return {field.name: _written(getattr(self, field.name)) for field in fields(self)}
+
+    def _kinds(self) -> dict[str, type]:
+        return {field.name: type(getattr(self, field.name)) for field in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings(_Settings):
+    """The broker's settings: names and defaults of `BrokerConfig` and `MessageStoreConfig`, except as noted."""
+
+    brokerClusterName: str = "DefaultCluster"
+    brokerName: str = "broker-a"  # RocketMQ: the machine's name
+    brokerIP1: str = ""  # the announced address; empty: the listening or the machine's address; read at start
+    brokerPermission: int = 6
+    autoCreateTopicEnable: bool = True
+    autoCreateSubscriptionGroup: bool = True
+    defaultTopicQueueNums: int = 8
+    enablePropertyFilter: bool = True  # RocketMQ: false; here SQL92 can be tried out
+    useServerSideResetOffset: bool = True
+    notifyConsumerIdsChangedEnable: bool = True
+    channelExpiredTimeout: int = 120 * 1000  # milliseconds; read at start
+    litePullMessageEnable: bool = True
+    longPollingEnable: bool = True
+    shortPollingTimeMills: int = 1000
+    maxTransferCountOnMessageInMemory: int = 32  # in one pull or pop
+    maxTransferBytesOnMessageInMemory: int = 256 * 1024
+    maxMessageSize: int = 4 * 1024 * 1024
+    messageDelayLevel: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    timerMaxDelaySec: int = 3 * 24 * 3600
+    recallMessageEnable: bool = False
+    enableLmq: bool = False  # light message queues
+    enableMultiDispatch: bool = False  # messages name light queues that they are added to
+    appendTopicForTimerDeleteKey: bool = False  # a recall does not recall a message of another topic with the same key
+    popFromRetryProbability: int = 20  # percentage of pops that read the retries first
+    popFromRetryProbabilityForPriority: int = 0  # the same for pops of a priority topic
+    priorityOrderAsc: bool = True  # the last queue has the highest priority
+    useSeparateRetryQueue: bool = False  # a popped queue has its own retry queue
+    popPollingSize: int = 1024  # limit of pops that wait for one queue of a group
+    maxPopPollingSize: int = 100000  # limit of waiting pops in total
+    reviveQueueNum: int = 8  # only written into handles
+    enableRetryTopicV2: bool = False
+    retrieveMessageFromPopRetryTopicV1: bool = True
+    fileReservedTime: int = 72  # hours
+    maxStoreSize: int = 0  # bytes; RocketMQ uses the disk's share instead. 0: 256 MiB in memory, 1 GiB in a folder
+
+
+@dataclass(frozen=True, slots=True)
+class NameServerSettings(_Settings):
+    """The name server's settings (`NamesrvConfig`)."""
+
+    orderMessageEnable: bool = False
+    enableTopicList: bool = True
+    enableAllTopicList: bool = True
+
+
+def _parsed(name: str, text: str, kind: type) -> object:
+    if kind is str:
+        return text
+    if kind is bool and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if kind is int:
+        try:
+            return int(text)
+        except ValueError:
+            pass
+    raise UnknownSettingError(f"{name}={text!r}: expected {'true or false' if kind is bool else 'an integer'}")
+
+
+def _written(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_LONG: Final = re.compile(r"[+-]?\d{1,19}", re.ASCII)
+_LEAST: Final = -1
+
+
+class TopicAttributeError(RmqdError):
+    """A change is rejected. The text is the real broker's."""
+
+
+class _Attribute(NamedTuple):
+    """An attribute. `values` are its valid values in Java's order; empty for an integer from -1 to `most`."""
+
+    changeable: bool
+    values: tuple[str, ...] = ()
+    most: int = 2**63 - 1
+
+
+_ATTRIBUTES: Final = {
+    QUEUE_TYPE: _Attribute(False, ("SimpleCQ", BATCH_QUEUE)),
+    CLEANUP_POLICY: _Attribute(False, CLEANUP_POLICIES),
+    MESSAGE_TYPE: _Attribute(True, MESSAGE_TYPES),
+    "reserve.time": _Attribute(True),
+    "lite.topic.expiration": _Attribute(True, most=30 * 24 * 60),
+}
+
+
+def parse_attributes(text: str) -> dict[str, str]:
+    """Parse the changes of a request into values by signed key. Raises TopicAttributeError."""
+    changes: dict[str, str] = {}
+    for part in text.split(",") if text else ():
+        key, equals, value = part.partition("=")
+        if equals and "+" not in key:
+            raise TopicAttributeError(f"add/alter attribute format is wrong: {key}")
+        if not equals and "-" not in key:
+            raise TopicAttributeError(f"delete attribute format is wrong: {key}")
+        if key in changes:
+            raise TopicAttributeError(f"key duplication: {key}")
+        changes[key] = value.partition("=")[0]
+    return changes
+
+
+def altered(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:
+    """Return the attributes of a topic after changes. `current` is None for a new topic. Raises TopicAttributeError."""
+    seen = set()
+    for signed in changes:
+        key = signed[1:]
+        if not key or "+" in key or "-" in key:
+            raise TopicAttributeError("kv string format wrong.")
+        if key in seen:
+            raise TopicAttributeError(f"alter duplication key. key: {key}")
+        seen.add(key)
+        _check_sign(signed[0], key, current)
+    for signed, value in changes.items():
+        _check_value(signed, value, new=current is None)
+    result = dict(current or {})
+    for signed, value in changes.items():
+        if signed[0] == "+":
+            result[signed[1:]] = value
+        else:
+            del result[signed[1:]]
+    return result
+
+
+def _check_sign(sign: str, key: str, current: Mapping[str, str] | None) -> None:
+    if current is None and sign != "+":
+        raise TopicAttributeError(f"only add attribute is supported while creating topic. key: {key}")
+    if current is not None and sign == "-" and key not in current:
+        raise TopicAttributeError(f"attempt to delete a nonexistent key: {key}")
+    if sign not in "+-":
+        raise TopicAttributeError(f"wrong format key: {key}")
+
+
+def _check_value(signed: str, value: str, *, new: bool) -> None:
+    key = signed[1:]
+    attribute = _ATTRIBUTES.get(key)
+    if attribute is None:
+        raise TopicAttributeError(f"unsupported key: {key}")
+    if not new and not attribute.changeable:
+        raise TopicAttributeError(f"attempt to update an unchangeable attribute. key: {key}")
+    if signed[0] == "-":
+        return
+    if attribute.values:
+        if value not in attribute.values:
+            raise TopicAttributeError(f"value is not in set: [{', '.join(attribute.values)}]")
+    elif not _LONG.fullmatch(value):
+        raise TopicAttributeError(f'For input string: "{value}"')
+    elif not _LEAST <= int(value) <= attribute.most:
+        raise TopicAttributeError(f"value is not in range({_LEAST}, {attribute.most})")

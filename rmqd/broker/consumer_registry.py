@@ -1,0 +1,272 @@
+"""The broker's consumer groups (`SubscriptionGroupManager.java`, `MessageRequestModeManager.java`).
+
+The offsets of groups (`ConsumerOffsetManager.java`): committed, pulled, and reset by an operator.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.peer_channel import Refusal
+from rmqd.broker.store.journal import Journal, JournalKind
+from rmqd.codes import ResponseCode
+from rmqd.runtime.clock import Clock
+from rmqd.wire import loose_json
+from rmqd.wire.bodies.config_bodies import READ_FORBIDDEN, SetMessageRequestModeRequestBody, SubscriptionGroupConfig
+from rmqd.wire.bodies.json_body import DataVersion
+from rmqd.wire.topics import MAX_GROUP_LENGTH, SYSTEM_GROUP_PREFIX
+
+_ATTRIBUTES: Final = frozenset(
+    "priority.factor lite.bind.topic lite.sub.model lite.sub.reset.offset.exclusive lite.sub.reset.offset.unsubscribe "
+    "lite.sub.client.quota lite.sub.client.max.event.cnt lite.sub.wildcard".split()
+)
+_LEGAL: Final = "[%|a-zA-Z0-9_-]+"
+SYSTEM_GROUPS: Final = (
+    "TOOLS_CONSUMER FILTERSRV_CONSUMER SELF_TEST_C_GROUP CID_ONS-HTTP-PROXY CID_ONSAPI_PULL CID_ONSAPI_PERMISSION "
+    "CID_ONSAPI_OWNER CID_RMQ_SYS_TRANS"
+).split()
+
+
+def validate_group(group: str) -> str | None:
+    """Return the fault of a group's name in RocketMQ's words (`TopicValidator.java`), or None."""
+    if not group.strip():
+        return "The specified group is blank."
+    if not re.fullmatch(_LEGAL, group):
+        return f"The specified group: {group}, contains illegal characters, allowing only ^{_LEGAL}$"
+    if len(group) > MAX_GROUP_LENGTH:
+        return f"The specified group: {group}, is longer than group max length: {MAX_GROUP_LENGTH}"
+    return None
+
+
+class SubscriptionGroupManager:
+    """Group configurations by name. `settings` is read on each use, because it may change while the broker runs."""
+
+    def __init__(self, settings: BrokerSettings, clock: Clock, journal: Journal) -> None:
+        self.settings = settings
+        self.data_version = DataVersion(0, int(clock.wall() * 1000))
+        self._clock = clock
+        self._journal = journal
+        self._configs = {name: SubscriptionGroupConfig(group_name=name) for name in SYSTEM_GROUPS}
+        self._forbidden = {
+            (key.partition("@")[0], key.partition("@")[2]) for key, _ in journal.items(JournalKind.FORBIDDEN)
+        }
+        self._modes: dict[tuple[str, str], SetMessageRequestModeRequestBody] = {}
+        for _, value in journal.items(JournalKind.GROUP):
+            config = SubscriptionGroupConfig.from_json(value.encode())
+            self._configs[config.group_name] = config
+        for _, value in journal.items(JournalKind.REQUEST_MODE):
+            mode = SetMessageRequestModeRequestBody.from_json(value.encode())
+            self._modes[mode.topic, mode.consumer_group] = mode
+
+    def find(self, group: str) -> SubscriptionGroupConfig | None:
+        """Return a group, creating it if missing; None if creation is disabled or the name is illegal."""
+        known = self._configs.get(group)
+        if known is not None:
+            return known
+        if not self.settings.autoCreateSubscriptionGroup and not group.startswith(SYSTEM_GROUP_PREFIX):
+            return None
+        if validate_group(group) is not None:
+            return None
+        return self.put(SubscriptionGroupConfig(group_name=group))
+
+    def get(self, group: str) -> SubscriptionGroupConfig | None:
+        """Return a group's configuration; None if it is missing."""
+        return self._configs.get(group)
+
+    def all(self) -> dict[str, SubscriptionGroupConfig]:
+        return dict(self._configs)
+
+    def put(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        """Create or change a group."""
+        self._configs[config.group_name] = config
+        self._journal.put(JournalKind.GROUP, config.group_name, config.to_json().decode())
+        self._changed()
+        return config
+
+    def update(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        """Update a group as an administrator requests. `+key` sets an attribute, `-key` removes it."""
+        known = self._configs.get(config.group_name)
+        attributes = _alter({} if known is None else known.attributes, config.attributes)
+        return self.put(replace(config, attributes=attributes))
+
+    def delete(self, group: str) -> None:
+        self.allow_reading(group)
+        if self._configs.pop(group, None) is not None:
+            self._journal.delete(JournalKind.GROUP, group)
+            self._changed()
+
+    def forbid_reading(self, group: str, topic: str) -> None:
+        """Forbid a group to read a topic."""
+        self._forbidden.add((group, topic))
+        self._journal.put(JournalKind.FORBIDDEN, f"{group}@{topic}", "")
+        self._changed()
+
+    def allow_reading(self, group: str) -> None:
+        """Allow a group to read all topics again. RocketMQ also lifts all prohibitions of a group together."""
+        for one in [one for one in self._forbidden if one[0] == group]:
+            self._forbidden.discard(one)
+            self._journal.delete(JournalKind.FORBIDDEN, "@".join(one))
+
+    def is_reading_forbidden(self, group: str, topic: str) -> bool:
+        return (group, topic) in self._forbidden
+
+    def forbidden_table(self) -> dict[str, dict[str, int]]:
+        """Return the prohibitions by group and topic, as in the response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+        table: dict[str, dict[str, int]] = {}
+        for group, topic in self._forbidden:
+            table.setdefault(group, {})[topic] = READ_FORBIDDEN
+        return table
+
+    def request_modes(self) -> list[SetMessageRequestModeRequestBody]:
+        """Return the modes that were set. All other groups pull."""
+        return list(self._modes.values())
+
+    def request_mode(self, topic: str, group: str) -> SetMessageRequestModeRequestBody | None:
+        """Return the mode that was set for a group and a topic."""
+        return self._modes.get((topic, group))
+
+    def set_request_mode(self, mode: SetMessageRequestModeRequestBody) -> None:
+        """Set whether a group pulls or pops a topic."""
+        self._modes[mode.topic, mode.consumer_group] = mode
+        value = loose_json.dumps(mode.to_dict()).decode()
+        self._journal.put(JournalKind.REQUEST_MODE, f"{mode.topic}@{mode.consumer_group}", value)
+
+    def _changed(self) -> None:
+        self.data_version = DataVersion(self.data_version.counter + 1, int(self._clock.wall() * 1000))
+
+
+def _alter(current: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
+    altered = dict(current)
+    for change, value in changes.items():
+        sign, key = change[:1], change[1:]
+        if sign not in ("+", "-") or not key:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "kv string format wrong.")
+        if key not in _ATTRIBUTES:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"unsupported key: {key}")
+        if sign == "+":
+            altered[key] = value
+        else:
+            altered.pop(key, None)
+    return altered
+
+
+_SEPARATOR = "@"  # names of topics and groups never contain it
+
+_Table = dict[tuple[str, str], dict[int, int]]
+
+
+class ConsumerOffsetManager:
+    """Offsets by group, topic and queue id. `settings` is read on each use, because it may change at runtime."""
+
+    def __init__(self, settings: BrokerSettings, journal: Journal) -> None:
+        self.settings = settings
+        self._journal = journal
+        self._committed: _Table = defaultdict(dict)
+        self._pulled: _Table = defaultdict(dict)
+        self._resets: _Table = defaultdict(dict)
+        for table, kind in ((self._committed, JournalKind.OFFSET), (self._resets, JournalKind.RESET)):
+            for key, value in journal.items(kind):
+                topic, group, queue_id = key.split(_SEPARATOR)
+                table[group, topic][int(queue_id)] = int(value)
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the group's offset in a queue: a reset that no pull response has reported, else the committed one."""
+        reset = self.pending_reset(group, topic, queue_id)
+        if reset is not None:
+            return reset
+        queues = self._committed.get((group, topic))
+        offset = -1 if queues is None else queues.get(queue_id, -1)
+        return offset if offset >= 0 else None  # a group may commit less than 0, which stands for no offset
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Store an offset. It may be lower than the previous one."""
+        self._committed[group, topic][queue_id] = offset
+        self._journal.put(JournalKind.OFFSET, _key(group, topic, queue_id), str(offset))
+
+    def queues(self, group: str, topic: str) -> dict[int, int]:
+        """Return the committed offsets of a topic by queue id."""
+        return dict(self._committed.get((group, topic), {}))
+
+    def topics_of(self, group: str) -> list[str]:
+        """Return the topics in which the group has committed."""
+        return [topic for one, topic in self._committed if one == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups that have committed in the topic."""
+        return [group for group, one in self._committed if one == topic]
+
+    def committed_table(self) -> dict[str, dict[int, int]]:
+        """Return all committed offsets by `topic@group`, as in the response to GET_ALL_CONSUMER_OFFSET (43)."""
+        return _by_name(self._committed)
+
+    def pulled_table(self) -> dict[str, dict[int, int]]:
+        """Return the pulled offsets of all groups, by `topic@group`."""
+        return _by_name(self._pulled)
+
+    def note_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Note that a group pulled up to an offset."""
+        self._pulled[group, topic][queue_id] = offset
+
+    def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the offset that the group has pulled up to since the broker's start."""
+        return self._pulled.get((group, topic), {}).get(queue_id)
+
+    def clone(self, group: str, to_group: str, topic: str) -> None:
+        """Replace a group's offsets in a topic by the offsets of another group."""
+        queues = self.queues(group, topic)
+        if not queues:
+            return
+        self._forget(self._committed, JournalKind.OFFSET, (to_group, topic))
+        for queue_id, offset in queues.items():
+            self.commit(to_group, topic, queue_id, offset)
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Reset a group's offset, as an operator requests. It is valid at once. The next pull response reports it."""
+        self._resets[group, topic][queue_id] = offset
+        self._journal.put(JournalKind.RESET, _key(group, topic, queue_id), str(offset))
+        self.commit(group, topic, queue_id, offset)
+
+    def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the unreported reset; None while resets are pushed to members (useServerSideResetOffset=false)."""
+        queues = self._resets.get((group, topic))
+        return None if queues is None or not self.settings.useServerSideResetOffset else queues.get(queue_id)
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the unreported reset, and delete it."""
+        offset = self.pending_reset(group, topic, queue_id)
+        if offset is not None:
+            del self._resets[group, topic][queue_id]
+            self._journal.delete(JournalKind.RESET, _key(group, topic, queue_id))
+        return offset
+
+    def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
+        """Delete all offsets of a group, of a topic, or of a group in a topic."""
+        for table, kind in (
+            (self._committed, JournalKind.OFFSET),
+            (self._pulled, None),
+            (self._resets, JournalKind.RESET),
+        ):
+            for one in [key for key in table if group in (None, key[0]) and topic in (None, key[1])]:
+                self._forget(table, kind, one)
+
+    def _forget(self, table: _Table, kind: JournalKind | None, key: tuple[str, str]) -> None:
+        for queue_id in table.pop(key, {}):
+            if kind is not None:
+                self._journal.delete(kind, _key(*key, queue_id))
+
+
+def _key(group: str, topic: str, queue_id: int) -> str:
+    return f"{_name(group, topic)}{_SEPARATOR}{queue_id}"
+
+
+def _name(group: str, topic: str) -> str:
+    return f"{topic}{_SEPARATOR}{group}"
+
+
+def _by_name(table: _Table) -> dict[str, dict[int, int]]:
+    return {_name(group, topic): dict(queues) for (group, topic), queues in table.items()}

@@ -1,0 +1,173 @@
+"""Lite topics: subscribers and notifications (`LiteSubscriptionRegistry`, `LiteEventDispatcher`).
+
+A member is notified of a lite topic when a message arrives, when the member subscribes, and when another member's
+messages of the topic are settled or shown again. Its next pop reads the lite topics of its notifications. Among several
+members, one is chosen at random.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from rmqd.broker.consumer_registry import SubscriptionGroupManager
+from rmqd.broker.peer_channel import Channel
+from rmqd.wire.headers.pop_headers import NotifyUnsubscribeLiteRequestHeader
+from rmqd.wire.lite_topic import EXCLUSIVE, MODEL, SEPARATOR, WILDCARD, parent_of
+
+EXPIRE_SECONDS: Final = 180.0  # Java: liteSubscriptionCheckTimeoutMills
+CHECK_SECONDS: Final = 1.0  # Java: liteEventCheckInterval
+INACTIVE_SECONDS: Final = 10.0  # without a pop since a notification; then another member is notified
+
+
+@dataclass(slots=True)
+class _Member:
+    """A client's subscription. `notified` are the lite topic queues that its next pop should read, in order."""
+
+    group: str
+    topic: str
+    subscribed_at: float
+    popped_at: float
+    wanted: set[str] = field(default_factory=set)
+    takes_all: bool = False
+    notified: dict[str, None] = field(default_factory=dict)
+
+    def wants(self, queue: str) -> bool:
+        """Return whether the member subscribed to the lite topic of a queue."""
+        return parent_of(queue) == self.topic if self.takes_all else queue in self.wanted
+
+
+class LiteSubscriptions:
+    """The subscriptions of all clients by client id.
+
+    `wake` makes a pop of a client and group check again. If another member of an exclusive group takes a lite topic,
+    the previous client receives NOTIFY_UNSUBSCRIBE_LITE (200073).
+    """
+
+    def __init__(
+        self,
+        groups: SubscriptionGroupManager,
+        now: Callable[[], float],
+        queues_below: Callable[[str], Collection[str]],
+        wake: Callable[[str, str], object],
+    ) -> None:
+        self._groups = groups
+        self._now = now
+        self._queues_below = queues_below
+        self._wake = wake
+        self._members: dict[str, _Member] = {}
+        self._channels: dict[str, Channel] = {}
+
+    def note_channel(self, client_id: str, channel: Channel) -> None:
+        """Note the connection of a client's subscription."""
+        self._channels[client_id] = channel
+
+    def add(self, client_id: str, group: str, topic: str, queues: Collection[str]) -> None:
+        """Subscribe a client to more lite topics. In an exclusive group, other members lose these topics."""
+        member = self._member(client_id, group, topic)
+        if self._attribute(group, MODEL) == EXCLUSIVE:
+            for queue in queues:
+                self._exclude(client_id, group, queue)
+        self._subscribe(member, set(queues) - member.wanted)
+
+    def remove(self, client_id: str, queues: Collection[str]) -> None:
+        """Unsubscribe a client from these lite topics."""
+        if (member := self._members.get(client_id)) is not None:
+            member.wanted -= set(queues)
+
+    def replace(self, client_id: str, group: str, topic: str, queues: Collection[str]) -> None:
+        """Subscribe a client to exactly these lite topics; in a wildcard group, to all of its parent topic."""
+        member = self._member(client_id, group, topic)
+        if self.is_wildcard(group):
+            before, member.takes_all = member.takes_all, True
+            self._subscribe(member, set() if before else set(self._queues_below(topic)))
+            return
+        member.wanted &= set(queues)
+        self._subscribe(member, set(queues) - member.wanted)
+
+    def leave(self, client_id: str) -> None:
+        """Remove a client. Other members of its group get its notifications."""
+        self._channels.pop(client_id, None)
+        if (member := self._members.pop(client_id, None)) is not None:
+            for queue in member.notified:
+                self.notify(queue, member.group)
+
+    def is_wildcard(self, group: str) -> bool:
+        """Return whether the group subscribes to all lite topics of its parent topic."""
+        return bool(self._attribute(group, WILDCARD))
+
+    def notify(self, queue: str, group: str | None = None) -> None:
+        """Notify one member of each subscribed group, or of this group, of a lite topic's queue."""
+        by_group: dict[str, list[str]] = {}
+        for client_id, member in self._members.items():
+            if group in (None, member.group) and member.wants(queue):
+                by_group.setdefault(member.group, []).append(client_id)
+        for name, client_ids in by_group.items():
+            active = [one for one in client_ids if not self._is_inactive(self._members[one])]
+            self._notify(random.choice(active or client_ids), name, queue)
+
+    def notified(self, client_id: str) -> Iterator[str]:
+        """Yield the queues that a client's pop should read, each once, and remove each from the list."""
+        member = self._members.get(client_id)
+        if member is None:
+            return
+        member.popped_at = self._now()
+        for queue in list(member.notified):
+            del member.notified[queue]
+            yield queue
+
+    def check(self) -> None:
+        """Remove clients whose subscription has expired, and pass on the notifications of clients that do not pop."""
+        now = self._now()
+        for client_id in [key for key, one in self._members.items() if now - one.subscribed_at > EXPIRE_SECONDS]:
+            self.leave(client_id)
+        for member in [one for one in self._members.values() if one.notified and self._is_inactive(one)]:
+            notified, member.notified = member.notified, {}
+            for queue in notified:
+                self.notify(queue, member.group)
+
+    async def run(self) -> None:
+        """Check every second, until cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            self.check()
+
+    def _member(self, client_id: str, group: str, topic: str) -> _Member:
+        now = self._now()
+        member = self._members.get(client_id)
+        if member is None:
+            member = self._members[client_id] = _Member(group, topic, now, now)
+        member.subscribed_at = now
+        return member
+
+    def _subscribe(self, member: _Member, queues: Collection[str]) -> None:
+        """Subscribe a member to more queues. If a queue has messages already, notify this or another member."""
+        if not member.takes_all:
+            member.wanted |= set(queues)
+        there = set(self._queues_below(member.topic))
+        for queue in sorted(queues):
+            if queue in there:
+                self.notify(queue, member.group)
+
+    def _exclude(self, client_id: str, group: str, queue: str) -> None:
+        for other, member in self._members.items():
+            if other != client_id and member.group == group and queue in member.wanted:
+                member.wanted.discard(queue)
+                name = queue.rpartition(SEPARATOR)[2]
+                header = NotifyUnsubscribeLiteRequestHeader(lite_topic=name, consumer_group=group, client_id=other)
+                if (channel := self._channels.get(other)) is not None and not channel.closed:
+                    channel.send_oneway(header.code, header.ext_fields())
+
+    def _notify(self, client_id: str, group: str, queue: str) -> None:
+        self._members[client_id].notified[queue] = None
+        self._wake(client_id, group)
+
+    def _is_inactive(self, member: _Member) -> bool:
+        return self._now() - member.popped_at > INACTIVE_SECONDS
+
+    def _attribute(self, group: str, name: str) -> str | None:
+        config = self._groups.get(group)
+        return None if config is None else config.attributes.get(name)

@@ -1,0 +1,239 @@
+"""Orderly pops: a queue is closed to others while a member has its messages (`ConsumerOrderInfoManager.java`).
+
+It opens again when they are acknowledged, or when their time is over (`ConsumerOrderInfoLockManager.java`).
+
+Priority topics (RIP-80): a message's priority is its queue id, and pops read the queues in order of priority.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from heapq import heappop, heappush
+from typing import Any, Final, NamedTuple, Self
+
+from rmqd.broker.store.journal import Journal, JournalKind
+from rmqd.errors import ProtocolError
+from rmqd.wire import fields, loose_json
+from rmqd.wire.bodies.config_bodies import MESSAGE_TYPE, SubscriptionGroupConfig, TopicConfig
+from rmqd.wire.fields import parse_integer
+from rmqd.wire.messages.properties import (
+    DELAY,
+    PRIORITY,
+    SHARDING_KEY,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TRANSACTION_PREPARED,
+)
+from rmqd.wire.receipt_handle import OrderCounts, PoppedQueue
+
+_SEPARATOR: Final = "@"  # names of topics and groups never contain it
+
+
+class OrderKey(NamedTuple):
+    """A queue as one group pops it."""
+
+    topic: str
+    group: str
+    queue_id: int
+
+
+@dataclass(slots=True)
+class OrderInfo:
+    """The last orderly pop of a queue. Times are milliseconds of the broker's clock."""
+
+    pop_time: int
+    invisible_time: int
+    offsets: list[int]
+    attempt_id: str | None = None
+    acknowledged: list[int] = field(default_factory=list)
+    next_visible: dict[int, int] = field(default_factory=dict)
+    """By offset, the time at which a message with changed invisible time is shown again."""
+    tried: dict[int, int] = field(default_factory=dict)
+    """By offset, how often a message was popped before, if it was."""
+
+    @property
+    def missing(self) -> list[int]:
+        """The offsets that are not acknowledged."""
+        return [offset for offset in self.offsets if offset not in self.acknowledged]
+
+    def free_at(self) -> int:
+        """Return the time when its last hidden message is shown again; 0 if all are acknowledged."""
+        usual = self.pop_time + self.invisible_time
+        return max((self.next_visible.get(offset, usual) for offset in self.missing), default=0)
+
+    def to_json(self) -> bytes:
+        """Return the value as the journal stores it."""
+        return loose_json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read the value that `to_json` wrote."""
+        data = fields.body_object(text)
+        return cls(
+            fields.integer(data, "pop_time"),
+            fields.integer(data, "invisible_time"),
+            fields.items(data, "offsets"),
+            fields.optional_text(data, "attempt_id"),
+            fields.items(data, "acknowledged"),
+            _by_offset(data, "next_visible"),
+            _by_offset(data, "tried"),
+        )
+
+
+class ConsumerOrderInfoManager:
+    """The orderly pops of all queues. `free` is called when a queue opens, `wake` with the time of the opening."""
+
+    def __init__(self, journal: Journal, free: Callable[[OrderKey], None], wake: Callable[[int], None]) -> None:
+        self._journal = journal
+        self._free = free
+        self._wake = wake
+        self._infos: dict[OrderKey, OrderInfo] = {}
+        self._due: list[tuple[int, OrderKey]] = []
+        for name, value in journal.items(JournalKind.POP_ORDER):
+            topic, group, queue_id = name.split(_SEPARATOR)
+            key, info = OrderKey(topic, group, int(queue_id)), OrderInfo.from_json(value)
+            self._infos[key] = info
+            heappush(self._due, (info.free_at(), key))
+
+    def took(
+        self, key: OrderKey, queue: PoppedQueue, attempt_id: str | None, pop_time: int, invisible_time: int,
+        offsets: Sequence[int],
+    ) -> OrderCounts:  # fmt: skip
+        """Note an orderly pop. Returns how often its messages were popped before."""
+        info = OrderInfo(pop_time, invisible_time, list(offsets), attempt_id)
+        former = self._infos.get(key)
+        if former is not None and attempt_id is not None and former.attempt_id == attempt_id:
+            info.tried = former.tried
+        elif former is not None:
+            info.tried = {
+                offset: former.tried.get(offset, 0) + 1 for offset in info.offsets if offset in former.offsets
+            }
+        self._infos[key] = info
+        self._changed(key, info)
+        least = 0 if len(info.tried) < len(info.offsets) else min(info.tried.values())
+        return OrderCounts({queue: least}, {(queue, offset): count for offset, count in info.tried.items()})
+
+    def is_blocked(self, key: OrderKey, attempt_id: str | None, now_ms: int) -> bool:
+        """Return whether the queue is closed because a member has its messages. The same attempt may pop again."""
+        info = self._infos.get(key)
+        if info is None or (attempt_id is not None and attempt_id == info.attempt_id):
+            return False
+        return info.free_at() > now_ms
+
+    def acknowledge(self, key: OrderKey, offset: int, pop_time: int) -> int | None:
+        """Acknowledge a message. Returns the group's new offset; None if the message is from an earlier pop.
+
+        Raises KeyError if the message was not popped.
+        """
+        info = self._infos.get(key)
+        if info is None:
+            return offset + 1
+        if pop_time != info.pop_time:
+            return None
+        if offset not in info.offsets:
+            raise KeyError(offset)
+        if offset not in info.acknowledged:
+            info.acknowledged.append(offset)
+        self._changed(key, info)
+        return min(info.missing, default=info.offsets[-1] + 1)
+
+    def hide(self, key: OrderKey, offset: int, pop_time: int, until_ms: int) -> None:
+        """Hide a message of the last pop until another time."""
+        info = self._infos.get(key)
+        if info is not None and pop_time == info.pop_time:
+            info.next_visible[offset] = until_ms
+            self._changed(key, info)
+
+    def suspend(self, key: OrderKey, pop_time: int, until_ms: int) -> None:
+        """Hide all messages of the last pop until another time. The pop does not count as an attempt."""
+        info = self._infos.get(key)
+        if info is not None and pop_time == info.pop_time:
+            info.tried = {offset: max(0, count - 1) for offset, count in info.tried.items()}
+            info.next_visible.clear()
+            info.invisible_time = until_ms - info.pop_time
+            self._changed(key, info)
+
+    def clear(self, key: OrderKey) -> None:
+        """Open a queue that an operator has reset: members no longer have messages of it."""
+        if self._infos.pop(key, None) is not None:
+            self._journal.delete(JournalKind.POP_ORDER, _name(key))
+
+    def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
+        """Delete the state of a group, of a topic, or of both."""
+        for key in [key for key in self._infos if group in (None, key.group) and topic in (None, key.topic)]:
+            self.clear(key)
+
+    def next_due_ms(self) -> int | None:
+        """Return the time at which the next queue opens, or None."""
+        while self._due and not self._is_current(*self._due[0]):
+            heappop(self._due)
+        return self._due[0][0] if self._due else None
+
+    def deliver(self, now_ms: int, most: int) -> int:
+        """Call `free` for the queues that are open now. Returns their number."""
+        count = 0
+        while count < most and (due_ms := self.next_due_ms()) is not None and due_ms <= now_ms:
+            _, key = heappop(self._due)
+            self._free(key)
+            count += 1
+        return count
+
+    def _is_current(self, due_ms: int, key: OrderKey) -> bool:
+        info = self._infos.get(key)
+        return info is not None and info.free_at() == due_ms
+
+    def _changed(self, key: OrderKey, info: OrderInfo) -> None:
+        self._journal.put(JournalKind.POP_ORDER, _name(key), info.to_json().decode())
+        free_at = info.free_at()
+        heappush(self._due, (free_at, key))
+        self._wake(free_at)
+
+
+def _name(key: OrderKey) -> str:
+    return _SEPARATOR.join(map(str, key))
+
+
+def _by_offset(data: dict[Any, Any], name: str) -> dict[int, int]:
+    return {int(offset): value for offset, value in fields.mapping(data, name).items()}
+
+
+_FACTOR: Final = "priority.factor"
+_ALWAYS: Final = 100
+_OTHER_KINDS: Final = frozenset((DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, SHARDING_KEY))
+
+
+def queue_by_priority(properties: dict[str, str], config: TopicConfig) -> int | None:
+    """Return the queue for a message's priority, whatever the topic's type; None without a priority.
+
+    Delayed messages, messages with a sharding key, and messages of a transaction have no priority: the property is
+    removed. Java: `SendMessageProcessor.sendMessage`, `TopicMessageType.parseFromMessageProperty`.
+    """
+    try:
+        priority = parse_integer(properties.get(PRIORITY, "-1"), PRIORITY)
+    except ProtocolError:
+        return None
+    if priority < 0:
+        return None
+    if _OTHER_KINDS.isdisjoint(properties) and properties.get(TRANSACTION_PREPARED, "").lower() != "true":
+        return min(priority, config.write_queue_nums - 1)
+    del properties[PRIORITY]
+    return None
+
+
+def pops_by_priority(topic: TopicConfig | None, group: SubscriptionGroupConfig | None, dice: int) -> bool:
+    """Return whether a pop with this random number, 0 to 99, reads the queues in order of priority.
+
+    The group's attribute `priority.factor` is the percentage of its pops that do so.
+    """
+    if topic is None or topic.attributes.get(MESSAGE_TYPE) != "PRIORITY":
+        return False
+    return dice < _factor({} if group is None else group.attributes)
+
+
+def _factor(attributes: Mapping[str, str]) -> int:
+    try:
+        return parse_integer(attributes.get(_FACTOR, str(_ALWAYS)), _FACTOR)
+    except ProtocolError:
+        return _ALWAYS

@@ -1,0 +1,212 @@
+"""Messages of lite topics: acknowledgements and changes of invisible time (`AckMessageProcessor.ackLite`,
+`ChangeInvisibleTimeProcessor.processChangeInvisibleTimeForLite`).
+
+Acknowledgements and changes of invisible time (`AckMessageProcessor`, `ChangeInvisibleTimeProcessor`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rmqd.broker.peer_channel import NO_CODE, Channel, Refusal, Reply, refusing_with
+from rmqd.broker.pop.pop_orders import OrderKey
+from rmqd.broker.pop.revive import Popped
+from rmqd.broker.processors.pop_processor import illegal_queue, known_topic
+from rmqd.broker.processors.processor_base import RequestProcessor, answers
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.bodies.pop_bodies import BatchAckMessageRequestBody
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.pop_headers import (
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+)
+from rmqd.wire.lite_topic import BIND_TOPIC, queue_of
+from rmqd.wire.receipt_handle import ORDER_REVIVE_QUEUE, PopHandle
+from rmqd.wire.topics import LIGHT_QUEUE_ID
+
+if TYPE_CHECKING:
+    from rmqd.broker.controller import BrokerController
+
+
+class LiteAcks:
+    """Answers for one broker. The header's topic is the parent topic; its offset is one in the lite topic's queue."""
+
+    def __init__(self, broker: BrokerController) -> None:
+        self._broker = broker
+
+    def acknowledge(self, header: AckMessageRequestHeader) -> Reply:
+        """Acknowledge a message, and open its lite topic if it was the last one."""
+        broker, group = self._broker, header.consumer_group
+        known_topic(broker, header.topic)
+        config = broker.groups.find(group)
+        if config is None or config.attributes.get(BIND_TOPIC) != header.topic:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, "group type or bind topic not match.")
+        key = self._key(header)
+        if header.offset > broker.store.max_offset(key.topic, key.queue_id):
+            raise Refusal(ResponseCode.NO_MESSAGE, "ack offset illegal.")
+        handle = PopHandle.parse(header.extra_info)
+        if header.queue_id != LIGHT_QUEUE_ID or not handle.is_orderly:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, "ack queue illegal.")
+        if header.offset < (broker.offsets.get(group, key.topic, key.queue_id) or 0):
+            return Reply()
+        try:
+            following = broker.pop_order.acknowledge(key, header.offset, handle.pop_time)
+        except KeyError:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "ack offset illegal.") from None
+        if following is not None and broker.offsets.pending_reset(group, key.topic, key.queue_id) is None:
+            broker.offsets.commit(group, key.topic, key.queue_id, following)
+        return Reply()
+
+    def hide_for_longer(self, header: ChangeInvisibleTimeRequestHeader) -> Reply:
+        """Hide a message for another time. With `suspend`, hide its whole pop, which then is not an attempt."""
+        broker, key = self._broker, self._key(header)
+        known_topic(broker, header.topic)
+        if header.offset > broker.store.max_offset(key.topic, key.queue_id):
+            return Reply(ResponseCode.NO_MESSAGE)
+        if header.offset < (broker.offsets.get(key.group, key.topic, key.queue_id) or 0):
+            return Reply()
+        handle = PopHandle.parse(header.extra_info)
+        until_ms = broker.now_ms() + header.invisible_time
+        if header.suspend:
+            broker.pop_order.suspend(key, handle.pop_time, until_ms)
+        else:
+            broker.pop_order.hide(key, header.offset, handle.pop_time, until_ms)
+        answer = ChangeInvisibleTimeResponseHeader(
+            pop_time=handle.pop_time,
+            invisible_time=until_ms - handle.pop_time,
+            revive_qid=handle.revive_queue_id,
+        )
+        return Reply(ext_fields=answer.ext_fields())
+
+    def _key(self, header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader) -> OrderKey:
+        queue = queue_of(header.topic, header.lite_topic or "", self._broker.name)
+        return OrderKey(queue.topic, header.consumer_group, queue.queue_id)
+
+
+class AckProcessor(RequestProcessor):
+    """Answers acknowledgements and changes of invisible time. Requests with an outdated handle have no effect."""
+
+    def __init__(self, broker: BrokerController) -> None:
+        super().__init__(broker)
+        self._lite = LiteAcks(broker)
+
+    @answers(RequestCode.ACK_MESSAGE)
+    def acknowledge(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """ACK_MESSAGE (200051): acknowledge one popped message."""
+        header = AckMessageRequestHeader.from_ext_fields(request.ext_fields)
+        if header.lite_topic:
+            return self._lite.acknowledge(header)
+        low, high = self._ends(channel, header)
+        if not low <= header.offset <= high:
+            remark = (
+                f"offset is illegal, key:{header.topic}@{header.queue_id}, commit:{header.offset}, store:{low}~{high}"
+            )
+            raise Refusal(ResponseCode.NO_MESSAGE, remark)
+        handle = PopHandle.parse(header.extra_info)
+        popped = _popped(header, handle)
+        if handle.is_orderly:
+            self._acknowledge_in_order(channel, popped)
+        else:
+            self._broker.revive.settle(popped)
+        return Reply()
+
+    @answers(RequestCode.BATCH_ACK_MESSAGE)
+    def acknowledge_many(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """BATCH_ACK_MESSAGE (200151): acknowledge many popped messages. Offsets outside the queue are ignored."""
+        acks = BatchAckMessageRequestBody.from_json(request.body).acks if request.body else ()
+        if not acks:
+            return Reply(ResponseCode.NO_MESSAGE)
+        for ack in acks:
+            topic, group = ack.retry.real_topic(ack.consumer_group, ack.topic), ack.consumer_group
+            store = self._broker.store
+            low, high = store.min_offset(topic, ack.queue_id), store.max_offset(topic, ack.queue_id)
+            for offset in ack.offsets:
+                popped = Popped(topic, group, ack.queue_id, offset, ack.pop_time, ack.invisible_time)
+                if not low <= offset <= high:
+                    continue
+                if ack.revive_queue_id == ORDER_REVIVE_QUEUE:
+                    self._acknowledge_in_order(channel, popped)
+                else:
+                    self._broker.revive.settle(popped)
+        return Reply()
+
+    @answers(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+    def hide_for_longer(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """CHANGE_MESSAGE_INVISIBLETIME (200053): hide a message for another time span from now on.
+
+        As on the real broker, this also hides a message that was acknowledged or shown again.
+        """
+        header = ChangeInvisibleTimeRequestHeader.from_ext_fields(request.ext_fields)
+        if header.lite_topic:
+            return self._lite.hide_for_longer(header)
+        broker = self._broker
+        with refusing_with(_NOTHING_HIDDEN):
+            low, high = self._ends(channel, header)
+        if not low <= header.offset < high:
+            return Reply(ResponseCode.NO_MESSAGE, NO_CODE, _NOTHING_HIDDEN)
+        handle, now_ms = PopHandle.parse(header.extra_info), broker.now_ms()
+        popped = _popped(header, handle)
+        if handle.is_orderly:
+            committed = broker.offsets.get(header.consumer_group, header.topic, header.queue_id)
+            if committed is not None and header.offset < committed:
+                return Reply(remark=NO_CODE, ext_fields=_NOTHING_HIDDEN)
+            until_ms = now_ms + header.invisible_time
+            broker.pop_order.hide(_order_key(popped), header.offset, handle.pop_time, until_ms)
+            fields = _hidden(handle.pop_time, until_ms - handle.pop_time, handle.revive_queue_id)
+            return Reply(remark=NO_CODE, ext_fields=fields)
+        broker.revive.settle(popped)
+        if broker.groups.get(header.consumer_group) is not None:  # without the group, members could not pop it again
+            broker.revive.hide((popped._replace(pop_time=now_ms, invisible_time=header.invisible_time),))
+        return Reply(remark=NO_CODE, ext_fields=_hidden(now_ms, header.invisible_time, handle.revive_queue_id))
+
+    def _ends(
+        self, channel: Channel, header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader
+    ) -> tuple[int, int]:
+        """Return the ends of the request's queue. Raises Refusal."""
+        config = known_topic(self._broker, header.topic)
+        if not 0 <= header.queue_id < config.read_queue_nums:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, illegal_queue(channel, header, config))
+        store = self._broker.store
+        return store.min_offset(header.topic, header.queue_id), store.max_offset(header.topic, header.queue_id)
+
+    def _acknowledge_in_order(self, channel: Channel, popped: Popped) -> None:
+        broker, key = self._broker, _order_key(popped)
+        queue_of_group = popped.group, popped.topic, popped.queue_id
+        committed = broker.offsets.get(*queue_of_group)
+        old = -1 if committed is None else committed
+        if popped.offset < old:
+            return
+        try:
+            following = broker.pop_order.acknowledge(key, popped.offset, popped.pop_time)
+        except KeyError:
+            queue = "@".join(map(str, key))
+            remark = f"offset is illegal, key:{queue}, old:{old}, commit:{popped.offset}, next:-1, /{channel.address}"
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, remark) from None
+        if following is not None and broker.offsets.pending_reset(*queue_of_group) is None:
+            broker.offsets.commit(*queue_of_group, following)
+
+
+def _popped(header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader, handle: PopHandle) -> Popped:
+    return Popped(
+        header.topic,
+        header.consumer_group,
+        header.queue_id,
+        header.offset,
+        handle.pop_time,
+        handle.invisible_time,
+    )
+
+
+def _order_key(popped: Popped) -> OrderKey:
+    return OrderKey(popped.topic, popped.group, popped.queue_id)
+
+
+def _hidden(pop_time: int, invisible_time: int, revive_queue_id: int) -> dict[str, str]:
+    header = ChangeInvisibleTimeResponseHeader(
+        pop_time=pop_time, invisible_time=invisible_time, revive_qid=revive_queue_id
+    )
+    return header.ext_fields()
+
+
+_NOTHING_HIDDEN: Final = _hidden(0, 0, 0)

@@ -1,0 +1,113 @@
+"""The queues that the broker assigns to a member for pull or pop (`QueryAssignmentProcessor.java`).
+
+Assignments of queues to members by the broker (`QueryAssignmentProcessor.java`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from rmqd.broker.peer_channel import Channel, Reply
+from rmqd.broker.processors.processor_base import RequestProcessor, answers
+from rmqd.codes import RequestCode
+from rmqd.wire.bodies.heartbeat_data import MessageModel
+from rmqd.wire.bodies.pop_bodies import (
+    MessageQueueAssignment,
+    MessageRequestMode,
+    QueryAssignmentRequestBody,
+    QueryAssignmentResponseBody,
+)
+from rmqd.wire.bodies.route_data import PERM_READ
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.receipt_handle import ANY_QUEUE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+Allocate = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
+"""(own client id, all queues sorted, all client ids sorted) -> own queues"""
+
+
+def averagely(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
+    """Give members contiguous shares. The first members get one more if the queues do not divide evenly."""
+    if client_id not in client_ids:
+        return []
+    index, (share, rest) = client_ids.index(client_id), divmod(len(queues), len(client_ids))
+    start = index * share + min(index, rest)
+    return list(queues[start : start + share + (index < rest)])
+
+
+def averagely_by_circle(
+    client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+) -> list[MessageQueue]:
+    """Give queues to members in turn."""
+    if client_id not in client_ids:
+        return []
+    return list(queues[client_ids.index(client_id) :: len(client_ids)])
+
+
+STRATEGIES: Final[Mapping[str, Allocate]] = MappingProxyType({"AVG": averagely, "AVG_BY_CIRCLE": averagely_by_circle})
+"""The strategies that brokers have, by their names in requests."""
+
+
+def allocate_for_pop(
+    allocate: Allocate,
+    client_id: str,
+    queues: Sequence[MessageQueue],
+    client_ids: Sequence[str],
+    share_queues: int,
+) -> set[MessageQueue]:
+    """Return the queues that a member pops: any of the broker, or its own and the queues of `share_queues` others."""
+    if share_queues <= 0 or share_queues >= len(client_ids) - 1:
+        return {MessageQueue(queue.topic, queue.broker_name, ANY_QUEUE) for queue in queues}
+    if len(client_ids) > len(queues):
+        if client_id not in client_ids or not queues:
+            return set()
+        return {queues[client_ids.index(client_id) % len(queues)]}
+    own = set(allocate(client_id, queues, client_ids))
+    if client_id in client_ids:
+        index = client_ids.index(client_id)
+        for step in range(1, share_queues + 1):
+            own.update(allocate(client_ids[(index + step) % len(client_ids)], queues, client_ids))
+    return own
+
+
+class QueryAssignmentProcessor(RequestProcessor):
+    """Answers which queues of a topic a member reads, and whether it pulls or pops them."""
+
+    @answers(RequestCode.QUERY_ASSIGNMENT)
+    def assignment(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """QUERY_ASSIGNMENT (400): a member's queues; no list for a new client, or an unknown topic or strategy."""
+        asked = QueryAssignmentRequestBody.from_json(request.body)
+        set_mode = self._broker.groups.request_mode(asked.topic, asked.consumer_group)
+        is_pop = set_mode is not None and set_mode.mode == MessageRequestMode.POP
+        queues = self._queues(asked, set_mode.pop_share_queue_num if is_pop and set_mode is not None else None)
+        mode = MessageRequestMode.POP if is_pop else MessageRequestMode.PULL
+        assignments = None if queues is None else tuple(MessageQueueAssignment(queue, mode) for queue in sorted(queues))
+        return Reply(body=QueryAssignmentResponseBody(assignments).to_json())
+
+    def queues_of(self, topic: str) -> list[MessageQueue] | None:
+        """Return all queues of a topic, sorted, because this broker is the whole cluster. None if none is readable."""
+        config = self._broker.topics.get(topic)
+        if config is None or not config.perm & PERM_READ:
+            return None
+        return [MessageQueue(topic, self._broker.name, queue_id) for queue_id in range(config.read_queue_nums)]
+
+    def _queues(self, asked: QueryAssignmentRequestBody, share_queues: int | None) -> Iterable[MessageQueue] | None:
+        """Return the queues of a member. `share_queues` is None for a member that pulls."""
+        queues = self.queues_of(asked.topic)
+        if queues is None:
+            return None
+        if asked.message_model == MessageModel.BROADCASTING:
+            return queues
+        info, allocate = self._broker.consumers.get(asked.consumer_group), STRATEGIES.get(asked.strategy_name)
+        if info is None or allocate is None:
+            return None
+        members = sorted(info.client_ids)
+        if share_queues is None:
+            return allocate(asked.client_id, queues, members)
+        return allocate_for_pop(allocate, asked.client_id, queues, members, share_queues)

@@ -1,0 +1,285 @@
+"""Heartbeats and unregistrations (`ClientManageProcessor.java`).
+
+Connected producers and consumers, and their topics (`AdminBrokerProcessor.java`).
+
+The check of a subscription before a consumer starts (`ClientManageProcessor.checkClientConfig`).
+
+A group's members and its offsets (`ConsumerManageProcessor.java`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from rmqd.broker.filter.sql_lexer import ExpressionError
+from rmqd.broker.filter.sql_parser import compiled, is_tag_type
+from rmqd.broker.member_registry import ClientChannel
+from rmqd.broker.peer_channel import Channel, Refusal, Reply
+from rmqd.broker.processors.processor_base import RequestProcessor, answers
+from rmqd.broker.processors.pull_processor import no_property_filter
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import ProtocolError
+from rmqd.wire.bodies.group_bodies import (
+    GetConsumerListByGroupResponseBody,
+    GroupList,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTableInfo,
+    QuerySubscriptionResponseBody,
+)
+from rmqd.wire.bodies.heartbeat_data import CheckClientRequestBody, ConsumerData, HeartbeatData
+from rmqd.wire.bodies.route_data import TopicList
+from rmqd.wire.bodies.stats_bodies import Connection, ConsumerConnection
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.fields import parse_integer
+from rmqd.wire.headers.group_headers import (
+    GetConsumerConnectionListRequestHeader,
+    GetConsumerListByGroupRequestHeader,
+    OffsetResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    QuerySubscriptionByConsumerRequestHeader,
+    UnregisterClientRequestHeader,
+)
+from rmqd.wire.headers.topic_headers import (
+    GetProducerConnectionListRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+    QueryTopicsByConsumerRequestHeader,
+)
+from rmqd.wire.topics import retry_topic
+
+if TYPE_CHECKING:
+    from rmqd.broker.controller import BrokerController
+
+
+_HAS_UNIT_SUB: Final = 2  # Java: TopicSysFlag.FLAG_UNIT_SUB
+
+
+class ClientManageProcessor(RequestProcessor):
+    """Answers heartbeats and unregistrations."""
+
+    def __init__(self, broker: BrokerController) -> None:
+        super().__init__(broker)
+        self._fingerprints: dict[str, int] = {}
+
+    @answers(RequestCode.HEART_BEAT)
+    def heartbeat(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """HEART_BEAT (34): update members and subscriptions of groups. A group that must not be created is ignored."""
+        broker = self._broker
+        data = HeartbeatData.from_json(request.body)
+        now = broker.now()
+        channel.on_close(self._closed)
+        sub_change = False
+        for consumer in data.consumer_data_set:
+            sub_change |= self._fingerprint_changed(consumer.group_name, data.heartbeat_fingerprint)
+            config = broker.groups.find(consumer.group_name)
+            if config is None:
+                continue
+            self._make_retry_topic(consumer, config.retry_queue_nums)
+            broker.consumers.register(
+                consumer,
+                ClientChannel(channel, data.client_id, request.language, request.version, now),
+                notify=config.notify_consumer_ids_changed_enable,
+                without_sub=data.without_sub and data.heartbeat_fingerprint != 0,
+            )
+        for group in data.producer_groups:
+            broker.producers.register(
+                group, ClientChannel(channel, data.client_id, request.language, request.version, now)
+            )
+        if data.heartbeat_fingerprint == 0:
+            sub_change = True  # a heartbeat of the first version always has subscriptions
+        return Reply(
+            ext_fields={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if sub_change else "false"}
+        )
+
+    @answers(RequestCode.UNREGISTER_CLIENT)
+    def unregister(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """UNREGISTER_CLIENT (35): a client leaves a group."""
+        broker = self._broker
+        # The client id may be missing, because the connection identifies the member.
+        header = UnregisterClientRequestHeader.from_ext_fields({"clientID": "", **request.ext_fields})
+        if header.producer_group is not None:
+            broker.producers.unregister(header.producer_group, channel)
+        if header.consumer_group is not None:
+            config = broker.groups.find(header.consumer_group)
+            notify = config is None or config.notify_consumer_ids_changed_enable
+            broker.consumers.unregister(header.consumer_group, channel, notify=notify)
+        return Reply()
+
+    def _fingerprint_changed(self, group: str, fingerprint: int) -> bool:
+        """Return whether the group's subscriptions differ. If so, the client sends all of them next time."""
+        known = self._fingerprints.get(group)
+        self._fingerprints[group] = fingerprint
+        return known not in (None, fingerprint)
+
+    def _make_retry_topic(self, consumer: ConsumerData, queues: int) -> None:
+        topics = self._broker.topics
+        configs = [topics.get(one.topic) for one in consumer.subscription_data_set]
+        topics.create_in_send_back(
+            retry_topic(consumer.group_name),
+            queues,
+            order=any(config is not None and config.order for config in configs),
+            topic_sys_flag=_HAS_UNIT_SUB if consumer.unit_mode else 0,
+        )
+
+    def _closed(self, channel: Channel) -> None:
+        self._broker.producers.channel_closed(channel)
+        self._broker.consumers.channel_closed(channel)
+
+
+class ConnectionsProcessor(RequestProcessor):
+    """Answers which clients are connected, and which topics groups subscribe to."""
+
+    @answers(RequestCode.GET_CONSUMER_CONNECTION_LIST)
+    def consumers(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """GET_CONSUMER_CONNECTION_LIST (203): a group's members."""
+        header = GetConsumerConnectionListRequestHeader.from_ext_fields(request.ext_fields)
+        info = self._broker.consumers.get(header.consumer_group)
+        if info is None:
+            text = f"the consumer group[{header.consumer_group}] not online"
+            raise Refusal(ResponseCode.CONSUMER_NOT_ONLINE, text)
+        body = ConsumerConnection(
+            tuple(map(_connection, info.channels.values())),
+            dict(info.subscriptions),
+            info.consume_type,
+            info.message_model,
+            info.consume_from_where,
+        )
+        return Reply(body=body.to_json())
+
+    @answers(RequestCode.GET_PRODUCER_CONNECTION_LIST)
+    def producers(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """GET_PRODUCER_CONNECTION_LIST (204): a group's producers."""
+        header = GetProducerConnectionListRequestHeader.from_ext_fields(request.ext_fields)
+        clients = self._broker.producers.get(header.producer_group)
+        if not clients:
+            text = f"the producer group[{header.producer_group}] not exist"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, text)
+        return Reply(body=ProducerConnection(tuple(map(_connection, clients))).to_json())
+
+    @answers(RequestCode.GET_ALL_PRODUCER_INFO)
+    def all_producers(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """GET_ALL_PRODUCER_INFO (328): the producers of all groups."""
+        wall, now = self._broker.clock.wall(), self._broker.now()
+        groups = {
+            group: tuple(
+                ProducerInfo(
+                    client.client_id,
+                    f"/{client.channel.address}",  # in Java's notation of an address
+                    client.language.name,
+                    client.version,
+                    int((wall - now + client.heard_at) * 1000),
+                )
+                for client in clients
+            )
+            for group, clients in self._broker.producers.all().items()
+        }
+        return Reply(body=ProducerTableInfo(groups).to_json())
+
+    @answers(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
+    def groups_of_topic(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """QUERY_TOPIC_CONSUME_BY_WHO (300): groups that subscribe to the topic or committed an offset in it."""
+        topic = QueryTopicConsumeByWhoRequestHeader.from_ext_fields(request.ext_fields).topic
+        online = (info.group for info in self._broker.consumers.all() if topic in info.subscriptions)
+        groups = dict.fromkeys([*online, *self._broker.offsets.groups_of(topic)])
+        return Reply(body=GroupList(tuple(groups)).to_json())
+
+    @answers(RequestCode.QUERY_TOPICS_BY_CONSUMER)
+    def topics_of_group(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """QUERY_TOPICS_BY_CONSUMER (343): topics in which the group committed an offset."""
+        header = QueryTopicsByConsumerRequestHeader.from_ext_fields(request.ext_fields)
+        return Reply(
+            body=TopicList(tuple(self._broker.offsets.topics_of(header.group)), self._broker.address).to_json()
+        )
+
+    @answers(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
+    def subscription(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """QUERY_SUBSCRIPTION_BY_CONSUMER (345): a group's subscription to a topic, from its members' heartbeats."""
+        header = QuerySubscriptionByConsumerRequestHeader.from_ext_fields(request.ext_fields)
+        info = self._broker.consumers.get(header.group)
+        data = None if info is None or header.topic is None else info.subscriptions.get(header.topic)
+        return Reply(body=QuerySubscriptionResponseBody(header.group, header.topic, data).to_json())
+
+
+def _connection(client: ClientChannel) -> Connection:
+    return Connection(client.client_id, client.channel.address, client.language.name, client.version)
+
+
+class ClientConfigProcessor(RequestProcessor):
+    """Checks the SQL92 condition of a subscription."""
+
+    @answers(RequestCode.CHECK_CLIENT_CONFIG)
+    def check(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """CHECK_CLIENT_CONFIG (46): reject a condition that cannot be parsed."""
+        if not request.body:
+            return Reply()
+        subscription = CheckClientRequestBody.from_json(request.body).subscription_data
+        kind = subscription.expression_type
+        if is_tag_type(kind):
+            return Reply()
+        if not self._broker.settings.enablePropertyFilter:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, no_property_filter(kind))
+        try:
+            compiled(kind, subscription.sub_string)
+        except ExpressionError as error:
+            raise Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+        return Reply()
+
+
+class ConsumerManageProcessor(RequestProcessor):
+    """Answers members' requests about their group: its members and offsets."""
+
+    @answers(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
+    def consumer_list(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """GET_CONSUMER_LIST_BY_GROUP (38): the client ids of the members."""
+        header = GetConsumerListByGroupRequestHeader.from_ext_fields(request.ext_fields)
+        info = self._broker.consumers.get(header.consumer_group)
+        if info is None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}")
+        return Reply(body=GetConsumerListByGroupResponseBody(tuple(info.client_ids)).to_json())
+
+    @answers(RequestCode.QUERY_CONSUMER_OFFSET)
+    def query_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """QUERY_CONSUMER_OFFSET (14): the offset; 0 for a new group if the queue still has its first message."""
+        header = QueryConsumerOffsetRequestHeader.from_ext_fields(request.ext_fields)
+        offset = self._broker.offsets.get(header.consumer_group, header.topic, header.queue_id)
+        if offset is None:
+            if header.set_zero_if_not_found is False:
+                raise Refusal(
+                    ResponseCode.QUERY_NOT_FOUND, "Not found, do not set to zero, maybe this group boot first"
+                )
+            if not self._has_first_message(header.topic, header.queue_id):
+                raise Refusal(
+                    ResponseCode.QUERY_NOT_FOUND, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+                )
+            offset = 0
+        return Reply(ext_fields=OffsetResponseHeader(offset=offset).ext_fields())
+
+    @answers(RequestCode.UPDATE_CONSUMER_OFFSET)
+    def update_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """UPDATE_CONSUMER_OFFSET (15): commit an offset, unless a reset waits for the group's next pull."""
+        broker, fields = self._broker, request.ext_fields
+        group, topic = fields.get("consumerGroup", ""), fields.get("topic", "")
+        if broker.groups.get(group) is None:
+            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
+        if broker.topics.get(topic) is None:
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
+        queue_id = _number(fields, "queueId", f"QueueId is null, topic is {topic}")
+        offset = _number(fields, "commitOffset", f"Offset is null, topic is {topic}")
+        if broker.offsets.pending_reset(group, topic, queue_id) is not None:
+            return Reply(remark="Offset has been previously reset")
+        broker.offsets.commit(group, topic, queue_id, offset)
+        return Reply()
+
+    def _has_first_message(self, topic: str, queue_id: int) -> bool:
+        """Return whether the queue still has its first message. RocketMQ also checks that this message is in memory."""
+        queue = self._broker.store.queue(topic, queue_id)
+        return queue is not None and queue.min_offset == 0 and queue.max_offset > 0
+
+
+def _number(fields: Mapping[str, str], name: str, remark: str) -> int:
+    """Read a field as Java does: a value that cannot be parsed counts as missing."""
+    try:
+        return parse_integer(fields.get(name, ""), name)
+    except ProtocolError:
+        raise Refusal(ResponseCode.INVALID_PARAMETER, remark) from None

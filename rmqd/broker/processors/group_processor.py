@@ -1,0 +1,290 @@
+"""Administrators' requests about consumer groups.
+
+Administrators' requests about groups' offsets (`AdminBrokerProcessor.java`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from rmqd.broker.broker_settings import TAKES_RESETS, version_desc
+from rmqd.broker.consumer_registry import validate_group
+from rmqd.broker.peer_channel import Channel, Refusal, Reply
+from rmqd.broker.processors.processor_base import RequestProcessor, answers
+from rmqd.codes import LanguageCode, RequestCode, ResponseCode
+from rmqd.wire import fields, loose_json
+from rmqd.wire.bodies.config_bodies import (
+    GroupForbidden,
+    SetMessageRequestModeRequestBody,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    SubscriptionGroupWrapper,
+    TopicConfig,
+)
+from rmqd.wire.bodies.group_bodies import ConsumerOffsetSerializeWrapper, QueryCorrectionOffsetBody, ResetOffsetBody
+from rmqd.wire.bodies.json_body import DataVersion
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.group_headers import (
+    CloneGroupOffsetRequestHeader,
+    DeleteSubscriptionGroupRequestHeader,
+    GetAllSubscriptionGroupRequestHeader,
+    GetAllSubscriptionGroupResponseHeader,
+    GetSubscriptionGroupConfigRequestHeader,
+    QueryCorrectionOffsetHeader,
+    ResetOffsetRequestHeader,
+    UpdateGroupForbiddenRequestHeader,
+)
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import is_retry_topic
+
+if TYPE_CHECKING:
+    from rmqd.broker.controller import BrokerController
+
+
+_MOST_GROUPS: Final = 2000  # in one reply; Java: splitMetadataSize
+
+
+class GroupAdminProcessor(RequestProcessor):
+    """Answers administrators about consumer groups."""
+
+    @answers(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
+    def update(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200): create or change a group."""
+        if request.body:
+            self._update((SubscriptionGroupConfig.from_json(request.body),))
+        return Reply()
+
+    @answers(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
+    def update_list(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225): create or change groups; none if a name is illegal."""
+        self._update(SubscriptionGroupList.from_json(request.body).group_config_list)
+        return Reply()
+
+    @answers(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    def all_configs(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): all groups, or a page of them by name.
+
+        If the table changed since the last page, paging restarts at the first page.
+        """
+        groups = self._broker.groups
+        header = GetAllSubscriptionGroupRequestHeader.from_ext_fields(request.ext_fields)
+        table, total, forbidden = groups.all(), len(groups.all()), groups.forbidden_table()
+        if (header.group_seq, header.data_version, header.max_group_num) != (None, None, None):
+            most = _MOST_GROUPS if header.max_group_num is None else min(header.max_group_num, _MOST_GROUPS)
+            begin = (header.group_seq or 0) if self._is_current(header.data_version) else 0
+            table = dict(islice(sorted(table.items()), begin, begin + most))
+            forbidden = {group: topics for group, topics in forbidden.items() if group in table}
+        fields = GetAllSubscriptionGroupResponseHeader(total_group_num=total).ext_fields()
+        return Reply(ext_fields=fields, body=SubscriptionGroupWrapper(table, groups.data_version, forbidden).to_json())
+
+    @answers(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
+    def config(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """GET_SUBSCRIPTIONGROUP_CONFIG (352): one group. The request creates it if it does not exist."""
+        header = GetSubscriptionGroupConfigRequestHeader.from_ext_fields(request.ext_fields)
+        config = self._broker.groups.find(header.group)
+        if config is None:
+            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
+        return Reply(body=config.to_json())
+
+    @answers(RequestCode.DELETE_SUBSCRIPTIONGROUP)
+    def delete(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """DELETE_SUBSCRIPTIONGROUP (207): delete a group, and its offsets if requested. Its retry topic stays."""
+        header = DeleteSubscriptionGroupRequestHeader.from_ext_fields(request.ext_fields)
+        self._broker.groups.delete(header.group_name)
+        if header.clean_offset:
+            self._broker.offsets.forget(group=header.group_name)
+            self._broker.revive.forget(group=header.group_name)
+            self._broker.pop_order.forget(group=header.group_name)
+        return Reply()
+
+    @answers(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN)
+    def forbidden(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """UPDATE_AND_GET_GROUP_FORBIDDEN (353): whether a group may read a topic; the request may change it."""
+        groups = self._broker.groups
+        header = UpdateGroupForbiddenRequestHeader.from_ext_fields(request.ext_fields)
+        if header.readable:
+            groups.allow_reading(header.group)
+        elif header.readable is False:
+            groups.forbid_reading(header.group, header.topic)
+        readable = not groups.is_reading_forbidden(header.group, header.topic)
+        return Reply(remark="", body=GroupForbidden(header.group, header.topic, readable).to_json())
+
+    @answers(RequestCode.SET_MESSAGE_REQUEST_MODE)
+    def set_request_mode(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """SET_MESSAGE_REQUEST_MODE (401): set whether a group pulls or pops a topic."""
+        mode = SetMessageRequestModeRequestBody.from_json(request.body)
+        if is_retry_topic(mode.topic):
+            raise Refusal(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
+        if self._broker.topics.get(mode.topic) is None:
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{mode.topic}] not exist")
+        if self._broker.groups.find(mode.consumer_group) is None:
+            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
+        self._broker.groups.set_request_mode(mode)
+        return Reply()
+
+    @answers(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+    def request_modes(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """GET_ALL_MESSAGE_REQUEST_MODE (402): the modes that SET_MESSAGE_REQUEST_MODE set, by topic and group."""
+        table: dict[str, dict[str, Any]] = {}
+        for mode in self._broker.groups.request_modes():
+            table.setdefault(mode.topic, {})[mode.consumer_group] = mode.to_dict()
+        return Reply(body=loose_json.dumps({"messageRequestModeMap": table}))
+
+    def _update(self, configs: Iterable[SubscriptionGroupConfig]) -> None:
+        configs = tuple(configs)
+        for config in configs:
+            wrong = validate_group(config.group_name)
+            if wrong is not None:
+                raise Refusal(ResponseCode.INVALID_PARAMETER, wrong)
+        for config in configs:
+            self._broker.groups.update(config)
+
+    def _is_current(self, data_version: str | None) -> bool:
+        if not data_version:
+            return False
+        version = fields.as_object(loose_json.loads(data_version), "a data version")
+        return DataVersion.from_dict(version) == self._broker.groups.data_version
+
+
+NOT_SET: Final = "not set any response code"  # the remark of responses whose code RocketMQ forgets to set
+_UNSET: Final = {"group": "null", "timestamp": "0", "isForce": "false"}  # Java's values of missing fields
+_ALL_QUEUES: Final = -1
+_MAX_LONG: Final = 2**63 - 1
+
+
+class OffsetAdminProcessor(RequestProcessor):
+    """Answers administrators about groups' offsets: lists, resets, copies."""
+
+    def __init__(self, broker: BrokerController) -> None:
+        super().__init__(broker)
+        self._since = DataVersion(0, int(broker.clock.wall() * 1000))
+
+    @answers(RequestCode.GET_ALL_CONSUMER_OFFSET)
+    def all_offsets(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """GET_ALL_CONSUMER_OFFSET (43): all offsets, as RocketMQ stores them in consumerOffset.json."""
+        offsets = self._broker.offsets
+        topics: dict[str, tuple[str, ...]] = {}
+        for key in offsets.committed_table():
+            topic, _, group = key.partition("@")
+            topics[group] = (*topics.get(group, ()), topic)
+        body = ConsumerOffsetSerializeWrapper(offsets.committed_table(), offsets.pulled_table(), topics, self._since)
+        return Reply(body=body.to_json())
+
+    @answers(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
+    def reset(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """INVOKE_BROKER_TO_RESET_OFFSET (222): reset here, or by a push to members (useServerSideResetOffset)."""
+        header = ResetOffsetRequestHeader.from_ext_fields({**_UNSET, **request.ext_fields})
+        if self._broker.settings.useServerSideResetOffset:
+            return self._reset_here(header)
+        return self._reset_members(header, as_list=request.language is LanguageCode.CPP)
+
+    @answers(RequestCode.QUERY_CORRECTION_OFFSET)
+    def correction(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """QUERY_CORRECTION_OFFSET (308): the lowest offsets of a topic's groups, if the given group is not behind them.
+
+        RocketMQ also deletes the offsets of the excluded groups, which cannot be intended.
+        """
+        header = QueryCorrectionOffsetHeader.from_ext_fields(request.ext_fields)
+        offsets, store = self._broker.offsets, self._broker.store
+        left_out = (header.filter_groups or "").split(",")
+        least: dict[int, int] = {}
+        for group in offsets.groups_of(header.topic):
+            if group in left_out:
+                continue
+            for queue_id, offset in offsets.queues(group, header.topic).items():
+                if offset >= store.min_offset(header.topic, queue_id):
+                    least[queue_id] = min(offset, least.get(queue_id, offset))
+        for queue_id, offset in offsets.queues(header.compare_group, header.topic).items():
+            if least.get(queue_id, _MAX_LONG) > offset:
+                least[queue_id] = _MAX_LONG
+        return Reply(body=QueryCorrectionOffsetBody(least).to_json())
+
+    @answers(RequestCode.CLONE_GROUP_OFFSET)
+    def clone(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """CLONE_GROUP_OFFSET (314): copy the offsets of one group to another."""
+        header = CloneGroupOffsetRequestHeader.from_ext_fields(request.ext_fields)
+        broker = self._broker
+        info = None if header.offline else broker.consumers.get(header.src_group)
+        for topic in [header.topic] if header.topic else broker.offsets.topics_of(header.src_group):
+            subscribed = info is None or not info.subscriptions or topic in info.subscriptions
+            if broker.topics.get(topic) is not None and subscribed:
+                broker.offsets.clone(header.src_group, header.dest_group, topic)
+        return Reply()
+
+    def _reset_here(self, header: ResetOffsetRequestHeader) -> Reply:
+        broker, topic, group = self._broker, header.topic, header.group
+        config = broker.topics.get(topic)
+        if config is None:
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist")
+        if broker.groups.get(group) is None:
+            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist")
+        targets = self._targets(header, config)
+        if not targets:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
+        for queue_id, offset in targets.items():
+            broker.offsets.reset(group, topic, queue_id, offset)
+        return Reply(body=self._body(topic, targets).to_json())
+
+    def _targets(self, header: ResetOffsetRequestHeader, config: TopicConfig) -> dict[int, int]:
+        topic, queue_id, offset = header.topic, header.queue_id, header.offset
+        if queue_id is None or queue_id <= _ALL_QUEUES:
+            return {one: self._search(topic, one, header.timestamp) for one in range(config.read_queue_nums)}
+        if offset is None or offset == -1:
+            return {queue_id: self._search(topic, queue_id, header.timestamp)}
+        low, high = self._broker.store.min_offset(topic, queue_id), self._broker.store.max_offset(topic, queue_id)
+        if not low <= offset <= high + 1:
+            remark = f"Target offset {offset} not in consume queue range [{low}-{high}]"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
+        return {queue_id: offset}
+
+    def _reset_members(self, header: ResetOffsetRequestHeader, *, as_list: bool) -> Reply:
+        """Send RESET_CONSUMER_CLIENT_OFFSET (220) to each member.
+
+        Without force, queues only move backward. The fields `queueId` and `offset` are ignored.
+        """
+        broker, topic, group = self._broker, header.topic, header.group
+        config = broker.topics.get(topic)
+        if config is None:
+            remark = f"[reset-offset] reset offset failed, no topic in this broker. topic={topic}"
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
+        targets = {}
+        for queue_id in range(config.write_queue_nums):
+            committed = broker.offsets.get(group, topic, queue_id)
+            if committed is None:
+                raise Refusal(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{group}> not exist")
+            found = self._search(topic, queue_id, header.timestamp)
+            targets[queue_id] = found if header.is_force else min(found, committed)
+        info = broker.consumers.get(group)
+        if info is None:
+            remark = "Consumer not online, so can not reset offset, Group: {} Topic: {} Timestamp: {}"
+            raise Refusal(ResponseCode.CONSUMER_NOT_ONLINE, remark.format(group, topic, header.timestamp))
+        push = ResetOffsetRequestHeader(
+            topic=topic, group=group, timestamp=header.timestamp, is_force=False, queue_id=_ALL_QUEUES
+        )
+        body = self._body(topic, targets)
+        for client in info.channels.values():
+            if client.version < TAKES_RESETS:
+                raise Refusal(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"the client does not support this feature. version={version_desc(client.version)}",
+                )
+            client.channel.send_oneway(
+                RequestCode.RESET_CONSUMER_CLIENT_OFFSET, push.ext_fields(), body.to_json(as_list=as_list)
+            )
+        return Reply(remark=NOT_SET, body=body.to_json())
+
+    def _search(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Return the offset at a time; the end of the queue for a time below 0."""
+        store = self._broker.store
+        return (
+            store.max_offset(topic, queue_id)
+            if timestamp_ms < 0
+            else store.offset_by_time(topic, queue_id, timestamp_ms)
+        )
+
+    def _body(self, topic: str, targets: dict[int, int]) -> ResetOffsetBody:
+        return ResetOffsetBody(
+            {MessageQueue(topic, self._broker.name, queue_id): offset for queue_id, offset in targets.items()}
+        )

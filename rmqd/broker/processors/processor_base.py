@@ -1,0 +1,37 @@
+"""The common base of processors: their broker, and the table of the requests that they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rmqd.broker.peer_channel import Processors
+from rmqd.codes import RequestCode
+
+if TYPE_CHECKING:
+    from rmqd.broker.controller import BrokerController
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def answers(*codes: RequestCode) -> Callable[[Method], Method]:
+    """Mark a method of a RequestProcessor as answering requests with these codes."""
+
+    def mark(method: Method) -> Method:
+        method.answered = codes  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+class RequestProcessor:
+    """Answers requests for one broker, each with the method that is marked with its code."""
+
+    def __init__(self, broker: BrokerController) -> None:
+        self._broker = broker
+
+    def processors(self) -> Processors:
+        """Return the marked methods of this class, without inherited ones, by request code."""
+        methods = [(name, getattr(method, "answered", ())) for name, method in vars(type(self)).items()]
+        return {code: getattr(self, name) for name, codes in methods for code in codes}

@@ -1,0 +1,170 @@
+"""Messages by key, by unique key and by commit log offset (`QueryMessageProcessor.java`).
+
+Recalls of timer messages by producers (`RecallMessageProcessor.java`).
+
+The progress of delayed messages (`AdminBrokerProcessor.java`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from heapq import merge
+from typing import Final
+
+from rmqd.broker.peer_channel import NO_CODE, Channel, Refusal, Reply
+from rmqd.broker.processors.processor_base import RequestProcessor, answers
+from rmqd.broker.processors.send_processor import REGION
+from rmqd.broker.schedule import delete_key
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import ProtocolError
+from rmqd.wire.bodies.group_bodies import DelayOffsetSerializeWrapper
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.send_headers import RecallMessageRequestHeader, RecallMessageResponseHeader
+from rmqd.wire.headers.topic_headers import (
+    QueryMessageRequestHeader,
+    QueryMessageResponseHeader,
+    ViewMessageRequestHeader,
+)
+from rmqd.wire.lite_topic import RecallHandle
+from rmqd.wire.messages.encode import StoredMessage, decode_record
+from rmqd.wire.messages.properties import (
+    BORN_TIMESTAMP,
+    KEYS,
+    MSG_REGION,
+    PRODUCER_GROUP,
+    TAGS,
+    TIMER_DEL_UNIQKEY,
+    TIMER_DELIVER_MS,
+    UNIQ_KEY,
+)
+
+UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+MOST_FOR_UNIQUE_KEY: Final = 32  # Java: defaultQueryMaxNum
+MOST: Final = 64  # Java: maxMsgsNumBatch
+TAG_INDEX: Final = "T"
+_AT_ONCE: Final = 1000  # records checked in one turn of the loop, in about a millisecond
+
+
+class QueryMessageProcessor(RequestProcessor):
+    """Answers queries by scanning a topic's records, newest first. An index would slow down every send."""
+
+    @answers(RequestCode.QUERY_MESSAGE)
+    async def query(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """QUERY_MESSAGE (12): the newest messages with a key, in the order in which they were stored."""
+        header = QueryMessageRequestHeader.from_ext_fields(request.ext_fields)
+        most = min(header.max_num, MOST)
+        if request.ext_fields.get(UNIQUE_KEY_QUERY, "").lower() == "true":
+            most = MOST_FOR_UNIQUE_KEY
+        has_key = _tagged if header.index_type == TAG_INDEX else _keyed
+        found = await self._find(header, has_key, most)
+        if not found:
+            nothing = QueryMessageResponseHeader(index_last_update_timestamp=0, index_last_update_phyoffset=0)
+            remark = "can not find message, maybe time range not correct"
+            return Reply(ResponseCode.QUERY_NOT_FOUND, remark, nothing.ext_fields())
+        offset, stored_ms = self._broker.store.newest
+        fields = QueryMessageResponseHeader(index_last_update_timestamp=stored_ms, index_last_update_phyoffset=offset)
+        return Reply(ext_fields=fields.ext_fields(), body=b"".join(reversed(found)))
+
+    @answers(RequestCode.VIEW_MESSAGE_BY_ID)
+    def view(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """VIEW_MESSAGE_BY_ID (33): the message at a commit log offset."""
+        offset = ViewMessageRequestHeader.from_ext_fields(request.ext_fields).offset
+        record = self._broker.store.record(offset)
+        if record is None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+        return Reply(body=record)
+
+    async def _find(
+        self, header: QueryMessageRequestHeader, has_key: Callable[[Mapping[str, str], str], bool], most: int
+    ) -> list[bytes]:
+        store, key = self._broker.store, header.key.encode()
+        found: list[bytes] = []
+        queues = store.queues(header.topic).values()
+        stored = (queue.newest_first(header.begin_timestamp, header.end_timestamp) for queue in queues)
+        for looked_at, offset in enumerate(merge(*stored, reverse=True)):
+            if len(found) >= most:
+                break
+            if looked_at % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            record = store.record(offset)  # None if retention deleted it between two turns
+            if record is not None and key in record and has_key(decode_record(record).properties, header.key):
+                found.append(record)
+        return found
+
+
+def _keyed(properties: Mapping[str, str], key: str) -> bool:
+    return properties.get(UNIQ_KEY) == key or key in properties.get(KEYS, "").split(" ")
+
+
+def _tagged(properties: Mapping[str, str], tag: str) -> bool:
+    return properties.get(TAGS) == tag
+
+
+_TAG: Final = "_RECALL_TAG_"
+_FIELDS: Final = {MSG_REGION: REGION}
+"""Ext fields of all responses, including refusals."""
+
+
+class RecallProcessor(RequestProcessor):
+    """Answers recalls. A recall is a timer message itself, due in the same second as the message that it recalls."""
+
+    @answers(RequestCode.RECALL_MESSAGE)
+    def recall(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """RECALL_MESSAGE (370): recall a timer message. As in RocketMQ, the message need not exist."""
+        header, broker = RecallMessageRequestHeader.from_ext_fields(request.ext_fields), self._broker
+        if not broker.settings.recallMessageEnable:
+            raise _failed(ResponseCode.NO_PERMISSION, "operation is forbidden")
+        if broker.topics.get(header.topic) is None:
+            raise _failed(ResponseCode.TOPIC_NOT_EXIST, f"the topic[{header.topic}] not exist")
+        handle, now_ms = self._handle(header), broker.now_ms()
+        properties = {
+            TAGS: _TAG,
+            TIMER_DEL_UNIQKEY: delete_key(handle.topic, handle.msg_id, broker.settings),
+            UNIQ_KEY: handle.msg_id,
+            TIMER_DELIVER_MS: str(handle.deliver_at_ms),
+            BORN_TIMESTAMP: str(now_ms),
+        }
+        if header.producer_group is not None:
+            properties[PRODUCER_GROUP] = header.producer_group
+        broker.schedule.put(
+            StoredMessage(
+                topic=handle.topic,
+                body=b"0",
+                born_timestamp=now_ms,
+                born_host=channel.address,
+                properties=properties,
+            )
+        )
+        return Reply(
+            remark=NO_CODE, ext_fields=_FIELDS | RecallMessageResponseHeader(msg_id=handle.msg_id).ext_fields()
+        )
+
+    def _handle(self, header: RecallMessageRequestHeader) -> RecallHandle:
+        """Return the handle of a request if its message can still be recalled. Raises Refusal."""
+        broker = self._broker
+        try:
+            handle = RecallHandle.parse(header.recall_handle)
+        except ProtocolError:
+            raise Refusal(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid", _FIELDS) from None
+        if handle.topic != header.topic:
+            raise _failed(ResponseCode.ILLEGAL_OPERATION, "topic not match")
+        if handle.broker_name != broker.name:
+            raise _failed(ResponseCode.ILLEGAL_OPERATION, "broker service not available")
+        if not 0 < handle.deliver_at_ms - broker.now_ms() < broker.settings.timerMaxDelaySec * 1000:
+            raise _failed(ResponseCode.ILLEGAL_OPERATION, "timestamp invalid")
+        return handle
+
+
+def _failed(code: ResponseCode, why: str) -> Refusal:
+    return Refusal(code, f"recall failed, {why}", _FIELDS)
+
+
+class ScheduleProcessor(RequestProcessor):
+    """Answers administrators' requests about delayed messages."""
+
+    @answers(RequestCode.GET_ALL_DELAY_OFFSET)
+    def all_delay_offsets(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """GET_ALL_DELAY_OFFSET (45): the progress of all levels, as RocketMQ stores it in delayOffset.json."""
+        offsets = {level: offset for level, (offset, _) in sorted(self._broker.schedule.progress().items())}
+        return Reply(body=DelayOffsetSerializeWrapper(offsets).to_json())

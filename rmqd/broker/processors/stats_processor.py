@@ -1,0 +1,347 @@
+"""Requests of operators to members through the broker (`Broker2Client.java`).
+
+The broker's settings, runtime figures and cleaning (`AdminBrokerProcessor.java`).
+
+Offsets, times and rates of topics and groups (`AdminBrokerProcessor.java`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from rmqd.broker import broker_stats
+from rmqd.broker.broker_settings import TAKES_RESETS, TELLS_OPERATORS, UnknownSettingError, version_desc
+from rmqd.broker.controller import runtime_info
+from rmqd.broker.member_registry import ClientChannel
+from rmqd.broker.peer_channel import NO_CODE, Channel, Refusal, Reply
+from rmqd.broker.processors.group_processor import NOT_SET
+from rmqd.broker.processors.processor_base import RequestProcessor, answers
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import ProtocolError, RemotingClosedError, RemotingTimeoutError
+from rmqd.wire.bodies.group_bodies import GetConsumerStatusBody, QueryConsumeTimeSpanBody, QueueTimeSpan
+from rmqd.wire.bodies.json_body import DataVersion
+from rmqd.wire.bodies.route_data import KVTable
+from rmqd.wire.bodies.stats_bodies import (
+    BrokerStatsData,
+    BrokerStatsItem,
+    ConsumeQueueData,
+    ConsumeStats,
+    ConsumeStatsList,
+    OffsetWrapper,
+    QueryConsumeQueueResponseBody,
+    TopicOffset,
+    TopicStatsTable,
+)
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.group_headers import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetConsumerStatusRequestHeader,
+)
+from rmqd.wire.headers.topic_headers import (
+    GetBrokerConfigResponseHeader,
+    GetConsumeStatsInBrokerHeader,
+    GetConsumeStatsRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+    QueryConsumeQueueRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
+    ViewBrokerStatsDataRequestHeader,
+)
+from rmqd.wire.loose_json import dump_properties, load_properties
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message_id import parse_offset_message_id
+
+if TYPE_CHECKING:
+    from rmqd.broker.controller import BrokerController
+    from rmqd.wire.bodies.config_bodies import TopicConfig
+
+
+log = structlog.get_logger(__name__)
+
+STATUS_SECONDS: Final = 5.0
+CALL_SECONDS: Final = 10.0
+
+
+class OperatorProcessor(RequestProcessor):
+    """Forwards operators' requests to members, and returns the responses. The arguments are timeouts for members."""
+
+    def __init__(
+        self, broker: BrokerController, *, status_seconds: float = STATUS_SECONDS, call_seconds: float = CALL_SECONDS
+    ) -> None:
+        super().__init__(broker)
+        self._status_seconds = status_seconds
+        self._call_seconds = call_seconds
+
+    @answers(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
+    async def consumer_status(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): members' offsets. Members that do not answer are omitted."""
+        header = GetConsumerStatusRequestHeader.from_ext_fields(request.ext_fields)
+        info = self._broker.consumers.get(header.group)
+        if info is None:
+            remark = f"No Any Consumer online in the consumer group: [{header.group}]"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
+        asked = []
+        for client in info.channels.values():
+            if client.version < TAKES_RESETS:
+                remark = f"the client does not support this feature. version={version_desc(client.version)}"
+                raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
+            if not header.client_addr or header.client_addr == client.client_id:
+                asked.append(client)
+            if asked and header.client_addr:
+                break
+        question = GetConsumerStatusRequestHeader(topic=header.topic, group=header.group)
+        tables = await asyncio.gather(*(self._held_offsets(client, question) for client in asked))
+        told = {client.client_id: table for client, table in zip(asked, tables, strict=True) if table is not None}
+        return Reply(remark=NOT_SET, body=GetConsumerStatusBody(consumer_table=told).to_json())
+
+    @answers(RequestCode.GET_CONSUMER_RUNNING_INFO)
+    async def running_info(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """GET_CONSUMER_RUNNING_INFO (307): a member's running info."""
+        header = GetConsumerRunningInfoRequestHeader.from_ext_fields(request.ext_fields)
+        return await self._relay(request, header.consumer_group, header.client_id, request.ext_fields)
+
+    @answers(RequestCode.CONSUME_MESSAGE_DIRECTLY)
+    async def consume_directly(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """CONSUME_MESSAGE_DIRECTLY (309): ask a member to handle the stored message with this offset id."""
+        broker = self._broker
+        header = ConsumeMessageDirectlyResultRequestHeader.from_ext_fields(request.ext_fields)
+        fields = {**request.ext_fields, "brokerName": broker.name}
+        topic = broker.topics.get(header.topic or "")
+        if topic is not None:
+            fields["topicSysFlag"] = str(topic.topic_sys_flag)
+        group = broker.groups.find(header.consumer_group)
+        if group is not None:
+            fields["groupSysFlag"] = str(group.group_sys_flag)
+        record = broker.store.record(parse_offset_message_id(header.msg_id or "").commit_log_offset)
+        if record is None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"no message has the offset id {header.msg_id}")
+        return await self._relay(request, header.consumer_group, header.client_id or "", fields, record)
+
+    async def _relay(
+        self, request: RemotingCommand, group: str, client_id: str, fields: Mapping[str, str], body: bytes = b""
+    ) -> Reply:
+        """Forward a request to a member. Returns its response unchanged."""
+        client = self._broker.consumers.find_client(group, client_id)
+        if client is None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
+        if client.version < TELLS_OPERATORS:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"The Consumer <{client_id}> Version <{version_desc(client.version)}> too low to finish, "
+                "please upgrade it to V3_1_8_SNAPSHOT",
+            )
+        try:
+            reply = await client.channel.call(request.code, fields, body, timeout_seconds=self._call_seconds)
+        except (RemotingTimeoutError, RemotingClosedError) as error:  # RocketMQ also waits for a member that leaves
+            remark = f"consumer <{group}> <{client_id}> Timeout: {error}"
+            raise Refusal(ResponseCode.CONSUME_MSG_TIMEOUT, remark) from None
+        return Reply(reply.code, reply.remark, reply.ext_fields, reply.body)
+
+    async def _held_offsets(
+        self, client: ClientChannel, question: GetConsumerStatusRequestHeader
+    ) -> Mapping[MessageQueue, int] | None:
+        try:
+            reply = await client.channel.call(
+                question.code, question.ext_fields(), timeout_seconds=self._status_seconds
+            )
+            if reply.code != ResponseCode.SUCCESS or not reply.body:
+                return None
+            return GetConsumerStatusBody.from_json(reply.body).message_queue_table
+        except (RemotingTimeoutError, RemotingClosedError, ProtocolError) as error:
+            log.warning("broker.member_silent", client_id=client.client_id, code=int(question.code), error=str(error))
+            return None
+
+
+_PROTECTED: Final = frozenset({"configBlackList", "brokerConfigPath"})
+
+
+class RuntimeProcessor(RequestProcessor):
+    """Answers requests about settings, runtime figures and cleaning."""
+
+    def __init__(self, broker: BrokerController) -> None:
+        super().__init__(broker)
+        self._version = DataVersion(timestamp=int(broker.clock.wall() * 1000))
+
+    @answers(RequestCode.UPDATE_BROKER_CONFIG)
+    def update_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """UPDATE_BROKER_CONFIG (25): change settings until the broker stops. Unknown ones are ignored and logged."""
+        values = load_properties(request.body)
+        if _PROTECTED & values.keys():
+            raise Refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+        settings, ignored = self._broker.settings.updated(values)
+        try:
+            self._broker.change_settings(settings)
+        except UnknownSettingError as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        if values:
+            self._version = DataVersion(self._version.counter + 1, int(self._broker.clock.wall() * 1000))
+        if ignored:
+            log.warning("broker.settings_ignored", server="broker", settings=ignored)
+        return Reply()
+
+    @answers(RequestCode.GET_BROKER_CONFIG)
+    def get_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """GET_BROKER_CONFIG (26): the settings of this broker."""
+        version = GetBrokerConfigResponseHeader(version=json.dumps(self._version.to_dict(), separators=(",", ":")))
+        return Reply(ext_fields=version.ext_fields(), body=dump_properties(self._broker.settings.as_properties()))
+
+    @answers(RequestCode.GET_BROKER_RUNTIME_INFO)
+    def runtime_info(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """GET_BROKER_RUNTIME_INFO (28): the broker's runtime figures."""
+        return Reply(body=KVTable(runtime_info(self._broker)).to_json())
+
+    @answers(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.DELETE_EXPIRED_COMMITLOG)
+    def expire(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """CLEAN_EXPIRED_CONSUMEQUEUE (306) and DELETE_EXPIRED_COMMITLOG (329): delete expired messages now."""
+        self._broker.store.expire()
+        return Reply()
+
+    @answers(RequestCode.CLEAN_UNUSED_TOPIC)
+    def clean_unused_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """CLEAN_UNUSED_TOPIC (316): do nothing, because the queues of a topic are deleted together with the topic."""
+        return Reply()
+
+
+_NO_TIME: Final = -1
+
+
+class StatsProcessor(RequestProcessor):
+    """Answers requests about offsets, times and rates."""
+
+    @answers(RequestCode.GET_TOPIC_STATS_INFO)
+    def topic_stats(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """GET_TOPIC_STATS_INFO (202): the ends of each queue of a topic."""
+        config = self._topic(GetTopicStatsInfoRequestHeader.from_ext_fields(request.ext_fields).topic)
+        store, topic, table = self._broker.store, config.topic_name, dict[MessageQueue, TopicOffset]()
+        for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+            end = store.max_offset(topic, queue_id)
+            last = max(0, self._store_time(topic, queue_id, end - 1))
+            table[self._queue(topic, queue_id)] = TopicOffset(store.min_offset(topic, queue_id), end, last)
+        return Reply(body=TopicStatsTable(table, self._broker.stats.put_per_second(topic)).to_json())
+
+    @answers(RequestCode.GET_CONSUME_STATS)
+    def consume_stats(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """GET_CONSUME_STATS (208): a group's offsets in a topic, or in all its subscribed topics with offsets."""
+        header = GetConsumeStatsRequestHeader.from_ext_fields(request.ext_fields)
+        group = header.consumer_group
+        if header.topic_list:
+            topics = [topic for topic in header.topic_list.split(";") if topic]
+        else:
+            asked = [header.topic] if (header.topic or "").strip() else self._broker.offsets.topics_of(group)
+            topics = [topic for topic in asked if topic and self._broker.consumers.may_consume(group, topic)]
+        table, tps = dict[MessageQueue, OffsetWrapper](), 0.0
+        for topic in dict.fromkeys(topics):
+            config = self._broker.topics.get(topic)
+            if config is not None:
+                table |= self._place(group, topic, config.read_queue_nums, with_pulled=True)
+                tps += self._broker.stats.get_per_second(group, topic)
+        return Reply(body=ConsumeStats(table, tps).to_json())
+
+    @answers(RequestCode.GET_BROKER_CONSUME_STATS)
+    def all_consume_stats(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """GET_BROKER_CONSUME_STATS (317): the offsets of every group."""
+        header = GetConsumeStatsInBrokerHeader.from_ext_fields(request.ext_fields)
+        broker, groups = self._broker, dict[str, tuple[ConsumeStats, ...]]()
+        for group in broker.groups.all():
+            stats = []
+            for topic in broker.offsets.topics_of(group):
+                config = broker.topics.get(topic)
+                if config is None or (header.is_order and not config.order):
+                    continue
+                if not broker.consumers.may_consume(group, topic):
+                    continue
+                place = self._place(group, topic, config.write_queue_nums, with_pulled=False)
+                stats.append(ConsumeStats(place, broker.stats.get_per_second(group, topic)))
+            groups[group] = tuple(stats)
+        return Reply(body=ConsumeStatsList(groups, broker.address).to_json())
+
+    @answers(RequestCode.QUERY_CONSUME_TIME_SPAN)
+    def time_span(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """QUERY_CONSUME_TIME_SPAN (303): times of the first, the last and the first unhandled message of each queue."""
+        header = QueryConsumeTimeSpanRequestHeader.from_ext_fields(request.ext_fields)
+        config = self._topic(header.topic)
+        spans = (self._span(header.group, header.topic, number) for number in range(config.write_queue_nums))
+        return Reply(body=QueryConsumeTimeSpanBody(tuple(spans)).to_json())
+
+    @answers(RequestCode.VIEW_BROKER_STATS_DATA)
+    def counter(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """VIEW_BROKER_STATS_DATA (315): a counter over the last minute, hour and day."""
+        header = ViewBrokerStatsDataRequestHeader.from_ext_fields(request.ext_fields)
+        gained = self._broker.stats.named(header.stats_name, header.stats_key)
+        if gained is None:
+            text = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, text)
+        spans = (broker_stats.MINUTE, broker_stats.HOUR, broker_stats.DAY)
+        return Reply(body=BrokerStatsData(*(BrokerStatsItem(*gained(seconds)) for seconds in spans)).to_json())
+
+    @answers(RequestCode.QUERY_CONSUME_QUEUE)
+    def consume_queue(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """QUERY_CONSUME_QUEUE (321): entries of a queue's index."""
+        header = QueryConsumeQueueRequestHeader.from_ext_fields(request.ext_fields)
+        topic, place = header.topic, f"{header.queue_id}@{header.topic}"
+        queue = self._broker.store.queue(topic, header.queue_id)
+        if queue is None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"{place} is not exist!")
+        if not queue.min_offset <= header.index < queue.max_offset:
+            return Reply(remark=f"Index {header.index} of {place} is not exist!")
+        subscription, filter_data = None, None
+        if header.consumer_group is not None:
+            info = self._broker.consumers.get(header.consumer_group)
+            subscription = None if info is None else info.subscriptions.get(topic)
+            # Java's response has its filter as JSON, only for SQL92
+            filter_data = f"{header.consumer_group}@{topic} is not online!" if subscription is None else "null"
+        entries = (
+            ConsumeQueueData(entry.commit_log_offset, entry.size, entry.tags_code)
+            for entry in queue.entries(header.index, header.count)
+        )
+        body = QueryConsumeQueueResponseBody(
+            queue.min_offset,
+            queue.max_offset,
+            tuple(entries),
+            subscription,
+            filter_data,
+        )
+        return Reply(remark=NO_CODE, body=body.to_json())
+
+    def _topic(self, topic: str) -> TopicConfig:
+        config = self._broker.topics.get(topic)
+        if config is None:
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        return config
+
+    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic, self._broker.name, queue_id)
+
+    def _place(self, group: str, topic: str, queues: int, *, with_pulled: bool) -> dict[MessageQueue, OffsetWrapper]:
+        broker, result = self._broker, {}
+        for queue_id in range(queues):
+            committed = broker.offsets.get(group, topic, queue_id) or 0
+            pulled = max(committed, broker.offsets.pulled(group, topic, queue_id) or 0) if with_pulled else 0
+            last = self._store_time(topic, queue_id, committed - 1)
+            end = broker.store.max_offset(topic, queue_id)
+            result[self._queue(topic, queue_id)] = OffsetWrapper(end, committed, pulled, max(0, last))
+        return result
+
+    def _span(self, group: str, topic: str, queue_id: int) -> QueueTimeSpan:
+        store = self._broker.store
+        low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+        first = self._store_time(topic, queue_id, low)
+        committed = self._broker.offsets.get(group, topic, queue_id)
+        place = -1 if committed is None else committed
+        consumed = self._store_time(topic, queue_id, place - 1) if place > 0 else first
+        delay = 0
+        if place < high:  # if the group has no offset, this is the age of a message that does not exist
+            delay = int(self._broker.clock.wall() * 1000) - self._store_time(topic, queue_id, place)
+        return QueueTimeSpan(
+            self._queue(topic, queue_id), first, self._store_time(topic, queue_id, high - 1), consumed, delay
+        )
+
+    def _store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        queue = self._broker.store.queue(topic, queue_id)
+        entry = None if queue is None else queue.entry(offset)
+        return _NO_TIME if entry is None else entry.store_timestamp

@@ -1,0 +1,253 @@
+"""Administrators' requests about topics (`AdminBrokerProcessor.java`).
+
+Administrators' requests to create static topics (`AdminBrokerProcessor.updateAndCreateStaticTopic`).
+
+The ends of queues, and offsets by time (`AdminBrokerProcessor.java`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from rmqd.broker.broker_settings import TopicAttributeError, altered, parse_attributes
+from rmqd.broker.peer_channel import NO_CODE, Channel, Refusal, Reply
+from rmqd.broker.processors.processor_base import RequestProcessor, answers
+from rmqd.broker.topic_registry import fault_of_topic, is_reserved, reserved_topics
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire import loose_json
+from rmqd.wire.bodies.config_bodies import (
+    BATCH_QUEUE,
+    MESSAGE_TYPE,
+    MIXED,
+    QUEUE_TYPE,
+    CreateTopicListRequestBody,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+)
+from rmqd.wire.bodies.json_body import DataVersion
+from rmqd.wire.bodies.route_data import TopicList, TopicQueueMappingDetail
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.group_headers import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetEarliestMsgStoretimeResponseHeader,
+    GetMaxOffsetRequestHeader,
+    GetMinOffsetRequestHeader,
+    OffsetResponseHeader,
+    SearchOffsetRequestHeader,
+)
+from rmqd.wire.headers.topic_headers import (
+    CreateTopicRequestHeader,
+    DeleteTopicRequestHeader,
+    GetAllTopicConfigRequestHeader,
+    GetAllTopicConfigResponseHeader,
+    GetTopicConfigRequestHeader,
+)
+from rmqd.wire.topics import pop_retry_topic, pop_retry_topic_v2
+
+_FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
+_PAGE: Final = 2000  # Java: splitMetadataSize
+_DONE: Final = Reply(remark=NO_CODE)
+
+
+class TopicAdminProcessor(RequestProcessor):
+    """Answers administrators' requests about topics."""
+
+    @answers(RequestCode.UPDATE_AND_CREATE_TOPIC)
+    def create(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """UPDATE_AND_CREATE_TOPIC (17): create or change a topic."""
+        header = CreateTopicRequestHeader.from_ext_fields(request.ext_fields)
+        if header.topic_filter_type not in _FILTER_TYPES:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"topicFilterType = [{header.topic_filter_type}] value invalid")
+        self._check_name(header.topic)
+        try:
+            changes = parse_attributes(header.attributes or "")
+        except TopicAttributeError as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        config = TopicConfig(
+            topic_name=header.topic,
+            read_queue_nums=header.read_queue_nums,
+            write_queue_nums=header.write_queue_nums,
+            perm=header.perm,
+            topic_filter_type=header.topic_filter_type,
+            topic_sys_flag=header.topic_sys_flag or 0,
+            order=header.order,
+            attributes=changes,
+        )
+        self._put(self._checked(config))
+        return _DONE
+
+    @answers(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
+    def create_list(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """UPDATE_AND_CREATE_TOPIC_LIST (18): create or change several topics; none if one of them is rejected."""
+        configs = CreateTopicListRequestBody.from_json(request.body).topic_config_list
+        for config in configs:
+            self._check_name(config.topic_name)
+        for config in [self._checked(config) for config in configs]:
+            self._put(config)
+        return _DONE
+
+    @answers(RequestCode.DELETE_TOPIC_IN_BROKER)
+    def delete(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """DELETE_TOPIC_IN_BROKER (215): delete a topic, its messages, groups' offsets in it, and popped messages.
+
+        A missing topic is not an error.
+        """
+        topic = DeleteTopicRequestHeader.from_ext_fields(request.ext_fields).topic
+        if not topic.strip():
+            raise Refusal(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+        self._refuse_reserved(topic)
+        for group in self._broker.offsets.groups_of(topic):
+            self._delete(pop_retry_topic(group, topic))
+            self._delete(pop_retry_topic_v2(group, topic))
+        self._delete(topic)
+        return Reply()
+
+    @answers(RequestCode.GET_TOPIC_CONFIG)
+    def topic(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """GET_TOPIC_CONFIG (351): a topic's configuration; with `lo` also the mapping of a static topic."""
+        header = GetTopicConfigRequestHeader.from_ext_fields(request.ext_fields)
+        config = self._broker.topics.get(header.topic)
+        if config is None:
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {header.topic}")
+        detail = self._broker.static_topics.get(header.topic) if header.lo else None
+        if detail is None:
+            return Reply(body=config.to_json())
+        return Reply(body=loose_json.dumps({**config.to_dict(), "mappingDetail": detail.to_dict()}, bare_keys=True))
+
+    @answers(RequestCode.GET_ALL_TOPIC_CONFIG)
+    def all_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """GET_ALL_TOPIC_CONFIG (21): all topics, or a page of them by name if the client requests pages."""
+        header = GetAllTopicConfigRequestHeader.from_ext_fields(request.ext_fields)
+        broker = self._broker
+        topics, version = broker.topics.all(), DataVersion(broker.topics.revision, int(broker.booted_at * 1000))
+        shown = topics
+        if (header.topic_seq, header.data_version, header.max_topic_num) != (None, None, None):
+            first = header.topic_seq or 0 if _same(header.data_version, version) else 0
+            most = _PAGE if header.max_topic_num is None else min(_PAGE, header.max_topic_num)
+            shown = {name: topics[name] for name in sorted(topics)[first : first + most]}
+        total = GetAllTopicConfigResponseHeader(total_topic_num=len(topics))
+        return Reply(ext_fields=total.ext_fields(), body=TopicConfigSerializeWrapper(shown, version).to_json())
+
+    @answers(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+    def system_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305): the names of the broker's own topics."""
+        return Reply(body=TopicList(reserved_topics(self._broker.settings)).to_json())
+
+    def _check_name(self, topic: str) -> None:
+        fault = fault_of_topic(topic)
+        if fault:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
+        self._refuse_reserved(topic)
+
+    def _refuse_reserved(self, topic: str) -> None:
+        if is_reserved(topic, self._broker.settings):
+            raise Refusal(ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic.")
+
+    def _checked(self, config: TopicConfig) -> TopicConfig:
+        """Return a topic's new configuration. The request's attributes are changes with `+` or `-` before the key."""
+        if config.attributes.get(f"+{MESSAGE_TYPE}") == MIXED:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
+        known = self._broker.topics.get(config.topic_name)
+        try:
+            attributes = altered(None if known is None else known.attributes, config.attributes)
+        except TopicAttributeError as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        return replace(config, attributes=attributes)
+
+    def _delete(self, topic: str) -> None:
+        broker = self._broker
+        broker.topics.delete(topic)
+        broker.static_topics.delete(topic)
+        broker.offsets.forget(topic=topic)
+        broker.revive.forget(topic=topic)
+        broker.pop_order.forget(topic=topic)
+        for queue in broker.store.light.below(topic):
+            broker.offsets.forget(topic=queue)
+            broker.pop_order.forget(topic=queue)
+            broker.store.light.delete(queue)
+        broker.store.delete_topic(topic)
+        broker.stats.forget_topic(topic)
+
+    def _put(self, config: TopicConfig) -> None:
+        if config != self._broker.topics.get(config.topic_name):
+            self._broker.topics.put(config)
+
+
+def _same(text: str | None, version: DataVersion) -> bool:
+    """Return whether the client's earlier pages are from the current version of the table."""
+    return bool(text) and DataVersion.from_dict(loose_json.loads(text or "")) == version
+
+
+class StaticTopicProcessor(RequestProcessor):
+    """Answers administrators' requests about static topics."""
+
+    @answers(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC)
+    def create(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """UPDATE_AND_CREATE_STATIC_TOPIC (513): create or change a static topic. Existing attributes stay."""
+        broker = self._broker
+        header = CreateTopicRequestHeader.from_ext_fields(request.ext_fields)
+        topic = header.topic
+        if fault := fault_of_topic(topic):
+            raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
+        if is_reserved(topic, broker.settings):
+            raise Refusal(ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic.")
+        detail = TopicQueueMappingDetail.from_json(request.body)
+        detail = broker.static_topics.checked(replace(detail, topic=topic), broker.name, force=header.force is True)
+        known = broker.topics.get(topic)
+        config = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=header.read_queue_nums,
+            write_queue_nums=header.write_queue_nums,
+            perm=header.perm,
+            topic_filter_type=header.topic_filter_type,
+            topic_sys_flag=header.topic_sys_flag or 0,
+            attributes={} if known is None else known.attributes,
+        )
+        if config != known:
+            broker.topics.put(config)
+        broker.static_topics.put(detail)
+        return Reply(remark=NO_CODE)
+
+
+_NO_TIME: Final = -1
+_NEVER: Final = -1  # the first offset of a queue of batches that never had a message
+
+
+class QueueEndsProcessor(RequestProcessor):
+    """Answers requests about the ends of a queue."""
+
+    @answers(RequestCode.GET_MAX_OFFSET)
+    def max_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """GET_MAX_OFFSET (30): the offset of the next message."""
+        header = GetMaxOffsetRequestHeader.from_ext_fields(request.ext_fields)
+        return _offset(self._broker.store.max_offset(header.topic, header.queue_id))
+
+    @answers(RequestCode.GET_MIN_OFFSET)
+    def min_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """GET_MIN_OFFSET (31): the offset of the first message that the broker keeps."""
+        header = GetMinOffsetRequestHeader.from_ext_fields(request.ext_fields)
+        config, queue = self._broker.topics.get(header.topic), self._broker.store.queue(header.topic, header.queue_id)
+        never = _NEVER if config is not None and config.attributes.get(QUEUE_TYPE) == BATCH_QUEUE else 0
+        reply = _offset(never if queue is None else queue.min_offset)
+        return reply._replace(remark="")  # as the real broker answers
+
+    @answers(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
+    def search(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """SEARCH_OFFSET_BY_TIMESTAMP (29): the offset of the first message stored at or after a time."""
+        header = SearchOffsetRequestHeader.from_ext_fields(request.ext_fields)
+        upper = (header.boundary_type or "").lower() == "upper"
+        return _offset(self._broker.store.offset_by_time(header.topic, header.queue_id, header.timestamp, upper=upper))
+
+    @answers(RequestCode.GET_EARLIEST_MSG_STORETIME)
+    def earliest(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """GET_EARLIEST_MSG_STORETIME (32): the store time of the first message that the broker keeps."""
+        header = GetEarliestMsgStoretimeRequestHeader.from_ext_fields(request.ext_fields)
+        queue = self._broker.store.queue(header.topic, header.queue_id)
+        entry = None if queue is None else queue.entry(queue.min_offset)
+        timestamp = _NO_TIME if entry is None else entry.store_timestamp
+        return Reply(ext_fields=GetEarliestMsgStoretimeResponseHeader(timestamp=timestamp).ext_fields())
+
+
+def _offset(offset: int) -> Reply:
+    return Reply(ext_fields=OffsetResponseHeader(offset=offset).ext_fields())

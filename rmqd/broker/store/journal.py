@@ -1,0 +1,136 @@
+"""The small state that survives the process, next to the messages: a row for each topic, group, offset and so on.
+
+RecordLog: the storage of records. MemoryRecordLog is in memory; `data_dir` stores them in a database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple, Protocol
+
+
+class JournalKind(StrEnum):
+    """The kinds of rows in the journal."""
+
+    TOPIC = "topic"
+    STATIC_TOPIC = "static_topic"
+    GROUP = "group"
+    FORBIDDEN = "forbidden"
+    REQUEST_MODE = "request_mode"
+    OFFSET = "offset"
+    RESET = "reset"
+    DELAY = "delay"
+    TIMER = "timer"
+    POPPED = "popped"
+    POP_ORDER = "pop_order"
+    KEY_VALUE = "key_value"
+    QUEUE = "queue"
+    LOG = "log"
+    BATCH = "batch"
+    LIGHT = "light"
+    LIGHT_QUEUE = "light_queue"
+
+
+class Journal(Protocol):
+    """Stores small state by kind and key.
+
+    All changes of one turn of the event loop become durable together with the messages of that turn, before any
+    response of the turn is sent.
+    """
+
+    def put(self, kind: JournalKind, key: str, value: str) -> None:
+        """Store a value, replacing the previous one."""
+
+    def delete(self, kind: JournalKind, key: str) -> None:
+        """Delete a value, if it exists."""
+
+    def items(self, kind: JournalKind) -> Iterator[tuple[str, str]]:
+        """Return the values of a kind, by key, that were stored before this start."""
+
+
+class NoJournal:
+    """The journal of a broker in memory: it stores nothing."""
+
+    def put(self, kind: JournalKind, key: str, value: str) -> None:
+        """Do nothing: without a data dir, all state is only in memory."""
+
+    def delete(self, kind: JournalKind, key: str) -> None:
+        """Do nothing."""
+
+    def items(self, kind: JournalKind) -> Iterator[tuple[str, str]]:
+        """Return an empty iterator."""
+        return iter(())
+
+
+MEMORY_BYTES: Final = 256 * 1024 * 1024
+
+
+LogRow = tuple[int, str, int, int, int, int, int]
+"""Commit log offset, topic, queue id, queue offset, tags code, store timestamp in milliseconds, size in bytes."""
+
+
+class RecordRow(NamedTuple):
+    """A record, its queue and offsets. `store_timestamp` is in milliseconds."""
+
+    commit_log_offset: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    tags_code: int
+    store_timestamp: int
+    record: bytes
+
+
+class RecordLog(Protocol):
+    """Stores records by their commit log offset."""
+
+    name: str
+    """The log's name in error messages."""
+    usual_capacity_bytes: int
+    """The size of the log if it is not configured."""
+
+    def append(self, row: RecordRow) -> None:
+        """Append a record. Raises Refusal while the log cannot be written."""
+
+    def read(self, commit_log_offset: int) -> bytes | None:
+        """Return the record at a commit log offset; None if no record begins there."""
+
+    def read_many(self, commit_log_offsets: Sequence[int]) -> list[bytes]:
+        """Return several records. Raises KeyError if a record does not exist."""
+
+    def discard(self, commit_log_offsets: Iterable[int]) -> None:
+        """Delete records."""
+
+    def rows(self) -> Iterator[LogRow]:
+        """Yield the records that were stored before this start, in order, without their bytes."""
+
+
+class MemoryRecordLog:
+    """The log of a broker in memory."""
+
+    name = "memory"
+    usual_capacity_bytes = MEMORY_BYTES
+
+    def __init__(self) -> None:
+        self._records: dict[int, bytes] = {}
+
+    def append(self, row: RecordRow) -> None:
+        self._records[row.commit_log_offset] = row.record
+
+    def read(self, commit_log_offset: int) -> bytes | None:
+        """Return the record that begins at this offset, or None."""
+        return self._records.get(commit_log_offset)
+
+    def read_many(self, commit_log_offsets: Sequence[int]) -> list[bytes]:
+        """Return the records at these offsets, which must all be in the log."""
+        records = self._records
+        return [records[offset] for offset in commit_log_offsets]
+
+    def discard(self, commit_log_offsets: Iterable[int]) -> None:
+        for offset in commit_log_offsets:
+            self._records.pop(offset, None)
+
+    def rows(self) -> Iterator[LogRow]:
+        """Return nothing, because records do not survive the process."""
+        return iter(())

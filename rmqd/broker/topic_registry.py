@@ -1,0 +1,200 @@
+"""The broker's own topics, and reserved names (`TopicConfigManager`, `TopicValidator`).
+
+The broker's topics: created by request, by a send, and for a group's retries (`TopicConfigManager.java`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.store.journal import Journal, JournalKind
+from rmqd.wire.bodies.config_bodies import TopicConfig
+from rmqd.wire.bodies.route_data import PERM_READ, PERM_WRITE
+from rmqd.wire.topics import (
+    DEFAULT_TOPIC,
+    DLQ_PREFIX,
+    MAX_TOPIC_LENGTH,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    is_light_queue,
+    is_system_topic,
+)
+
+PERM_INHERIT: Final = 1
+READ_WRITE: Final = PERM_READ | PERM_WRITE
+DELAY_LEVELS: Final = 18
+_ONE_QUEUE: Final = (
+    "SELF_TEST_TOPIC",
+    "OFFSET_MOVED_EVENT",
+    "RMQ_SYS_TRANS_HALF_TOPIC",
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+    "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+    "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+    TIMER_TOPIC,
+)
+_RESERVED: Final = (
+    "RMQ_SYS_TRANS_HALF_TOPIC",
+    "BenchmarkTest",
+    "TRANS_CHECK_MAX_TIME_TOPIC",
+    "OFFSET_MOVED_EVENT",
+    DEFAULT_TOPIC,
+    "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+    "SELF_TEST_TOPIC",
+    SCHEDULE_TOPIC,
+    "RMQ_SYS_TRACE_TOPIC",
+    TIMER_TOPIC,
+    "CHECKPOINT_TOPIC",
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+    "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+)
+
+
+def system_topics(settings: BrokerSettings) -> Iterator[TopicConfig]:
+    """Yield the topics of every new broker. Tools also expect topics of features that this broker lacks."""
+    cluster, broker = settings.brokerClusterName, settings.brokerName
+    if settings.autoCreateTopicEnable:
+        yield _topic(DEFAULT_TOPIC, settings.defaultTopicQueueNums, READ_WRITE | PERM_INHERIT)
+    for topic in _ONE_QUEUE:
+        yield _topic(topic, 1)
+    yield _topic(SCHEDULE_TOPIC, DELAY_LEVELS)
+    yield _topic("BenchmarkTest", 1024)
+    yield _topic(cluster, 16, READ_WRITE | PERM_INHERIT)
+    yield _topic(broker, 1, READ_WRITE | PERM_INHERIT)
+    yield _topic(f"{cluster}_REPLY_TOPIC", 1)
+    yield _topic(f"rmq_sys_REVIVE_LOG_{cluster}", 8)
+    yield _topic(f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, PERM_INHERIT)
+
+
+def reserved_topics(settings: BrokerSettings) -> tuple[str, ...]:
+    """Return the names in the response to GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305)."""
+    cluster, broker = settings.brokerClusterName, settings.brokerName
+    return (*_RESERVED, cluster, broker, f"{cluster}_REPLY_TOPIC")
+
+
+def is_reserved(topic: str, settings: BrokerSettings) -> bool:
+    """Return whether administrators can neither change nor delete the topic."""
+    return is_system_topic(topic) or topic in reserved_topics(settings)
+
+
+def _topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
+    return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+
+
+UNIT: Final = 1
+"""In a topic's sys flag: its messages belong to a unit."""
+UNIT_SUB: Final = 2
+"""In a retry topic's sys flag: its group reads units."""
+NOT_ALLOWED_SEND_TOPICS: Final = frozenset(
+    "SCHEDULE_TOPIC_XXXX RMQ_SYS_TRANS_HALF_TOPIC RMQ_SYS_TRANS_OP_HALF_TOPIC TRANS_CHECK_MAX_TIME_TOPIC "
+    "SELF_TEST_TOPIC OFFSET_MOVED_EVENT".split()
+)
+_ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_MAX_DERIVED_LENGTH: Final = 255
+
+
+def fault_of_topic(topic: str) -> str:
+    """Return the fault of a topic's name in the words of `TopicValidator`; empty for a valid name."""
+    if not topic.strip():
+        return "The specified topic is blank."
+    if not _ALLOWED.fullmatch(topic):
+        return f"The specified topic: {topic}, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        if len(topic) > _MAX_DERIVED_LENGTH:
+            return (
+                f"The specified topic is DLQ or Retry topic: {topic}, and it's longer than topic max length: "
+                f"{_MAX_DERIVED_LENGTH}"
+            )
+    elif len(topic) > MAX_TOPIC_LENGTH:
+        return f"The specified topic: {topic}, is longer than topic max length: {MAX_TOPIC_LENGTH}"
+    return ""
+
+
+class TopicConfigManager:
+    """Topic configurations by name. `settings` is read on each use, because it may change at runtime."""
+
+    def __init__(self, settings: BrokerSettings, journal: Journal) -> None:
+        self.settings = settings
+        self.revision = 0
+        """Increases with every change. Name servers return it as the broker's data version."""
+        self._journal = journal
+        self._configs = {config.topic_name: config for config in system_topics(settings)}
+        for _, value in journal.items(JournalKind.TOPIC):
+            config = TopicConfig.from_json(value.encode())
+            self._configs[config.topic_name] = config
+
+    def get(self, topic: str) -> TopicConfig | None:
+        """Return a topic's configuration. Any light queue has one, even a missing one (`LmqTopicConfigManager`)."""
+        config = self._configs.get(topic)
+        if config is None and self.settings.enableLmq and is_light_queue(topic):
+            return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
+        return config
+
+    def registered(self, topic: str) -> TopicConfig | None:
+        """Return a topic's configuration if the topic is registered with name servers, which light queues are not."""
+        return self._configs.get(topic)
+
+    def all(self) -> dict[str, TopicConfig]:
+        """Return all topics, including system topics."""
+        return dict(self._configs)
+
+    def put(self, config: TopicConfig) -> TopicConfig:
+        """Create or change a topic."""
+        self._configs[config.topic_name] = config
+        self._journal.put(JournalKind.TOPIC, config.topic_name, config.to_json().decode())
+        self.revision += 1
+        return config
+
+    def delete(self, topic: str) -> None:
+        if self._configs.pop(topic, None) is not None:
+            self._journal.delete(JournalKind.TOPIC, topic)
+            self.revision += 1
+
+    def create_in_send(
+        self, topic: str, default_topic: str, queue_nums: int, topic_sys_flag: int = 0
+    ) -> TopicConfig | None:
+        """Return the topic, creating a missing one like the default topic; None if the default topic forbids that."""
+        known = self._configs.get(topic)
+        if known is not None:
+            return known
+        default = self._configs.get(default_topic)
+        if default is None:
+            return None
+        if default_topic == DEFAULT_TOPIC and not self.settings.autoCreateTopicEnable:
+            # as in RocketMQ, this is valid until the next start, even if the setting is changed back
+            self._configs[DEFAULT_TOPIC] = default = replace(default, perm=READ_WRITE)
+        if not default.perm & PERM_INHERIT:
+            return None
+        queues = max(0, min(queue_nums, default.write_queue_nums))
+        return self.put(
+            TopicConfig(
+                topic_name=topic,
+                read_queue_nums=queues,
+                write_queue_nums=queues,
+                perm=default.perm & ~PERM_INHERIT,
+                topic_filter_type=default.topic_filter_type,
+                topic_sys_flag=topic_sys_flag,
+            )
+        )
+
+    def create_in_send_back(
+        self, topic: str, queue_nums: int, perm: int = READ_WRITE, topic_sys_flag: int = 0, *, order: bool = False
+    ) -> TopicConfig:
+        """Return a retry or dead letter topic, creating a missing one. In an existing topic only `order` is changed."""
+        known = self._configs.get(topic)
+        if known is not None:
+            return known if known.order == order else self.put(replace(known, order=order))
+        return self.put(
+            TopicConfig(
+                topic_name=topic,
+                read_queue_nums=queue_nums,
+                write_queue_nums=queue_nums,
+                perm=perm,
+                topic_sys_flag=topic_sys_flag,
+                order=order,
+            )
+        )

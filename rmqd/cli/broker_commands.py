@@ -1,0 +1,197 @@
+"""`rmqd broker`: runs only the embedded name server and broker.
+
+`rmqd demo`: a RocketMQ, a producer and a group in one process, with nothing else installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rmqd.errors.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from rmqd.broker.embedded_rocketmq import EmbeddedOptions
+
+
+BROKER_HELP = """\
+The first line of the output is the name server's address, for clients. Messages and offsets are kept in memory. With
+--data-dir they are kept in a folder, and survive restarts and crashes. SIGTERM or SIGINT stops it with exit code 0.
+
+Only this machine can reach it by default. --listen 0.0.0.0:9876 listens on every address. The broker then announces
+the machine's own address to clients, or --setting brokerIP1=ADDRESS. --broker-port sets a fixed port to publish.
+
+Example: rmqd broker --topic orders:4 --data-dir ./rocketmq
+"""
+
+MAX_PORT = 65535
+MAX_QUEUES = 1024
+DEFAULT_QUEUES = 4
+
+
+def broker(
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="HOST:PORT of the name server; port 0: a free port")
+    ] = "127.0.0.1:9876",
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Folder for messages and offsets; default: in memory")
+    ] = None,
+    topics: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic", metavar="NAME:QUEUES", help="Create a topic if it is missing, as name:queues; repeatable"
+        ),
+    ] = None,
+    broker_port: Annotated[
+        int, typer.Option("--broker-port", min=0, max=MAX_PORT, help="The broker's port; 0: a free port")
+    ] = 0,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--setting", metavar="NAME=VALUE", help="A broker setting by RocketMQ's name, as a=b; repeatable"),
+    ] = None,
+) -> None:
+    """Run the embedded RocketMQ until a signal."""
+    from rmqd.broker.broker_settings import BrokerSettings, UnknownSettingError
+
+    host, port = _host_and_port(listen)
+    wanted = dict(_topic(text) for text in topics or ())
+    try:
+        changed = BrokerSettings().changed(dict(_pair(setting) for setting in settings or ()))
+    except UnknownSettingError as error:
+        raise typer.BadParameter(str(error), param_hint="--setting") from error
+
+    from rmqd.runtime.event_loop import leave, put_off_garbage_collection, run_in_loop
+
+    put_off_garbage_collection()
+
+    # Imported before any module that logs, because it keeps structlog from importing rich.
+    from rmqd.runtime.logs.log_setup import configure_logging
+
+    # isort: split
+
+    from rmqd.broker.embedded_rocketmq import EmbeddedOptions
+
+    configure_logging("warning", "auto")
+    leave(run_in_loop(_run(EmbeddedOptions(host, port, broker_port, data_dir, changed, wanted))))
+
+
+async def _run(options: EmbeddedOptions) -> int:
+    import asyncio
+
+    from rmqd.broker.embedded_rocketmq import embedded_rocketmq
+    from rmqd.errors import RmqdError
+    from rmqd.runtime.event_loop import settle_garbage_collection, signals_handled
+
+    stop = asyncio.Event()
+    try:
+        # SIGHUP means that the terminal was closed: there is no configuration to reload
+        with signals_handled(lambda _: stop.set(), stop.set):
+            async with embedded_rocketmq(options) as rocketmq:
+                print(f"nameserver: {rocketmq.nameserver}", flush=True)
+                _print_hints(options, rocketmq.nameserver, rocketmq.broker.address)
+                _warn_of_strangers(options.host)
+                settle_garbage_collection()
+                await stop.wait()
+    except OSError as error:
+        print(f"rmqd broker: {error.strerror or error}", file=sys.stderr)
+        return ExitCode.FAILURE
+    except RmqdError as error:
+        print(f"rmqd broker: {error}", file=sys.stderr)
+        return ExitCode.FAILURE
+    return ExitCode.OK
+
+
+def _warn_of_strangers(host: str) -> None:
+    from ipaddress import ip_address
+
+    with contextlib.suppress(ValueError):  # a host name
+        if ip_address(host).is_loopback:
+            return
+    if host != "localhost":
+        warning = "anyone who can reach this address may read, send, delete and change settings; it is for development"
+        print(f"rmqd broker: warning: {warning}", file=sys.stderr)
+
+
+def _print_hints(options: EmbeddedOptions, nameserver: str, address: str) -> None:
+    """Print the next steps for the user, after the line for programs."""
+    kept = f"in {options.data_dir}" if options.data_dir else "in memory until it stops (--data-dir keeps them)"
+    topic = next(iter(options.topics), "orders")
+    print(f"broker: {options.settings.brokerName} at {address}; messages are kept {kept}")
+    print(f"try: rmqd send {topic} 'hello' --nameserver {nameserver}", flush=True)
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdecimal()) or int(port) > MAX_PORT:
+        raise typer.BadParameter(f"{text!r} is not HOST:PORT, such as 127.0.0.1:9876", param_hint="--listen")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _topic(text: str) -> tuple[str, int]:
+    from rmqd.errors import InvalidNameError
+    from rmqd.wire.topics import check_topic
+
+    name, colon, queues = text.partition(":")
+    if colon and not (queues.isascii() and queues.isdecimal() and 0 < int(queues) <= MAX_QUEUES):
+        raise typer.BadParameter(
+            f"{text!r} is not name:queues, such as orders:4, with up to {MAX_QUEUES} queues", param_hint="--topic"
+        )
+    try:
+        return check_topic(name), int(queues or DEFAULT_QUEUES)
+    except InvalidNameError as error:
+        raise typer.BadParameter(str(error), param_hint="--topic") from error
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise typer.BadParameter(f"{text!r} is not name=value", param_hint="--setting")
+    return name, value
+
+
+DEMO_HELP = """\
+The broker is rmqd's embedded one, in memory, on loopback. The group is the sample configuration's, or the first group
+of --config with its own handler; the orders then go to the topics that it subscribes to. Its retries are delivered
+after seconds instead of minutes. With --engine spark it runs on Spark, in separate processes on this machine. On a
+terminal the view is live, elsewhere it prints a line per second.
+
+Ctrl-C stops the producer, lets the group handle what is stored, and prints a summary; a second Ctrl-C ends at once.
+
+Example: rmqd demo --seconds 30
+"""
+
+ENGINES = ("local", "spark")
+
+
+def demo(
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", min=0.1, help="End after this time in seconds; default: on Ctrl-C")
+    ] = None,
+    messages: Annotated[int | None, typer.Option("--messages", min=1, help="End after this number of orders")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Configuration file or folder; default: the sample")
+    ] = None,
+    group: Annotated[str | None, typer.Option("--group", help="Group of --config; default: the first")] = None,
+    engine: Annotated[str, typer.Option("--engine", help="local, or spark to run the group on Spark")] = "local",
+) -> None:
+    """Run a RocketMQ, a producer and a group, and watch them."""
+    if engine not in ENGINES:
+        raise typer.BadParameter(f"unknown engine {engine!r}; expected {' or '.join(ENGINES)}", param_hint="--engine")
+    if engine == "spark" and find_spec("pyspark") is None:
+        cure = "run make spark in a clone, or pip install 'rmqd[spark]'"
+        typer.echo(f"rmqd demo: --engine spark: PySpark is not installed; {cure}; or use local", err=True)
+        raise typer.Exit(ExitCode.CONFIG)
+
+    from rmqd.runtime.event_loop import leave, put_off_garbage_collection
+
+    put_off_garbage_collection()
+
+    from rmqd.demo.demo_orders import DemoOptions
+    from rmqd.demo.demo_run import run_demo
+
+    leave(run_demo(DemoOptions(config, group, seconds, messages, engine=engine)))

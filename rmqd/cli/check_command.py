@@ -1,0 +1,285 @@
+"""`rmqd check`: whether a configuration and its handlers are right.
+
+`rmqd schema`: the JSON Schema of the configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rmqd.cli.daemon_commands import Output, check_output
+from rmqd.cli.terminal.cluster_command import ConfigPath, Overrides
+from rmqd.cli.terminal.output import say, say_json
+
+if TYPE_CHECKING:
+    from rmqd.cli.check_connect import Check
+    from rmqd.config.model.group_model import GroupConfig
+    from rmqd.config.model.root_model import RootConfig
+    from rmqd.errors.exit_codes import ExitCode
+
+
+CHECK_HELP = """\
+Every problem is one line on standard error, FILE:LINE:COLUMN: KEY: the problem and the expected value; then the command
+exits with 78. Handlers are imported and created with their options, but not started; installed hooks are created as
+well. If a group runs on Spark, PySpark and Java must be installed.
+
+With --connect the command also checks that name servers and brokers answer, topics exist and can be read, the group
+may consume, the user has a member's rights, brokers accept the SQL filters, and other members of the group have the
+same subscriptions. It only reads, and does not join the group. It exits with 1 if something differs, and with 69 if a
+server does not answer.
+
+Example: rmqd check --config /etc/rmqd/rmqd.yaml --connect
+"""
+
+
+def check(
+    config: ConfigPath = None,
+    overrides: Overrides = None,
+    connect: Annotated[bool, typer.Option("--connect", help="Also check the cluster")] = False,
+    output: Output = "table",
+    file: Annotated[str | None, typer.Argument(hidden=True)] = None,
+) -> None:
+    """Check a configuration and its handlers; with --connect also whether the cluster agrees."""
+    from rmqd.config.reading.config_source import exposed_secrets
+    from rmqd.errors import ConfigError
+    from rmqd.errors.exit_codes import ExitCode
+
+    check_output(output)
+    if file is not None:
+        raise typer.BadParameter(f"the configuration is an option; use rmqd check --config {file}")
+    try:
+        checked = _checked(config, overrides or [])
+    except ConfigError as error:
+        if output == "json":
+            say_json({"ok": False, "groups": [], "problems": [_problem(problem) for problem in error.problems]})
+        for problem in error.problems:
+            say([str(problem)], err=True)
+        raise typer.Exit(ExitCode.CONFIG) from None
+    say(
+        (
+            f"warning: {one}"
+            for found in (
+                exposed_secrets(config),
+                _limited_calls(checked),
+                _idle_keys(checked),
+                _filters_without_match(checked),
+            )
+            for one in found
+        ),
+        err=True,
+    )
+    checks, code = _ask_cluster(checked) if connect else ([], ExitCode.OK)
+    if output == "json":
+        document: dict[str, Any] = {"ok": code == ExitCode.OK, "groups": list(checked.groups), "problems": []}
+        say_json(document | ({"checks": [asdict(one) for one in checks]} if connect else {}))
+    else:
+        say([*_ok_lines(checked), *(one.line() for one in checks)])
+    raise typer.Exit(code)
+
+
+def _checked(path: Path | None, overrides: list[str]) -> RootConfig:
+    """Load the configuration, and create its handlers once to check them. Raises ConfigError."""
+    from rmqd.errors import ConfigError
+    from rmqd.plugins.handler_catalogue import load_handler
+    from rmqd.plugins.model_options import load_runnable
+    from rmqd.plugins.strategies import load_hooks
+
+    config = load_runnable(path, overrides)
+    problems: list[object] = []
+    try:
+        if any(group.hooks != "none" for group in config.groups.values()):
+            load_hooks()
+    except ConfigError as error:
+        problems += error.problems
+    for name, group in config.groups.items():
+        if group.handler is None:
+            continue  # pipelines were checked before, and are not created
+        try:
+            load_handler(name, group)
+        except ConfigError as error:
+            problems += error.problems
+    problems += _spark_problems(config)
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def _limited_calls(config: RootConfig) -> Iterator[object]:
+    """Yield groups with more concurrent calls than the handler can use."""
+    from rmqd.plugins.handler_catalogue import call_limit
+
+    for name, group in config.groups.items():
+        if group.handler is None or (limit := call_limit(group)) is None:
+            continue
+        wanted = (
+            f"auto, which may become {group.handler.most_calls}"
+            if group.handler.concurrency == "auto"
+            else (group.handler.concurrency)
+        )
+        yield group.problem(
+            name,
+            ("handler", "concurrency"),
+            f"{wanted}, and {limit.option} of the handler {group.handler.plugin} is {limit.calls}: calls beyond that "
+            f"wait inside it; expected at most {limit.calls}, or a larger {limit.option}",
+        )
+
+
+def _idle_keys(config: RootConfig) -> Iterator[object]:
+    """Yield keys that have no effect, although their author may expect one."""
+    for name, group in config.groups.items():
+        retry, circuit = group.retry, group.circuit_breaker
+        if circuit.model_fields_set and not circuit.model_fields_set & {"consecutive", "ratio"}:
+            message = "nothing opens the circuit; expected consecutive, such as 5, or ratio, such as 0.5"
+            yield group.problem(name, ("circuit_breaker",), message, at_key=True)
+        if retry.on and not retry.in_place:
+            message = "only affects retries in place, and in_place is 0; expected in_place above 0"
+            yield group.problem(name, ("retry", "on"), message, at_key=True)
+        for one in retry.on:
+            if any(_is_same_exception(one, other) for other in group.dead_letter.on):
+                message = f"{one} is also in dead_letter.on, which wins; expected only in one of them"
+                yield group.problem(name, ("retry", "on"), message)
+        if retry.in_place and retry.backoff > retry.max_backoff:
+            message = f"longer than max_backoff, so each pause is {retry.max_backoff:g} s; expected at most max_backoff"
+            yield group.problem(name, ("retry", "backoff"), message)
+        if "deduplicate" in group.model_fields_set and group.deduplicate is None:
+            message = "empty, so nothing is deduplicated; expected {} for all defaults, or omit it"
+            yield group.problem(name, ("deduplicate",), message, at_key=True)
+        if group.consume_message_batch_max_wait and group.consume_message_batch_max_size == 1:
+            message = "a batch of one message is always full; expected consume_message_batch_max_size above 1"
+            yield group.problem(name, ("consume_message_batch_max_wait",), message, at_key=True)
+        for path, setting in _keys_without_effect(group):
+            message = f"has no effect; expected {setting}, or omit it"
+            yield group.problem(name, path, message, at_key=True)
+
+
+def _is_same_exception(one: str, other: str) -> bool:
+    """Return whether two names may mean the same class: either may include its module."""
+    return one == other or one.endswith(f".{other}") or other.endswith(f".{one}")
+
+
+def _keys_without_effect(group: GroupConfig) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield keys without effect, each with the setting that it needs."""
+    mode, strategy, handler = group.consume_mode, group.allocate_strategy, group.handler
+    in_place = mode == "orderly" or bool(group.order_by)
+    needs = {
+        "consume_timestamp": ("consume_from_where: timestamp", group.consume_from_where == "timestamp"),
+        "allocate_queues": ("allocate_strategy: by_config", strategy == "by_config"),
+        "machine_rooms": ("allocate_strategy: by_machine_room", strategy == "by_machine_room"),
+        "auto_commit": ("consume_mode: orderly", mode == "orderly"),
+        "suspend_current_queue_time": ("consume_mode: orderly or order_by", in_place),
+        "trace_topic": ("enable_trace: true", group.enable_trace),
+        "trace_msg_batch_num": ("enable_trace: true", group.enable_trace),
+    }
+    pop = ("consume_mode: pop", mode == "pop")
+    needs |= dict.fromkeys(("pop_invisible_time", "pop_batch_nums", "pop_threshold_for_queue"), pop)
+    for key, (setting, is_set) in needs.items():
+        if key in group.model_fields_set and not is_set:
+            yield (key,), setting
+    if handler is not None:
+        written = handler.model_fields_set
+        if "concurrency" in written and handler.processes:
+            yield ("handler", "concurrency"), "handler.processes: 0"
+        if "max_concurrency" in written and (handler.concurrency != "auto" or handler.processes):
+            yield ("handler", "max_concurrency"), "handler.concurrency: auto"
+
+
+def _filters_without_match(config: RootConfig) -> Iterator[object]:
+    """Yield filters that match no message: the group would skip and commit all messages."""
+    from rmqd.wire.bodies.heartbeat_data import meant_filter
+
+    for name, group in config.groups.items():
+        for topic, wanted in group.subscriptions.items():
+            if (meant := meant_filter(wanted.expression, wanted.kind)) is not None:
+                is_sql, shown = wanted.kind == "SQL92", repr(wanted.expression)
+                told = "has typographic quotes, which brokers refuse" if is_sql else "matches no message: || joins tags"
+                path = ("subscriptions", topic, "sql") if is_sql else ("subscriptions", topic)
+                yield group.problem(name, path, f"{shown} {told}; expected {meant}")
+
+
+def _spark_problems(config: RootConfig) -> list[object]:
+    """Return the requirements of groups on Spark that this machine, on which their drivers run, does not meet."""
+    on_spark = [(name, group) for name, group in config.groups.items() if group.engine == "spark"]
+    if not on_spark:
+        return []
+    import os
+
+    from rmqd.errors import ConfigError, RmqdError
+    from rmqd.spark import check_versions
+    from rmqd.spark.handlers.group_source import check_spark_options
+    from rmqd.spark.session.spark_process import find_java
+
+    wrong: list[object] = []
+    for name, group in on_spark:
+        try:
+            check_spark_options(name, group)
+        except ConfigError as error:
+            wrong += error.problems
+    try:
+        check_versions()
+        find_java(os.environ)
+    except RmqdError as error:
+        wrong += [group.problem(name, ("engine",), str(error)) for name, group in on_spark]
+    return wrong
+
+
+def _ok_lines(config: RootConfig) -> list[str]:
+    from rmqd.config.model.spark_model import SparkConfig
+    from rmqd.plugins.strategies import load_hooks
+
+    clusters = config.known_clusters
+    lines = []
+    for name, cluster in clusters.items():
+        named = f"{name}: " if len(clusters) > 1 else ""
+        lines.append(f"OK           {named}nameserver {cluster.client_options().shown_nameserver}")
+    for name, group in config.groups.items():
+        topics = ", ".join(f"{topic} ({wanted.expression})" for topic, wanted in group.subscriptions.items())
+        spark = f" on Spark ({(group.spark or SparkConfig()).master})" if group.engine == "spark" else ""
+        where = f" of {config.cluster_name(name)}" if len(clusters) > 1 else ""
+        lines.append(f"OK           {name}: {topics}{where} to {_work(group)}{spark}")
+    own = {name: group.hooks for name, group in config.groups.items() if group.hooks != "all"}
+    for name, names in own.items():
+        lines.append(f"OK           hooks of {name}: {names if isinstance(names, str) else ', '.join(names)}")
+    if len(own) < len(config.groups) and (hooks := ", ".join(hook.name for hook in load_hooks())):
+        lines.append(f"OK           hooks of every {'other ' if own else ''}group: {hooks}")
+    return lines
+
+
+def _work(group: GroupConfig) -> str:
+    if group.handler is not None:
+        return f"handler {group.handler.plugin}"
+    pipeline, sink = group.pipeline, group.sink
+    return f"pipeline {pipeline.plugin if pipeline else ''} and sink {sink.format if sink else ''}"
+
+
+def _ask_cluster(config: RootConfig) -> tuple[list[Check], ExitCode]:
+    from rmqd.cli.check_connect import check_cluster, exit_code
+
+    checks = check_cluster(config)
+    return checks, exit_code(checks)
+
+
+def _problem(problem: object) -> dict[str, str]:
+    from rmqd.config.problems import ConfigProblem, path_text
+
+    if isinstance(problem, ConfigProblem):
+        return {"place": problem.place, "key": path_text(problem.path), "message": problem.message}
+    return {"place": "", "key": "", "message": str(problem)}
+
+
+SCHEMA_HELP = """\
+Editors use it to complete and check rmqd.yaml.
+
+Example: rmqd schema > rmqd.schema.json
+"""
+
+
+def schema() -> None:
+    """Print the JSON Schema of the configuration."""
+    from rmqd.config.load import config_schema
+
+    say_json(config_schema())

@@ -1,0 +1,355 @@
+"""For `rmqd check --connect`: checks whether brokers let a POP group pop its topics, without changes.
+
+`rmqd check --connect`: checks whether the cluster agrees with the configuration. It only reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from rmqd.cli.terminal.output import count
+from rmqd.client.api.admin_requests import broker_config, cluster_info, request_modes
+from rmqd.client.api.group_requests import check_client_config, consumer_connection, subscription_groups
+from rmqd.client.api.offset_requests import get_min_offset, query_consumer_offset
+from rmqd.client.api.pull_requests import query_assignment
+from rmqd.client.api.remoting_request import request
+from rmqd.consumer.health.causes import Problem, found
+from rmqd.consumer.health.consistency import why_refused
+from rmqd.consumer.health.group_problems import (
+    Difference,
+    closed_problem,
+    differences,
+    missing_problem,
+    model_difference,
+    settings_problem,
+    unknown_problem,
+)
+from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
+from rmqd.errors.broker_errors import (
+    AccessRefusedError,
+    BrokerError,
+    ConsumerNotOnlineError,
+    RequestCodeNotSupportedError,
+)
+from rmqd.errors.exit_codes import ExitCode
+from rmqd.operate.diagnosis.member_findings import conflict_problem, pulling_problem
+from rmqd.plugins.model_options import consumer_options
+from rmqd.wire.bodies.heartbeat_data import sql_subscription, tag_subscription
+from rmqd.wire.bodies.pop_bodies import MessageRequestMode, QueryAssignmentRequestBody
+from rmqd.wire.headers.pull_headers import PullMessageRequestHeader
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.properties import PullSysFlag
+from rmqd.wire.topics import SUBSCRIPTION_ALL, without_namespace
+
+if TYPE_CHECKING:
+    from rmqd.client.instance import ClientInstance
+    from rmqd.config.model.root_model import RootConfig
+    from rmqd.consumer.consumer_options import ConsumerOptions, Subscription
+    from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
+    from rmqd.wire.bodies.heartbeat_data import SubscriptionData
+    from rmqd.wire.bodies.route_data import ClusterInfo, TopicRouteData
+    from rmqd.wire.bodies.stats_bodies import ConsumerConnection
+
+
+Finding = tuple[Literal["ok", "warning", "error", "unreachable"], str, str]
+"""The severity, the topic, and the message."""
+
+
+async def pop_findings(
+    client: ClientInstance, address: str, where: str, group: str, topics: Iterable[str]
+) -> list[Finding]:
+    """Check each topic at one broker. `where` is the broker's name in messages."""
+    return [await _finding(client, address, where, group, topic) for topic in topics]
+
+
+async def _finding(client: ClientInstance, address: str, where: str, group: str, topic: str) -> Finding:
+    try:
+        mode = await _mode(client, address, group, topic)
+    except RequestCodeNotSupportedError:
+        return "error", topic, f"{where} does not support POP; use RocketMQ 5, or consume_mode: concurrently"
+    except RmqdError as error:
+        told = f"{where} does not return the group's mode: {error}"
+        return "unreachable" if isinstance(error, RemotingError) else "error", topic, told
+    if mode is MessageRequestMode.POP:
+        return "ok", topic, f"{where} lets the group pop"
+    problem = pulling_problem(group, topic, where, "the configuration")
+    return "warning", topic, f"{problem.evidence}; {problem.next}"
+
+
+async def _mode(client: ClientInstance, address: str, group: str, topic: str) -> MessageRequestMode:
+    """Return the mode that the broker assigns to members; without members, the mode that an administrator set."""
+    body = QueryAssignmentRequestBody(topic, group, client.client_id)
+    told = await query_assignment(client.remoting, address, body)
+    if told:
+        return told[0].mode
+    was_set = (await request_modes(client.remoting, address)).get((topic, group))
+    return MessageRequestMode.PULL if was_set is None else MessageRequestMode(was_set.mode)
+
+
+Answer = TypeVar("Answer")
+Level = Literal["ok", "warning", "error", "unreachable"]
+
+PROXY = (
+    "is a proxy, not a name server: groups can use it, but checks and `rmqd lag` cannot; give the name server for these"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of one check. An `error` prevents the group from working as configured; a `warning` may."""
+
+    level: Level
+    subject: str
+    message: str
+
+    def line(self) -> str:
+        """Return the check as a line of text."""
+        return f"{self.level:<11}  {self.subject}: {self.message}"
+
+
+def exit_code(checks: Iterable[Check]) -> ExitCode:
+    """Return 0 without errors, 69 if a server did not answer, else 1."""
+    levels = {check.level for check in checks}
+    if "unreachable" in levels:
+        return ExitCode.UNAVAILABLE
+    return ExitCode.FAILURE if "error" in levels else ExitCode.OK
+
+
+def check_cluster(config: RootConfig) -> list[Check]:
+    """Check all groups of the configuration at their clusters."""
+    from rmqd.cli.terminal.cluster_command import ask_cluster
+
+    checks: list[Check] = []
+    for cluster, settings in config.known_clusters.items():
+        on_it = {name: consumer_options(config, name) for name in config.groups if config.cluster_name(name) == cluster}
+        prefix = f"clusters.{cluster}: " if len(config.known_clusters) > 1 else ""
+        if on_it:
+            checks += ask_cluster(settings.client_options(), partial(_check, on_it, prefix))
+    return checks
+
+
+async def _check(wanted: Mapping[str, ConsumerOptions], prefix: str, client: ClientInstance) -> list[Check]:
+    checks = await _check_name_servers(client, prefix)
+    if all(check.level == "unreachable" or check.message == PROXY for check in checks):
+        return checks  # without a name server, no broker is known
+    parts = await asyncio.gather(*(_GroupCheck(client, name, options).run() for name, options in wanted.items()))
+    return without_namespace([*checks, *(check for part in parts for check in part)], client.options.namespace)
+
+
+async def _check_name_servers(client: ClientInstance, prefix: str) -> list[Check]:
+    await client.name_servers.look_up()
+    addresses = client.name_servers.addresses
+    if not addresses:
+        return [Check("unreachable", f"{prefix}name servers", "the address server lists none, or does not answer")]
+    asked = [_or_error(cluster_info(client.remoting, address)) for address in addresses]
+    answers = dict(zip(addresses, await asyncio.gather(*asked), strict=True))
+    known = {
+        address: _broker_addresses(answer) for address, answer in answers.items() if not isinstance(answer, RmqdError)
+    }
+    everything = frozenset[str]().union(*known.values())
+    checks = []
+    for address, answer in answers.items():
+        subject = f"{prefix}name server {address}"
+        if isinstance(answer, RequestCodeNotSupportedError):
+            checks.append(Check("warning", subject, PROXY))
+        elif isinstance(answer, RmqdError):
+            # an unreachable name server is a warning if another one answers
+            level: Level = "warning" if known else "unreachable"
+            checks.append(Check(level, subject, f"does not answer ({answer})"))
+        elif missing := everything - known[address]:
+            checks.append(Check("warning", subject, f"does not know {_join(missing)}, which another name server knows"))
+        else:
+            checks.append(Check("ok", subject, f"answers, and knows {count(len(everything), 'broker')}"))
+    return checks
+
+
+class _GroupCheck:
+    """Checks one group: the routes of its topics, then every broker in them. `name` is the group's configured name."""
+
+    def __init__(self, client: ClientInstance, name: str, group: ConsumerOptions) -> None:
+        self._client = client
+        self._name = group.group
+        self._group = group
+        self._subject = f"groups.{name}"
+
+    async def run(self) -> list[Check]:
+        topics = list(self._group.subscriptions)
+        routes = dict(
+            zip(topics, await asyncio.gather(*(_or_error(self._client.routes.lookup(t)) for t in topics)), strict=True)
+        )
+        checks = [check for topic, route in routes.items() for check in self._route_checks(topic, route)]
+        found = {topic: route for topic, route in routes.items() if not isinstance(route, RmqdError)}
+        brokers = sorted({broker.broker_name for route in found.values() for broker in route.broker_datas})
+        parts = await asyncio.gather(*(self._broker_checks(broker, found) for broker in brokers))
+        return checks + [check for part in parts for check in part]
+
+    def _route_checks(self, topic: str, route: TopicRouteData | RmqdError) -> Iterator[Check]:
+        subject = f"{self._subject}.subscriptions.{topic}"
+        if isinstance(route, RouteNotFoundError):
+            yield _of("error", subject, missing_problem(topic))
+        elif isinstance(route, RmqdError):
+            yield Check("unreachable" if isinstance(route, RemotingError) else "error", subject, str(route))
+        else:
+            closed = sorted(queues.broker_name for queues in route.queue_datas if not queues.is_readable)
+            queues = self._client.routes.queues(topic)
+            if closed:
+                level: Level = "warning" if queues else "error"
+                yield _of(level, subject, closed_problem(topic, closed))
+            if queues:
+                brokers = len({queue.broker_name for queue in queues})
+                yield Check("ok", subject, f"{count(len(queues), 'queue')} on {count(brokers, 'broker')}")
+
+    async def _broker_checks(self, broker: str, routes: dict[str, TopicRouteData]) -> list[Check]:
+        address = self._client.routes.address(broker)
+        if address is None:
+            return [Check("unreachable", self._subject, f"no address of {broker} is known: it is down")]
+        topics = [topic for topic, route in routes.items() if any(b.broker_name == broker for b in route.broker_datas)]
+        where = f"{broker} ({address})"
+        # query all groups: a broker that is asked for one group's settings may create the group
+        settings, config, members, filters, modes = await asyncio.gather(
+            _or_error(subscription_groups(self._client.remoting, address)),
+            _or_error(broker_config(self._client.remoting, address)),
+            _or_error(consumer_connection(self._client.remoting, address, self._name)),
+            asyncio.gather(*(self._filter_check(address, where, topic) for topic in topics)),
+            self._mode_checks(address, where, topics),
+        )
+        if isinstance(settings, RemotingError) or isinstance(members, RemotingError):
+            silent = settings if isinstance(settings, RemotingError) else members
+            return [Check("unreachable", self._subject, f"{where} does not answer ({silent})")]
+        makes_groups = isinstance(config, RmqdError) or config.get("autoCreateSubscriptionGroup") != "false"
+        is_known = isinstance(settings, dict) and self._name in settings
+        return [
+            *self._settings_checks(where, settings, makes_groups=makes_groups),
+            *self._member_checks(where, members),
+            *await self._rights_checks(
+                address, [MessageQueue(topic, broker, 0) for topic in topics], is_known=is_known
+            ),
+            *(check for check in filters if check is not None),
+            *modes,
+        ]
+
+    async def _mode_checks(self, address: str, where: str, topics: Iterable[str]) -> list[Check]:
+        if self._group.consume_mode != "pop":
+            return []
+        found = await pop_findings(self._client, address, where, self._name, topics)
+        return [Check(level, f"{self._subject}.subscriptions.{topic}", message) for level, topic, message in found]
+
+    async def _rights_checks(self, address: str, queues: Iterable[MessageQueue], *, is_known: bool) -> list[Check]:
+        """Send a member's requests that change nothing, to find refusals by access control.
+
+        The pulls are for a queue that no topic has. A pull for an unknown group would create the group on the broker.
+        """
+        remoting, group, checks = self._client.remoting, self._name, list[Check]()
+        for queue in queues:
+            pull = PullMessageRequestHeader(
+                consumer_group=group,
+                topic=queue.topic,
+                queue_id=-1,
+                queue_offset=0,
+                max_msg_nums=1,
+                sys_flag=PullSysFlag.SUBSCRIPTION,
+                commit_offset=0,
+                suspend_timeout_millis=0,
+                subscription=SUBSCRIPTION_ALL,
+                sub_version=0,
+            )
+            questions: list[Awaitable[object]] = [
+                get_min_offset(remoting, address, queue),
+                query_consumer_offset(remoting, address, group, queue),
+                *([request(remoting, address, pull)] if is_known else []),
+            ]
+            for answer in await asyncio.gather(*map(_or_error, questions)):
+                if isinstance(answer, AccessRefusedError):
+                    checks.append(Check("error", f"{self._subject}.subscriptions.{queue.topic}", str(answer)))
+        return checks
+
+    def _settings_checks(
+        self, where: str, groups: dict[str, SubscriptionGroupConfig] | RmqdError, *, makes_groups: bool
+    ) -> Iterator[Check]:
+        if isinstance(groups, RmqdError):
+            yield Check("error", self._subject, _refusal(where, "its settings", groups))
+            return
+        settings = groups.get(self._name)
+        if settings is None and not makes_groups:
+            yield _of("error", self._subject, unknown_problem(where, self._name))
+        elif settings is None:
+            told = "creates it when the group first connects, if autoCreateSubscriptionGroup is on there"
+            yield Check("warning", self._subject, f"{where} does not know the group yet; it {told}")
+        elif problem := settings_problem(where, self._name, settings, self._group.announced_model):
+            yield _of("error", self._subject, problem)
+        else:
+            yield Check("ok", self._subject, f"{where} allows the group to consume")
+
+    def _member_checks(self, where: str, members: ConsumerConnection | RmqdError) -> Iterator[Check]:
+        if isinstance(members, ConsumerNotOnlineError):
+            yield Check("ok", self._subject, f"{where} has no member of the group now")
+            return
+        if isinstance(members, RmqdError):
+            yield Check("error", self._subject, _refusal(where, "its members", members))
+            return
+        clients: dict[str, list[str]] = {}
+        for connection in members.connection_set:
+            clients.setdefault(connection.client_id, []).append(connection.client_addr)
+        differences = list(self._differences(members))
+        for difference in differences:
+            evidence = f"the members {_join(clients)} on {where} {difference.text}"
+            yield _of("error", self._subject, found(difference.cause, evidence, group=self._name))
+        for client, addresses in clients.items():
+            if len(addresses) > 1:
+                yield _of("error", self._subject, conflict_problem(client, where, addresses))
+        if not differences:
+            yield Check("ok", self._subject, f"agrees with {count(len(clients), 'member')} on {where}")
+
+    def _differences(self, members: ConsumerConnection) -> Iterator[Difference]:
+        """Yield the differences between the members' last heartbeat and the configuration."""
+        us, ours = "the configuration", {topic: _data(topic, it) for topic, it in self._group.subscriptions.items()}
+        yield from differences(members.subscription_table, ours, us)
+        yield from model_difference(members.message_model, self._group.announced_model, us)
+
+    async def _filter_check(self, address: str, where: str, topic: str) -> Check | None:
+        wanted = self._group.subscriptions[topic]
+        if wanted.kind == "TAG":
+            return None
+        subject = f"{self._subject}.subscriptions.{topic}"
+        data = _data(topic, wanted)
+        try:
+            await check_client_config(self._client.remoting, address, self._client.client_id, self._name, data)
+        except BrokerError as error:
+            return Check("error", subject, why_refused(where, data, error))
+        except RemotingError as error:
+            return Check("unreachable", subject, f"{where} does not answer ({error})")
+        return Check("ok", subject, f"{where} accepts the SQL filter")
+
+
+async def _or_error(question: Awaitable[Answer]) -> Answer | RmqdError:
+    try:
+        return await question
+    except RmqdError as error:
+        return error
+
+
+def _of(level: Level, subject: str, problem: Problem) -> Check:
+    return Check(level, subject, f"{problem.evidence}; {problem.next}")
+
+
+def _refusal(where: str, what: str, error: RmqdError) -> str:
+    return f"{where} does not return {what}: {error}"
+
+
+def _data(topic: str, wanted: Subscription) -> SubscriptionData:
+    make = tag_subscription if wanted.kind == "TAG" else sql_subscription
+    return make(topic, wanted.expression, 0)
+
+
+def _broker_addresses(cluster: ClusterInfo) -> frozenset[str]:
+    return frozenset(
+        address for broker in cluster.broker_addr_table.values() for address in broker.broker_addrs.values()
+    )
+
+
+def _join(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))

@@ -1,0 +1,132 @@
+"""`rmqd diagnose`: explains why a group lags or does not consume."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rmqd.cli.against_cluster import Asked, against_cluster
+from rmqd.cli.daemon_commands import Http
+from rmqd.cli.terminal.cluster_command import ask_cluster, end_for_errors, fail, wrapped
+from rmqd.cli.terminal.output import say, say_json
+from rmqd.errors.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rmqd.cli.terminal.cluster_command import ClusterTarget
+    from rmqd.client.instance import ClientInstance
+    from rmqd.consumer.health.causes import Problem
+    from rmqd.operate.queries.diagnosis_queries import Diagnosis
+
+
+HELP = """\
+The command queries the brokers, through them the members of any client, and the daemon, if one with the group runs
+(--http, else the configuration's). It does not join the group. If one snapshot could mislead, it takes a second one
+seven seconds later. It exits with 1 if it finds a problem. docs/diagnosing.md explains every cause.
+
+Example: rmqd diagnose order-mailer
+"""
+
+WIDTH = 80
+_NO_BREAK = "\0"  # a character that commands do not contain
+
+
+@against_cluster
+def diagnose(
+    asked: Asked,
+    group: Annotated[str, typer.Argument(help="The group's name")],
+    http: Http = None,
+) -> None:
+    """Explain why a group lags or does not consume."""
+    from rmqd.wire.topics import without_namespace
+
+    target = asked.target(group)
+    options = target.options
+    of_daemon = {} if http is None and target.config is None else _ask_daemon(asked, group, http)
+
+    async def ask(client: ClientInstance) -> Diagnosis:
+        from rmqd.operate.diagnosis.cluster_findings import findings_of_daemon
+        from rmqd.operate.queries.diagnosis_queries import diagnose
+        from rmqd.runtime.clock import SystemClock
+
+        topics = [wrapped(topic, options.namespace) for topic in _configured(target, group)]
+        found = findings_of_daemon(of_daemon, group, options.namespace)
+        return await diagnose(client, SystemClock(), wrapped(group, options.namespace), topics, found)
+
+    diagnosis = without_namespace(ask_cluster(options, ask), options.namespace)
+    if asked.as_json:
+        say_json(_document(diagnosis))
+    else:
+        say(_lines(diagnosis))
+    if diagnosis.problems:
+        raise typer.Exit(ExitCode.FAILURE)
+    end_for_errors(diagnosis.errors, [options.namespace])
+
+
+def _ask_daemon(asked: Asked, group: str, http: str | None) -> Mapping[str, Any]:
+    """Return the daemon's status of the group; empty if no daemon runs, or it does not have the group.
+
+    The configuration's daemon is asked only if the cluster is also the configuration's.
+    """
+    from rmqd.cli.terminal.daemon_client import DaemonRefusedError, DaemonUnreachableError, find_daemon
+    from rmqd.errors import ConfigError
+
+    if http is None and asked.nameserver is not None and asked.config is None:
+        return {}
+    try:
+        groups = find_daemon(http, asked.config).status()["groups"]
+    except ConfigError as error:
+        fail(ExitCode.CONFIG, problems=map(str, error.problems))
+    except DaemonUnreachableError as error:
+        if http is not None:
+            fail(ExitCode.UNAVAILABLE, f"rmqd: {error}; omit --http to ask only the brokers")
+        return {}
+    except DaemonRefusedError as error:
+        fail(ExitCode.FAILURE, f"rmqd: {error}")
+    return next((one for one in groups if one.get("name") == group), {})
+
+
+def _configured(target: ClusterTarget, group: str) -> list[str]:
+    """Return the topics of the group's configured subscriptions."""
+    configured = None if target.config is None else target.config.groups.get(group)
+    return [] if configured is None else list(configured.subscriptions)
+
+
+def _document(diagnosis: Diagnosis) -> dict[str, Any]:
+    findings = [{"cause": one.cause, "evidence": one.evidence, "next": one.next} for one in diagnosis.problems]
+    return {"group": diagnosis.group, "healthy": not findings, "findings": findings}
+
+
+def _lines(diagnosis: Diagnosis) -> list[str]:
+    """Return each finding as its cause and two paragraphs, for a terminal of 80 columns."""
+    if not diagnosis.problems:
+        known = "nothing is wrong" if not diagnosis.errors else "nothing is known to be wrong"
+        return [f"{diagnosis.group}: {known}"]
+    lines = [f"{diagnosis.group}: {_headline(diagnosis.problems)}"]
+    for number, problem in enumerate(diagnosis.problems, 1):
+        lines += ["", f"{number}. {problem.cause}", *_wrapped(problem.evidence), *_wrapped(f"-> {problem.next}", "   ")]
+    return lines
+
+
+def _headline(problems: tuple[Problem, ...]) -> str:
+    return (
+        "one thing is wrong" if len(problems) == 1 else f"{len(problems)} things are wrong, the likeliest cause first"
+    )
+
+
+def _wrapped(text: str, more: str = "") -> list[str]:
+    """Return a paragraph below a finding. Commands and ids are not wrapped, so that users can copy them."""
+    whole = re.sub(r"`[^`]*`", lambda command: command[0].replace(" ", _NO_BREAK), text)
+    lines = textwrap.wrap(
+        whole,
+        WIDTH,
+        initial_indent="   ",
+        subsequent_indent=f"   {more}",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace(_NO_BREAK, " ") for line in lines]

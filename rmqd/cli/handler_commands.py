@@ -1,0 +1,267 @@
+"""`rmqd handlers`: lists the installed handlers and pipelines with their options.
+
+`rmqd new handler`: creates a folder with a typed handler, its tests, its cases and its configuration.
+
+The files of a new handler's project. The author's choices replace NAME, MODULE and TOPIC.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from rmqd.cli.daemon_commands import Output, check_output
+from rmqd.cli.terminal.output import say_json
+
+if TYPE_CHECKING:
+    from rmqd.plugins.handler_catalogue import HandlerDescription, OptionDescription
+
+
+HANDLERS_HELP = """\
+Broken handlers are listed with their errors.
+
+Example: rmqd handlers -o json
+"""
+
+
+def handlers(
+    output: Output = "table",
+) -> None:
+    """List the installed handlers and pipelines with their distributions and options."""
+    from rmqd.plugins.handler_catalogue import describe_installed
+
+    check_output(output)
+    found = describe_installed()
+    if output == "json":
+        from dataclasses import asdict
+
+        say_json([asdict(handler) for handler in found])
+    elif found:
+        typer.echo("\n\n".join("\n".join(handler_lines(handler)) for handler in found))
+    else:
+        typer.echo("no handlers are installed; run `pip install rmqd-handlers` for log, jsonl and exec", err=True)
+
+
+def handler_lines(handler: HandlerDescription) -> list[str]:
+    """Return the lines of text about one handler or pipeline."""
+    name = handler.name if handler.kind == "handler" else f"{handler.name} ({handler.kind})"
+    lines = [f"{name}  {handler.distribution} {handler.version}  {handler.target}"]
+    if handler.error is not None:
+        return [*lines, f"  broken: {handler.error}"]
+    lines += [f"  {handler.description}"] if handler.description else []
+    if handler.options is None:
+        return [*lines, f"  options: any, because the {handler.kind} has no model for them"]
+    return [*lines, *(_option_line(option) for option in handler.options)]
+
+
+def _option_line(option: OptionDescription) -> str:
+    need = "required" if option.required else f"default {_as_yaml(option.default)}"
+    described = f": {option.description}" if option.description else ""
+    return f"  {option.name} ({option.type}, {need}){described}"
+
+
+def _as_yaml(value: Any) -> str:
+    import json
+
+    return "none" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+NEW_HANDLER_HELP = """\
+The folder, the group and the handler's entry point are called NAME. The project works unchanged: in the folder pytest
+passes, and rmqd check and rmqd run find the configuration. An existing folder is not changed.
+
+Example: rmqd new handler order-book --topic orders
+"""
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
+_TAKEN: Final = ("rmqd", "tests", "pydantic", "pytest")  # the project imports these
+
+
+def new_handler(
+    name: Annotated[str, typer.Argument(help="Small letters, digits and dashes, such as order-book")],
+    topic: Annotated[str, typer.Option("--topic", help="The topic whose messages it handles")] = "orders",
+) -> None:
+    """Create a project with a typed handler, its tests and its configuration."""
+    from rmqd.errors import InvalidNameError
+    from rmqd.plugins.entry_points import installed
+    from rmqd.plugins.handler_catalogue import HANDLER_ENTRY_POINTS
+    from rmqd.wire.topics import check_topic
+
+    module = name.replace("-", "_")
+    if not _NAME.fullmatch(name):
+        raise typer.BadParameter(
+            f"{name!r} is not a valid handler name; expected small letters, digits, single dashes",
+            param_hint="NAME",
+        )
+    if keyword.iskeyword(module) or module in sys.stdlib_module_names or module in _TAKEN or _is_installed(module):
+        raise typer.BadParameter(
+            f"{name!r} would create the module {module}, which exists in Python, rmqd or an installed package; "
+            "expected another name",
+            param_hint="NAME",
+        )
+    if name in installed(HANDLER_ENTRY_POINTS):
+        raise typer.BadParameter(
+            f"{name!r} is the name of an installed handler, which a configuration could not distinguish; "
+            "expected another name",
+            param_hint="NAME",
+        )
+    try:
+        check_topic(topic)
+    except InvalidNameError as error:
+        raise typer.BadParameter(str(error), param_hint="--topic") from None
+    folder = Path(name)
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        raise typer.BadParameter(
+            f"{folder.resolve()} exists already and was not changed; expected another name",
+            param_hint="NAME",
+        ) from None
+    for place, text in files_of(name, module, topic).items():
+        file = folder / place
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        typer.echo(file)
+    typer.echo(f"\nNext:  cd {name}  then  pytest  and  rmqd run --reload")
+
+
+def _is_installed(module: str) -> bool:
+    """Return whether Python finds such a module. A folder without code, such as a project's, does not count."""
+    found = importlib.util.find_spec(module)
+    return found is not None and found.origin is not None
+
+
+_PYPROJECT: Final = """\
+[build-system]
+requires = ["hatchling>=1.25"]
+build-backend = "hatchling.build"
+
+[project]
+name = "NAME"
+version = "0.1.0"
+requires-python = ">=3.11"
+dependencies = ["rmqd", "pydantic>=2.7"]
+
+[project.optional-dependencies]
+dev = ["pytest", "ruff", "mypy"]
+
+# Once this is installed, a configuration may say `plugin: NAME`.
+[project.entry-points."rmqd.handlers"]
+NAME = "MODULE.handler:handle"
+
+[tool.hatch.build.targets.wheel]
+packages = ["MODULE"]
+
+[tool.pytest.ini_options]
+pythonpath = ["."]
+addopts = ["--import-mode=importlib"]
+
+[tool.ruff]
+line-length = 100
+
+[tool.mypy]
+strict = true
+"""
+
+_CONFIG: Final = """\
+# rmqd run --reload; without a RocketMQ at that address: rmqd broker --topic TOPIC:4
+nameserver: ${RMQD_NAMESERVER:-127.0.0.1:9876}
+groups:
+  "NAME":
+    subscriptions: {"TOPIC": "*"}
+    consume_from_where: first_offset
+    handler: {plugin: "MODULE.handler:handle"}
+"""
+
+_HANDLER: Final = '''\
+"""Handles the messages of TOPIC."""
+
+import logging
+
+import pydantic
+import rmqd
+from rmqd import Message
+
+log = logging.getLogger(__name__)
+
+
+class Order(pydantic.BaseModel):
+    """The body of a message. A message with another body is dead-lettered, with the reason."""
+
+    id: str
+    total: int
+
+
+@rmqd.handler(json=Order)
+async def handle(order: Order, message: Message) -> None:
+    """Returning acknowledges; raising retries. A message may be delivered twice, so the effect must be repeatable."""
+    log.info("%s: order %s over %d", message.msg_id, order.id, order.total)
+'''
+
+_TEST: Final = '''\
+"""Tests with the real consumer. Each test has its own RocketMQ."""
+
+from collections.abc import Callable
+
+from rmqd.testing import RocketMQ, RunResult
+
+from MODULE.handler import handle
+
+Run = Callable[..., RunResult]
+
+
+def test_an_order_is_handled(rocketmq: RocketMQ, run_handler: Run) -> None:
+    rocketmq.send("TOPIC", {"id": "order-1", "total": 12}, keys="order-1")
+    result = run_handler(handle, topic="TOPIC", group="NAME")
+    assert [message.keys for message in result.acked] == ["order-1"]
+
+
+def test_an_invalid_order_is_dead_lettered(rocketmq: RocketMQ, run_handler: Run) -> None:
+    rocketmq.send("TOPIC", {"id": "order-2"}, keys="order-2")
+    run_handler(handle, topic="TOPIC", group="NAME")
+    (dead,) = rocketmq.dead_letters("NAME")
+    assert "total" in dead.properties["RMQD_REASON"]
+'''
+
+_CASES: Final = """\
+# Run: rmqd test tests, or pytest. --chaos also tests whether the effect is repeatable. The handler is not replaced, so
+# let it write to a database for tests.
+config: ../config/rmqd.yaml
+group: "NAME"
+cases:
+  one of two messages is not an order:
+    messages:
+      - {keys: order-1, body: {id: order-1, total: 12}}
+      - {keys: order-2, body: {id: order-2}}
+    expect:
+      acked: [order-1]
+      dead_letters: {order-2: total}
+"""
+
+_FILES: Final = {
+    "pyproject.toml": _PYPROJECT,
+    "config/rmqd.yaml": _CONFIG,
+    "MODULE/__init__.py": "",
+    "MODULE/handler.py": _HANDLER,
+    "MODULE/py.typed": "",
+    "tests/test_handler.py": _TEST,
+    "tests/MODULE.cases.yaml": _CASES,
+    ".gitignore": "__pycache__/\n.venv/\n.*_cache/\n",
+}
+
+
+def files_of(name: str, module: str, topic: str) -> Mapping[str, str]:
+    """Return the text of each file of a project, by its path in the folder."""
+    values = {"NAME": name, "MODULE": module, "TOPIC": topic}
+
+    def filled(text: str) -> str:
+        return re.sub(r"\b(?:NAME|MODULE|TOPIC)\b", lambda found: values[found[0]], text)
+
+    return {filled(place): filled(text) for place, text in _FILES.items()}

@@ -1,0 +1,371 @@
+"""The file with a group's offsets before a reset, which `rmqd offsets restore` reads.
+
+The common steps of `rmqd offsets reset` and `restore`: plan, question, backup, reset, verification, outcome.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from rmqd.cli.against_cluster import confirm
+from rmqd.cli.terminal.cluster_command import ask_cluster, end_for_errors, fail, wrapped
+from rmqd.cli.terminal.output import count, say, say_json, table
+from rmqd.errors.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from rmqd.cli.against_cluster import Asked
+    from rmqd.cli.terminal.cluster_command import ClusterTarget
+    from rmqd.client.instance import ClientInstance
+    from rmqd.operate.resets.reset_places import Goal
+    from rmqd.operate.resets.reset_plan import PlannedMove, ResetPlan, Scope
+    from rmqd.operate.resets.reset_requests import MovedQueue, ResetOutcome, State
+
+
+_FORM: Final = "rmqd offsets 1"
+_LONGEST: Final = 180  # limit for the names in a file name, which may have 250 characters; the file has the full names
+
+
+@dataclass(frozen=True, slots=True)
+class SavedOffset:
+    """The offset in one queue; None if the group had none."""
+
+    broker: str
+    queue: int
+    offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """A group's offsets in a topic. Names are without the namespace."""
+
+    group: str
+    topic: str
+    namespace: str
+    nameserver: str
+    made_at: str
+    """The time as ISO 8601 in UTC."""
+    offsets: tuple[SavedOffset, ...]
+    cluster: str = ""
+    """The id of the cluster; empty if it has none, and in files of rmqd 0.1.0."""
+
+    def difference(self, cluster: str, nameserver: str, namespace: str) -> str:
+        """Say that it was made for another cluster or namespace than this one; empty if it was not."""
+        is_same = self.cluster == cluster if self.cluster and cluster else self.nameserver == nameserver
+        if is_same and self.namespace == namespace:
+            return ""
+        return (
+            f"it was made on the cluster {self.cluster or 'without an id'} (name servers {self.nameserver}) in the "
+            f"namespace {self.namespace!r}, and this is {cluster or 'one without an id'} (name servers {nameserver}) "
+            f"and the namespace {namespace!r}; --force applies it all the same"
+        )
+
+    def write(self, folder: Path) -> Path:
+        """Write a new file into a folder, which is created if missing. Raises OSError."""
+        from rmqd.runtime.files import make_folder, replace_file, sync_folder
+
+        make_folder(folder)
+        names = f"{self.group}-{self.topic}"[:_LONGEST]
+        name = f"{names}-{self.made_at}".replace(":", "")
+        path = folder / f"{name}.json"
+        replace_file(path, f"{json.dumps({'form': _FORM, **asdict(self)}, indent=2)}\n".encode())
+        sync_folder(folder)
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> Backup:
+        """Read a file. Raises OSError, and ValueError if it is not a backup."""
+        document: Any = json.loads(path.read_text())
+        if not isinstance(document, dict) or document.pop("form", None) != _FORM:
+            raise ValueError(f"expected a file of the form `{_FORM}`")
+        try:
+            saved = tuple(_saved(one) for one in document.pop("offsets"))
+            backup = cls(**document, offsets=saved)
+        except (KeyError, TypeError) as error:
+            raise ValueError(str(error)) from None
+        if not all(isinstance(value, str) for name, value in asdict(backup).items() if name != "offsets"):
+            raise ValueError("names and times must be texts")
+        return backup
+
+
+def now_text() -> str:
+    """Return the time as ISO 8601 in UTC, in microseconds."""
+    moment = time.time_ns() // 1000
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment // 10**6)) + f".{moment % 10**6:06}Z"
+
+
+def _saved(document: dict[str, Any]) -> SavedOffset:
+    one = SavedOffset(**document)
+    numbers = (one.queue, 0 if one.offset is None else one.offset)
+    if type(one.broker) is not str or any(type(number) is not int or number < 0 for number in numbers):
+        raise ValueError(f"{document} is not a queue with its offset")
+    return one
+
+
+Wait = Annotated[str, typer.Option("--wait", help="Time for members to apply the reset")]
+_WORDS: dict[State, str] = {
+    "moved": "reset, and applied by members",
+    "stored": "stored",
+    "unchanged": "there already",
+    "not_obeyed": "not obeyed",
+    "failed": "failed",
+}
+LONGEST_WAIT = "45s"  # a broker holds a pull for up to 20 s, and an older Java client pauses for 10 s
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetChange:
+    """The requested reset."""
+
+    group: str
+    topic: str
+    goal: Goal
+    scope: Scope
+    wait_seconds: float
+    yes: bool
+    dry_run: bool
+
+
+def change_offsets(asked: Asked, target: ClusterTarget, change: OffsetChange) -> None:
+    """Show the plan, ask, and reset the group. Ends the command with 1 or 69 if a queue did not reach its target."""
+    from rmqd.wire.topics import without_namespace
+
+    _refuse_broadcasting(target, change.group)
+    options = target.options
+    names = wrapped(change.group, options.namespace), wrapped(change.topic, options.namespace)
+    plan = ask_cluster(options, lambda client: _plan(client, names, change.goal, change.scope))
+    if not plan.due:
+        if asked.as_json:
+            say_json(_document(change, None, [_as_planned(move) for move in plan.moves], []))
+        else:
+            say([] if plan.errors else ["nothing to do: every queue is at its target"])
+        end_for_errors(plan.errors, [options.namespace])
+        return
+    if change.dry_run and asked.as_json:
+        say_json(_document(change, None, [_as_planned(move) for move in plan.moves], []))
+    lines = without_namespace(list(_plan_lines(change, plan)), options.namespace)
+    confirm(lines, yes=change.yes, dry_run=change.dry_run, err=asked.as_json)
+    course = _Course(target, change, plan, names, quiet=asked.as_json)
+    try:
+        outcome = ask_cluster(options, course.run)
+    except KeyboardInterrupt:
+        fail(ExitCode.INTERRUPTED, f"rmqd: {course.cut()}")
+    if asked.as_json:
+        say_json(_document(change, course.path, [_as_moved(one) for one in outcome.queues], _members(outcome)))
+    else:
+        say(_outcome_lines(outcome))
+    end_for_errors(outcome.errors, [options.namespace], _not_obeyed(outcome, change.group))
+
+
+async def _plan(client: ClientInstance, names: tuple[str, str], goal: Goal, scope: Scope) -> ResetPlan:
+    from rmqd.operate.queries.message_queries import Brokers
+    from rmqd.operate.resets.reset_plan import plan_reset
+
+    return await plan_reset(await Brokers.look_up(client), *names, goal, scope)
+
+
+class _Course:
+    """The steps after confirmation. The plan is made again, because a running group moves on meanwhile."""
+
+    def __init__(
+        self, target: ClusterTarget, change: OffsetChange, confirmed: ResetPlan, names: tuple[str, str], *, quiet: bool
+    ) -> None:
+        self.path: Path | None = None
+        """The backup."""
+        self._is_sent = False
+        self._target = target
+        self._change = change
+        self._confirmed = confirmed
+        self._names = names
+        self._quiet = quiet
+
+    async def run(self, client: ClientInstance) -> ResetOutcome:
+        """Reset the group, unless nothing is left to do."""
+        from rmqd.operate.queries.message_queries import Brokers
+        from rmqd.operate.resets.reset_plan import plan_reset
+        from rmqd.operate.resets.reset_requests import carry_out
+
+        brokers = await Brokers.look_up(client)
+        plan = await plan_reset(brokers, *self._names, self._fixed_goal(), self._change.scope)
+        if plan.due:
+            await client.cluster_id.learn()
+            self._save(plan, client.cluster_id.id)
+        return await carry_out(brokers, plan, self._change.wait_seconds, sent=lambda: self._print_sent(plan))
+
+    def cut(self) -> str:
+        """Return the state after an interruption, and the next steps."""
+        if self.path is None:
+            return "interrupted; nothing was changed"
+        moved = "was reset; whether its members applied it is unknown" if self._is_sent else "may be reset in part"
+        return (
+            f"interrupted; the group {moved}: `rmqd groups show {self._change.group}` shows its offsets, "
+            f"`rmqd offsets restore {self.path}` undoes it"
+        )
+
+    def _fixed_goal(self) -> Goal:
+        """Return a fixed goal: a skip counts from the shown offsets, and never moves a queue back."""
+        from rmqd.operate.resets.reset_places import Goal
+
+        if self._change.goal.kind != "skip":
+            return self._change.goal
+        shown = {(move.queue.broker_name, move.queue.queue_id): move.wanted for move in self._confirmed.moves}
+        return Goal("exact", offsets=shown, forward_only=True)
+
+    def _save(self, plan: ResetPlan, cluster: str) -> None:
+        change, target = self._change, self._target
+        saved = tuple(
+            SavedOffset(move.queue.broker_name, move.queue.queue_id, move.place.committed) for move in plan.moves
+        )
+        options = target.options
+        where = options.namespace, options.shown_nameserver
+        backup = Backup(change.group, change.topic, *where, now_text(), saved, cluster)
+        folder = target.state_dir / "backups"
+        try:
+            self.path = backup.write(folder)
+        except OSError as error:
+            fail(
+                ExitCode.FAILURE,
+                f"rmqd: the backup cannot be written to {folder}, so nothing was changed: {error.strerror or error}; "
+                "use another folder with --set state_dir=PATH",
+            )
+        if not self._quiet:
+            say([f"backup: {self.path}"])
+
+    def _print_sent(self, plan: ResetPlan) -> None:
+        self._is_sent = True
+        if not self._quiet and plan.due and plan.places.members:
+            say([f"sent; waiting for {count(len(plan.places.members), 'member')} to apply the reset"])
+
+
+def _refuse_broadcasting(target: ClusterTarget, group: str) -> None:
+    if target.config is None or group not in target.config.groups:
+        return
+    if target.config.groups[group].message_model == "broadcasting":
+        from rmqd.operate.resets.reset_plan import broadcasting
+
+        fail(ExitCode.FAILURE, f"rmqd: {broadcasting(group)}")
+
+
+def _plan_lines(change: OffsetChange, plan: ResetPlan) -> Iterable[str]:
+    due = plan.due
+    gained, skipped = sum(move.gained for move in due), sum(move.skipped for move in due)
+    yield (
+        f"{change.group}, {change.topic}: {count(len(due), 'queue')} to reset, "
+        f"{count(gained, 'message')} handled again, {skipped} skipped"
+    )
+    rows = [
+        (
+            move.queue.broker_name,
+            str(move.queue.queue_id),
+            _offset(move.place.committed),
+            str(move.target),
+            _effect(move),
+            move.place.owner or "-",
+        )
+        for move in plan.moves
+    ]
+    yield from table(("broker", "queue", "from", "to", "messages", "member"), rows)
+    for name, error in plan.errors.items():
+        yield f"{name} is not reset: {error}"
+    if any(move.place.is_popped for move in plan.moves):
+        yield "popped: members keep their messages until these are acknowledged or shown again"
+    if not plan.places.members:
+        yield "no members read the topic now, so the offsets are only stored"
+    yield "the topic's retries, and the group's other topics, are not reset"
+
+
+def _effect(move: PlannedMove) -> str:
+    cut = "" if move.target == move.wanted else f", because it has {move.ends.min_offset} to {move.ends.max_offset}"
+    if not move.is_due:
+        return f"stays{cut}"
+    if move.gained:
+        return f"{move.gained} again{cut}"
+    return (f"{move.skipped} skipped" if move.skipped else "none") + cut
+
+
+def _outcome_lines(outcome: ResetOutcome) -> Iterable[str]:
+    states = Counter(one.state for one in outcome.queues)
+    yield ", ".join(f"{count(states[state], 'queue')} {word}" for state, word in _WORDS.items() if states[state])
+
+
+def _not_obeyed(outcome: ResetOutcome, group: str) -> list[str]:
+    """Return a line for each queue that did not reach its target, and one with the next step.
+
+    Errors of brokers have their own lines.
+    """
+    lines = []
+    not_obeyed = [one for one in outcome.queues if one.state == "not_obeyed"]
+    for one in not_obeyed:
+        where, now = f"{one.move.queue.broker_name} queue {one.move.queue.queue_id}", one.now
+        at = "" if now.held is None else f", which is at {now.held.commit_offset}"
+        who = f"member {now.owner}{at}" if now.owner else "no member reports owning it"
+        lines.append(f"rmqd: {where}: target {one.move.target}, stored {_offset(now.committed)}; {who}")
+    if lines and outcome.silent:
+        lines.append(f"rmqd: these members do not report their queues: {', '.join(sorted(outcome.silent))}")
+    asked = {one.move.queue.broker_name for one in not_obeyed}
+    if asked - outcome.pushed_by:
+        lines.append(
+            f"rmqd: brokers keep a reset for the member's next pull; check again with `rmqd groups show {group}`"
+        )
+    if pushed := sorted(asked & outcome.pushed_by):
+        lines.append(
+            f"rmqd: {', '.join(pushed)} pushed the reset to the members, and does not store it for members that missed "
+            f"it; check with `rmqd groups show {group}`, and reset again, if necessary with stopped members"
+        )
+    return lines
+
+
+def _members(outcome: ResetOutcome) -> list[dict[str, object]]:
+    late = {one.now.owner for one in outcome.queues if one.state == "not_obeyed"}
+    return [
+        {"client_id": one, "answers": one not in outcome.silent, "obeyed": one not in late}
+        for one in sorted(outcome.members)
+    ]
+
+
+def _document(
+    change: OffsetChange, path: Path | None, queues: list[dict[str, Any]], members: list[dict[str, object]]
+) -> dict[str, Any]:
+    return {
+        "group": change.group,
+        "topic": change.topic,
+        "backup": None if path is None else str(path),
+        "queues": queues,
+        "members": members,
+    }
+
+
+def _as_planned(move: PlannedMove) -> dict[str, Any]:
+    return {
+        "broker": move.queue.broker_name,
+        "queue": move.queue.queue_id,
+        "from": move.place.committed,
+        "to": move.target,
+        "gained": move.gained,
+        "skipped": move.skipped,
+        "member": move.place.owner or None,
+        "state": "planned" if move.is_due else "unchanged",
+        "committed": move.place.committed,
+        "error": None,
+    }
+
+
+def _as_moved(one: MovedQueue) -> dict[str, Any]:
+    return {
+        **_as_planned(one.move),
+        "member": one.now.owner or None,
+        "state": one.state,
+        "committed": one.now.committed,
+        "error": one.error or None,
+    }
+
+
+def _offset(offset: int | None) -> str:
+    return "-" if offset is None else str(offset)

@@ -1,0 +1,300 @@
+"""`rmqd send`: sends messages to a topic."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rmqd.cli.against_cluster import Asked, against_cluster
+from rmqd.cli.terminal.cluster_command import ask_cluster
+from rmqd.cli.terminal.commands import Failed
+from rmqd.cli.terminal.output import say
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+
+    from rmqd.client.instance import ClientInstance
+    from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage, SendResult
+
+
+SEND_HELP = """\
+The broker creates a missing topic if it may (autoCreateTopicEnable). With --count the queues take turns, and up to 64
+messages are in flight at once. BODY is text; - reads bytes from standard input.
+
+Delayed: --delay-level uses one of the broker's levels. --delay and --deliver-at need RocketMQ 5.0 or later, and allow
+any time up to the broker's timerMaxDelaySec, by default 3 days ahead. In order: --sharding-key selects a queue like
+Java's SelectMessageQueueByHash, --queue selects a given one; then messages are sent one after the other.
+
+Example: rmqd send orders '{"id": 17}' --keys order-17 --tags paid --property region=eu
+
+Example: rmqd send orders '{"id": 17, "step": 2}' --sharding-key order-17 --delay 90s
+"""
+
+IN_FLIGHT = 64
+_KEY = "--sharding-key"
+
+
+@against_cluster
+def send(
+    asked: Asked,
+    topic: Annotated[str, typer.Argument(help="The topic's name")],
+    body: Annotated[str, typer.Argument(help="The message's body; - reads standard input")],
+    keys: Annotated[str, typer.Option("--keys", help="Keys of the message, separated by spaces")] = "",
+    tags: Annotated[str, typer.Option("--tags", help="The message's tag")] = "",
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", "-p", metavar="KEY=VALUE", help="A user property, as k=v; repeatable"),
+    ] = None,
+    delay_level: Annotated[
+        int, typer.Option("--delay-level", min=0, max=18, help="Delay level: 1 is 1 s, 3 is 10 s, 18 is 2 h")
+    ] = 0,
+    delay: Annotated[
+        str | None,
+        typer.Option("--delay", metavar="DURATION", help="Delay, such as 90s or 12h (RocketMQ 5.0 and later)"),
+    ] = None,
+    deliver_at: Annotated[
+        str | None,
+        typer.Option(
+            "--deliver-at", metavar="TIME", help="Delivery time: ISO 8601 with a zone, or @milliseconds (5.0 and later)"
+        ),
+    ] = None,
+    sharding_key: Annotated[str | None, typer.Option("--sharding-key", help="Key whose messages stay in order")] = None,
+    queue: Annotated[str | None, typer.Option("--queue", help="Queue to send to: its id, or broker:id")] = None,
+    count: Annotated[int, typer.Option("--count", min=1, help="Number of times to send the message")] = 1,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Send RocketMQ's message trace, for mqadmin queryMsgTraceById")
+    ] = False,
+) -> None:
+    """Send messages to a topic."""
+    from rmqd.client.sending.outgoing_message import OutgoingMessage
+    from rmqd.errors import InvalidNameError
+    from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG, meant_filter
+    from rmqd.wire.topics import check_topic, wrap_namespace
+
+    try:
+        check_topic(topic)
+    except InvalidNameError as error:
+        raise typer.BadParameter(str(error), param_hint="TOPIC") from None
+    if "||" in tags or meant_filter(tags, EXPRESSION_TAG) is not None:
+        told = f"{tags!r} is an expression, and a message has one tag; expected a single word, such as paid"
+        raise typer.BadParameter(told, param_hint="--tags")
+    selector = _selector(sharding_key, queue)
+    delay_ms, deliver_at_ms = _timer(delay, deliver_at, delay_level)
+    named = {
+        "TAGS": ("--tags", tags),
+        "KEYS": ("--keys", keys),
+        "DELAY": ("--delay-level", delay_level),
+        "TIMER_DELAY_MS": ("--delay", delay),
+        "TIMER_DELIVER_MS": ("--deliver-at", deliver_at),
+        "__SHARDINGKEY": ("--sharding-key", sharding_key),
+    }
+    others = _properties(properties or [], {name: option for name, (option, value) in named.items() if value})
+    target = asked.target()
+    namespace = target.options.namespace
+    message = OutgoingMessage(
+        wrap_namespace(topic, namespace),
+        _body(body),
+        tags=tags,
+        keys=keys,
+        delay_level=delay_level,
+        delay_ms=delay_ms,
+        deliver_at_ms=deliver_at_ms,
+        sharding_key=sharding_key or "",
+        properties=others,
+    )
+    report = _JsonReport(namespace) if asked.as_json else _LineReport(namespace)
+    try:
+        ask_cluster(target.options, lambda client: _send_all(client, message, selector, count, report, trace))
+    except Failed as failed:
+        raise failed.behind_data() from None
+    finally:
+        report.end()
+        if report.sent < count:
+            typer.echo(f"rmqd: {report.sent} of {count} messages were sent", err=True)
+
+
+async def _send_all(
+    client: ClientInstance,
+    message: OutgoingMessage,
+    selector: MessageQueueSelector | None,
+    count: int,
+    report: _Report,
+    trace: bool,
+) -> None:
+    if not trace:
+        async for result in _results(partial(client.producer.send, message, selector=selector), count, selector):
+            report.add(result)
+        return
+    import asyncio
+
+    from rmqd.client.client_options import MOST_TRACE_CALLS, TraceOptions
+    from rmqd.client.sending.trace_dispatcher import TracedProducer
+    from rmqd.runtime.clock import SystemClock
+    from rmqd.wire.topics import TRACE_TOPIC
+
+    options, namespace = TraceOptions(TRACE_TOPIC, MOST_TRACE_CALLS), client.options.namespace
+    producer = TracedProducer(client.producer, client.routes, options, SystemClock(), namespace=namespace)
+    tracing = asyncio.create_task(producer.dispatcher.run())
+    try:
+        async for result in _results(partial(producer.send, message, selector=selector), count, selector):
+            report.add(result)
+    finally:
+        tracing.cancel()
+        await asyncio.wait((tracing,))
+        await producer.dispatcher.close()
+        lost = producer.dispatcher.counts["failed"] + producer.dispatcher.counts["full"]
+        if lost:
+            typer.echo(f"rmqd: {lost} records of message trace were not sent: {producer.dispatcher.failure}", err=True)
+
+
+async def _results(
+    send_one: Callable[[], Coroutine[Any, Any, SendResult]], count: int, selector: MessageQueueSelector | None
+) -> AsyncIterator[SendResult]:
+    """Yield the results in sending order. The first failure is raised after the results before it."""
+    import asyncio  # imported here, because the help does not need it
+
+    started, most = 0, IN_FLIGHT if selector is None else 1
+    sending: list[asyncio.Task[SendResult]] = []
+    try:
+        while sending or started < count:
+            while started < count and len(sending) < most:
+                sending.append(asyncio.create_task(send_one()))
+                started += 1
+            yield await sending.pop(0)
+    finally:
+        for task in sending:
+            task.cancel()
+        await asyncio.gather(*sending, return_exceptions=True)
+
+
+class _Report:
+    """Prints each result at once, so that a later failure does not hide it."""
+
+    def __init__(self, namespace: str) -> None:
+        self.sent = 0
+        self._namespace = namespace
+
+    def add(self, result: SendResult) -> None:
+        self.write(replace(result, queue=result.queue.without(self._namespace)))
+        self.sent += 1
+
+    def write(self, result: SendResult) -> None:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Complete the output after the last message."""
+
+
+class _LineReport(_Report):
+    def write(self, result: SendResult) -> None:
+        queue = result.queue
+        slow = "" if result.status == 0 else f"  {result.status.name}: stored, but not yet as safely as the broker asks"
+        where = f"{queue.topic}  {queue.broker_name}  queue {queue.queue_id}  offset {result.queue_offset}"
+        say([f"{result.msg_id}  {where}{slow}"])
+
+
+class _JsonReport(_Report):
+    """Prints a JSON array, one element per line. It is complete even after a failure."""
+
+    def write(self, result: SendResult) -> None:
+        typer.echo(f"{',' if self.sent else '['}\n  {json.dumps(_document(result))}", nl=False)
+
+    def end(self) -> None:
+        typer.echo("\n]" if self.sent else "[]")
+
+
+def _document(result: SendResult) -> dict[str, Any]:
+    return {
+        "msg_id": result.msg_id,
+        "offset_msg_id": result.offset_msg_id,
+        "topic": result.queue.topic,
+        "broker": result.queue.broker_name,
+        "queue": result.queue.queue_id,
+        "offset": result.queue_offset,
+        "status": result.status.name,
+        **({} if result.recall_handle is None else {"recall_handle": result.recall_handle}),
+    }
+
+
+def _body(text: str) -> bytes:
+    # surrogateescape: bytes of an argument that are not UTF-8 are sent unchanged
+    return sys.stdin.buffer.read() if text == "-" else text.encode(errors="surrogateescape")
+
+
+def _selector(sharding_key: str | None, queue: str | None) -> MessageQueueSelector | None:
+    from rmqd.client.sending.outgoing_message import by_hash, by_id
+
+    if sharding_key is not None and queue is not None:
+        raise typer.BadParameter("it selects the queue; expected --sharding-key or --queue, not both", param_hint=_KEY)
+    if sharding_key is not None:
+        if not sharding_key:
+            raise typer.BadParameter("it must not be empty", param_hint=_KEY)
+        return by_hash(sharding_key)
+    if queue is None:
+        return None
+    broker_name, _, number = queue.rpartition(":")
+    if not number.isascii() or not number.isdigit() or queue.startswith(":"):
+        raise typer.BadParameter(
+            f"{queue!r} is not a queue; expected an id such as 3, or broker-a:3", param_hint="--queue"
+        )
+    return by_id(int(number), broker_name)
+
+
+def _timer(delay: str | None, deliver_at: str | None, delay_level: int) -> tuple[int | None, int | None]:
+    """Return milliseconds of `--delay`, and Unix milliseconds of `--deliver-at`."""
+    given = {"--delay-level": delay_level > 0, "--delay": delay is not None, "--deliver-at": deliver_at is not None}
+    options = [option for option, is_given in given.items() if is_given]
+    if len(options) > 1:
+        raise typer.BadParameter(f"given with {options[0]}; expected one of {', '.join(given)}", param_hint=options[1])
+    return _delay_ms(delay), _deliver_at_ms(deliver_at)
+
+
+def _delay_ms(delay: str | None) -> int | None:
+    if delay is None:
+        return None
+    from rmqd.config.model.value_kinds import DURATION_FORM, parse_duration_ms
+
+    try:
+        milliseconds = round(parse_duration_ms(delay))
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}; expected {DURATION_FORM}", param_hint="--delay") from None
+    if milliseconds < 1:
+        raise typer.BadParameter(f"{delay} is not a delay; expected 1ms or longer", param_hint="--delay")
+    return milliseconds
+
+
+def _deliver_at_ms(deliver_at: str | None) -> int | None:
+    if deliver_at is None:
+        return None
+    import time
+
+    from rmqd.config.model.forms import PointInTime
+
+    try:
+        milliseconds = PointInTime().check(deliver_at)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--deliver-at") from None
+    if milliseconds <= time.time() * 1000:
+        raise typer.BadParameter(
+            f"{deliver_at} has passed; expected a time in the future, or no --deliver-at to deliver at once",
+            param_hint="--deliver-at",
+        )
+    return milliseconds
+
+
+def _properties(pairs: list[str], taken: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties of `--property`. `taken` maps properties of other options to these options."""
+    properties = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter(f"{pair!r} is not of the form k=v", param_hint="--property")
+        if key in taken:
+            raise typer.BadParameter(f"{taken[key]} sets {key}; expected only one of them", param_hint="--property")
+        properties[key] = value
+    return properties

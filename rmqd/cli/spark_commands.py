@@ -1,0 +1,267 @@
+"""`rmqd spark compact`: compacts the small files of a Parquet sink.
+
+`rmqd spark pack`: packs the environment that a cluster's executors need into an archive.
+
+`rmqd spark run`: runs one group on Spark, in the foreground.
+
+`rmqd spark submit`: runs a group on a cluster.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rmqd.cli.terminal.cluster_command import ConfigPath, Overrides, fail
+from rmqd.cli.terminal.output import count, say, seconds
+
+if TYPE_CHECKING:
+    from rmqd.spark.pipelines.parquet_batch import Chunk
+    from rmqd.spark.session.group_spec import GroupOrder
+    from rmqd.spark.submit.submission import Submission
+
+
+SPARK_COMPACT_HELP = """\
+For a group whose sink writes Parquet, for example from cron: small files of each partition that are old enough become a
+few large ones with the same rows. The group may run meanwhile, here or elsewhere. Readers never see a row twice; while
+files are being renamed, their rows are missing for a moment. If the command is killed in between, the group's next
+micro-batch or start, or the next compaction, renames the rest. Readers that have listed the folder before may miss
+files, and must list it again.
+
+Example: rmqd spark compact orders-archive --older-than 1d --size 128MiB
+"""
+
+
+def compact(
+    group: Annotated[str, typer.Argument(help="The group's name; optional if only one is on Spark")] = "",
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="AGE", help="Only files of at least this age, as 12h or 1d")
+    ] = "1d",
+    size: Annotated[
+        str, typer.Option("--size", help="Target size of files; files of three quarters of it stay")
+    ] = "128MiB",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan")] = False,
+    config: ConfigPath = None,
+    overrides: Overrides = None,
+) -> None:
+    """Compact the small files that a group's sink has written."""
+    from rmqd.config.model.value_kinds import parse_size_bytes
+    from rmqd.errors import ConfigError, RmqdError
+    from rmqd.errors.exit_codes import ExitCode
+    from rmqd.runtime.logs import log_setup as logs
+    from rmqd.spark.engine.running_query import order_of
+    from rmqd.spark.pipelines.archive_compaction import compact_archive, sink_to_compact
+    from rmqd.spark.session.spark_session import build_session
+
+    older_seconds = seconds(older_than, "--older-than")
+    try:
+        wanted_bytes = parse_size_bytes(size)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}; expected a size such as 128MiB", param_hint="--size") from None
+    try:
+        order = order_of(config, group, tuple(overrides or ()))
+        sink_to_compact(order)
+    except ConfigError as error:
+        fail(ExitCode.CONFIG, problems=map(str, error.problems))
+    logs.configure_logging(order.config.log.level, order.config.log.format)
+
+    def tell(chunk: Chunk) -> None:
+        what = "would become one" if dry_run else "became one"
+        mib = chunk.size_bytes / (1 << 20)
+        say([f"{chunk.partition or '.'}: {count(len(chunk.names), 'file')} of {mib:.1f} MiB {what}"])
+
+    try:
+        session = build_session(order)
+        try:
+            made = compact_archive(
+                session, order, older_seconds=older_seconds, wanted_bytes=wanted_bytes, dry_run=dry_run, on_chunk=tell
+            )
+        finally:
+            session.stop()
+    except ConfigError as error:
+        fail(ExitCode.CONFIG, problems=map(str, error.problems))
+    except RmqdError as error:
+        typer.echo(f"rmqd spark compact: {error}", err=True)
+        raise typer.Exit(ExitCode.FAILURE) from None
+    if not dry_run:
+        say([f"{count(made, 'file')} written"])
+
+
+SPARK_PACK_HELP = """\
+rmqd spark submit does so automatically. An archive that the cluster can read (HDFS, S3) need not be sent each time:
+rmqd spark submit --environment hdfs:///rmqd/environment.tar.gz. It does not contain Python: the nodes need the same
+Python version, operating system and processor as the machine that packs.
+
+Example: rmqd spark pack environment.tar.gz
+"""
+
+
+def pack(
+    archive: Annotated[Path, typer.Argument(help="Path of the archive, as NAME.tar.gz")],
+    include: Annotated[
+        list[Path] | None, typer.Option("--include", help="Path of a module or package to add; repeatable")
+    ] = None,
+    include_secrets: Annotated[
+        bool, typer.Option("--include-secrets", help="Also pack .env, .git, private keys and so on of --include")
+    ] = False,
+) -> None:
+    """Pack the requirements of executors into an archive."""
+    from rmqd.errors import RmqdError
+    from rmqd.errors.exit_codes import ExitCode
+    from rmqd.spark.submit import packed_files as packed_environment
+    from rmqd.spark.submit.packed_files import packed_files
+
+    left_out: list[str] = []
+    try:
+        files = packed_files(included=include or (), left_out=None if include_secrets else left_out)
+        packed_environment.pack(files, archive)
+    except (RmqdError, OSError) as error:
+        typer.echo(f"rmqd spark pack: {error}", err=True)
+        raise typer.Exit(ExitCode.FAILURE) from None
+    say((f"omitted: {one}" for one in left_out), err=True)
+    typer.echo(f"{archive}: {archive.stat().st_size / 1e6:.0f} MB")
+
+
+SPARK_RUN_HELP = """\
+As with rmqd run, its messages are handled in micro-batches and its offsets are committed. Without the daemon there are
+no metrics and no restarts: its figures are logged every 10 seconds, and a failure ends the command with 1. SIGTERM or
+SIGINT finishes the current micro-batch, commits and exits with 0; a second one ends it at once and exits with 128 + its
+number. With spark.trigger: available_now the command ends when all present messages are handled.
+
+Example: rmqd spark run order-archive --set groups.order-archive.spark.trigger=available_now
+"""
+
+
+def run(
+    group: Annotated[str, typer.Argument(help="The group's name; optional if only one is on Spark")] = "",
+    config: ConfigPath = None,
+    overrides: Overrides = None,
+) -> None:
+    """Run one group on Spark here, until a signal."""
+    import signal
+    import threading
+
+    from rmqd.errors import ConfigError
+    from rmqd.errors.exit_codes import ExitCode
+    from rmqd.runtime.event_loop import leave
+    from rmqd.spark.engine.driver import run_group, share_import_path
+    from rmqd.spark.engine.running_query import order_of
+
+    try:
+        order = order_of(config, group, tuple(overrides or ()))
+    except ConfigError as error:
+        for problem in error.problems:
+            typer.echo(str(problem), err=True)
+        raise typer.Exit(ExitCode.CONFIG) from None
+    stop, hurry = threading.Event(), threading.Event()
+    cut_short: list[int] = []
+
+    def on_signal(number: int, _frame: object) -> None:
+        if not stop.is_set():
+            stop.set()
+            return
+        cut_short.append(number)
+        hurry.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    share_import_path(order.import_path)
+    code = run_group(order, stop, hurry=hurry)
+    leave(128 + cut_short[0] if cut_short else code)
+
+
+SPARK_SUBMIT_HELP = """\
+rmqd and the plugins that are installed here are packed into an archive for the executors, which Spark unpacks on each
+of them. On Kubernetes they are in the image. Without SPARK_HOME, PySpark's own spark-submit is used, and without Java,
+the extra's Java.
+
+In deploy mode client, the default, the driver is a process on this machine, and the command runs as long as the group:
+SIGTERM or SIGINT finishes the current micro-batch, commits, and exits with 0; a second one ends it at once. In deploy
+mode cluster the driver is a process in the cluster: use the cluster's tools to stop it.
+
+Options after -- are passed to spark-submit.
+
+Example: rmqd spark submit orders --master spark://spark-1:7077 -- --executor-memory 2g
+"""
+
+
+def submit(
+    group: Annotated[str, typer.Argument(help="The name of a group with engine: spark")],
+    passed: Annotated[list[str] | None, typer.Argument(help="Options for spark-submit, after --")] = None,
+    config: ConfigPath = None,
+    overrides: Overrides = None,
+    master: Annotated[
+        str, typer.Option("--master", help="spark://HOST:7077, yarn or k8s://URL; default: the group's")
+    ] = "",
+    deploy_mode: Annotated[str, typer.Option("--deploy-mode", help="client or cluster: where the driver runs")] = "",
+    environment: Annotated[
+        str, typer.Option("--environment", help="Archive as a file or URL, or none; default: packed now")
+    ] = "",
+    include: Annotated[
+        list[Path] | None, typer.Option("--include", help="Path of another module or package to pack; repeatable")
+    ] = None,
+    spark_home: Annotated[str, typer.Option("--spark-home", help="Default: $SPARK_HOME, else PySpark's own")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the command")] = False,
+) -> None:
+    """Run a group on a cluster."""
+    import tempfile  # imported here, because other commands do not need it
+
+    from rmqd.errors import ConfigError, RmqdError
+    from rmqd.errors.exit_codes import ExitCode
+    from rmqd.spark.engine.running_query import order_of
+    from rmqd.spark.prepare import provide_programs
+    from rmqd.spark.submit import submission as submitting
+
+    folder = Path(tempfile.mkdtemp(prefix="rmqd-submit-"))
+    try:
+        program = submitting.find_spark_submit(spark_home)
+        named = (f"groups.{group}.spark.master={master}",) if master else ()
+        order = order_of(config, group, (*(overrides or ()), *named))
+        archive = environment or str(folder / "environment.tar.gz")
+        submission = _submission(order, deploy_mode, archive, is_named=bool(environment), passed=passed or [])
+        if dry_run:
+            typer.echo(shlex.join(submission.command(program, folder)))
+            raise typer.Exit(ExitCode.OK)
+        provide_programs()  # spark-submit logs the progress
+        if submission.environment and not environment:
+            _pack(order, include or [], Path(archive))
+        submitting.write_folder(submission, folder)
+        code = submitting.run(submission, program, folder)
+    except ConfigError as error:
+        for problem in error.problems:
+            typer.echo(str(problem), err=True)
+        raise typer.Exit(ExitCode.CONFIG) from None
+    except (RmqdError, OSError) as error:
+        typer.echo(f"rmqd spark submit: {error}", err=True)
+        raise typer.Exit(ExitCode.FAILURE) from None
+    finally:
+        submitting.remove_folder(folder)
+    raise typer.Exit(code)
+
+
+def _submission(order: GroupOrder, deploy_mode: str, archive: str, *, is_named: bool, passed: list[str]) -> Submission:
+    """Return the submission. On Kubernetes rmqd is in the image, unless an archive is given. Raises ConfigError."""
+    from rmqd.spark.session.spark_session import session_conf
+    from rmqd.spark.submit.submission import NO_ENVIRONMENT, submission_of
+
+    settings = order.settings.spark
+    is_in_image = settings is not None and settings.master.startswith("k8s://")
+    environment = NO_ENVIRONMENT if is_in_image and not is_named else archive
+    conf = session_conf(order)
+    return submission_of(order, conf, deploy_mode=deploy_mode, environment=environment, passed=passed)
+
+
+def _pack(order: GroupOrder, include: list[Path], archive: Path) -> None:
+    """Write the packed environment. Raises RmqdError, OSError."""
+    from rmqd.spark.submit.packed_files import pack, packed_files
+
+    settings = order.settings
+    plugins = [part.plugin for part in (settings.handler, settings.pipeline, settings.sink) if part and part.plugin]
+    typer.echo("rmqd spark submit: packing the executors' environment", err=True)
+    left_out: list[str] = []
+    pack(packed_files(plugins, include, left_out), archive)
+    say((f"omitted: {one}" for one in left_out), err=True)
+    typer.echo(f"rmqd spark submit: {archive.stat().st_size / 1e6:.0f} MB", err=True)

@@ -1,0 +1,1 @@
+"""Parsing, output and connections that all commands share."""

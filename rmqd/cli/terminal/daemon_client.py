@@ -1,0 +1,193 @@
+"""An HTTP client for a running daemon. Address and token are from its configuration, or from options.
+
+A token is sent only to the address in the same configuration, and never to the target of a redirect.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from rmqd.errors import ConfigError, RmqdError
+
+if TYPE_CHECKING:
+    from rmqd.config.model.root_model import HttpConfig
+
+
+TIMEOUT_SECONDS = 10.0
+# A reload is answered after the changed groups have drained, so it has a longer timeout.
+RELOAD_TIMEOUT_SECONDS = 600.0
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+# Keys that identify responses of rmqd.
+_STATUS_KEYS = frozenset({"version", "client_id", "groups"})
+_SWITCH_KEYS = frozenset({"group", "result", "scope", "queues", "pauses"})
+_RELOAD_KEYS = frozenset({"unchanged", "updated", "restarted", "started", "stopped"})
+_THIS_MACHINE = frozenset({"127.0.0.1", "localhost", "::1"})
+_EVERY_ADDRESS = frozenset({"", "0.0.0.0", "::", "*"})
+
+
+class DaemonUnreachableError(RmqdError):
+    """The address does not answer, or is not a daemon."""
+
+
+class DaemonRefusedError(RmqdError):
+    """The daemon refused the request. `status` is the HTTP status."""
+
+    def __init__(self, status: int, document: dict[str, Any]) -> None:
+        super().__init__(str(document.get("error") or f"HTTP status {status}"))
+        self.status = status
+        self.problems: list[str] = [str(problem) for problem in document.get("problems", [])]
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonClient:
+    """One daemon's API. Raises DaemonUnreachableError and DaemonRefusedError."""
+
+    url: str
+    token: str = ""
+
+    def status(self) -> dict[str, Any]:
+        """Return the document of /api/v1/status."""
+        return self._ask("GET", "/api/v1/status", _STATUS_KEYS, TIMEOUT_SECONDS)
+
+    def switch(
+        self, action: Literal["pause", "resume"], group: str, topic: str | None, broker: str | None, queue: int | None
+    ) -> dict[str, Any]:
+        """Pause or resume a group, or its queues with the given topic, broker and id."""
+        return self._ask(
+            "POST", _path(group, action, topic=topic, broker=broker, queue=queue), _SWITCH_KEYS, TIMEOUT_SECONDS
+        )
+
+    def change_concurrency(self, group: str, calls: str) -> dict[str, Any]:
+        """Change the number of calls of a group that run at once."""
+        return self._ask("POST", _path(group, "concurrency", calls=calls), _RELOAD_KEYS, RELOAD_TIMEOUT_SECONDS)
+
+    def reload(self) -> dict[str, Any]:
+        """Reload the configuration. Returns when it is applied."""
+        return self._ask("POST", "/api/v1/reload", _RELOAD_KEYS, RELOAD_TIMEOUT_SECONDS)
+
+    def _ask(self, method: str, path: str, keys: frozenset[str], timeout_seconds: float) -> dict[str, Any]:
+        headers = {"Accept": "application/json"}
+        if self.token and method != "GET":  # a read-only request needs no token
+            headers["Authorization"] = f"Bearer {self.token}"
+        request = urllib.request.Request(self.url + path, method=method, headers=headers)
+        # Without a proxy from the environment, because the daemon is usually on this machine.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
+        try:
+            with opener.open(request, timeout=timeout_seconds) as response:
+                document = _document(response.read(MAX_ANSWER_BYTES))
+        except urllib.error.HTTPError as error:
+            raise self._refusal(error.code, _document(error.read(MAX_ANSWER_BYTES))) from None
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", None) or error
+            raise DaemonUnreachableError(f"no rmqd answers at {self.url}: {reason}") from None
+        if not keys <= document.keys():
+            raise DaemonUnreachableError(f"the server at {self.url} is not rmqd")
+        return document
+
+    def _refusal(self, status: int, document: dict[str, Any]) -> RmqdError:
+        if 300 <= status < 400:
+            return DaemonUnreachableError(f"the server at {self.url} is not rmqd: it redirects (HTTP {status})")
+        if status == 401 and not self.token:
+            document = {"error": "it requires a token; the configuration's is for its http.listen; use --token-file"}
+        return DaemonRefusedError(status, document)
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirects: a daemon sends none, and its token must not be sent to another address."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """Return None, so that the redirect itself is the response."""
+
+
+def find_daemon(address: str | None, config: Path | None, token_file: Path | None = None) -> DaemonClient:
+    """Return the daemon at `--http`, else the configuration's. Raises ConfigError if that cannot be read."""
+    given = None if token_file is None else _token_in(token_file)
+    if address is not None:
+        url = (address if "://" in address else f"http://{address}").rstrip("/")
+        _check_url(url)
+        return DaemonClient(url, _own_token(url, config) if given is None else given)
+    from rmqd.config.load import load_config
+
+    settings = load_config(config).http
+    try:
+        token = settings.read_token()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"http.token_file: cannot read {settings.token_file}: {error}"]) from error
+    return DaemonClient(f"http://{_reachable(settings.listen)}", token if given is None else given)
+
+
+def _check_url(url: str) -> None:
+    """Raise ConfigError if the URL is not an HTTP address."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigError([f"--http {url}: not an address; expected one such as 127.0.0.1:9464 or http://host:port"])
+
+
+def _token_in(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"--token-file {path}: cannot be read: {error}"]) from error
+
+
+def _own_token(url: str, config: Path | None) -> str:
+    """Return the token for `--http`: the configuration's, if there is one and the URL is its daemon's."""
+    from rmqd.config.load import load_config
+
+    try:
+        settings = load_config(config).http
+        return settings.read_token() if _is_own(url, settings, any_port=config is not None) else ""
+    except (ConfigError, OSError, UnicodeDecodeError):
+        if config is not None:
+            raise
+        return ""
+
+
+def _is_own(url: str, settings: HttpConfig, any_port: bool) -> bool:
+    """Return whether the URL is the address of a daemon with these settings.
+
+    `any_port`: the configuration was given with `--http`, so it is that daemon's, whose port may be assigned.
+    """
+    from rmqd.daemon.http.http_endpoint import split_listen_address
+
+    parts = urlsplit(url)
+    host, port = split_listen_address(settings.listen)
+    asked = parts.hostname or ""
+    names = {host} | (_THIS_MACHINE if host in _THIS_MACHINE | _EVERY_ADDRESS else set())
+    return asked in names and (any_port or parts.port == port)
+
+
+def _reachable(listen: str) -> str:
+    """Return the address to connect to for a listening address. 0.0.0.0 is all addresses, so loopback works."""
+    host, _, port = listen.rpartition(":")
+    if host in ("", "0.0.0.0", "*"):
+        host = "127.0.0.1"
+    elif host in ("[::]", "::"):
+        host = "[::1]"
+    return f"{host}:{port}"
+
+
+def _path(group: str, action: str, **named: str | int | None) -> str:
+    from urllib.parse import quote, urlencode
+
+    query = urlencode({name: value for name, value in named.items() if value is not None})
+    return f"/api/v1/groups/{quote(group, safe='')}/{action}" + (f"?{query}" if query else "")
+
+
+def _document(body: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(body)
+    except ValueError:
+        return {"error": body.decode(errors="replace").strip()}
+    return document if isinstance(document, dict) else {}

@@ -1,0 +1,163 @@
+"""`rmqd test --watch`: runs the command again in a new process after each change of a file.
+
+A new process keeps no old code: no modules, and no objects that modules created on import.
+
+`rmqd test`: runs YAML cases against handlers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rmqd.cli.daemon_commands import Output, check_output
+from rmqd.cli.terminal.output import count, say_json
+from rmqd.runtime.files import LOOK_SECONDS, FileWatch
+
+if TYPE_CHECKING:
+    from rmqd.testing.case_run import Case, CaseReport
+
+
+ENDINGS = (".py", ".yaml", ".yml", ".toml")
+
+
+def run_again_and_again(path: Path, config: Path | None, output: str, *, chaos: bool, kills: bool) -> None:
+    """Run the cases, and again after each change, until Ctrl-C."""
+    command = [sys.executable, "-m", "rmqd", "test", str(path), "-o", output]
+    command += ["--config", str(config)] if config is not None else []
+    command += ["--chaos"] if chaos else []
+    command += ["--chaos-kills"] if kills else []
+    files = FileWatch([Path(), path if path.is_dir() else path.parent], endings=ENDINGS)
+    try:
+        while True:
+            subprocess.run(command, check=False)
+            typer.echo("waiting for file changes; press Ctrl-C to end", err=True)
+            while not (changed := files.changes()):
+                time.sleep(LOOK_SECONDS)
+            typer.echo(f"\n{', '.join(_short(file) for file in changed)} changed", err=True)
+    except KeyboardInterrupt:
+        return
+
+
+def _short(file: Path) -> str:
+    here = Path().resolve()
+    return str(file.relative_to(here) if file.is_relative_to(here) else file)
+
+
+TEST_HELP = """\
+Each case has its own RocketMQ in this process, and the real consumer calls the handler. Retries and delays take no
+time. PATH is a file, or a folder whose *.cases.yaml are run, including subfolders.
+
+With --chaos a case with the expected outcome is run again with repeated messages, cancelled calls, and other orders of
+queues. It fails if its handler then leaves another state, and the report shows the shortest such history. --chaos-kills
+also kills a process, if the file has a `state`. This process imports the handler again, so modules that the tests have
+replaced are real there.
+
+It exits with 1 if a message had another outcome than expected, and with 78 if a file is wrong.
+
+Example: rmqd test tests/mailer.cases.yaml
+"""
+
+
+def run_cases(
+    path: Annotated[Path, typer.Argument(help="File of cases, or folder with files NAME.cases.yaml")] = Path(),
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="Configuration with the groups of the cases; default: as for rmqd run"),
+    ] = None,
+    output: Output = "table",
+    chaos: Annotated[
+        bool,
+        typer.Option("--chaos", help="Also test whether the effect is repeatable: repeat and cancel calls, mix queues"),
+    ] = False,
+    chaos_kills: Annotated[
+        bool,
+        typer.Option("--chaos-kills", help="Like --chaos, and kill the handler's process, which has no fakes"),
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Run again when a .py or .yaml file here changes, until Ctrl-C")
+    ] = False,
+) -> None:
+    """Run YAML cases against handlers."""
+    from rmqd.errors.exit_codes import ExitCode
+    from rmqd.runtime.logs.log_setup import configure_logging
+    from rmqd.testing.case_run import run_case
+
+    check_output(output)
+    if watch:
+        run_again_and_again(path, config, output, chaos=chaos, kills=chaos_kills)
+        return
+    cases = _read(path, config)
+    configure_logging("critical", "auto")  # failures of handlers are the subject of cases, and the report shows them
+    reports: list[CaseReport] = []
+    for case in cases:
+        with contextlib.redirect_stdout(sys.stderr):  # output of handlers is not part of the report
+            report = run_case(case, in_chaos=chaos, kills=chaos_kills)
+        if output != "json":
+            typer.echo("\n".join(_lines(report, is_first=not reports or reports[-1].case.file != case.file)))
+        reports.append(report)
+    failed = sum(bool(report.problems) for report in reports)
+    if output == "json":
+        say_json([_document(report) for report in reports])
+    else:
+        typer.echo(f"\n{count(len(cases), 'case')}: {len(cases) - failed} as expected, {failed} not")
+    raise typer.Exit(ExitCode.FAILURE if failed else ExitCode.OK)
+
+
+def _read(path: Path, config: Path | None) -> list[Case]:
+    """Read all cases. Ends the command if one has a problem, before any is run."""
+    from rmqd.errors import ConfigError
+    from rmqd.errors.exit_codes import ExitCode
+    from rmqd.testing.case_run import ENDING, find_case_files, read_cases
+
+    if not path.exists():
+        raise typer.BadParameter(f"{path}: no such file or folder", param_hint="PATH")
+    files = find_case_files(path)
+    if not files:
+        raise typer.BadParameter(f"{path.resolve()} has no files *{ENDING}", param_hint="PATH")
+    cases: list[Case] = []
+    problems: list[object] = []
+    for file in files:
+        try:
+            cases += read_cases(file, config)
+        except ConfigError as error:
+            problems += error.problems
+    for problem in problems:
+        typer.echo(str(problem), err=True)
+    if problems:
+        raise typer.Exit(ExitCode.CONFIG)
+    return cases
+
+
+def _lines(report: CaseReport, *, is_first: bool) -> list[str]:
+    case = report.case
+    heading = [str(case.file)] if is_first else []
+    took = f"{count(report.attempts, 'attempt')}, {report.elapsed_seconds:.0f} s by the broker's clock"
+    below = [f"            {line}" for line in (*report.problems, *report.notes)]
+    if not report.problems:
+        return [*heading, f"  ok      {case.name}  ({took})", *below]
+    return [*heading, f"  FAILED  {case.name}  ({case.place})", *below]
+
+
+def _document(report: CaseReport) -> dict[str, Any]:
+    case = report.case
+    return {
+        "file": str(case.file),
+        "case": case.name,
+        "place": case.place,
+        "ok": not report.problems,
+        "problems": list(report.problems),
+        "notes": list(report.notes),
+        "attempts": report.attempts,
+        "elapsed_seconds": round(report.elapsed_seconds, 3),
+        "messages": [
+            {"name": name, "acked": fate.acked, "retried": fate.retried, "dead_letters": list(fate.reasons)}
+            for name, fate in report.fates.items()
+        ],
+    }

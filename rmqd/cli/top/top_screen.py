@@ -1,0 +1,378 @@
+"""Queries the daemon in the background, so that keys do not wait for a slow or unreachable daemon.
+
+The effect of a key: the new state and a request. Keys change nothing in the daemon without confirmation.
+
+The terminal: reads keys as they are pressed, shows pictures on the alternate screen, and restores it at the end.
+
+The loop of the live view, from the first picture to the last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+import threading
+import time
+import tty
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import Any, Final
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from rmqd.cli.terminal.daemon_client import DaemonClient, DaemonRefusedError, DaemonUnreachableError
+from rmqd.cli.top.top_frame import Heard, TerminalSize, clock_time, frame
+from rmqd.cli.top.top_state import HELP, Diagnose, Fields, Pages, State, Switch, group_of, key_of
+from rmqd.runtime.plain_text import printable_lines, printable_values
+
+DIAGNOSE_SECONDS: Final = 60.0
+
+
+class DaemonWatch:
+    """A daemon's last document, and requests to it. `woken` is called whenever there is news."""
+
+    def __init__(
+        self, daemon: DaemonClient, document: dict[str, Any], where: Sequence[str], interval_seconds: float
+    ) -> None:
+        self._daemon = daemon
+        self._where = where
+        self._interval_seconds = interval_seconds
+        self._document = printable_values(document)
+        self._error = ""
+        self._at = time.monotonic()
+        self._soon = threading.Event()
+        self.notices: queue.SimpleQueue[str] = queue.SimpleQueue()
+        """The results of pauses and resumes."""
+        self.pages: queue.SimpleQueue[tuple[str, ...]] = queue.SimpleQueue()
+        """The output of `rmqd diagnose`."""
+        self.woken: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        """Query the daemon regularly, until the process ends."""
+        threading.Thread(target=self._ask_forever, name="rmqd top asks", daemon=True).start()
+
+    def heard(self, time_of_day: str) -> Heard:
+        """Return the last document, and the last error."""
+        return Heard(self._document, time.monotonic() - self._at, self._error, time_of_day)
+
+    def _ask_forever(self) -> None:
+        while True:
+            self._soon.wait(self._interval_seconds)
+            self._soon.clear()
+            try:
+                document = self._daemon.status()
+            except (DaemonUnreachableError, DaemonRefusedError) as error:
+                self._error = str(error)
+            else:
+                self._document, self._error, self._at = printable_values(document), "", time.monotonic()
+            self.woken()
+
+    def switch(self, switch: Switch) -> None:
+        """Pause or resume a group, or a queue of it. `notices` gets the result."""
+
+        def do() -> None:
+            self.notices.put(self._switched(switch))
+            self._soon.set()
+            self.woken()
+
+        threading.Thread(target=do, name="rmqd top changes", daemon=True).start()
+
+    def _switched(self, switch: Switch) -> str:
+        from rmqd.cli.daemon_commands import outcome_text
+
+        try:
+            report = self._daemon.switch(switch.action, switch.group, switch.topic, switch.broker, switch.queue)
+        except (DaemonUnreachableError, DaemonRefusedError) as error:
+            return printable_lines(f"not {switch.action}d: {error}")
+        return printable_lines(outcome_text(report))
+
+    def diagnose(self, wish: Diagnose) -> None:
+        """Diagnose a group. `pages` gets the command's output."""
+
+        def do() -> None:
+            self.pages.put(self._diagnosed(wish.group))
+            self.woken()
+
+        threading.Thread(target=do, name="rmqd top diagnoses", daemon=True).start()
+
+    def _diagnosed(self, group: str) -> tuple[str, ...]:
+        command = [sys.executable, "-m", "rmqd", "diagnose", group, *self._where]
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "NO_COLOR": "1"},
+                timeout=DIAGNOSE_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return (printable_lines(f"it did not finish: {error}"),)
+        return tuple(printable_lines(line) for line in done.stdout.decode(errors="replace").splitlines())
+
+
+BACK: Final = ("escape", "left", "backspace")
+OPEN: Final = ("enter", "right")
+STEPS: Final = {"up": -1, "k": -1, "down": 1, "j": 1}
+PAGES: Final = {"page up": -1, "page down": 1, " ": 1}
+ENDS: Final = {"home": 0, "g": 0, "end": -1, "G": -1}
+
+
+class Quit:
+    """A request to end the view."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pressed:
+    """The result of a key."""
+
+    state: State
+    wish: Switch | Diagnose | Quit | None = None
+
+
+def press(state: State, key: str, document: dict[str, Any]) -> Pressed:
+    """Return the state after a key, which is a character or a name such as `enter`."""
+    if key == "ctrl-c":
+        return Pressed(state, Quit())
+    state = replace(state, notice="")
+    if state.question is not None:
+        answer = replace(state, question=None)
+        return (
+            Pressed(answer, state.question) if key in "yY" else Pressed(replace(answer, notice="nothing was changed"))
+        )
+    if state.typed is not None:
+        return Pressed(_type(state, state.typed, key))
+    if state.pages is not None:
+        return Pressed(_turn(state, state.pages, key))
+    return _in_list(state, key, document)
+
+
+def _type(state: State, typed: str, key: str) -> State:
+    if key == "escape":
+        return replace(state.with_listing(filter=""), typed=None)
+    if key == "enter":
+        return replace(state, typed=None)
+    typed = typed[:-1] if key == "backspace" else typed + key if len(key) == 1 else typed
+    return replace(state.with_listing(filter=typed), typed=typed)
+
+
+def _turn(state: State, pages: Pages, key: str) -> State:
+    if key in (*BACK, "q", "?"):
+        return replace(state, pages=None)
+    last = max(0, len(pages.lines or ()) - state.page)
+    step = STEPS.get(key, PAGES.get(key, 0) * state.page)
+    first = ENDS[key] * -last if key in ENDS else pages.first + step
+    return replace(state, pages=replace(pages, first=min(max(0, first), last)))
+
+
+def _in_list(state: State, key: str, document: dict[str, Any]) -> Pressed:
+    if key == "q":
+        return Pressed(state, Quit())
+    if key in ("?", "h"):
+        return Pressed(replace(state, pages=Pages("help", HELP)))
+    if key == "/":
+        return Pressed(replace(state, typed=state.listing.filter))
+    if key in ("<", ">"):
+        places = len(state.listing.columns)
+        return Pressed(state.with_listing(sort=(state.listing.sort + (1 if key == ">" else -1)) % places))
+    if key == "r":
+        return Pressed(state.with_listing(backward=not state.listing.backward))
+    if key in BACK:
+        return Pressed(replace(state, group="") if state.group else state.with_listing(filter=""))
+    chosen = state.chosen(document)
+    return Pressed(state) if chosen is None else _on_row(state, key, document, chosen)
+
+
+def _on_row(state: State, key: str, document: dict[str, Any], chosen: Fields) -> Pressed:
+    """Handle a key for the row under the cursor."""
+    if key in STEPS or key in PAGES or key in ENDS:
+        return Pressed(_move(state, key, document))
+    name = state.group or str(chosen["name"])
+    if key in OPEN and not state.group:
+        return Pressed(replace(state, group=name, queues=replace(state.queues, cursor="", filter="")))
+    if key == "p" and chosen.get("is_retry"):
+        return Pressed(replace(state, notice="a retry queue can only be paused with its whole group"))
+    if key == "p":
+        return Pressed(replace(state, question=_switch(name, document, chosen)))
+    if key == "d":
+        return Pressed(replace(state, pages=Pages(f"rmqd diagnose {name}", None)), Diagnose(name))
+    return Pressed(state)
+
+
+def _move(state: State, key: str, document: dict[str, Any]) -> State:
+    rows = state.rows(document)
+    place = state.listing.at(rows) + STEPS.get(key, PAGES.get(key, 0) * state.page)
+    place = ENDS[key] % len(rows) if key in ENDS else min(max(0, place), len(rows) - 1)
+    return state.with_listing(cursor=key_of(rows[place]))
+
+
+def _switch(name: str, document: dict[str, Any], chosen: Fields) -> Switch:
+    """Return the request to pause or resume the group or the selected queue, whichever applies."""
+    if "queue" not in chosen:
+        return Switch("resume" if chosen["paused"] else "pause", name)
+    group = group_of(document, name) or {"paused": False, "pauses": []}
+    number = chosen["queue"] if chosen["queue"] >= 0 else None  # any queue of the broker, because the group pops
+    scope = {"topic": chosen["topic"], "broker": chosen["broker"], "queue": number}
+    is_paused = chosen["state"] == "paused" or scope in group["pauses"]
+    return Switch("resume" if is_paused else "pause", name, **scope)
+
+
+NAMES: Final = {
+    "\x1b[A": "up", "\x1b[B": "down", "\x1b[C": "right", "\x1b[D": "left", "\x1bOA": "up", "\x1bOB": "down",
+    "\x1bOC": "right", "\x1bOD": "left", "\x1b[5~": "page up", "\x1b[6~": "page down", "\x1b[H": "home",
+    "\x1b[F": "end", "\x1b[1~": "home", "\x1b[4~": "end", "\x1bOH": "home", "\x1bOF": "end", "\x1b": "escape",
+    "\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x03": "ctrl-c", "\x1a": "ctrl-z",
+    "\x06": "page down", "\x02": "page up",
+}  # fmt: skip
+_KEY: Final = re.compile(r"\x1b\[[0-9;]*[~A-Za-z]|\x1bO[A-Za-z]|.", re.DOTALL)
+_CHUNK: Final = 4096
+
+
+def keys_in(text: str) -> Iterator[str]:
+    """Yield the keys in a terminal's input: a character, or a name such as `up`. Unknown sequences are omitted."""
+    for found in _KEY.findall(text):
+        if (key := NAMES.get(found, found)).isprintable():
+            yield key
+
+
+class TerminalScreen:
+    """A terminal that is taken for a block and then restored, also on Ctrl-Z and on signals."""
+
+    def __init__(self) -> None:
+        self._keys = sys.stdin.fileno()
+        self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._console = Console(force_terminal=True, highlight=False, markup=False, emoji=False)
+        self._live = self._new_live()
+
+    @property
+    def size(self) -> TerminalSize:
+        """The current size."""
+        return TerminalSize(*self._console.size)
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[None]:
+        """Read single keys without echo. Signals that end a process end the view first."""
+        handled = {signal.SIGWINCH: self._on_signal, signal.SIGTERM: _end, signal.SIGHUP: _end}
+        before = {number: signal.signal(number, handler) for number, handler in handled.items()}
+        self._settings = termios.tcgetattr(self._keys)
+        self._open()
+        try:
+            yield
+        finally:
+            self._close()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _open(self) -> None:
+        tty.setcbreak(self._keys)
+        settings = termios.tcgetattr(self._keys)
+        settings[3] &= ~termios.ISIG  # Ctrl-C and Ctrl-Z are keys
+        termios.tcsetattr(self._keys, termios.TCSADRAIN, settings)
+        self._live.start(refresh=True)
+
+    def _close(self) -> None:
+        with contextlib.suppress(OSError, termios.error):
+            self._live.stop()
+            termios.tcsetattr(self._keys, termios.TCSADRAIN, self._settings)
+
+    def suspend(self) -> None:
+        """Restore the terminal and stop, like Ctrl-Z; take it again when the shell continues the process."""
+        self._close()
+        os.kill(os.getpid(), signal.SIGTSTP)
+        self._live = self._new_live()
+        self._open()
+
+    def _new_live(self) -> Live:
+        return Live(
+            Text(), console=self._console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        )
+
+    def show(self, picture: RenderableType) -> None:
+        """Draw over the last picture."""
+        self._live.update(picture, refresh=True)
+
+    def wake(self) -> None:
+        """End the wait for a key."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake, b"\0")
+
+    def keys(self, patience_seconds: float) -> list[str]:
+        """Return the pressed keys as soon as there are any; nothing after a timeout or a call of `wake`.
+
+        Raises EOFError if the terminal is closed.
+        """
+        ready, _, _ = select.select([self._keys, self._woken], [], [], patience_seconds)
+        if self._woken in ready:
+            os.read(self._woken, _CHUNK)
+        if self._keys not in ready:
+            return []
+        sent = os.read(self._keys, _CHUNK)
+        if not sent:
+            raise EOFError
+        return list(keys_in(sent.decode(errors="replace")))
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self.wake()
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+TICK_SECONDS: Final = 1.0  # redraws the age of the figures and the time, whatever the daemon does
+
+
+def run(watch: DaemonWatch) -> None:
+    """Show the daemon until the user quits, or the terminal is closed."""
+    screen, state = TerminalScreen(), State()
+    watch.woken = screen.wake
+    watch.start()
+    with screen.taken():
+        while True:
+            state = _with_news(replace(state, page=screen.size.rows), watch)
+            heard = watch.heard(clock_time())
+            screen.show(frame(state, heard, screen.size))
+            try:
+                keys = screen.keys(TICK_SECONDS)
+            except (EOFError, OSError):
+                return
+            for key in keys:
+                if key == "ctrl-z":
+                    screen.suspend()
+                    continue
+                pressed = press(state, key, heard.document)
+                state = pressed.state
+                match pressed.wish:
+                    case Quit():
+                        return
+                    case Switch() as switch:
+                        watch.switch(switch)
+                    case Diagnose() as wish:
+                        watch.diagnose(wish)
+
+
+def _with_news(state: State, watch: DaemonWatch) -> State:
+    """Add the results of pauses and diagnoses since the last picture."""
+    try:
+        while True:
+            state = replace(state, notice=watch.notices.get_nowait())
+    except queue.Empty:
+        pass
+    try:
+        lines = watch.pages.get_nowait()
+    except queue.Empty:
+        return state
+    if state.pages is None or state.pages.lines is not None:
+        return state  # the user left it before the command ended
+    return replace(state, pages=Pages(state.pages.title, lines))

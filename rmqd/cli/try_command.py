@@ -1,0 +1,366 @@
+"""The output of `rmqd try` about each message, and about the result of a bisection.
+
+`rmqd try`: runs a group's handler on real messages, without consequences for the group.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rmqd.cli.against_cluster import Asked, against_cluster, own_group
+from rmqd.cli.terminal.cluster_command import ask_cluster, fail, wrapped
+from rmqd.cli.terminal.output import count, moment_ms, say, say_json, seconds
+from rmqd.errors.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from rmqd.cli.against_cluster import OwnGroup
+    from rmqd.client.instance import ClientInstance
+    from rmqd.operate.try_handler.selection import Chosen, Selection
+    from rmqd.operate.try_handler.trial import BatchReport, BisectResult
+    from rmqd.operate.try_handler.trial_process import CallResult, Verdict
+    from rmqd.wire.messages.message import CorruptMessage, Message
+
+
+_NOTHING = "nothing was committed, sent back or dead-lettered"
+
+
+class TrialReporter:
+    """Prints a line for each message when its batch is finished: a table, or one JSON document per line."""
+
+    def __init__(self, *, as_json: bool, lie_in: str = "") -> None:
+        """`lie_in` is the topic that stores the messages, if that differs from their original topic."""
+        self._as_json = as_json
+        self._lie_in = lie_in
+        self._batches = 0
+        self._outcomes: Counter[str] = Counter()
+        self.failures = 0
+        """The number of failed calls and corrupt messages."""
+
+    def batch(self, report: BatchReport) -> None:
+        """Print the outcome of a batch."""
+        self._batches += 1
+        self.failures += report.result.is_failure
+        for message, verdict in zip(report.messages, report.result.verdicts, strict=True):
+            self._outcomes[verdict.outcome] += 1
+            if self._as_json:
+                _say_document(document(message, verdict, report, self._lie_in) | {"batch": self._batches})
+            else:
+                self._say_line(message, _decided(verdict, report.result), f"{report.result.seconds:.3f} s")
+        if not self._as_json:
+            say(f"    {line}" for line in _why(report))
+
+    def corrupt(self, corrupt: CorruptMessage) -> None:
+        """Print a corrupt message, which the handler does not get."""
+        self.failures += 1
+        self._outcomes["corrupt"] += 1
+        message = corrupt.message
+        if self._as_json:
+            _say_document(_place(message, self._lie_in) | {"outcome": "corrupt", "error": corrupt.reason})
+        else:
+            self._say_line(message, f"corrupt: {corrupt.reason}", "-")
+
+    def end(self, at_end: str | None, *, is_cut: bool = False) -> None:
+        """Print the totals. `at_end` is the error of stopping the handler."""
+        parts = ", ".join(f"{number} {outcome.replace('_', '-')}" for outcome, number in self._outcomes.most_common())
+        lines = [f"error while the handler stopped: {at_end}"] if at_end else []
+        lines += ["cut short"] if is_cut else []
+        say([*lines, f"{parts or 'no message'}; {_NOTHING}"], err=self._as_json)
+
+    def _say_line(self, message: Message, decided: str, took: str) -> None:
+        place = f"{_stored_in(message, self._lie_in)}:{message.broker_name}:{message.queue_id}:{message.queue_offset}"
+        say(["  ".join((f"{took:>9}", message.msg_id, place, message.tags or "-", message.keys or "-", decided))])
+
+
+def document(message: Message, verdict: Verdict, report: BatchReport, lie_in: str) -> dict[str, Any]:
+    """Return a message and its outcome."""
+    result = report.result
+    return _place(message, lie_in) | {
+        "outcome": verdict.outcome,
+        "delay_level": verdict.delay_level,
+        "rest_seconds": verdict.rest_seconds,
+        "reason": verdict.reason,
+        "closing": result.closing,
+        "seconds": round(result.seconds, 6),
+        "error": result.error,
+        "place": result.place,
+        "process": report.ended,
+    }
+
+
+def say_finding(finding: BisectResult, name: str, lie_in: str, *, as_json: bool) -> None:
+    """Print the result of a bisection, and the next steps. `lie_in` as in `TrialReporter`."""
+    lines, following = [*_found(finding, lie_in)], [*_next(finding, name, lie_in)]
+    if as_json:
+        say_json(_finding_document(finding, name, lie_in) | {"answer_text": " ".join(lines), "next": following})
+        return
+    say([*lines, *(f"  {line}" for line in following)])
+
+
+def _finding_document(finding: BisectResult, name: str, lie_in: str) -> dict[str, Any]:
+    report, message = finding.report, finding.message
+    verdicts = {} if report is None else dict(zip(map(id, report.messages), report.result.verdicts, strict=True))
+    return {
+        "group": name,
+        "answer": finding.answer,
+        "kind": finding.kind,
+        "runs": finding.runs,
+        "messages": finding.messages,
+        "message": None
+        if message is None or report is None
+        else document(message, verdicts[id(message)], report, lie_in),
+        "together": [_place(one, lie_in) for one in finding.together],
+        "others_fail": finding.others_fail,
+        "error": None if report is None else report.result.error,
+        "place": None if report is None else report.result.place,
+    }
+
+
+def _found(finding: BisectResult, lie_in: str) -> list[str]:
+    runs = count(finding.runs, "run")
+    if finding.answer == "nothing_fails":
+        return [f"nothing fails: the handler got {count(finding.messages, 'message')} and raised nothing ({runs})"]
+    report, together = finding.report, finding.together
+    assert report is not None
+    why = _why(report)
+    if finding.message is not None:
+        alone = f"found in {runs}: handled alone, this message fails"
+        lines = [alone, _line_of_place(finding.message, lie_in), *why]
+        if finding.others_fail:
+            lines.append("the others fail without it as well: there is at least one more")
+        elif finding.others_fail is False:
+            lines.append(f"the other {finding.messages - 1} do not fail without it")
+        return [*lines, *_raised(finding)]
+    if finding.answer == "not_again":
+        return [f"not only the messages: the failure of the first run did not occur again ({runs})", *why]
+    first, last = together[0], together[-1]
+    lines = [f"no single message: {len(together)} fail together, but not the ones tried alone ({runs})", *why]
+    lines += [
+        f"the first of them: {_line_of_place(first, lie_in)}",
+        f"the last of them: {_line_of_place(last, lie_in)}",
+    ]
+    return [*lines, *_raised(finding)]
+
+
+def _raised(finding: BisectResult) -> list[str]:
+    if not finding.raised:
+        return []
+    return [f"also, {count(finding.raised, 'call')} raised an exception in the first run: `rmqd try` shows which"]
+
+
+def _next(finding: BisectResult, name: str, lie_in: str) -> list[str]:
+    if finding.message is None or finding.report is None:
+        return []
+    message, msg_id = finding.message, finding.message.msg_id
+    again = f"rmqd try {name} --dead-letters" if lie_in else f"rmqd try {name}"
+    lines = [f"rmqd message get {msg_id}", f"{again} --id {msg_id}"]
+    if finding.others_fail is not False:
+        lines.append(f"{again} --bisect --without {msg_id}")
+    if message.topic == message.message_queue.topic:  # not for retries and dead letters, which have other offsets
+        queue = f"--broker {message.broker_name} --queue {message.queue_id} --to {message.queue_offset + 1}"
+        lines.append(
+            f"rmqd offsets reset {name} {message.topic} {queue}  # if the group is stuck at this message: skips it"
+        )
+    place = finding.report.result.place
+    where = f" at {place}" if place else ""
+    lines.append(f"fix the handler{where}, or let it raise DeadLetter for such messages")
+    return lines
+
+
+def _decided(verdict: Verdict, result: CallResult) -> str:
+    match verdict.outcome:
+        case "retried" if verdict.rest_seconds is not None:
+            text = f"again in place after {verdict.rest_seconds:g} s"
+        case "retried":
+            text = f"retry at delay level {verdict.delay_level}"
+        case "dead_lettered":
+            text = f"dead letter: {verdict.reason}" if verdict.reason else "dead letter"
+        case "dropped":
+            text = f"dropped: {verdict.reason}"
+        case other:
+            text = other
+    return f"{text}, {result.closing}" if result.closing else text
+
+
+def _why(report: BatchReport) -> list[str]:
+    result = report.result
+    if result.error is None:
+        return []
+    return [result.error + (f", at {result.place}" if result.place else "")]
+
+
+def _stored_in(message: Message, lie_in: str) -> str:
+    """Return the topic of the message's offset, which for a retry or dead letter is not the handler's topic."""
+    return lie_in or message.message_queue.topic
+
+
+def _place(message: Message, lie_in: str) -> dict[str, Any]:
+    return {
+        "msg_id": message.msg_id,
+        "topic": message.topic,
+        "stored_in": _stored_in(message, lie_in),
+        "broker": message.broker_name,
+        "queue": message.queue_id,
+        "offset": message.queue_offset,
+        "keys": message.keys,
+        "tags": message.tags,
+    }
+
+
+def _line_of_place(message: Message, lie_in: str) -> str:
+    keys = f", keys {message.keys}" if message.keys else ""
+    return (
+        f"{message.msg_id}, {_stored_in(message, lie_in)}, {message.broker_name}, queue {message.queue_id}, "
+        f"offset {message.queue_offset}{keys}"
+    )
+
+
+def _say_document(document: dict[str, Any]) -> None:
+    import json
+
+    typer.echo(json.dumps(document))
+
+
+TRY_GROUP_HELP = """\
+The effects of the handler are REAL: mails are sent, rows are written. The group is not affected: it is not joined, no
+offset is committed, no message is sent back or dead-lettered. The handler gets one batch after the other, as large as
+in the daemon, in its own process. If that exits, crashes or hangs, it is reported, and a new process continues.
+
+The messages match the group's subscriptions: by default the newest 10. Times are ISO 8601
+with a zone, @milliseconds, or an age (10m).
+
+--bisect finds the one message on which the handler's process dies, hangs, or raises an exception, in at most 16 runs
+for 10,000 messages. By default it searches the messages that the group has not committed.
+
+It exits with 1 if the handler raised an exception, died or hung; with --bisect, if no single message is the cause.
+
+Example: rmqd try order-mailer --from 2h --to 1h
+
+Example: rmqd try order-mailer --bisect --timeout 30s
+"""
+MOST_RUNS = 16
+
+
+@against_cluster
+def try_group(
+    asked: Asked,
+    group: Annotated[str, typer.Argument(help="The group's name in the configuration")],
+    last: Annotated[int | None, typer.Option("--last", min=1, help="Number of newest messages")] = None,
+    since: Annotated[str | None, typer.Option("--from", help="Stored at or after this time")] = None,
+    until: Annotated[str | None, typer.Option("--to", help="Stored before this time")] = None,
+    keys: Annotated[list[str] | None, typer.Option("--key", help="Only messages with this key; repeatable")] = None,
+    ids: Annotated[list[str] | None, typer.Option("--id", help="Only the message with this id; repeatable")] = None,
+    waiting: Annotated[bool, typer.Option("--waiting", help="Only uncommitted messages and retries")] = False,
+    topics: Annotated[list[str] | None, typer.Option("--topic", help="Only messages of this topic; repeatable")] = None,
+    dead_letters: Annotated[
+        bool, typer.Option("--dead-letters", help="The group's dead letters, as if they were sent again")
+    ] = False,
+    without: Annotated[list[str] | None, typer.Option("--without", help="Exclude this message id; repeatable")] = None,
+    most: Annotated[int, typer.Option("--most", min=1, help="Limit; the oldest selected messages are used")] = 10_000,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", help="Timeout of one call, as 30s; default: the group's consume_timeout")
+    ] = None,
+    bisect: Annotated[bool, typer.Option("--bisect", help="Find the message that makes the handler fail")] = False,
+) -> None:
+    """Run a group's handler on real messages, and commit nothing."""
+    from rmqd.operate.try_handler.selection import Selection
+
+    times = [moment_ms(text, name) if text else None for text, name in ((since, "--from"), (until, "--to"))]
+    ours = own_group(asked, group)
+    if not any((last, since, until, keys, ids, waiting)) and not dead_letters:
+        last, waiting = (None, True) if bisect else (10, False)
+    selection = Selection(
+        tuple(ids or ()), tuple(keys or ()), times[0], times[1], last, waiting and not dead_letters,
+        _topics(ours, topics), dead_letters, frozenset(without or ()), most,
+    )  # fmt: skip
+    longest = ours.options.consume_timeout_seconds if timeout is None else _timeout_seconds(timeout)
+    chosen = ask_cluster(ours.client_options, lambda client: _choose(ours, selection, client))
+    say((f"rmqd: {remark}" for remark in chosen.remarks), err=True)
+    if chosen.is_cut:
+        say([f"rmqd: only the first {most} are used; use --most for more, or --from to begin later"], err=True)
+    if not chosen.messages and not chosen.corrupt:
+        fail(ExitCode.FAILURE, f"rmqd: {group} has no such messages")
+    code = _bisect(ours, chosen, longest, asked) if bisect else _try(ours, chosen, longest, asked)
+    raise typer.Exit(code)
+
+
+async def _choose(ours: OwnGroup, selection: Selection, client: ClientInstance) -> Chosen:
+    from rmqd.operate.try_handler.selection import choose
+
+    return await choose(client, ours.options, selection)
+
+
+def _try(ours: OwnGroup, chosen: Chosen, timeout_seconds: float, asked: Asked) -> int:
+    import asyncio
+    from contextlib import aclosing
+
+    from rmqd.operate.try_handler.selection import batches_of
+    from rmqd.operate.try_handler.trial import HandlerTrial
+    from rmqd.operate.try_handler.trial_process import HandlerUnusableError
+    from rmqd.wire.topics import dlq_topic
+
+    trial = HandlerTrial(ours.config, timeout_seconds)
+    reporter = TrialReporter(as_json=asked.as_json, lie_in=dlq_topic(ours.name) if chosen.are_dead_letters else "")
+
+    async def run() -> None:
+        batches = batches_of(chosen.messages, ours.options.consume_message_batch_max_size)
+        async with aclosing(trial.run(batches)) as reports:
+            async for report in reports:
+                reporter.batch(report)
+
+    for one in chosen.corrupt:
+        reporter.corrupt(one)
+    try:
+        asyncio.run(run())
+    except HandlerUnusableError as error:
+        fail(ExitCode.FAILURE, f"rmqd: {error}")
+    except KeyboardInterrupt:
+        reporter.end(None, is_cut=True)
+        return ExitCode.INTERRUPTED
+    reporter.end(trial.at_end)
+    return ExitCode.FAILURE if reporter.failures or trial.at_end else ExitCode.OK
+
+
+def _bisect(ours: OwnGroup, chosen: Chosen, timeout_seconds: float, asked: Asked) -> int:
+    import asyncio
+
+    from rmqd.operate.try_handler.trial import Bisection, HandlerTrial
+    from rmqd.operate.try_handler.trial_process import HandlerUnusableError
+    from rmqd.wire.topics import dlq_topic
+
+    trial = HandlerTrial(ours.config, timeout_seconds)
+    size = ours.options.consume_message_batch_max_size
+    search = Bisection(trial, size, MOST_RUNS, lambda line: say([line], err=True))
+    say(
+        [f"{count(len(chosen.messages), 'message')} in batches of up to {size}; the handler's effects are real"],
+        err=True,
+    )
+    try:
+        finding = asyncio.run(search.find(chosen.messages))
+    except HandlerUnusableError as error:
+        fail(ExitCode.FAILURE, f"rmqd: {error}")
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    say_finding(finding, ours.name, dlq_topic(ours.name) if chosen.are_dead_letters else "", as_json=asked.as_json)
+    return ExitCode.OK if finding.answer in ("found", "nothing_fails") else ExitCode.FAILURE
+
+
+def _topics(ours: OwnGroup, topics: list[str] | None) -> tuple[str, ...]:
+    known = ours.options.subscriptions
+    named = [wrapped(topic, ours.options.namespace) for topic in topics or ()]
+    for given, topic in zip(topics or (), named, strict=True):
+        if topic not in known:
+            expected = ", ".join(ours.settings.subscriptions)
+            raise typer.BadParameter(
+                f"{ours.name} does not subscribe to {given}; expected one of {expected}", param_hint="--topic"
+            )
+    return tuple(named)
+
+
+def _timeout_seconds(timeout: str) -> float:
+    chosen = seconds(timeout, "--timeout")
+    if chosen <= 0:
+        raise typer.BadParameter("expected more than 0s", param_hint="--timeout")
+    return chosen

@@ -1,0 +1,263 @@
+"""Requests for operators and tests: the cluster, statistics, topics, offset resets, single messages.
+
+Reads and sets whether groups pull or pop their topics on a broker.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rmqd.client.api.remoting_request import ADMIN_TIMEOUT_SECONDS, request
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors.broker_errors import BrokerError, BrokerFailureError, QueryNotFoundError
+from rmqd.wire.bodies.config_bodies import TopicConfig, TopicConfigSerializeWrapper, request_modes_from_json
+from rmqd.wire.bodies.group_bodies import GetConsumerStatusBody, GroupList, QueryConsumeTimeSpanBody, ResetOffsetBody
+from rmqd.wire.bodies.route_data import ClusterInfo, KVTable, TopicList
+from rmqd.wire.bodies.stats_bodies import ConsumeStats, TopicStatsTable
+from rmqd.wire.headers.group_headers import GetConsumerStatusRequestHeader, ResetOffsetRequestHeader
+from rmqd.wire.headers.topic_headers import (
+    CreateTopicRequestHeader,
+    DeleteTopicFromNamesrvRequestHeader,
+    DeleteTopicRequestHeader,
+    GetAllTopicConfigRequestHeader,
+    GetConsumeStatsRequestHeader,
+    GetKVConfigRequestHeader,
+    GetKVConfigResponseHeader,
+    GetTopicConfigRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+    PutKVConfigRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
+    QueryMessageRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+    ViewMessageRequestHeader,
+)
+from rmqd.wire.loose_json import load_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rmqd.client.remoting.remoting_client import RemotingClient
+    from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody
+    from rmqd.wire.bodies.group_bodies import QueueTimeSpan
+    from rmqd.wire.message_queue import MessageQueue
+
+
+KEY_TIMEOUT_SECONDS = 1.0  # a name server answers from memory
+RESET_TO_END = -1
+
+
+async def cluster_info(remoting: RemotingClient, address: str) -> ClusterInfo:
+    """Return all brokers that a name server knows."""
+    code = RequestCode.GET_BROKER_CLUSTER_INFO
+    reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    return ClusterInfo.from_json(reply.body)
+
+
+async def get_kv(remoting: RemotingClient, address: str, namespace: str, key: str) -> str:
+    """A value that a name server keeps. Raises QueryNotFoundError; RequestCodeNotSupportedError if it keeps none."""
+    header = GetKVConfigRequestHeader(namespace=namespace, key=key)
+    reply = await request(remoting, address, header, timeout_seconds=KEY_TIMEOUT_SECONDS)
+    value = GetKVConfigResponseHeader.from_ext_fields(reply.ext_fields).value
+    if value is None:
+        raise BrokerError.of(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "success without a value", address)
+    return value
+
+
+async def put_kv(remoting: RemotingClient, address: str, namespace: str, key: str, value: str) -> None:
+    """Store a value in a name server's key-value table."""
+    header = PutKVConfigRequestHeader(namespace=namespace, key=key, value=value)
+    await request(remoting, address, header, timeout_seconds=KEY_TIMEOUT_SECONDS)
+
+
+async def broker_runtime_info(remoting: RemotingClient, address: str) -> dict[str, str]:
+    """Return a broker's runtime figures as text, by name."""
+    code = RequestCode.GET_BROKER_RUNTIME_INFO
+    reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    return KVTable.from_json(reply.body).table
+
+
+async def topic_list(remoting: RemotingClient, address: str) -> tuple[str, ...]:
+    """Return all topics that a name server knows."""
+    code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+    reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    return TopicList.from_json(reply.body).topics
+
+
+async def topic_configs(remoting: RemotingClient, address: str) -> dict[str, TopicConfig]:
+    """Return the settings of all topics on one broker, by name."""
+    reply = await request(remoting, address, GetAllTopicConfigRequestHeader(), timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    return dict(TopicConfigSerializeWrapper.from_json(reply.body).topic_config_table)
+
+
+async def topic_consumers(remoting: RemotingClient, address: str, topic: str) -> tuple[str, ...]:
+    """Return the groups that consume a topic on one broker, or have an offset in it."""
+    header = QueryTopicConsumeByWhoRequestHeader(topic=topic)
+    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    return GroupList.from_json(reply.body).groups
+
+
+async def topic_stats(remoting: RemotingClient, address: str, topic: str) -> TopicStatsTable:
+    """Return the ends of a topic's queues on one broker."""
+    header = GetTopicStatsInfoRequestHeader(topic=topic)
+    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    return TopicStatsTable.from_json(reply.body)
+
+
+async def consume_stats(remoting: RemotingClient, address: str, group: str, *, topic: str = "") -> ConsumeStats:
+    """Return a group's offsets on one broker, in one topic or in all topics that it subscribes to."""
+    header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic or None)
+    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    return ConsumeStats.from_json(reply.body)
+
+
+async def consume_time_span(
+    remoting: RemotingClient, address: str, group: str, topic: str
+) -> dict[MessageQueue, QueueTimeSpan]:
+    """Return the age of a group's unhandled messages, for each queue on one broker."""
+    header = QueryConsumeTimeSpanRequestHeader(topic=topic, group=group)
+    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    spans = QueryConsumeTimeSpanBody.from_json(reply.body).consume_time_span_set
+    return {span.message_queue: span for span in spans}
+
+
+async def create_topic(
+    remoting: RemotingClient,
+    address: str,
+    topic: str,
+    queues: int,
+    *,
+    perm: int = 6,
+    attributes: Mapping[str, str] | None = None,
+) -> None:
+    """Create or change a topic on one broker. Name servers are notified some moments later."""
+    header = CreateTopicRequestHeader(
+        topic=topic,
+        read_queue_nums=queues,
+        write_queue_nums=queues,
+        perm=perm,
+        attributes=",".join(f"+{key}={value}" for key, value in attributes.items()) if attributes else None,
+    )
+    await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+
+
+async def topic_config(
+    remoting: RemotingClient, address: str, topic: str, *, timeout_seconds: float = ADMIN_TIMEOUT_SECONDS
+) -> TopicConfig:
+    """Return a topic's settings on one broker. Raises TopicNotExistError if the broker does not have the topic."""
+    header = GetTopicConfigRequestHeader(topic=topic)
+    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    return TopicConfig.from_json(reply.body)
+
+
+async def broker_config(remoting: RemotingClient, address: str) -> dict[str, str]:
+    """Return a broker's current settings."""
+    code = RequestCode.GET_BROKER_CONFIG
+    reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    return load_properties(reply.body)
+
+
+async def delete_topic(remoting: RemotingClient, address: str, topic: str) -> None:
+    """Delete a topic on one broker, with its messages and all groups' offsets. A missing topic is not an error."""
+    header = DeleteTopicRequestHeader(topic=topic)
+    await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+
+
+async def forget_topic(remoting: RemotingClient, address: str, topic: str) -> None:
+    """Remove a topic from a name server until a broker registers it again."""
+    header = DeleteTopicFromNamesrvRequestHeader(topic=topic)
+    await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+
+
+async def reset_offset(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    topic: str,
+    timestamp_ms: int,
+    *,
+    force: bool = True,
+    queue_id: int | None = None,
+    offset: int | None = None,
+) -> dict[MessageQueue, int]:
+    """Reset a group to a time (Unix milliseconds, or RESET_TO_END), in all queues of a broker or in one.
+
+    Without `force`, queues are not moved forward. A 5.x broker notifies the members in the response to their next pull.
+    A 4.x broker pushes the reset to them, and raises ConsumerNotOnlineError if there are none. Returns the new offsets.
+    """
+    header = ResetOffsetRequestHeader(
+        topic=topic,
+        group=group,
+        timestamp=timestamp_ms,
+        is_force=force,
+        queue_id=-1 if queue_id is None else queue_id,
+        offset=offset,
+    )
+    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    return ResetOffsetBody.from_json(reply.body).offset_table
+
+
+async def consumer_status(
+    remoting: RemotingClient, address: str, group: str, topic: str, *, client_id: str = ""
+) -> Mapping[str, Mapping[MessageQueue, int]]:
+    """Return the offsets of the group's members in a topic, by client id. The broker asks each member."""
+    header = GetConsumerStatusRequestHeader(topic=topic, group=group, client_addr=client_id or None)
+    # the header's own code is for the request that the broker then sends to its clients
+    code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+    reply = await request(remoting, address, header, code=code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    return GetConsumerStatusBody.from_json(reply.body).consumer_table or {}
+
+
+async def view_message(
+    remoting: RemotingClient, address: str, commit_log_offset: int, *, topic: str = ""
+) -> bytes | None:
+    """Return the stored record at a commit log offset, undecoded; None if there is none."""
+    header = ViewMessageRequestHeader(offset=commit_log_offset, topic=topic or None)
+    try:
+        reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    except BrokerFailureError as error:
+        # the broker has no specific code: QueryMessageProcessor.viewMessageById
+        if "can not find message" in error.remark:
+            return None
+        raise
+    return reply.body
+
+
+async def query_message(
+    remoting: RemotingClient,
+    address: str,
+    topic: str,
+    key: str,
+    *,
+    max_messages: int = 32,
+    begin_ms: int = 0,
+    end_ms: int = 2**63 - 1,
+    unique: bool = False,
+) -> bytes:
+    """Return stored records with a key, or with a unique key, one after another, undecoded; empty if none is found.
+
+    `begin_ms` and `end_ms` bound the store time. Brokers search by hash, so check the keys of the result.
+    """
+    header = QueryMessageRequestHeader(
+        topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms
+    )
+    extra = {"_UNIQUE_KEY_QUERY": "true"} if unique else {}
+    try:
+        reply = await request(remoting, address, header, extra_fields=extra, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    except QueryNotFoundError:
+        return b""
+    return reply.body
+
+
+async def request_modes(
+    remoting: RemotingClient, address: str
+) -> dict[tuple[str, str], SetMessageRequestModeRequestBody]:
+    """Return the settings of `mqadmin setConsumeMode` on one broker, by topic and group."""
+    code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
+    reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    return request_modes_from_json(reply.body)
+
+
+async def set_request_mode(remoting: RemotingClient, address: str, mode: SetMessageRequestModeRequestBody) -> None:
+    """Set whether a group pulls or pops a topic on one broker, like `mqadmin setConsumeMode`."""
+    code = RequestCode.SET_MESSAGE_REQUEST_MODE
+    await request(remoting, address, code, mode.to_json(), timeout_seconds=ADMIN_TIMEOUT_SECONDS)

@@ -1,0 +1,150 @@
+"""Requests for the offsets of a queue: a group's committed offset, and the queue's ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from rmqd.client.api.remoting_request import REQUEST_TIMEOUT_SECONDS, request
+from rmqd.errors.broker_errors import QueryNotFoundError
+from rmqd.wire.headers.group_headers import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetEarliestMsgStoretimeResponseHeader,
+    GetMaxOffsetRequestHeader,
+    GetMinOffsetRequestHeader,
+    OffsetResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    SearchOffsetRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+
+if TYPE_CHECKING:
+    from rmqd.client.remoting.remoting_client import RemotingClient
+    from rmqd.wire.headers.request_header import RequestHeader
+    from rmqd.wire.message_queue import MessageQueue
+
+
+RESET_WAITS: Final = "Offset has been previously reset"
+TELLS_NEW_GROUPS: Final = 412  # V5_0_0_SNAPSHOT: the first version of brokers that heeds setZeroIfNotFound
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOffset:
+    """A group's stored offset in a queue.
+
+    A 4.x broker returns 0 also for a queue without an offset, until messages of the queue are deleted. Such a 0 is not
+    certain.
+    """
+
+    offset: int
+    is_certain: bool
+
+
+async def query_consumer_offset(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    queue: MessageQueue,
+    *,
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+) -> int | None:
+    """Return the group's committed offset in a queue, or None if it never committed."""
+    found = await query_stored_offset(remoting, address, group, queue, timeout_seconds=timeout_seconds)
+    return None if found is None else found.offset
+
+
+async def query_stored_offset(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    queue: MessageQueue,
+    *,
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+) -> StoredOffset | None:
+    """Return the group's offset in a queue, and whether it is certain. None if it has no offset, or one below 0.
+
+    A group may commit an offset below 0, which has no meaning. The request sets setZeroIfNotFound=false; otherwise a
+    5.x broker also returns 0 for a queue without an offset.
+    """
+    header = QueryConsumerOffsetRequestHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        set_zero_if_not_found=False,
+        bname=queue.broker_name,
+    )
+    try:
+        reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    except QueryNotFoundError:
+        return None
+    offset = OffsetResponseHeader.from_ext_fields(reply.ext_fields).offset
+    return StoredOffset(offset, offset > 0 or reply.version >= TELLS_NEW_GROUPS) if offset >= 0 else None
+
+
+async def update_consumer_offset(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    queue: MessageQueue,
+    offset: int,
+    *,
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+) -> bool:
+    """Commit an offset for the group, and wait for the response. The broker accepts any value, also a lower one.
+
+    Returns False if the broker responds with success but stores nothing. It does so while an operator's reset waits for
+    the group's next pull of the queue.
+    """
+    header = UpdateConsumerOffsetRequestHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        commit_offset=offset,
+        bname=queue.broker_name,
+    )
+    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    return reply.remark != RESET_WAITS
+
+
+async def get_max_offset(remoting: RemotingClient, address: str, queue: MessageQueue) -> int:
+    """Return the offset of the queue's next message."""
+    header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
+    return await _offset(remoting, address, header)
+
+
+async def get_min_offset(remoting: RemotingClient, address: str, queue: MessageQueue) -> int:
+    """Return the offset of the oldest message that the queue still holds."""
+    header = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
+    return await _offset(remoting, address, header)
+
+
+async def search_offset(
+    remoting: RemotingClient,
+    address: str,
+    queue: MessageQueue,
+    timestamp_ms: int,
+    *,
+    boundary: Literal["lower", "upper"] = "lower",
+) -> int:
+    """Return the offset of the first message stored at or after a Unix time in milliseconds."""
+    header = SearchOffsetRequestHeader(
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        timestamp=timestamp_ms,
+        boundary_type=boundary,
+        bname=queue.broker_name,
+    )
+    return await _offset(remoting, address, header)
+
+
+async def earliest_store_time(remoting: RemotingClient, address: str, queue: MessageQueue) -> int | None:
+    """Return the store time of the queue's oldest message (Unix milliseconds); None if the queue is empty."""
+    header = GetEarliestMsgStoretimeRequestHeader(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
+    reply = await request(remoting, address, header)
+    timestamp_ms = GetEarliestMsgStoretimeResponseHeader.from_ext_fields(reply.ext_fields).timestamp
+    return timestamp_ms if timestamp_ms >= 0 else None
+
+
+async def _offset(remoting: RemotingClient, address: str, header: RequestHeader) -> int:
+    reply = await request(remoting, address, header)
+    return OffsetResponseHeader.from_ext_fields(reply.ext_fields).offset

@@ -1,0 +1,122 @@
+"""The common part of all requests: send, wait for the response, turn an error code into an exception.
+
+One call at a time for each key, shared by all callers that asked before it started.
+
+Many parts of a client request the same thing at the same time: a hundred queues lose their broker, and each requests a
+fresh route. One request should serve all of them. But a caller must not get the result of a call that started before
+the caller asked: it asks because something has just changed, and an older result may not show the change.
+
+So each caller takes a number, and then waits for the key's lock. The lock's holder checks whether a call that started
+after its own number has ended. If so, it returns that result. Otherwise it takes a second number, which marks the start
+of the call, and makes the call. Many callers cause two calls: the running one, and one for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Hashable
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors.broker_errors import BrokerError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rmqd.client.remoting.remoting_client import RemotingClient
+    from rmqd.wire.command import RemotingCommand
+    from rmqd.wire.headers.request_header import RequestHeader
+
+
+REQUEST_TIMEOUT_SECONDS = 3.0  # Java: mqClientApiTimeout
+ADMIN_TIMEOUT_SECONDS = 5.0  # Java: DefaultMQAdminExt's timeoutMillis
+SUCCESS = frozenset({ResponseCode.SUCCESS})
+
+
+async def request(
+    remoting: RemotingClient,
+    address: str,
+    header: RequestHeader | RequestCode,
+    body: bytes = b"",
+    *,
+    code: RequestCode | None = None,
+    extra_fields: Mapping[str, str] | None = None,
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+    accepted: frozenset[ResponseCode] = SUCCESS,
+) -> RemotingCommand:
+    """Send a request and return its response. A code that is not in `accepted` raises the BrokerError for that code.
+
+    A request without header fields is given by its code. `code` overrides the header's own code if one header serves
+    two requests.
+    """
+    if isinstance(header, RequestCode):
+        code, ext_fields = header, {}
+    else:
+        code, ext_fields = code or header.code, header.ext_fields()
+    if extra_fields:
+        ext_fields = {**ext_fields, **extra_fields}
+    reply = await remoting.invoke(address, code, ext_fields, body, timeout_seconds)
+    if reply.code not in accepted:
+        raise BrokerError.of(reply.code, reply.remark, address, code)
+    return reply
+
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+
+class _Key(Generic[T]):
+    __slots__ = ("lock", "outcome", "started", "users")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
+        self.started = -1
+        self.outcome: T | None = None
+
+
+class Coalesced(Generic[K, T]):
+    """Makes `work(key)` cheap to call from many places at once.
+
+    A caller gets the result of a call that started after the caller asked, so the result is never outdated. There are
+    no tasks: one of the callers does the work, and if it is cancelled, the next caller does it. If `work` raises, only
+    the caller that ran it gets the error, and the next caller tries again. So `work` should return errors for all
+    callers instead of raising them.
+    """
+
+    def __init__(self, work: Callable[[K], Awaitable[T]]) -> None:
+        self._work = work
+        self._keys: dict[K, _Key[T]] = {}
+        self._ticks = itertools.count()
+
+    def is_running(self, key: K) -> bool:
+        """Return whether a call for the key is running or waiting."""
+        return key in self._keys
+
+    async def settled(self, key: K) -> None:
+        """Wait for earlier calls for the key, without starting one."""
+        entry = self._keys.get(key)
+        if entry is not None:
+            async with entry.lock:
+                pass
+
+    async def __call__(self, key: K) -> T:
+        """Return the result of `work(key)`, run now or shared."""
+        asked = next(self._ticks)
+        entry = self._keys.get(key)
+        if entry is None:
+            entry = self._keys[key] = _Key()
+        entry.users += 1
+        try:
+            async with entry.lock:
+                if entry.started > asked:
+                    return entry.outcome  # type: ignore[return-value]  # set by the call that set `started`
+                started = next(self._ticks)
+                outcome = await self._work(key)
+                entry.started, entry.outcome = started, outcome
+                return outcome
+        finally:
+            entry.users -= 1
+            if entry.users == 0:
+                del self._keys[key]

@@ -1,0 +1,126 @@
+"""Requests that store messages: new messages, and send-backs of a consumer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rmqd.client.api.remoting_request import REQUEST_TIMEOUT_SECONDS, request
+from rmqd.codes import ResponseCode
+from rmqd.wire.headers.send_headers import (
+    ConsumerSendMsgBackRequestHeader,
+    RecallMessageRequestHeader,
+    RecallMessageResponseHeader,
+    SendMessageResponseHeader,
+)
+from rmqd.wire.messages.properties import MSG_REGION, TRACE_ON
+
+if TYPE_CHECKING:
+    from rmqd.client.remoting.remoting_client import RemotingClient
+    from rmqd.wire.headers.send_headers import SendMessageRequestHeaderV2
+
+
+DEFAULT_REGION = "DefaultRegion"  # Java: MixAll.DEFAULT_TRACE_REGION_ID; for brokers that do not report theirs
+# The message is in the broker's log, but the disk or the slave took longer than the broker waits.
+STORED = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SendReceipt:
+    """The position of a stored message. `status` is SUCCESS, or names the slow part; the message is stored anyway."""
+
+    status: ResponseCode
+    offset_msg_id: str
+    queue_id: int
+    queue_offset: int
+    region: str
+    """The broker's region, for message trace."""
+    is_traced: bool
+    """Whether the broker wants message trace of stored messages."""
+    recall_handle: str | None
+    """The handle that recalls a timer message; brokers return it since 5.3.2."""
+
+
+async def send_message(
+    remoting: RemotingClient,
+    address: str,
+    header: SendMessageRequestHeaderV2,
+    body: bytes,
+    *,
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+) -> SendReceipt:
+    """Store one message. After a RemotingTimeoutError or RemotingClosedError it may or may not be stored."""
+    reply = await request(remoting, address, header, body, timeout_seconds=timeout_seconds, accepted=STORED)
+    stored = SendMessageResponseHeader.from_ext_fields(reply.ext_fields)
+    return SendReceipt(
+        ResponseCode(reply.code),
+        stored.msg_id,
+        stored.queue_id,
+        stored.queue_offset,
+        region=reply.ext_fields.get(MSG_REGION) or DEFAULT_REGION,
+        is_traced=reply.ext_fields.get(TRACE_ON) != "false",
+        recall_handle=stored.recall_handle,
+    )
+
+
+async def recall_message(
+    remoting: RemotingClient,
+    address: str,
+    topic: str,
+    recall_handle: str,
+    *,
+    broker_name: str,
+    producer_group: str,
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+) -> str:
+    """Recall a message that waits in a broker's timer. Returns the message's unique key.
+
+    The broker responds after storing the recall, without checking whether the message exists. Raises NoPermissionError
+    if `recallMessageEnable` is off, and IllegalOperationError if the handle's time has passed or the handle is for
+    another topic or broker.
+    """
+    header = RecallMessageRequestHeader(
+        topic=topic, recall_handle=recall_handle, producer_group=producer_group, bname=broker_name
+    )
+    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    return RecallMessageResponseHeader.from_ext_fields(reply.ext_fields).msg_id
+
+
+async def send_message_back(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    commit_log_offset: int,
+    delay_level: int,
+    *,
+    broker_name: str,
+    origin_msg_id: str = "",
+    origin_topic: str = "",
+    max_reconsume_times: int | None = None,
+    unit_mode: bool = False,
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+) -> None:
+    """Send a message back: its broker delivers it to the group again.
+
+    With `delay_level` 0 the broker chooses the delay (3 + reconsume times). Below 0 the broker dead-letters the
+    message, just like after `max_reconsume_times` (None: the group's setting on the broker). A proxy needs
+    `broker_name` to forward the send-back, and refuses one without it.
+    """
+    header = ConsumerSendMsgBackRequestHeader(
+        offset=commit_log_offset,
+        group=group,
+        delay_level=delay_level,
+        origin_msg_id=origin_msg_id or None,
+        origin_topic=origin_topic or None,
+        unit_mode=unit_mode,
+        max_reconsume_times=max_reconsume_times,
+        bname=broker_name,
+    )
+    await request(remoting, address, header, timeout_seconds=timeout_seconds)

@@ -1,0 +1,281 @@
+"""The connection that serves each address: opened on demand, and replaced when it is lost, silent or closing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Final
+
+import structlog
+
+from rmqd.client.remoting.connection import RemotingConnection
+from rmqd.client.remoting.connector import RENEWED, Breakers, Connector
+from rmqd.client.remoting.security import Security
+from rmqd.errors import ConnectionRenewedError, RemotingClosedError, RemotingConnectError, RemotingError, TlsError
+from rmqd.runtime.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+CLOSE_SECONDS: Final = 1.0  # for peers' close_notify in TLS
+FINISH_SECONDS: Final = 3.0  # for responses that are still expected on a connection that is being replaced
+SILENT_FINISH_SECONDS: Final = 1.0  # the same for all responses of a silent connection
+YOUNG_SECONDS: Final = 1.0  # a connection that the peer closes earlier is useless
+
+_Work = Coroutine[None, None, None]
+
+
+class ConnectionPool:
+    """One connection for each address, kept until it ends.
+
+    `opened` callbacks get the address that a new connection starts to serve. `lost` callbacks get the address and the
+    reason when a connection ended while it served the address.
+    """
+
+    def __init__(
+        self,
+        security: Security,
+        breakers: Breakers,
+        make: Callable[[ConnectionPool, str], RemotingConnection],
+        clock: Clock,
+    ) -> None:
+        self.opened: list[Callable[[str], None]] = []
+        self.lost: list[Callable[[str, str], None]] = []
+        self._breakers = breakers
+        self._clock = clock
+        self._connector = Connector(security, breakers, lambda address: make(self, address), clock)
+        self._connections: dict[str, RemotingConnection] = {}
+        self._successors: dict[str, RemotingConnection] = {}
+        self._opening: dict[str, asyncio.Task[RemotingConnection]] = {}
+        self._explaining: dict[str, asyncio.Task[None]] = {}
+        self._kept: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def get(self, address: str) -> RemotingConnection | None:
+        """Return the open connection to an address, if there is one."""
+        return self._connections.get(address)
+
+    async def connection(self, address: str) -> RemotingConnection:
+        """Return the open connection to an address, or open one for all simultaneous callers."""
+        if (connection := self._connections.get(address)) is not None:
+            return connection
+        if self._closed:
+            raise RemotingConnectError(address, "the client is closed")
+        if (explaining := self._explaining.get(address)) is not None:
+            await asyncio.wait([explaining])
+        if (opening := self._opening.get(address)) is None:
+            self._breakers.check_rest(address)
+            opening = asyncio.create_task(self._open(address), name=f"connect:{address}")
+            self._opening[address] = opening
+            opening.add_done_callback(lambda task: self._opening_ended(address, task))
+        # one caller's cancellation must not end the attempt for the others
+        return await asyncio.shield(opening)
+
+    async def to_probe(self, address: str) -> RemotingConnection:
+        """Return the connection for the one request that finds out whether a silent peer responds again.
+
+        A silent peer and a silent line look alike from here. A stopped broker processes earlier requests when it runs
+        again. But a proxy, load balancer or NAT that lost its state never answers, although TCP still acknowledges
+        every byte, while a new connection would work at once. So the request uses a second connection, and the first
+        one stays: its requests keep waiting. The first of the two that receives bytes serves the address from then on.
+        If neither does, the second one is closed when the next request probes, because it may be in the same state. The
+        breaker's pauses limit this to one new connection every few seconds.
+        """
+        current = await self.connection(address)
+        if not current.is_suspect or not current.had_timeout:
+            return current
+        if (former := self._successors.get(address)) is not None:
+            if not former.had_timeout:
+                return former
+            del self._successors[address]
+            former.close("the peer accepts requests but is silent")
+        try:
+            successor = await self._connector.connect(address)
+        except RemotingError:
+            if self._connections.get(address) is not current or current.is_suspect:
+                raise
+            # The first connection received bytes while the second one could not be opened, as after a short break of
+            # the network. That closed the breaker, and the failure has opened it again. Nothing else would close it,
+            # because only the first bytes of a connection do, or the first bytes after a silence.
+            self._breakers.answered(address)
+            return current
+        if self._closed or self._connections.get(address) is not current or not current.is_suspect:
+            successor.close("it is not needed any more")  # the first one was lost, or has received bytes meanwhile
+            await successor.ended(CLOSE_SECONDS)
+            return await self.connection(address)
+        successor.is_suspect = True
+        self._successors[address] = successor
+        return successor
+
+    def heard(self, connection: RemotingConnection) -> None:
+        """Called when the peer sent bytes on this connection, for the first time or after a silence."""
+        address = connection.address
+        self._breakers.answered(address)
+        successor = self._successors.get(address)
+        if successor is None or not self.uses(connection):
+            return
+        del self._successors[address]
+        if connection is not successor:
+            self._keep(self._end_silent(successor, "the previous connection works again"), f"leave:{address}")
+            return
+        silent, self._connections[address] = self._connections.get(address), successor
+        self._call_opened(address)
+        if silent is not None:
+            reason = "it is silent, and a new connection works"
+            log.info("connection.left", address=address, reason=reason)
+            self._keep(self._end_silent(silent, reason), f"leave:{address}")
+
+    def uses(self, connection: RemotingConnection) -> bool:
+        """Return whether requests are sent on this connection."""
+        address = connection.address
+        return connection in (self._connections.get(address), self._successors.get(address))
+
+    def disconnect(self, address: str, reason: str) -> None:
+        """Close the connections to an address."""
+        for connections in (self._successors, self._connections):
+            if (connection := connections.get(address)) is not None:
+                connection.close(reason)
+
+    def leave(self, connection: RemotingConnection, reason: str) -> None:
+        """Send no more requests on this connection, and close it after requests in flight had time to finish."""
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+            log.info("connection.left", address=connection.address, reason=reason)
+            self._keep(self._end(connection, reason), f"leave:{connection.address}")
+
+    def give_up(self, address: str, reason: str) -> None:
+        """Stop using an address. Waiting requests fail with ConnectionRenewedError, so that callers ask another one."""
+        self._breakers.answered(address)
+        for connections in (self._successors, self._connections):
+            if (connection := connections.pop(address, None)) is not None:
+                connection.fail_waiting(lambda: ConnectionRenewedError(address, reason))
+                connection.close(reason)
+
+    def called(self, address: str, host: str) -> None:
+        """Note the host name of a numeric address. The peer's certificate is checked against it."""
+        self._connector.called(address, host)
+
+    def start_anew(self) -> None:
+        """Forget all failures of addresses."""
+        self._connector.start_anew()
+
+    def renew(self) -> None:
+        """Replace every connection."""
+        for connection in list(self._successors.values()):
+            connection.close(RENEWED)
+        for connection in list(self._connections.values()):
+            self._keep(self._renew(connection), f"renew:{connection.address}")
+
+    async def close(self) -> None:
+        """Close every connection, and cancel the tasks of this pool."""
+        self._closed = True
+        tasks = [*self._opening.values(), *self._explaining.values(), *self._kept]
+        for task in tasks:
+            task.cancel()
+        connections = [*self._connections.values(), *self._successors.values()]
+        for connection in connections:
+            connection.close("the client was closed")
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(connection.ended(CLOSE_SECONDS) for connection in connections))
+
+    def ended(self, connection: RemotingConnection) -> None:
+        """Called when this end or the peer has closed a connection."""
+        address = connection.address
+        is_current = self._connections.get(address) is connection
+        if is_current:
+            del self._connections[address]
+        is_successor = self._successors.get(address) is connection
+        if is_successor:
+            del self._successors[address]
+        if self._closed:
+            connection.fail_waiting(lambda: RemotingClosedError(address, connection.close_reason))
+            return
+        if is_current and not connection.was_answered and not connection.was_closed_here:
+            task = asyncio.create_task(self._explain(connection), name=f"why was {address} closed")
+            self._explaining[address] = task
+            task.add_done_callback(lambda _: self._explaining.pop(address, None))
+        else:
+            connection.fail_waiting(lambda: RemotingClosedError(address, connection.close_reason))
+        if is_current or is_successor:  # not if it was replaced before, or its address is not used any more
+            self._judge(connection, is_successor=is_successor)
+            for callback in self.lost:
+                callback(address, connection.close_reason)
+
+    def _judge(self, connection: RemotingConnection, *, is_successor: bool) -> None:
+        """Tell the circuit breaker if the end of a connection is a failure of its address."""
+        address, reason = connection.address, connection.close_reason
+        seconds = self._clock.monotonic() - connection.made_at
+        by_peer = not connection.was_closed_here
+        if connection.corruption is not None or (by_peer and connection.was_answered and seconds < YOUNG_SECONDS):
+            self._breakers.broke(address, RemotingClosedError(address, reason))  # even if it sometimes answers
+        elif is_successor and by_peer and not connection.was_answered:
+            self._breakers.failed(address, RemotingClosedError(address, reason))
+
+    async def _open(self, address: str) -> RemotingConnection:
+        connection = await self._connector.connect(address)
+        connection.is_suspect = self._breakers.is_silent(address)
+        self._connections[address] = connection
+        self._call_opened(address)
+        return connection
+
+    def _opening_ended(self, address: str, task: asyncio.Task[RemotingConnection]) -> None:
+        self._opening.pop(address, None)
+        if not task.cancelled():
+            task.exception()  # all waiting callers may have left, and then none is interested
+
+    def _call_opened(self, address: str) -> None:
+        for callback in self.opened:
+            callback(address)
+
+    async def _explain(self, connection: RemotingConnection) -> None:
+        """Fail the waiting callers with the reason why the connection was closed."""
+        address, error = connection.address, None
+        try:
+            error = await self._connector.why_lost(connection)
+        finally:
+            if error is None:
+                connection.fail_waiting(lambda: RemotingClosedError(address, connection.close_reason))
+            else:
+                reason = error.reason
+                connection.fail_waiting(lambda: TlsError(address, reason))
+
+    async def _renew(self, old: RemotingConnection) -> None:
+        """Open the successor first, so that the broker does not see this client leave."""
+        address = old.address
+        try:
+            successor = await self._connector.connect(address)
+        except RemotingConnectError as error:
+            log.debug("connection.not_renewed", address=address, error=str(error))
+            if self._connections.get(address) is old:
+                del self._connections[address]
+        else:
+            if self._connections.get(address) is not old:  # it was lost meanwhile, and perhaps replaced
+                successor.close(RENEWED)
+                return
+            self._connections[address] = successor
+            self._call_opened(address)
+        await self._end(old, RENEWED)
+
+    async def _end(self, connection: RemotingConnection, reason: str) -> None:
+        try:
+            await connection.finished(FINISH_SECONDS)
+        finally:
+            await self._end_now(connection, reason)
+
+    async def _end_silent(self, connection: RemotingConnection, reason: str) -> None:
+        # a broker that was stopped answers on both connections at about the same time
+        try:
+            await self._clock.sleep(SILENT_FINISH_SECONDS)
+        finally:
+            await self._end_now(connection, reason)
+
+    async def _end_now(self, connection: RemotingConnection, reason: str) -> None:
+        """End a connection, also if the task is cancelled at the client's end, because nothing else closes it."""
+        connection.fail_waiting(lambda: ConnectionRenewedError(connection.address, reason))
+        connection.close(reason)
+        await connection.ended(CLOSE_SECONDS)
+
+    def _keep(self, work: _Work, name: str) -> None:
+        """Run a task that `close` cancels."""
+        task = asyncio.create_task(work, name=name)
+        self._kept.add(task)
+        task.add_done_callback(self._kept.discard)

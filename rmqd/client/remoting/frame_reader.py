@@ -1,0 +1,115 @@
+"""Splits the bytes of a connection into commands, and passes on a limited number in each turn of the event loop.
+
+Parses large bodies in a thread, so that the event loop is not blocked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from rmqd.errors import ProtocolError
+from rmqd.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, FrameDecoder, RemotingCommand, decode_command
+
+MOST_AT_ONCE: Final = 128  # in one turn of the loop: a few milliseconds if all are rejected requests
+_KNOWN_FLAGS: Final = RESPONSE_FLAG | ONEWAY_FLAG
+
+Taker = Callable[[RemotingCommand], None]
+
+
+class Intake:
+    """Splits bytes into frames and passes on the commands, in order.
+
+    If a peer sends very many commands at once, reading is paused until they are passed on, so that other connections
+    get their turns. An error inside `feed` is raised, and the event loop closes the connection. An error in a later
+    turn has no caller, so it is passed to `on_error`.
+    """
+
+    def __init__(
+        self, max_frame_size_bytes: int, on_reply: Taker, on_request: Taker, on_error: Callable[[Exception], None]
+    ) -> None:
+        self._decoder = FrameDecoder(max_frame_size_bytes)
+        self._on_reply = on_reply
+        self._on_request = on_request
+        self._on_error = on_error
+        self._waiting: list[bytes] = []  # frames for the next turns; reading is paused while there are any
+        self._at_end: Callable[[], None] | None = None
+
+    @property
+    def is_within_frame(self) -> bool:
+        """Whether a frame has begun and not ended."""
+        return self._decoder.held_bytes > 0
+
+    def feed(self, data: bytes, transport: asyncio.Transport) -> bool:
+        """Accept bytes. Returns whether they completed a frame. Raises ProtocolError if they cannot be decoded."""
+        payloads = self._decoder.feed(data)
+        if self._waiting or len(payloads) > MOST_AT_ONCE:
+            self._put_off(payloads, transport)
+        else:
+            self._take(payloads)
+        return bool(payloads)
+
+    def finish(self, at_end: Callable[[], None]) -> None:
+        """Call `at_end` when all received commands are passed on; at once if none waits.
+
+        A peer that closes its connection may have answered just before: over TLS its end arrives with its last bytes.
+        """
+        if self._waiting:
+            self._at_end = at_end
+        else:
+            at_end()
+
+    def stop(self) -> None:
+        """Pass on no more commands."""
+        self._waiting = []
+
+    def _put_off(self, payloads: list[bytes], transport: asyncio.Transport) -> None:
+        if not self._waiting:
+            if not transport.is_closing():
+                transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._go_on, transport)
+        self._waiting += payloads  # including bytes that TLS had already received when reading was paused
+
+    def _go_on(self, transport: asyncio.Transport) -> None:
+        some, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
+        try:
+            self._take(some)
+        except Exception as error:  # noqa: BLE001 it has no caller that would see it
+            self._on_error(error)
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._go_on, transport)
+        elif self._at_end is not None:
+            self._at_end()
+        elif not transport.is_closing():
+            transport.resume_reading()
+
+    def _take(self, payloads: Sequence[bytes]) -> None:
+        for payload in payloads:
+            command = decode_command(payload)
+            if unknown := command.flag & ~_KNOWN_FLAGS & 0xFFFFFFFF:
+                raise ProtocolError(f"a command's flag has bits that rmqd does not know: 0x{unknown:X}")
+            if command.is_response:
+                self._on_reply(command)
+            else:
+                self._on_request(command)
+
+
+T = TypeVar("T")
+
+MOST_BYTES_HERE: Final = 32 * 1024  # fastjson's dialect is parsed at about one byte per microsecond
+
+
+async def parsed(parse: Callable[[bytes], T], body: bytes) -> T:
+    """Return the result of `parse(body)`, or raise its error. Only a large body is parsed in another thread."""
+    if len(body) <= MOST_BYTES_HERE:
+        return parse(body)
+    return await asyncio.get_running_loop().run_in_executor(_thread(), parse, body)
+
+
+@functools.cache
+def _thread() -> ThreadPoolExecutor:
+    """Return rmqd's own thread, as handlers may fill asyncio's executor. One body at a time limits the memory."""
+    return ThreadPoolExecutor(1, "rmqd-parsing")

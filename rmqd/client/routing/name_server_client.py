@@ -1,0 +1,359 @@
+"""Requests to name servers for a topic's route.
+
+Reads the list of name servers from an address server, given by its URL.
+
+Asks several peers the same question: first one, then all others if it fails or is slow.
+
+The name server to ask, out of several addresses, of host names that may change, or of an address server's list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import random
+import socket
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+
+import structlog
+
+from rmqd.client.api.admin_requests import cluster_info
+from rmqd.client.api.remoting_request import Coalesced, request
+from rmqd.client.client_options import without_password
+from rmqd.client.remoting.frame_reader import parsed
+from rmqd.codes import ResponseCode
+from rmqd.errors import CircuitOpenError, NameServerError, RmqdError
+from rmqd.errors.broker_errors import BrokerError
+from rmqd.runtime.clock import Clock, wait_within
+from rmqd.runtime.own_threads import in_own_thread
+from rmqd.wire.bodies.route_data import TopicRouteData, light_queue_route
+from rmqd.wire.headers.topic_headers import GetRouteInfoRequestHeader
+from rmqd.wire.topics import is_light_queue
+
+if TYPE_CHECKING:
+    from urllib.request import Request
+
+    from rmqd.client.remoting.remoting_client import RemotingClient
+
+
+async def get_route(remoting: RemotingClient, address: str, topic: str) -> TopicRouteData:
+    """Return a topic's route. Raises TopicNotExistError if the name server does not know the topic."""
+    header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
+    reply = await request(remoting, address, header)
+    return await parsed(TopicRouteData.from_json, reply.body)
+
+
+LOOKUP_TIMEOUT_SECONDS: Final = 3.0  # Java: TopAddressing's readTimeoutMillis
+MAX_ADDRESS_LIST_BYTES: Final = 64 * 1024
+
+
+async def fetch_text(url: str) -> str:
+    """Read a URL. Raises OSError or ValueError. A cancellation closes the connections."""
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("an address server's URL must begin with http:// or https://")
+    sockets: list[socket.socket] = []
+    try:
+        return await in_own_thread(partial(_read, url, sockets))
+    finally:
+        # The sockets' timeout applies to each read: a server that sends single bytes could block the thread for days.
+        for one in sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+
+def _read(url: str, sockets: list[socket.socket]) -> str:
+    import http.client  # these imports take 7 ms, and only an address server needs them
+    import urllib.error
+    import urllib.request
+
+    def noting(kind: type[http.client.HTTPConnection]) -> Any:
+        def make(host: str, **options: Any) -> http.client.HTTPConnection:
+            connection = kind(host, **options)
+            connect = connection.connect
+
+            def connect_and_note() -> None:
+                connect()
+                sockets.append(connection.sock)
+
+            connection.connect = connect_and_note  # type: ignore[method-assign]
+            return connection
+
+        return make
+
+    class Http(urllib.request.HTTPHandler):
+        def http_open(self, request: urllib.request.Request) -> Any:
+            return self.do_open(noting(http.client.HTTPConnection), request)
+
+    class Https(urllib.request.HTTPSHandler):
+        def https_open(self, request: urllib.request.Request) -> Any:
+            return self.do_open(noting(http.client.HTTPSConnection), request)
+
+    try:
+        with urllib.request.build_opener(Http, Https).open(_request(url), timeout=LOOKUP_TIMEOUT_SECONDS) as reply:
+            body: bytes = reply.read(MAX_ADDRESS_LIST_BYTES)
+    except urllib.error.HTTPError as error:
+        error.close()  # an HTTPError is also the response, with its connection
+        raise
+    except http.client.HTTPException as error:
+        raise OSError(f"its response is not HTTP: {error!r}") from error
+    return body.decode()
+
+
+def _request(url: str) -> Request:
+    """Return a request with the URL's user and password as basic authentication, but not for redirects."""
+    from urllib.parse import unquote, urlsplit
+    from urllib.request import Request
+
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    request = Request(parts._replace(netloc=host).geturl())
+    if at:
+        request.add_unredirected_header("Authorization", f"Basic {b64encode(unquote(user).encode()).decode()}")
+    return request
+
+
+T = TypeVar("T")
+
+
+class FirstResponse(NamedTuple, Generic[T]):
+    """The address that answered, and its answer."""
+
+    address: str
+    value: T
+
+
+async def first_answer(
+    addresses: Sequence[str], question: Callable[[str], Awaitable[T]], clock: Clock, *, patience_seconds: float
+) -> FirstResponse[T]:
+    """Ask the first address; when it fails, or has not answered for `patience_seconds`, ask all others at once.
+
+    The first answer counts, and the other questions are cancelled. An RmqdError is a failure of its address. If all
+    fail, an ExceptionGroup of their errors is raised, in the order of the failures. Any other exception is raised at
+    once.
+    """
+    first, others = addresses[0], list(addresses[1:])
+    asked = {_ask(first, question): first}
+    waiting: set[asyncio.Task[T]] = set(asked)
+    errors: list[RmqdError] = []
+    try:
+        while waiting:
+            patience = patience_seconds if others else None
+            done, waiting = await clock.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                try:
+                    return FirstResponse(asked[task], task.result())
+                except RmqdError as error:
+                    errors.append(error)
+            started = {_ask(address, question): address for address in others}
+            others.clear()
+            asked |= started
+            waiting |= set(started)
+        raise ExceptionGroup("no address answered", errors)
+    finally:
+        for task in asked:
+            task.cancel()
+        # takes one or two turns of the event loop: a cancelled request only drops its future
+        await asyncio.gather(*asked, return_exceptions=True)
+
+
+def _ask(address: str, question: Callable[[str], Awaitable[T]]) -> asyncio.Task[T]:
+    async def asking() -> T:
+        return await question(address)
+
+    return asyncio.create_task(asking(), name=f"ask:{address}")
+
+
+log = structlog.get_logger(__name__)
+
+
+ADDRESS_SERVER_INTERVAL_SECONDS = 120.0  # Java: fetchNameServerAddr
+RESOLVE_INTERVAL_SECONDS = 30.0
+PATIENCE_SECONDS = 0.5  # a name server answers from memory, within one or two milliseconds
+LOOKUP_GAP_SECONDS = 1.0
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+Fetch = Callable[[str], Awaitable[str]]
+
+
+class NameServers:
+    """Asks the name server that answers, and keeps using it while it does.
+
+    `addresses` ("host:port") win over `url`, an address server whose text lists them. Host names are resolved here, and
+    again every 30 s. So each machine behind a name is tried separately, and a removed one is not asked again. The
+    constructor does nothing. `run` keeps the addresses up to date; without it, `ask` does so.
+    """
+
+    def __init__(
+        self,
+        remoting: RemotingClient,
+        addresses: Sequence[str],
+        *,
+        url: str = "",
+        unit_name: str = "",
+        resolve: Resolve | None = None,
+        fetch: Fetch | None = None,
+    ) -> None:
+        self._remoting = remoting
+        self._clock = remoting.clock
+        self._configured = tuple(addresses)
+        self._url = "" if addresses else _address_server_url(url, unit_name)
+        self._shown_url = without_password(self._url)
+        self._resolve = resolve or resolve_host
+        self._fetch = fetch or fetch_text
+        self._addresses: list[str] = []  # resolved; the address that answered last is first
+        self._resolved: dict[str, list[str]] = {}
+        self._interval = ADDRESS_SERVER_INTERVAL_SECONDS if self._url else RESOLVE_INTERVAL_SECONDS
+        self._stale_at = 0.0  # when `ask` must first look up the addresses (monotonic)
+        self._look_again = asyncio.Event()
+        self._looking = Coalesced[None, None](lambda _: self._look_up())
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses in the order of use; the first is in use."""
+        return tuple(self._addresses)
+
+    async def ask(self, question: Callable[[str], Awaitable[T]]) -> T:
+        """Return the first name server's answer to `question(address)`. Raises NameServerError if none answers.
+
+        The name server in use is asked first. If it fails or is slow, all others are asked at once. "No such topic" is
+        also an answer: its BrokerError is raised.
+        """
+        if not self._addresses or self._clock.monotonic() >= self._stale_at:
+            await self.look_up()
+
+        async def asking(address: str) -> T | BrokerError:
+            try:
+                return await question(address)
+            except BrokerError as error:
+                if error.retriable or error.code == ResponseCode.SYSTEM_ERROR:
+                    raise  # this one is not ready yet, but another one may be
+                return error
+
+        if not self._addresses:
+            raise NameServerError(self._shown_url, f"no name server is known: {self._origin()}")
+        try:
+            answer = await first_answer(self._addresses, asking, self._clock, patience_seconds=PATIENCE_SECONDS)
+        except ExceptionGroup as group:
+            self._look_again.set()
+            raise self._nobody_answered(group.exceptions) from None
+        self._prefer(answer.address)
+        if isinstance(answer.value, BrokerError):
+            raise answer.value
+        return answer.value
+
+    async def look_up(self) -> None:
+        """Read the address server and resolve host names now. On failure the last known addresses stay."""
+        await self._looking(None)
+
+    async def run(self) -> None:
+        """Look up the addresses at intervals, and when no name server answered. Runs until cancelled."""
+        while True:
+            self._stale_at = float("inf")  # so that questions need not wait for a slow resolver
+            await wait_within(self._clock, self._interval, self._look_again.wait())
+            self._look_again.clear()
+            await self.look_up()
+            await self._clock.sleep(LOOKUP_GAP_SECONDS)
+
+    async def _look_up(self) -> None:
+        self._stale_at = max(self._stale_at, self._clock.monotonic() + self._interval)
+        if self._url:
+            await self._read_address_server()
+        resolved = await asyncio.gather(*(self._resolve_address(address) for address in self._configured))
+        self._resolved = dict(zip(self._configured, resolved, strict=True))
+        self._replace(list(dict.fromkeys(address for addresses in resolved for address in addresses)))
+
+    async def _read_address_server(self) -> None:
+        try:
+            async with self._clock.timeout(2 * LOOKUP_TIMEOUT_SECONDS):
+                text = await self._fetch(self._url)
+        except (OSError, ValueError) as error:  # OSError includes TimeoutError
+            log.warning("name_server.lookup_failed", url=self._shown_url, error=str(error) or type(error).__name__)
+            return
+        listed = parse_addresses(text)
+        if not listed:
+            log.warning("name_server.lookup_failed", url=self._shown_url, error="it lists no address")
+            return
+        self._configured = listed
+
+    async def _resolve_address(self, address: str) -> list[str]:
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]")
+        if _is_number(host):
+            return [address]
+        try:
+            async with self._clock.timeout(LOOKUP_TIMEOUT_SECONDS):
+                addresses = [_join(found, port) for found in await self._resolve(host, int(port))]
+            for one in addresses:
+                self._remoting.called(one, host)
+            return addresses
+        except (OSError, ValueError) as error:
+            known = self._resolved.get(address)
+            log.warning("name_server.unresolved", address=address, error=str(error) or type(error).__name__)
+            # keep the name itself: the connection tries it, and its error shows the problem
+            return known or [address]
+
+    def _replace(self, addresses: list[str]) -> None:
+        gone = [address for address in self._addresses if address not in addresses]
+        new = [address for address in addresses if address not in self._addresses]
+        random.shuffle(new)  # as in Java, so that clients do not all begin with the same one
+        if gone or (new and self._addresses):
+            log.info("name_server.changed", added=new, removed=gone)
+        self._addresses = [address for address in self._addresses if address not in gone] + new
+        for address in gone:
+            self._remoting.disconnect(address, "it is no longer a name server")
+
+    def _prefer(self, address: str) -> None:
+        if address in self._addresses and self._addresses[0] != address:
+            log.info("name_server.chosen", address=address, instead_of=self._addresses[0])
+            self._addresses.remove(address)
+            self._addresses.insert(0, address)
+
+    async def get_route(self, topic: str) -> TopicRouteData:
+        """Return a topic's route. Raises TopicNotExistError, NameServerError.
+
+        Name servers have no route of a light message queue, because any broker may have its messages.
+        """
+        if is_light_queue(topic):
+            return light_queue_route(await self.ask(lambda address: cluster_info(self._remoting, address)))
+        return await self.ask(lambda address: get_route(self._remoting, address, topic))
+
+    def _nobody_answered(self, errors: Iterable[BaseException]) -> NameServerError:
+        errors = list(errors)
+        reasons = "; ".join(dict.fromkeys(str(error) for error in errors))
+        told = all(isinstance(e, RmqdError) and e.is_reported and not isinstance(e, CircuitOpenError) for e in errors)
+        return NameServerError(";".join(self._addresses), f"no name server answered: {reasons}", is_reported=told)
+
+    def _origin(self) -> str:
+        return f"the address server {self._shown_url} has listed none" if self._url else "none is configured"
+
+
+def parse_addresses(text: str) -> tuple[str, ...]:
+    """Return the addresses in an address server's response: separated by `;`, commas or white space."""
+    return tuple(dict.fromkeys(text.replace(";", " ").replace(",", " ").split()))
+
+
+async def resolve_host(host: str, port: int) -> list[str]:
+    """Return the numeric addresses of a host name. Raises OSError."""
+    found = await in_own_thread(partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+def _address_server_url(url: str, unit_name: str) -> str:
+    # Java: TopAddressing.fetchNSAddr
+    return f"{url}-{unit_name}?nofix=1" if url and unit_name else url
+
+
+def _is_number(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _join(host: str, port: str) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

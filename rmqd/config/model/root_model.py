@@ -1,0 +1,252 @@
+"""One RocketMQ cluster of the configuration: its name servers and connections.
+
+The whole configuration: the keys of `rmqd.yaml`, their defaults and ranges.
+
+`rmqd.config.reading` reads the files, `${...}` and `--set`, and adds line numbers to errors.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import Field
+
+from rmqd.client.client_options import ClientOptions, TlsOptions
+from rmqd.config.model.forms import NameServerList, Section, is_listen_address, setting
+from rmqd.config.model.group_model import GroupConfig, HandlerConfig
+from rmqd.config.model.value_kinds import Choice, Duration, Flag, Size, Text, read_small_file
+
+# No postponed annotations here: pydantic would parse all of them from text at every start.
+
+
+DEFAULT_CLUSTER: Final = "default"
+"""The name of the cluster at the top level of the configuration, and of the default cluster for groups."""
+
+_HTTP_URL = Text("an http:// or https:// URL", lambda text: not text or text.startswith(("http://", "https://")))
+_SECRET = Text(secret=True)
+_NAMESPACE = Text("letters a-z and A-Z, digits, | - and _", lambda text: not re.search(r"[^\w|-]|[^ -~]", text))
+
+
+class TlsConfig(Section):
+    """Encryption of the connections to name servers and brokers."""
+
+    enabled: Annotated[bool, Flag()] = setting(False, "connect with TLS")
+    ca_file: Annotated[str, Text()] = setting("", "PEM file of the authorities to trust; empty: the system's")
+    cert_file: Annotated[str, Text()] = setting("", "PEM file of this client's certificate")
+    key_file: Annotated[str, Text()] = setting("", "PEM file of this client's key")
+    key_password: Annotated[str, _SECRET] = Field(
+        default="", repr=False, description="password of key_file, if it is encrypted"
+    )
+    verify: Annotated[bool, Flag()] = setting(True, "check the server's certificate and host name")
+    server_name: Annotated[str, Text()] = setting(
+        "", "the name in the server's certificate, if it differs from the host in the address"
+    )
+
+    def options(self) -> TlsOptions:
+        """Return the client's TLS options."""
+        return TlsOptions(
+            self.enabled, self.ca_file, self.cert_file, self.key_file, self.verify, self.key_password, self.server_name
+        )
+
+
+class ClientConfig(Section):
+    """The connections that all groups of a cluster share."""
+
+    instance_name: Annotated[str, Text()] = setting(
+        "DEFAULT", "part of the client id; DEFAULT becomes a unique name, also in containers"
+    )
+    namespace: Annotated[str, _NAMESPACE] = setting(
+        "", "prefix of every topic and group on the brokers, for clusters that several users share"
+    )
+    namespace_v2: Annotated[str, _NAMESPACE] = setting(
+        "", "sent with every request (`nsd`, `ns`), for servers that distinguish users by it; it does not change names"
+    )
+    unit_name: Annotated[str, Text()] = setting("", "appended to the client id and to the address server's URL")
+    unit_mode: Annotated[bool, Flag()] = setting(
+        False, "mark heartbeats, messages and retries as belonging to a unit, which brokers then separate"
+    )
+    vip_channel_enabled: Annotated[bool, Flag()] = setting(False, "send to the broker's port - 2")
+    poll_name_server_interval: Annotated[float, Duration("10ms")] = setting(
+        "30s", "a duration: how often routes are refreshed"
+    )
+    heartbeat_broker_interval: Annotated[float, Duration("10ms", "110s")] = setting(
+        "30s", "a duration, up to 110s (brokers forget a client after 120s): how often heartbeats are sent to brokers"
+    )
+    access_key: Annotated[str, _SECRET] = Field(default="", repr=False, description="access key of ACL 1.0 or 2.0")
+    secret_key: Annotated[str, _SECRET] = Field(default="", repr=False, description="secret key of ACL 1.0 or 2.0")
+    security_token: Annotated[str, _SECRET] = Field(default="", repr=False, description="temporary token for the keys")
+    tls: TlsConfig = Field(default_factory=TlsConfig, description="encryption of the connections")
+    max_frame_size: Annotated[int, Size("64KiB", "1GiB")] = setting(
+        "16MiB", "a size, 64KiB to 1GiB: a larger frame closes its connection"
+    )
+
+
+class ClusterConfig(Section):
+    """A cluster of brokers with its name servers."""
+
+    nameserver: Annotated[tuple[str, ...], NameServerList()] = Field(
+        default=(), validate_default=False, description='name servers: host:port, "host:port;host:port", or a list'
+    )
+    nameserver_url: Annotated[str, _HTTP_URL] = setting(
+        "", "instead of nameserver: an address server, polled every 2 minutes"
+    )
+    client: ClientConfig = Field(
+        default_factory=ClientConfig, description="the connections, shared by all groups of the cluster"
+    )
+
+    @property
+    def is_named(self) -> bool:
+        """Whether name servers are configured."""
+        return bool(self.nameserver or self.nameserver_url)
+
+    def client_options(self, state_dir: str = "") -> ClientOptions:
+        """Return the client's options for the cluster. `state_dir` is the folder for cluster ids."""
+        client = self.client
+        return ClientOptions(
+            nameservers=self.nameserver,
+            nameserver_url=self.nameserver_url,
+            instance_name=client.instance_name,
+            namespace=client.namespace,
+            namespace_v2=client.namespace_v2,
+            unit_name=client.unit_name,
+            unit_mode=client.unit_mode,
+            vip_channel_enabled=client.vip_channel_enabled,
+            poll_name_server_interval_seconds=client.poll_name_server_interval,
+            heartbeat_broker_interval_seconds=client.heartbeat_broker_interval,
+            access_key=client.access_key,
+            secret_key=client.secret_key,
+            security_token=client.security_token,
+            tls=client.tls.options(),
+            max_frame_size_bytes=client.max_frame_size,
+            state_dir=state_dir,
+        )
+
+
+# No postponed annotations here: pydantic would parse all of them from text at every start.
+
+
+__all__ = [
+    "ClientConfig",
+    "ClusterConfig",
+    "GroupConfig",
+    "HandlerConfig",
+    "HttpConfig",
+    "LogConfig",
+    "RootConfig",
+    "TlsConfig",
+]
+
+_LISTEN = Text("host:port such as 127.0.0.1:9464, or port 0 for a free one", is_listen_address)
+
+
+class HttpConfig(Section):
+    """Metrics, health, and the API of the running daemon."""
+
+    listen: Annotated[str, _LISTEN] = setting(
+        "127.0.0.1:9464", "host:port; port 0 selects a free port. The default is $RMQD_HTTP_LISTEN if that is set"
+    )
+    token: Annotated[str, _SECRET] = Field(
+        default="",
+        repr=False,
+        description="required for requests that change something; without a token only this machine may make changes",
+    )
+    token_file: Annotated[str, Text()] = setting("", "file with the token, instead of token")
+    allowed_hosts: list[Annotated[str, Text()]] = Field(
+        default_factory=list, description="additional host names for the page and the API"
+    )
+
+    def read_token(self) -> str:
+        """Return the token, from its file if one is set; "" for none. Raises OSError or UnicodeDecodeError."""
+        if self.token_file:
+            return read_small_file(Path(self.token_file)).decode("utf-8").strip()
+        return self.token
+
+
+class TracingConfig(Section):
+    """Tracing, in addition to RocketMQ's message trace, which groups enable."""
+
+    opentelemetry: Annotated[bool, Flag()] = setting(
+        False, "a span for every handler call, exported as the OTEL_* environment variables specify; needs `rmqd[otel]`"
+    )
+
+
+class LogConfig(Section):
+    """The level and format of the log."""
+
+    level: Annotated[Literal["debug", "info", "warning", "error"], Choice(("debug", "info", "warning", "error"))] = (
+        setting("info", "the lowest level that is logged")
+    )
+    format: Annotated[Literal["auto", "console", "json"], Choice(("auto", "console", "json"))] = setting(
+        "auto", "auto: console on a terminal, JSON otherwise"
+    )
+
+
+class RootConfig(ClusterConfig):
+    """The configuration of rmqd. Cluster settings at the top level belong to the cluster `default`."""
+
+    clusters: dict[str, ClusterConfig] = Field(
+        default_factory=dict,
+        description="more clusters by name; a group without one uses `default`: the cluster at the top level, the one "
+        "with this name here, or the only one",
+    )
+    http: HttpConfig = Field(default_factory=HttpConfig, description="metrics, health and API")
+    tracing: TracingConfig = Field(default_factory=TracingConfig, description="spans of handler calls")
+    log: LogConfig = Field(default_factory=LogConfig, description="logging")
+    state_dir: Annotated[str, Text("a folder", bool)] = setting(
+        "/var/lib/rmqd", "folder of broadcasting offsets, backups and local state"
+    )
+    groups: dict[str, GroupConfig] = Field(default_factory=dict, description="consumer groups by name")
+
+    @property
+    def known_clusters(self) -> dict[str, ClusterConfig]:
+        """All clusters by name, the cluster at the top level first."""
+        if self.clusters and not self.is_named:
+            return self.clusters
+        return {DEFAULT_CLUSTER: self, **self.clusters}
+
+    @property
+    def default_cluster(self) -> str | None:
+        """The cluster of groups and commands without a cluster; None if there are several, and each must name one."""
+        known = self.known_clusters
+        if DEFAULT_CLUSTER in known:
+            return DEFAULT_CLUSTER
+        return next(iter(known)) if len(known) == 1 else None
+
+    def cluster_name(self, group: str) -> str:
+        """Return the name of a group's cluster."""
+        return self.groups[group].cluster or self.default_cluster or DEFAULT_CLUSTER
+
+    def cluster_of(self, group: str) -> ClusterConfig:
+        """Return the cluster of a group. It exists, because the rules refuse an unknown name."""
+        return self.known_clusters.get(self.cluster_name(group), self)
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """The namespaces of all clusters."""
+        named = (cluster.client.namespace for cluster in self.known_clusters.values())
+        return tuple(dict.fromkeys(namespace for namespace in named if namespace))
+
+    def state_of(self, group: str) -> str:
+        """Return the folder of a group's local state. Each cluster has its own, because offsets belong to one
+        cluster.
+        """
+        return self.state_of_cluster(self.cluster_name(group))
+
+    def state_of_cluster(self, cluster: str) -> str:
+        """Return the folder of local state for one cluster."""
+        return self.state_dir if cluster == DEFAULT_CLUSTER else f"{self.state_dir}/clusters/{cluster}"
+
+    def of_group(self, name: str, settings: GroupConfig | None = None) -> Self:
+        """Return the part of the configuration that one group needs, for a separate process.
+
+        It contains no other group or cluster, so that their keys are not sent to that process.
+        """
+        cluster = self.cluster_name(name)
+        update: dict[str, Any] = {"groups": {name: settings or self.groups[name]}, "clusters": {}}
+        if cluster in self.clusters:
+            blank = ClusterConfig()
+            update |= {key: getattr(blank, key) for key in ClusterConfig.model_fields}
+            update["clusters"] = {cluster: self.clusters[cluster]}
+        return self.model_copy(update=update)

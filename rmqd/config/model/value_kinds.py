@@ -1,0 +1,358 @@
+"""Durations (`50ms`, `5s`, `15m`, `1h`) and sizes (`256KiB`, `100MiB`) with units.
+
+A number without a unit is refused, because half of RocketMQ's settings are milliseconds, and the others are not.
+
+The kinds of value in the configuration. Each kind checks a value, and its errors give the expected form.
+
+The models use them in `Annotated[...]`. Pydantic's own checks are not used: they are lax about types (`"5"` for 5, 1
+for true), and their messages mention types and units that users do not know.
+
+Reads a small file that a configuration names, such as a secret or a token.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import PydanticCustomError, core_schema
+
+from rmqd.config.model.java_names import word_of
+
+DURATION_UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+SIZE_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+DURATION_FORM: Final = "a duration such as 50ms, 5s, 15m or 1h"
+SIZE_FORM: Final = "a size such as 256KiB, 100MiB or 1GiB"
+DURATION_PATTERN: Final = r"[0-9]+(\.[0-9]+)?(ms|s|m|h|d)"
+SIZE_PATTERN: Final = r"[0-9]+(\.[0-9]+)?(B|KiB|MiB|GiB)"
+
+_QUANTITY: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)", re.ASCII)
+# No setting needs more than 100,000 days, and timers of the event loop would overflow.
+_MAX_DURATION_MS: Final = 100_000 * DURATION_UNITS["d"]
+# the largest number of bytes that a float represents exactly
+_MAX_SIZE_BYTES: Final = 1 << 53
+
+
+def parse_duration_ms(text: object) -> float:
+    """Return the milliseconds of a duration such as `5s`. Raises ValueError with the problem, not the expected form."""
+    milliseconds = _parse(text, DURATION_UNITS, "a duration")
+    if milliseconds > _MAX_DURATION_MS:
+        raise ValueError(f"{text!r} is longer than {format_duration(_MAX_DURATION_MS)}")
+    return milliseconds
+
+
+def parse_duration_seconds(text: object) -> float:
+    """Return the seconds of a duration such as `500ms`. Raises ValueError with the problem, not the expected form."""
+    return parse_duration_ms(text) / 1000
+
+
+def parse_size_bytes(text: object) -> int:
+    """Return the bytes of a size such as `100MiB`. Raises ValueError with the problem, not the expected form."""
+    size = _parse(text, SIZE_UNITS, "a size")
+    if size > _MAX_SIZE_BYTES:
+        raise ValueError(f"{text!r} is more than {format_size(_MAX_SIZE_BYTES)}")
+    if size != int(size):
+        raise ValueError(f"{text!r} is not a whole number of bytes")
+    return int(size)
+
+
+def format_duration(milliseconds: float) -> str:
+    """Return the shortest exact form: 5000 is `5s`, 65535 is `65535ms`."""
+    return _format(milliseconds, DURATION_UNITS, zero="0s")
+
+
+def format_size(size_bytes: int) -> str:
+    """Return the shortest exact form: 1048576 is `1MiB`."""
+    return _format(size_bytes, SIZE_UNITS, zero="0B")
+
+
+def _parse(text: object, units: dict[str, int], kind: str) -> float:
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        raise ValueError(f"{text} has no unit")  # noqa: TRY004 - all problems of a value are ValueErrors
+    match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError(f"{text!r} is not {kind}")
+    number, unit = match.groups()
+    if not unit:
+        raise ValueError(f"{text!r} has no unit")
+    if unit not in units:
+        raise ValueError(f"{text!r} has an unknown unit {unit!r}, known units are {', '.join(units)}")
+    return float(number) * units[unit]
+
+
+def _format(amount: float, units: dict[str, int], zero: str) -> str:
+    if amount == 0:
+        return zero
+    for unit, factor in reversed(units.items()):
+        if amount % factor == 0:
+            return f"{int(amount // factor)}{unit}"
+    return f"{amount:g}{next(iter(units))}"
+
+
+_BARE_WORD: Final = re.compile(r"[\w.-]+")
+
+
+class Substituted(str):
+    """Text from a `${...}`. It may stand for a number or a flag. It may be a secret, so errors do not show it."""
+
+    __slots__ = ()
+
+
+def wrong(what: str, accepted: str) -> PydanticCustomError:
+    """Return an error with the problem of a value, and the expected form."""
+    return PydanticCustomError("rmqd", "{text}", {"text": f"{what}; expected {accepted}"})
+
+
+def show(value: object) -> str:
+    """Return a value as error messages show it."""
+    if isinstance(value, Substituted):
+        return "the substituted value"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "no value"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def as_list(value: object) -> str:
+    """Return how to write a list, for a user who wrote one value instead: with that value, if it is a bare word and no
+    secret.
+
+    A text with spaces may stand for several items, such as the words of a command.
+    """
+    given = None if isinstance(value, Substituted | bool) or not isinstance(value, str | int) else str(value)
+    return f"[{given}]" if given is not None and _BARE_WORD.fullmatch(given) else "[a, b]"
+
+
+class ValueKind:
+    """A check with a JSON Schema. The subclasses are the kinds of value."""
+
+    def check(self, value: object) -> object:
+        """Return the value to use. Raises PydanticCustomError if it is invalid."""
+        raise NotImplementedError
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON Schema, which editors use to check the value."""
+        raise NotImplementedError
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.check)
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return self.json_schema()
+
+
+@dataclass(eq=False, repr=False)
+class Whole(ValueKind):
+    """A whole number in a range. `also` are values outside the range with a special meaning, such as -1 for none.
+
+    `word` is a text that is allowed instead of a number.
+    """
+
+    minimum: int
+    maximum: int | None = None
+    also: tuple[int, ...] = ()
+    meaning: str = ""
+    word: str = ""
+
+    def check(self, value: object) -> int | str:
+        number = value
+        if self.word and isinstance(value, str) and value == self.word:
+            return self.word
+        if isinstance(value, Substituted):
+            try:
+                number = int(value)
+            except ValueError:
+                raise wrong(f"{show(value)} is not a whole number", self._accepted()) from None
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise wrong(f"{show(value)} is not a whole number", self._accepted())
+        if number in self.also or (number >= self.minimum and (self.maximum is None or number <= self.maximum)):
+            return number
+        raise wrong(f"{number} is out of range", self._accepted())
+
+    def json_schema(self) -> dict[str, Any]:
+        number: dict[str, Any] = {"type": "integer", "minimum": self.minimum}
+        if self.maximum is not None:
+            number["maximum"] = self.maximum
+        choices = [number, *({"const": value} for value in (*self.also, *filter(None, [self.word])))]
+        return or_substituted(*choices)
+
+    def _accepted(self) -> str:
+        limits = f"{self.minimum} or more" if self.maximum is None else f"from {self.minimum} to {self.maximum}"
+        also = "".join(f", or {value}{' ' if self.meaning else ''}{self.meaning}" for value in self.also)
+        return f"a whole number {limits}{also}{f', or {self.word}' if self.word else ''}"
+
+
+@dataclass(eq=False, repr=False)
+class Share(ValueKind):
+    """A number from 0.0 to 1.0."""
+
+    def check(self, value: object) -> float:
+        number = value
+        if isinstance(value, Substituted):
+            try:
+                number = float(value)
+            except ValueError:
+                raise wrong(f"{show(value)} is not a number", self._accepted()) from None
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            raise wrong(f"{show(value)} is not a number", self._accepted())
+        if 0 <= number <= 1:
+            return float(number)
+        raise wrong(f"{number} is out of range", self._accepted())
+
+    def json_schema(self) -> dict[str, Any]:
+        return or_substituted({"type": "number", "minimum": 0, "maximum": 1})
+
+    def _accepted(self) -> str:
+        return "a number from 0.0 to 1.0"
+
+
+@dataclass(eq=False, repr=False)
+class Flag(ValueKind):
+    """true or false."""
+
+    def check(self, value: object) -> bool:
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, Substituted) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        raise wrong(f"{show(value)} is neither true nor false", "true or false")
+
+    def json_schema(self) -> dict[str, Any]:
+        return or_substituted({"type": "boolean"})
+
+
+@dataclass(eq=False, repr=False)
+class Text(ValueKind):
+    """Text. `rule` may restrict it."""
+
+    accepted: str = "text"
+    rule: Callable[[str], bool] | None = None
+    secret: bool = False
+    pattern: str = ""
+
+    def check(self, value: object) -> str:
+        shown = "the value" if self.secret else show(value)
+        if not isinstance(value, str):
+            # Numbers are not accepted as text, because YAML would change 0123 and 1e3.
+            quote = ", in quotes" if isinstance(value, int | float) else ""
+            raise wrong(f"{shown} is not text", f"{self.accepted}{quote}")
+        if "\0" in value:
+            # names of files, hosts and topics never contain it
+            raise wrong(f"{shown} has a NUL character", self.accepted)
+        if self.rule is not None and not self.rule(value):
+            raise wrong(f"{shown} is not valid", self.accepted)
+        return str(value)
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": self.pattern} if self.pattern else {"type": "string"}
+
+
+@dataclass(eq=False, repr=False)
+class Choice(ValueKind):
+    """One word of a list."""
+
+    words: tuple[str, ...]
+
+    def check(self, value: object) -> str:
+        if isinstance(value, str) and value in self.words:
+            return str(value)
+        word = word_of(value)
+        problem = f"is Java's name for {word}" if word in self.words else "is not a choice"
+        raise wrong(f"{show(value)} {problem}", " | ".join(self.words))
+
+    def json_schema(self) -> dict[str, Any]:
+        return or_substituted({"enum": list(self.words)})
+
+
+@dataclass(eq=False, repr=False)
+class Duration(ValueKind):
+    """A duration in seconds. The value and the limits have a unit."""
+
+    minimum: str
+    maximum: str = ""
+
+    def check(self, value: object) -> float:
+        low = parse_duration_ms(self.minimum)
+        high = parse_duration_ms(self.maximum) if self.maximum else float("inf")
+        try:
+            milliseconds = parse_duration_ms(value)
+        except ValueError as error:
+            raise wrong(_quantity_error(value, error), self._accepted()) from None
+        if low <= milliseconds <= high:
+            return milliseconds / 1000
+        raise wrong(f"{show(value)} is out of range", self._accepted())
+
+    def json_schema(self) -> dict[str, Any]:
+        return or_substituted({"type": "string", "pattern": f"^{DURATION_PATTERN}$"})
+
+    def _accepted(self) -> str:
+        low = format_duration(parse_duration_ms(self.minimum))
+        return f"{DURATION_FORM}, {f'from {low} to {self.maximum}' if self.maximum else f'at least {low}'}"
+
+
+@dataclass(eq=False, repr=False)
+class Size(ValueKind):
+    """A size in bytes. The value and the limits have a unit; `unlimited` also allows -1."""
+
+    minimum: str
+    maximum: str
+    unlimited: bool = False
+
+    def check(self, value: object) -> int:
+        if self.unlimited and (value == "-1" if isinstance(value, Substituted) else value == -1):
+            return -1
+        try:
+            size_bytes = parse_size_bytes(value)
+        except ValueError as error:
+            raise wrong(_quantity_error(value, error), self._accepted()) from None
+        if parse_size_bytes(self.minimum) <= size_bytes <= parse_size_bytes(self.maximum):
+            return size_bytes
+        raise wrong(f"{show(value)} is out of range", self._accepted())
+
+    def json_schema(self) -> dict[str, Any]:
+        text = {"type": "string", "pattern": f"^{SIZE_PATTERN}$"}
+        return or_substituted(text, {"const": -1}) if self.unlimited else or_substituted(text)
+
+    def _accepted(self) -> str:
+        low, high = (format_size(parse_size_bytes(limit)) for limit in (self.minimum, self.maximum))
+        return f"{SIZE_FORM}, from {low} to {high}{', or -1 for no limit' if self.unlimited else ''}"
+
+
+def or_substituted(*choices: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON Schema of a value that may also be written as `${...}`."""
+    return {"anyOf": [*choices, {"type": "string", "pattern": r"\$\{.+\}"}]}
+
+
+def _quantity_error(value: object, error: ValueError) -> str:
+    return f"{show(value)} is not valid" if isinstance(value, Substituted | bool | dict | list | None) else str(error)
+
+
+MAX_FILE_BYTES: Final = 1 << 20
+
+
+def read_small_file(path: Path) -> bytes:
+    """Read a file, up to one byte more than allowed. Raises OSError, also if it is not a regular file.
+
+    Only regular files are read, because opening a pipe waits for a writer, and reading a device may never end.
+    """
+    if "\0" in str(path):
+        raise OSError(errno.EINVAL, "its name has a NUL character")  # instead of Python's ValueError
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        return file.read(MAX_FILE_BYTES + 1)

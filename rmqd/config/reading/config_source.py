@@ -1,0 +1,376 @@
+"""Converts a configuration's tree to plain data, replaces `${...}`, and keeps the location of every value.
+
+The files of a configuration and the names in it, without the models, because shell completion waits for them.
+
+Reads the files of a configuration and `--set`, and merges them into one tree.
+
+Finds secrets in configuration files that every user of the machine can read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from collections.abc import Mapping as ReadOnly
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rmqd.config.model.group_model import GroupConfig
+from rmqd.config.model.value_kinds import show
+from rmqd.config.problems import ConfigProblem, KeyPath, Places
+from rmqd.config.reading.yaml_tree import (
+    Items,
+    Node,
+    Scalar,
+    SubstitutionError,
+    YamlEntry,
+    YamlMapping,
+    YamlReading,
+    is_utf8,
+    read_tree,
+    substitute,
+)
+
+
+class ConfigData:
+    """The plain data for the models, and the locations of its keys and values."""
+
+    def __init__(self, source: Source, environ: ReadOnly[str, str]) -> None:
+        self.places = Places(source.root_place)
+        self.problems: list[ConfigProblem] = []
+        self.unusable: set[KeyPath] = set()
+        """Paths of values whose `${...}` could not be replaced. They are not in the data, but do not count as
+        missing.
+        """
+        self._environ = environ
+        self.values: dict[str, Any] = self._mapping(source.tree, ())
+
+    def _mapping(self, mapping: YamlMapping, path: KeyPath) -> dict[str, Any]:
+        data = {}
+        for key, entry in mapping.entries.items():
+            inner = (*path, key)
+            self.places.keys[inner] = entry.place
+            value = self._plain(entry.node, inner)
+            if inner not in self.unusable:
+                data[key] = value
+        return data
+
+    def _plain(self, node: Node, path: KeyPath) -> Any:
+        if isinstance(node, YamlMapping):
+            return self._mapping(node, path)
+        if isinstance(node, Items):
+            for index, item in enumerate(node.nodes):
+                self.places.keys[*path, index] = item.place
+            return [self._plain(item, (*path, index)) for index, item in enumerate(node.nodes)]
+        self.places.values[path] = node.place
+        if not isinstance(node.value, str):
+            return node.value
+        try:
+            return substitute(node.value, self._environ)
+        except SubstitutionError as error:
+            self.problems.append(ConfigProblem(node.place, path, str(error)))
+            # The whole list is skipped, because a list without one of its items has another meaning.
+            while isinstance(path[-1], int):
+                path = path[:-1]
+            self.unusable.add(path)
+            return None
+
+
+ROOT_FILE: Final = "rmqd.yaml"
+GROUPS_FOLDER: Final = "groups"
+DEFAULT_FILES: Final = ("config/rmqd.yaml", "/etc/rmqd/rmqd.yaml")
+
+
+def find_config(option: Path | None, environ: ReadOnly[str, str] = os.environ) -> Path:
+    """Return the file or folder to load: `--config`, `$RMQD_CONFIG`, or an existing default. Raises
+    FileNotFoundError.
+    """
+    for name, value in (("--config", option), ("$RMQD_CONFIG", environ.get("RMQD_CONFIG"))):
+        if value:
+            if not Path(value).exists():
+                raise FileNotFoundError(f"{value}: no such file or folder, named by {name}")
+            return Path(value)
+    for default in DEFAULT_FILES:
+        if Path(default).exists():
+            return Path(default)
+    raise FileNotFoundError(
+        f"no configuration found: neither {' nor '.join(DEFAULT_FILES)} exists; name one with --config or $RMQD_CONFIG"
+    )
+
+
+def config_files(path: Path) -> tuple[Path, list[Path]]:
+    """Return the root file at a path, and the group files that belong to it."""
+    if path.is_dir():
+        root_file, folder = path / ROOT_FILE, path
+    elif path.name == ROOT_FILE:
+        root_file, folder = path, path.parent
+    else:
+        return path, []
+    group_files = (folder / GROUPS_FOLDER).glob("*.y*ml")
+    return root_file, sorted(file for file in group_files if not file.name.startswith("."))
+
+
+def configured_names(path: Path) -> dict[str, list[str]]:
+    """Return the topics of each group in a configuration, as far as it can be read, without validation. Raises
+    OSError.
+    """
+    root_file, group_files = config_files(path)
+    root, *others = (_tree(file) for file in (root_file, *group_files))
+    groups = dict(_below(root, "groups").entries)
+    for file, tree in zip(group_files, others, strict=True):
+        if "subscriptions" in tree.entries:
+            groups[file.stem] = YamlEntry(tree.place, tree)
+        else:
+            groups |= (_below(tree, "groups") if "groups" in tree.entries else tree).entries
+    return {name: list(_below(entry.node, "subscriptions").entries) for name, entry in groups.items()}
+
+
+def _tree(file: Path) -> YamlMapping:
+    tree = read_tree(file.read_text("utf-8-sig", errors="replace"), str(file)).tree
+    return tree if isinstance(tree, YamlMapping) else YamlMapping(str(file), {})
+
+
+def _below(node: Node, key: str) -> YamlMapping:
+    entry = node.entries.get(key) if isinstance(node, YamlMapping) else None
+    return entry.node if entry is not None and isinstance(entry.node, YamlMapping) else YamlMapping(node.place, {})
+
+
+ANY_NAME: Final = "NAME"
+
+
+_SECRETS_OF_CLUSTERS: Final = (
+    ("client", "access_key"),
+    ("client", "secret_key"),
+    ("client", "security_token"),
+    ("client", "tls", "key_password"),
+)
+SECRET_KEYS: Final = (
+    *_SECRETS_OF_CLUSTERS,
+    *(("clusters", ANY_NAME, *secret) for secret in _SECRETS_OF_CLUSTERS),
+    ("http", "token"),
+)
+"""Paths of secrets. `--set` refuses literal values for them, because every user can see command lines."""
+_OPTIONS: Final = ("groups", ANY_NAME, "handler", "options")
+_SECRET_OPTION: Final = re.compile(r"(.*_)?(password|passwd|passphrase|secret|token|secret_key|access_key|api_key)")
+
+
+@dataclass(slots=True)
+class Source:
+    """The tree of a configuration, and the problems found while its files were read."""
+
+    files: tuple[Path, ...]
+    tree: YamlMapping
+    problems: list[ConfigProblem] = field(default_factory=list)
+    complete: bool = True
+    """False if a file could not be read. A missing key may then be in that file."""
+
+    @property
+    def root_place(self) -> str:
+        """The location of the whole configuration."""
+        return f"{self.files[0]}:1:1"
+
+
+def read_source(path: Path, overrides: Sequence[str] = ()) -> Source:
+    """Read a file, or a folder's `rmqd.yaml` and `groups/*.yaml`, and apply overrides such as `log.level=debug`.
+
+    Files `groups/*.yaml` next to a file called `rmqd.yaml` belong to it. Problems are collected, not raised.
+    """
+    root_file, group_files = config_files(path)
+    source = Source((root_file, *group_files), YamlMapping(f"{root_file}:1:1", {}))
+    root = _read_mapping(root_file, source)
+    if root is not None:
+        source.tree = root
+    for file in group_files:
+        _add_groups(file, source)
+    for override in overrides:
+        _override(source, override)
+    return source
+
+
+def bare_source(overrides: Sequence[str]) -> Source:
+    """Return a configuration that consists only of overrides, for commands without a file."""
+    source = Source((Path("--set"),), YamlMapping("--set", {}))
+    for override in overrides:
+        _override(source, override)
+    return source
+
+
+def _read_mapping(file: Path, source: Source) -> YamlMapping | None:
+    """Return the mapping in a file; None if there is none, which is reported unless the file is empty."""
+    reading = _read(file)
+    source.problems += reading.problems
+    if isinstance(reading.tree, YamlMapping):
+        return reading.tree
+    if isinstance(reading.tree, Items) or (reading.tree is not None and reading.tree.value is not None):
+        shown = "a list" if isinstance(reading.tree, Items) else show(reading.tree.value)
+        source.problems.append(
+            ConfigProblem(reading.tree.place, (), f"the file contains {shown}; expected a mapping of keys")
+        )
+        source.complete = False
+    elif reading.problems:
+        source.complete = False
+    return None
+
+
+def _read(file: Path) -> YamlReading:
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        return YamlReading(
+            None, [ConfigProblem(f"{file}:1:1", (), f"the file cannot be read: {error.strerror or error}")]
+        )
+    try:
+        return read_tree(content.decode("utf-8-sig"), str(file))
+    except UnicodeDecodeError as error:
+        before = content[: error.start]
+        line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
+        return YamlReading(
+            None, [ConfigProblem(f"{file}:{line}:{column}", (), "this is not UTF-8; expected text in UTF-8")]
+        )
+
+
+def _add_groups(file: Path, source: Source) -> None:
+    """Add a file of `groups/`: it contains `groups:`, or groups by name, or one group's keys under the file's name."""
+    if file.suffix != ".yaml":
+        message = f"only *.yaml files are read from {GROUPS_FOLDER}/; rename it to {file.stem}.yaml"
+        source.problems.append(ConfigProblem(f"{file}:1:1", (), message))
+        return
+    content = _read_mapping(file, source)
+    if content is None:
+        return
+    if "groups" in content.entries:
+        _refuse_others(content, source)
+        inner = content.entries["groups"].node
+        if not isinstance(inner, YamlMapping):
+            source.problems.append(ConfigProblem(inner.place, ("groups",), "not a mapping; expected groups by name"))
+            return
+        found = inner.entries
+    elif GroupConfig.model_fields.keys() & content.entries.keys():
+        found = {file.stem: YamlEntry(f"{file}:1:1", content)}
+    else:
+        found = content.entries
+    _merge_groups(found, source)
+
+
+def _refuse_others(content: YamlMapping, source: Source) -> None:
+    for key, entry in content.entries.items():
+        if key != "groups":
+            message = f"this key is not allowed in a group file; move it to {source.files[0]}"
+            source.problems.append(ConfigProblem(entry.place, (key,), message))
+
+
+def _merge_groups(found: dict[str, YamlEntry], source: Source) -> None:
+    entry = source.tree.entries.get("groups")
+    if entry is None or (isinstance(entry.node, Scalar) and entry.node.value is None):
+        place = entry.place if entry else source.root_place
+        entry = source.tree.entries["groups"] = YamlEntry(place, YamlMapping(place, {}))
+    if not isinstance(entry.node, YamlMapping):
+        return  # the models report that `groups` is not a mapping
+    groups = entry.node.entries
+    for name, group in found.items():
+        if name in groups:
+            message = f"duplicate group, first defined at {groups[name].place}; remove one of them"
+            source.problems.append(ConfigProblem(group.place, ("groups", name), message))
+        else:
+            groups[name] = group
+
+
+def _override(source: Source, override: str) -> None:
+    """Apply `a.b.c=value`. The value is YAML, or plain text if it is not valid YAML."""
+    key, equals, text = override.partition("=")
+    place = f"--set {key}"
+    if not is_utf8(override):
+        source.problems.append(ConfigProblem(place, (), "this is not UTF-8; expected text in UTF-8"))
+        return
+    steps = key.split(".")
+    if not equals or not all(steps):
+        message = "not valid; expected KEY=VALUE with a key such as log.level or groups.mailer.pull_batch_size"
+        source.problems.append(ConfigProblem(place, (), message))
+        return
+    mapping = source.tree
+    for i, step in enumerate(steps[:-1]):
+        entry = mapping.entries.get(step)
+        if entry is None or (isinstance(entry.node, Scalar) and entry.node.value is None):
+            entry = mapping.entries[step] = YamlEntry(place, YamlMapping(place, {}))
+        if not isinstance(entry.node, YamlMapping):
+            message = f"cannot set {key}, because this is not a mapping; expected a key inside a mapping"
+            source.problems.append(ConfigProblem(place, tuple(steps[: i + 1]), message))
+            return
+        mapping = entry.node
+    node = _override_value(source, text, tuple(steps), place)
+    mapping.entries[steps[-1]] = YamlEntry(place, node)
+    for _, found in literal_secrets(node, tuple(steps)):
+        message = "all users can see it in `ps`; expected '${NAME}', '${file:PATH}', or the configuration file"
+        source.problems.append(ConfigProblem(place, found, message))
+
+
+def literal_secrets(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Find secrets that are written literally, not as `${...}`. Yields the location and the path of each.
+
+    An option of a handler counts as a secret if its name indicates it, such as `password`.
+    """
+    if isinstance(node, YamlMapping):
+        for key, entry in node.entries.items():
+            yield from literal_secrets(entry.node, (*path, key))
+    elif _is_secret(path) and _is_literal(node):
+        yield node.place, path
+
+
+def _is_secret(path: tuple[str, ...]) -> bool:
+    if any(_is_meant(secret, path) for secret in SECRET_KEYS):
+        return True
+    return _is_meant(_OPTIONS, path[: len(_OPTIONS)]) and bool(_SECRET_OPTION.fullmatch(path[-1].lower()))
+
+
+def _is_literal(node: Node) -> bool:
+    return isinstance(node, Scalar) and isinstance(node.value, str) and bool(node.value) and "${" not in node.value
+
+
+def _is_meant(pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:
+    pairs = zip(pattern, path, strict=False)
+    return len(pattern) == len(path) and all(one in (ANY_NAME, other) for one, other in pairs)
+
+
+def _override_value(source: Source, text: str, path: tuple[str, ...], place: str) -> Node:
+    if not text:
+        return Scalar(place, "")
+    reading = read_tree(text, place)
+    if reading.tree is not None and not reading.problems:
+        return _moved(reading.tree, place)
+    if text[0] in "[{":
+        reason = reading.problems[0].message if reading.problems else "empty"
+        source.problems.append(ConfigProblem(place, path, reason))
+    return Scalar(place, text)  # `*` and `%RETRY%mailer` are not valid YAML, but are meant as text
+
+
+def _moved(node: Node, place: str) -> Node:
+    if isinstance(node, YamlMapping):
+        return YamlMapping(
+            place, {key: YamlEntry(place, _moved(entry.node, place)) for key, entry in node.entries.items()}
+        )
+    if isinstance(node, Items):
+        return Items(place, [_moved(item, place) for item in node.nodes])
+    return Scalar(place, node.value)
+
+
+def exposed_secrets(path: Path | None) -> list[ConfigProblem]:
+    """Return the locations of exposed secrets. Returns none if the file cannot be read, which is reported elsewhere."""
+    try:
+        source = read_source(find_config(path))
+        readable = {str(file): oct(mode) for file in source.files if (mode := _mode(file)) & stat.S_IROTH}
+    except OSError:
+        return []
+    found = []
+    for place, where in literal_secrets(source.tree) if readable else ():
+        file = place.rpartition(":")[0].rpartition(":")[0]
+        if file in readable:
+            message = f"a secret in a file that every user can read ({readable[file]}); remove this permission"
+            found.append(ConfigProblem(place, where, f"{message}, or write ${{NAME}} or ${{file:PATH}}"))
+    return found
+
+
+def _mode(file: Path) -> int:
+    return stat.S_IMODE(file.stat().st_mode)

@@ -1,0 +1,230 @@
+"""PostgreSQL URLs. libpq reads the first @ as the end of the password.
+
+Rules about the sink of a pipeline: keys that its format needs, and keys that have no effect.
+
+Rules about groups with `engine: spark`: features that Spark lacks, and keys that require or exclude each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Final
+
+from rmqd.config.model.group_model import GroupConfig
+from rmqd.config.model.spark_model import SinkConfig
+from rmqd.config.problems import ConfigFinding
+from rmqd.errors import InvalidNameError
+from rmqd.wire.topics import check_topic
+
+_URI: Final = re.compile("postgres(?:ql)?://([^/?#]*)")
+
+
+def url_problem(url: str) -> str | None:
+    """Return the problem of a URL whose host would contain a part of the password, without showing its value.
+
+    Other texts are not libpq's URLs: `host=db password=a@b`, or JDBC's, where an @ has no meaning.
+    """
+    uri = _URI.match(url)
+    if uri is None or uri[1].count("@") <= 1:
+        return None
+    return "more than one @ before the host; expected %40 for an @ in the user or the password"
+
+
+# each key with its formats
+FOR: Final = {
+    "topic": ("rocketmq",),
+    "path": ("parquet", "delta"),
+    "partition_by": ("parquet", "delta"),
+    "staging": ("parquet",),
+    "url": ("postgresql",),
+    "table": ("postgresql",),
+    "keys": ("postgresql", "delta"),
+    "order_by": ("postgresql", "delta"),
+    "delete_column": ("postgresql",),
+    "bad_rows": ("postgresql", "rocketmq"),
+    "batch_column": ("jdbc",),
+    "plugin": ("foreach_batch",),
+}
+NEEDED: Final = {
+    "parquet": {"path": "a folder or URL"},
+    "delta": {"path": "a folder or URL"},
+    "postgresql": {"url": "a URL such as postgresql://db.example/shop", "table": "a table's name"},
+    "foreach_batch": {"plugin": "module:attribute of (frame, batch_id) or (frame, batch_id, options)"},
+}
+NEEDED_OPTIONS: Final = {"url": "a URL such as jdbc:postgresql://db/shop", "dbtable": "a table"}
+SCALARS: Final = (str, int, float, bool)
+
+
+def sink_findings(sink: SinkConfig) -> Iterator[ConfigFinding]:
+    """Check a sink. Paths of findings start at the group."""
+    plain = SinkConfig(format=sink.format)
+    for key, formats in FOR.items():
+        if getattr(sink, key) != getattr(plain, key) and sink.format not in formats:
+            message = f"has no effect with format: {sink.format}; it needs format: {' | '.join(formats)}"
+            yield ConfigFinding(("sink", key), message, at_key=True)
+    for key, accepted in NEEDED.get(sink.format, {}).items():
+        if not getattr(sink, key):
+            yield ConfigFinding(("sink", key), f"missing; expected {accepted}", missing=True)
+    if sink.format == "postgresql" and str(sink.url).startswith("jdbc:"):
+        yield ConfigFinding(("sink", "url"), "libpq's URLs do not start with jdbc:; remove this prefix")
+    if sink.format == "postgresql" and (problem := url_problem(str(sink.url))):
+        yield ConfigFinding(("sink", "url"), problem)
+    if sink.format in ("parquet", "delta") and sink.output_mode != "append" and not _replaces(sink):
+        why = "rows in files cannot be replaced"
+        accepted = "append, or update with keys" if sink.format == "delta" else "append"
+        message = f"{sink.output_mode} is not possible with {sink.format}: {why}; expected {accepted}"
+        yield ConfigFinding(("sink", "output_mode"), message)
+    if sink.order_by and not sink.keys:
+        yield ConfigFinding(("sink", "order_by"), "has no effect without keys; set keys too", at_key=True)
+    if sink.delete_column and not (sink.keys and sink.order_by):
+        why = "without keys and order_by, the row to delete is unknown"
+        yield ConfigFinding(("sink", "delete_column"), f"{why}; set both", at_key=True)
+    for key in ("keys", "order_by"):
+        if sink.delete_column and sink.delete_column in getattr(sink, key):
+            yield ConfigFinding(
+                ("sink", "delete_column"), f"{sink.delete_column} is also in {key}; expected another column"
+            )
+    if sink.format == "postgresql" and sink.output_mode == "complete":
+        why = "rows that the aggregate no longer contains would stay in the table"
+        yield ConfigFinding(
+            ("sink", "output_mode"), f"complete is not possible with postgresql: {why}; expected append | update"
+        )
+    if sink.format == "postgresql" and sink.output_mode == "update" and not sink.keys:
+        why = "an aggregate's row would be added at every change"
+        yield ConfigFinding(("sink", "output_mode"), f"update is not possible without keys: {why}; set keys")
+    if sink.format == "jdbc":
+        for name, accepted in NEEDED_OPTIONS.items():
+            if name not in sink.options:
+                message = f"missing; expected {accepted}"
+                yield ConfigFinding(("sink", "options", name), message, missing=True)
+        if sink.output_mode == "complete":
+            why = "rows are only added to a table"
+            yield ConfigFinding(
+                ("sink", "output_mode"), f"complete is not possible with jdbc: {why}; expected append | update"
+            )
+    if sink.topic:
+        try:
+            check_topic(sink.topic)
+        except InvalidNameError as error:
+            yield ConfigFinding(("sink", "topic"), str(error))
+    if sink.format != "foreach_batch":
+        for name, value in sink.options.items():
+            if not isinstance(value, SCALARS):
+                yield ConfigFinding(
+                    ("sink", "options", name), "this value is not possible; expected a text, number, true or false"
+                )
+
+
+def _replaces(sink: SinkConfig) -> bool:
+    """Return whether an aggregate's row replaces its previous version."""
+    return sink.format == "delta" and bool(sink.keys) and sink.output_mode == "update"
+
+
+PACKAGES: Final = ("pyspark", "pyarrow")
+INSTALL: Final = "pip install 'rmqd[spark]'"
+_INSTEAD: Final = {
+    "spark.master": "spark.master of the group, one level up",
+    "spark.app.name": "leave it out; the application is named after the group",
+    "spark.sql.streaming.checkpointLocation": "spark.checkpoint of the group, one level up",
+}
+
+
+def spark_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
+    """Check a group on Spark. Paths of findings start at the group."""
+    yield from _work_findings(group)
+    if group.message_model == "broadcasting":
+        why = "Spark reads each message once, not once for each member"
+        yield ConfigFinding(("message_model",), f"Spark does not support broadcasting: {why}; expected clustering")
+    if group.consume_mode == "pop":
+        why = "Spark does not support pop, because it reads ranges of offsets"
+        yield ConfigFinding(("consume_mode",), f"{why}; expected concurrently | orderly")
+    if group.consume_mode == "orderly" and group.handler is not None and group.max_reconsume_times < 0:
+        why = "a message that always fails would block its micro-batch, and so every queue"
+        message = f"Spark does not support unlimited attempts, the default of orderly groups: {why}; expected 0 or more"
+        is_written = "max_reconsume_times" in group.model_fields_set
+        yield ConfigFinding(("max_reconsume_times",), message, missing=not is_written)
+    if not group.auto_commit:
+        why = "the checkpoint has the offsets of whole micro-batches, which a handler cannot hold back"
+        yield ConfigFinding(("auto_commit",), f"Spark does not support false: {why}; expected true")
+    if group.consume_message_batch_max_wait:
+        why = "a micro-batch has all stored messages, and does not wait for more"
+        yield ConfigFinding(
+            ("consume_message_batch_max_wait",), f"has no effect with engine: spark: {why}; expected 0s"
+        )
+    if group.circuit_breaker.consecutive or group.circuit_breaker.ratio:
+        why = "the tasks of a micro-batch call the handler in many processes, which do not know each other's results"
+        yield ConfigFinding(("circuit_breaker",), f"not possible with engine: spark: {why}; leave it out", at_key=True)
+    if group.allocate_strategy != "averagely":
+        why = "Spark itself divides the queues among its tasks"
+        yield ConfigFinding(("allocate_strategy",), f"has no effect with engine: spark: {why}; leave it out")
+    if group.handler is not None and group.handler.concurrency == "auto":
+        why = "the duration of calls is not measured across its worker processes"
+        yield ConfigFinding(
+            ("handler", "concurrency"), f"Spark does not support auto: {why}; expected a whole number from 1 to 1000"
+        )
+    if group.handler is not None and group.handler.processes:
+        why = "Spark has its own worker processes, as many as spark.master specifies"
+        yield ConfigFinding(("handler", "processes"), f"has no effect with engine: spark: {why}; expected 0")
+    yield from _property_findings(group)
+
+
+def _work_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
+    """Check that the group has a handler, or a pipeline with a sink."""
+    if group.handler is None and group.pipeline is None:
+        accepted = "handler: a mapping with the keys plugin, options, concurrency; or pipeline and sink"
+        yield ConfigFinding(("handler",), f"missing; expected {accepted}", missing=True, instead=("pipeline",))
+    if group.handler is not None and group.pipeline is not None:
+        yield ConfigFinding(("pipeline",), "set together with handler; remove one of them", at_key=True)
+    if group.pipeline is not None and group.sink is None:
+        accepted = "a mapping with the key format and its settings, the destination of the pipeline's rows"
+        yield ConfigFinding(("sink",), f"missing with pipeline; expected {accepted}", missing=True)
+    if group.sink is not None and group.pipeline is None:
+        yield ConfigFinding(("sink",), "has no effect without pipeline; set pipeline too", at_key=True)
+    if group.sink is not None:
+        yield from sink_findings(group.sink)
+    if group.pipeline is not None and group.handler is None:
+        yield from _pipeline_findings(group)
+
+
+def _pipeline_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
+    if group.consume_mode == "orderly":
+        why = "a pipeline has only the order that it creates itself"
+        yield ConfigFinding(("consume_mode",), f"orderly has no effect with a pipeline: {why}; expected concurrently")
+    for key in ("retry", "dead_letter", "deduplicate", "hooks"):
+        if key in group.model_fields_set:
+            yield ConfigFinding(
+                (key,), "has no effect with a pipeline, which calls no handler; it needs handler", at_key=True
+            )
+    if group.on_corrupt_message == "dead_letter":
+        why = "a pipeline sends no messages back, and so has no dead letters"
+        yield ConfigFinding(
+            ("on_corrupt_message",), f"pipelines do not support dead_letter: {why}; expected stop | skip"
+        )
+
+
+def _property_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
+    """Yield Spark properties that the group sets with its own keys, or that would break its guarantees."""
+    properties = group.spark.conf if group.spark is not None else {}
+    for name, value in properties.items():
+        path = ("spark", "conf", name)
+        if isinstance(value, dict | list) or value is None:
+            yield ConfigFinding(path, "a Spark property is a text, a number or a flag; write its whole name as the key")
+        elif name in _INSTEAD:
+            yield ConfigFinding(path, f"not allowed here; use {_INSTEAD[name]}", at_key=True)
+        elif name == "spark.speculation" and str(value).lower() != "false":
+            yield ConfigFinding(path, "a second copy of a task would handle its messages twice; expected false")
+
+
+def missing_findings(name: str, group: GroupConfig) -> Iterator[ConfigFinding]:
+    """Yield missing packages of a group on Spark. Paths start at the top."""
+    if group.engine != "spark":
+        return
+    if group.sink is not None and group.sink.format == "postgresql" and find_spec("psycopg") is None:
+        message = "postgresql needs psycopg, which is not installed; run pip install 'rmqd[postgresql]'"
+        yield ConfigFinding(("groups", name, "sink", "format"), message)
+    absent = [package for package in PACKAGES if find_spec(package) is None]
+    if absent:
+        message = f"spark needs {' and '.join(absent)}, which is not installed; use local, or run {INSTALL}"
+        yield ConfigFinding(("groups", name, "engine"), message)

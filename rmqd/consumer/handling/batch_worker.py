@@ -1,0 +1,361 @@
+"""Handler calls outside a group's slots. They commit nothing and send nothing back.
+
+Operators request them, from a member (`consumer/admin/member_requests.py`) or with `rmqd try`.
+
+Warns of a task that a handler created but did not await: its messages were acknowledged before the task ended.
+
+The event loop calls a task factory for each new task, which costs one lookup. A message costs nothing if its handler
+creates no task. Only a handler's first tasks are watched, because a handler that leaves tasks does so from the start.
+
+One slot of a group: takes a batch, calls the handler, and settles the messages.
+
+Every handler call is made here, except the calls that an operator requests (`HandlerSlots.call_apart`). An exception of
+a handler is a result. Every other exception ends the group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Sized
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.consumer.handling.handler_failures import EXPIRED
+from rmqd.consumer.handling.handler_threads import UnusableHandlerError, check_result
+from rmqd.consumer.handling.ready_queues import Line
+from rmqd.consumer.services import ConsumeMessageService
+from rmqd.handler_api.batch import Batch, LoadedHandler, ManualBatch, OrderlyBatch
+from rmqd.runtime.clock import Clock
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message, consume_start
+
+
+class _Unlocked:
+    """The lease that an orderly handler sees in such a call. There is no lock on the queue."""
+
+    valid = True
+
+
+def batch_apart(options: ConsumerOptions, messages: list[Message]) -> Batch:
+    """Return the batch that a handler of the group gets for these messages of one queue."""
+    queue = messages[0].message_queue
+    if options.consume_mode != "orderly":
+        return Batch(messages, queue)
+    kind = OrderlyBatch if options.auto_commit else ManualBatch
+    return kind(_Unlocked(), messages, queue)
+
+
+async def called_apart(
+    service: ConsumeMessageService, batch: Batch, ended: Callable[[], None] = lambda: None
+) -> BaseException | None:
+    """Call the handler. Returns its exception, or None. `ended` is called when the call has ended."""
+    error: BaseException | None = None
+    try:
+        await service.call_apart(batch, ended)
+    except BaseException as raised:  # noqa: BLE001  every exception of a handler is its result
+        error = raised
+    batch.end()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)  # receives the cancellation if the handler cancelled this task and returned
+    return error
+
+
+log = structlog.get_logger(__name__)
+
+MOST_WATCHED: Final = 1000  # tasks for each handler
+
+
+class LeftTasks:
+    """The tasks that one handler creates in its calls. Libraries that it uses may keep running tasks."""
+
+    def __init__(self, handler: LoadedHandler) -> None:
+        function: Any = inspect.unwrap(handler.handle)
+        while isinstance(function, partial):  # unwraps to the author's function
+            function = inspect.unwrap(function.func)
+        self._name, self._package = handler.name, _package(getattr(function, "__module__", ""))
+        self._left = MOST_WATCHED
+        self._is_reported = self._package == "rmqd"  # for worker processes: their tasks may outlive a call
+
+    def watch(self, caller: asyncio.Task[None], batch: Callable[[], Batch | None]) -> None:
+        """Watch the tasks that the task `caller` creates, while `batch` returns the handler's current batch."""
+        loop = caller.get_loop()
+        if loop.get_task_factory() in (None, _create_task):  # otherwise the author's own factory
+            loop.set_task_factory(_create_task)
+            _callers[caller] = partial(self._created, batch)
+            caller.add_done_callback(_callers.pop)
+
+    def _created(self, batch: Callable[[], Batch | None], task: asyncio.Task[Any]) -> None:
+        if self._left <= 0 or self._is_reported or (had := batch()) is None:
+            return
+        frame = getattr(task.get_coro(), "cr_frame", None)
+        if frame is not None and _package(frame.f_globals.get("__name__")) == self._package:
+            self._left -= 1
+            task.add_done_callback(partial(self._ended, batch, had))
+
+    def _ended(self, batch: Callable[[], Batch | None], had: Batch, task: asyncio.Task[Any]) -> None:
+        if batch() is not had and not self._is_reported and not task.cancelled():
+            self._is_reported = True
+            name, place = getattr(task.get_coro(), "__qualname__", ""), str(had.message_queue)
+            log.warning("handler.task_left", handler=self._name, task=name, queue=place, msg_id=had[0].msg_id)
+
+
+_callers: Final[dict[asyncio.Task[Any] | None, Callable[[asyncio.Task[Any]], None]]] = {}
+
+
+def _create_task(loop: asyncio.AbstractEventLoop, coro: Any, **named: Any) -> asyncio.Task[Any]:
+    task = asyncio.Task(coro, loop=loop, **named)
+    if (created := _callers.get(asyncio.current_task(loop))) is not None:
+        created(task)
+    return task
+
+
+def _package(module: str | None) -> str:
+    return (module or "").partition(".")[0]
+
+
+TIME_SLICE_SECONDS = 0.005  # a handler that never awaits must not block heartbeats and pulls for longer
+BLOCKED_SECONDS: Final = 1.0
+
+T = TypeVar("T")
+
+
+# A worker's time at one queue: the queue; the function that makes its batches; the messages that other workers may take
+# from the queue meanwhile (its pending messages, or none in an orderly group); and the function to call with the queue
+# at the end, unless the worker was replaced.
+Turn = tuple[ProcessQueue, Callable[[list[Message], MessageQueue], Batch], Sized, Callable[[ProcessQueue], None]]
+
+
+class WorkerService(ABC):
+    """The service of a worker: the queues, and the settlement of batches."""
+
+    clock: Clock
+    line: Line
+    handler_name: str
+    batch_size: int
+    wall_offset: float
+    """Seconds to add to monotonic time to get wall time."""
+
+    @abstractmethod
+    def begin_turn(self) -> Turn | None:
+        """Take the first queue of the line. None if its messages must not be handed out now."""
+
+    @abstractmethod
+    def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
+        """Settle a batch whose handler returned, if that needs no waiting.
+
+        Returns True if the queue must be suspended, False if it may continue, None if `settle` must be called.
+        """
+
+    @abstractmethod
+    async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
+        """Settle a batch. Returns whether its queue must be suspended."""
+
+    @abstractmethod
+    def took_long(self, started: float) -> None:
+        """Called after a batch that took more than `BLOCKED_SECONDS` since `started` (monotonic), with settlement.
+
+        Warns if the call blocked the event loop.
+        """
+
+
+class Worker:
+    """Runs until its service ends or replaces it. `process_queue` is the queue of its last turn."""
+
+    call: Callable[[Batch], Awaitable[object]]
+    """The service sets it before `run`. A later change applies from the next turn."""
+
+    def __init__(self, service: WorkerService, number: int, ready: Callable[[], Awaitable[None]] | None = None) -> None:
+        """`ready` is awaited before each turn. This wait does not count as handler time."""
+        self.number = number
+        self.process_queue: ProcessQueue | None = None
+        self.started = 0.0
+        self.reported = -1.0  # `started` of the last call that was reported as expired
+        self.expired = False  # the call is past its deadline: its result is EXPIRED, whatever it returns or raises
+        self.replaced = False  # the result is not needed: the call ignored its cancellation, or the service ends
+        self.halted = False  # the current batch is the last of this turn
+        self.batch: Batch | None = None  # the batch that the handler has
+        self.is_called = True  # False if the handler gets no message of the batch
+        self._service = service
+        self._ready = ready
+        self._task: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Take batches until the service ends this worker or replaces it.
+
+        At a call's deadline the service sets `expired`. If the handler is asynchronous, the service also cancels this
+        task; the call of a synchronous handler returns at once, without a result. If an asynchronous call continues
+        anyway, the service sets `replaced` later. When the service ends, it sets both and cancels this task.
+
+        The handler runs in this task too. It may cancel the task, at once or later, for instance by its own timeout.
+        Such a cancellation can arrive at any `await` here. It ends only the current call, if there is one.
+        """
+        self._task = asyncio.current_task()
+        consume_start.set(self._call_started)
+        while not self.replaced:
+            try:
+                await self._serve()
+            except asyncio.CancelledError:
+                await take_cancellations_back()
+
+    def _call_started(self, message: Message) -> int | None:
+        """Return when the call with this message began, in Unix milliseconds. Handler threads call this too."""
+        batch, started = self.batch, self.started
+        return None if batch is None or message not in batch else int((started + self._service.wall_offset) * 1000)
+
+    async def _serve(self) -> None:
+        """Serve the queues of the line in turn."""
+        service = self._service
+        line = service.line
+        queues, queued = line.queues, line.queued
+        while not self.replaced:
+            if line.surplus > 0:
+                await line.park()
+                continue
+            if not queues:
+                await line.rest()
+                continue
+            if not queues[0].pending:  # all messages were taken, or the queue was released meanwhile
+                queued.discard(queues.popleft())
+                continue
+            if self._ready is not None:
+                await self._ready()
+                if not queues or not queues[0].pending:
+                    continue
+            turn = service.begin_turn()
+            if turn is None:
+                continue
+            self.process_queue, make, for_others, end_turn = turn
+            self.halted = False
+            try:
+                await self._work_at(self.process_queue, make, for_others)
+            finally:
+                if not self.replaced:
+                    end_turn(self.process_queue)
+
+    async def _work_at(
+        self,
+        process_queue: ProcessQueue,
+        make: Callable[[list[Message], MessageQueue], Batch],
+        for_others: Sized,
+    ) -> None:
+        """Hand the pending messages of a queue to the handler, batch by batch: the hot path.
+
+        Every message of the group passes here. So values that stay the same are read before the loop. For a batch that
+        is acknowledged as a whole, the loop calls as few Python functions as possible: do not add one.
+
+        A call ends in one of four ways:
+
+        - It returns. The batch is acknowledged, unless the handler decided something else (`batch.decided`) or the
+          queue was dropped meanwhile.
+        - It raises. The batch is settled by the exception, of any class.
+        - It returns an awaitable or a generator that the handler forgot to run (HandlerNotAwaitedError), or the
+          handler cannot be called at all (another UnusableHandlerError). No message is at fault, so this ends the
+          group.
+        - It is cancelled. The handler may have caught the CancelledError; otherwise the task receives it at its next
+          `await`. The cancellation is withdrawn, so that it does not end the code after the call. If the call was
+          `replaced`, its batch is settled elsewhere, and this worker touches neither the batch nor the queue. If it is
+          `expired`, its result is EXPIRED. If the handler cancelled the task itself, the cancellation is ignored, and
+          the return value or exception of the call counts.
+
+        The turn ends when no message is pending, when the service halts it, when the queue must be suspended (an
+        orderly queue after a failure), when the worker was replaced, or when the time slice is used up. Then the event
+        loop runs other tasks first.
+        """
+        service, call, pending = self._service, self.call, process_queue.pending
+        assert self._task is not None
+        is_cancelled = self._task.cancelling
+        clock, size, line, queues = service.clock.monotonic, service.batch_size, service.line, service.line.queues
+        message_queue, stats, finish = process_queue.handed_as, process_queue.stats, process_queue.finish
+        self.started = started = clock()
+        slice_end = started + TIME_SLICE_SECONDS
+        while pending and not self.halted:
+            messages = [pending.popleft()] if size == 1 else process_queue.take(size)
+            if line.can_wake and (for_others or len(queues) > 1):
+                line.wake()
+            self.batch = batch = make(messages, message_queue)
+            error: BaseException | None = None
+            try:
+                if (result := await call(batch)) is not None:
+                    check_result(result, service.handler_name)
+                    result = None  # do not keep it alive until the next call
+            except UnusableHandlerError:
+                raise  # no message is at fault: retries would dead-letter all of them
+            except BaseException as raised:  # noqa: BLE001  every exception of a handler is its result
+                error = raised
+            self.batch = None
+            if self.expired or is_cancelled():  # the handler may have returned anyway
+                await take_cancellations_back()
+                if self.replaced:
+                    return
+                if self.expired:
+                    self.expired = False
+                    error = EXPIRED
+            ended = clock()
+            if error is None and batch.decided is None and not process_queue.dropped:
+                age = ended + service.wall_offset - messages[0].store_timestamp * 0.001
+                finish(messages)
+                stats.acknowledged(messages, ended - started, age)
+            else:
+                is_resting = await self._settle(process_queue, batch, messages, error)
+                error = None  # its traceback refers to this frame, and would keep the batch alive
+                if is_resting:
+                    return
+                ended = clock()
+            if ended > slice_end:
+                if ended - started > BLOCKED_SECONDS:
+                    service.took_long(started)
+                await asyncio.sleep(0)
+                return
+            self.started = started = ended
+
+    async def _settle(
+        self, process_queue: ProcessQueue, batch: Batch, messages: list[Message], error: BaseException | None
+    ) -> bool:
+        """Settle a batch. Returns whether the queue must be suspended."""
+        service = self._service
+        if self.is_called:
+            now = service.clock.monotonic()
+            age = now + service.wall_offset - messages[0].store_timestamp * 0.001
+            process_queue.stats.handled_in(messages, now - self.started, age)
+        if error is None and (is_resting := service.settle_at_once(process_queue, batch)) is not None:
+            return is_resting
+        try:
+            return await self.undisturbed(service.settle(process_queue, batch, error), "settle")
+        except asyncio.CancelledError:
+            return True
+
+    async def undisturbed(self, work: Coroutine[Any, Any, T], name: str) -> T:
+        """Wait for rmqd's own work between calls. Raises CancelledError if this worker was replaced.
+
+        The work runs in a separate task, because the handler may have kept this task and cancel it during the work.
+        """
+        task = asyncio.create_task(work, name=name)
+        while not task.done():
+            if self.replaced:
+                task.cancel()
+            try:
+                await asyncio.wait((task,))
+            except asyncio.CancelledError:
+                await take_cancellations_back()
+        return task.result()
+
+
+async def take_cancellations_back() -> None:
+    """Withdraw all cancellations of this task.
+
+    After a call of `cancel`, the next `await` raises CancelledError: the `await` here does. Before Python 3.13,
+    `uncancel` alone does not prevent that.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    while task.uncancel():
+        pass

@@ -1,0 +1,265 @@
+"""Threads for synchronous handlers. They are daemon threads, so a hung call never delays the exit of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import queue
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, Literal
+
+import structlog
+
+from rmqd.errors import RmqdError
+from rmqd.handler_api.batch import Batch, LoadedHandler, raise_returned
+from rmqd.runtime.clock import Clock
+from rmqd.runtime.own_threads import call_either, call_in_loop, nobody_waits
+from rmqd.runtime.plain_text import class_name, describe
+
+log = structlog.get_logger(__name__)
+
+CANCEL_PATIENCE_SECONDS: Final = 1.0  # how long a cancelled `start` or `stop` may take to end
+_UNDONE: Final = (Awaitable, Generator, AsyncGenerator)
+
+
+class UnusableHandlerError(RmqdError):
+    """The handler cannot handle any message. This ends the group, because retries would dead-letter every message."""
+
+
+class HandlerNotAwaitedError(UnusableHandlerError):
+    """A handler or middleware returned work that was never run, for instance a coroutine. No message was handled."""
+
+
+class HandlerEndedError(RmqdError):
+    """A handler's `start` or `stop` cancelled itself, or raised an exception such as SystemExit."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"the handler could not be started or stopped: {what}")
+
+
+def check_result(result: object, handler_name: str) -> None:
+    """Raise a decision that a handler returned. Raises HandlerNotAwaitedError for an awaitable or a generator.
+
+    Other results have no meaning.
+    """
+    raise_returned(result)
+    if isinstance(result, _UNDONE):
+        if isinstance(result, Coroutine | Generator):
+            result.close()  # otherwise Python warns about a never-awaited coroutine at an unrelated place
+        raise HandlerNotAwaitedError(
+            f"handler {handler_name} returned a {class_name(result)} that was never awaited, so it handled nothing; "
+            "make the function that rmqd calls `async def` (also the wrapper, if a decorator wraps it) and await the "
+            "work in it, or finish the work before it returns"
+        )
+
+
+def _log_mistake(batch: Batch, mistake: Literal["commit", "late decision"]) -> None:
+    if mistake == "commit":
+        _warn_of_commit(batch.message_queue.topic, structlog.contextvars.get_contextvars().get("group"))
+    else:
+        log.warning("decision.too_late", queue=str(batch.message_queue), msg_id=batch[0].msg_id, messages=len(batch))
+
+
+@functools.cache  # once for each group
+def _warn_of_commit(topic: str, _group: str | None) -> None:
+    log.warning("handler.commit_ignored", topic=topic)
+
+
+Batch.on_mistake = _log_mistake  # type: ignore[assignment,method-assign]
+
+
+def checked(handler: LoadedHandler) -> LoadedHandler:
+    """Return the handler with a `handle` that calls `check_result` itself, for wrappers that check how a call ends."""
+    name, inner = handler.name, handler.handle
+
+    @functools.wraps(inner)
+    def handle(batch: Any) -> Any:
+        result = inner(batch)
+        check_result(result, name)
+        return result
+
+    @functools.wraps(inner)
+    async def handle_async(batch: Any) -> Any:
+        result = await inner(batch)
+        check_result(result, name)
+        return result
+
+    return replace(handler, handle=handle_async if handler.is_async else handle)
+
+
+class HandlerThread:
+    """Calls a synchronous handler, one batch at a time, without blocking the event loop."""
+
+    def __init__(self, handler: LoadedHandler, number: int) -> None:
+        self._handler = handler
+        self._number = number
+        self._line: _Line | None = None
+        self._future: asyncio.Future[BaseException | None] | None = None
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether a call is running."""
+        return self._future is not None and not self._future.done()
+
+    async def call(self, batch: Batch) -> None:
+        """Call the handler in the thread and wait for it. Raises the handler's exception, or HandlerNotAwaitedError."""
+        loop = asyncio.get_running_loop()
+        if self._line is None:
+            self._line = _Line(self._handler, self._number)
+        self._future = future = loop.create_future()
+        self._line.put((batch, future, loop))
+        error = await future
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback refers to this frame: only the garbage collector would free both
+
+    def abandon(self, came_back: Callable[[], None]) -> None:
+        """Leave the running call to its thread, and use a new thread for later calls.
+
+        The task that awaits `call` continues without a result. `came_back` is called if the call ever ends.
+        """
+        future, line = self._future, self._line
+        if future is None or line is None or future.done():
+            return
+        loop = future.get_loop()
+        line.stop(lambda: call_in_loop(loop, came_back))
+        self._line = None
+        future.set_result(None)
+
+    def stop(self, ended: Callable[[], None] = lambda: None) -> None:
+        """End the thread after its current call. `ended` is called in the thread at that moment."""
+        if self._line is not None:
+            self._line.stop(ended)
+            self._line = None
+
+
+async def call_handler(handler: LoadedHandler, batch: Batch, ended: Callable[[], None]) -> None:
+    """Call a handler once, outside the group's slots. Raises the handler's exception, or HandlerNotAwaitedError.
+
+    `ended` is called in the event loop when the call has ended. A cancelled caller does not wait for a thread.
+    """
+    if handler.is_async:
+        try:
+            check_result(await handler.handle(batch), handler.name)
+        finally:
+            ended()
+        return
+    loop, thread = asyncio.get_running_loop(), HandlerThread(handler, 0)
+    try:
+        await thread.call(batch)
+    finally:
+        thread.stop(partial(call_in_loop, loop, ended))
+
+
+async def call_start_or_stop(
+    function: Callable[[], Any] | None, clock: Clock, given_up: asyncio.Event | None = None
+) -> bool:
+    """Call a handler's start or stop. A synchronous one runs in a thread, because it may block.
+
+    The call is cancelled when `given_up` is set. Returns whether it completed anyway.
+    """
+    if function is None:
+        return True
+    # A separate task: the function may cancel its own task, and must not cancel ours.
+    context = contextvars.copy_context()
+    call = asyncio.create_task(_guarded(function), name="handler start or stop", context=context)
+    try:
+        await _ended_or_given_up(call, given_up)
+    except asyncio.CancelledError:
+        await _cancel(call, function, clock)
+        raise
+    if not call.done():
+        await _cancel(call, function, clock)
+        if not call.done() or call.cancelled():
+            return False
+    for variable, value in context.items():  # context variables that it set are for handler calls, made from here
+        variable.set(value)
+    error = HandlerEndedError("it cancelled itself") if call.cancelled() else call.result()
+    if isinstance(error, Exception):
+        raise error
+    if error is not None:  # such as SystemExit, which would end more than this group
+        raise HandlerEndedError(f"it raised {describe(error)}") from error
+    return True
+
+
+async def _ended_or_given_up(call: asyncio.Task[Any], given_up: asyncio.Event | None) -> None:
+    if given_up is None:
+        await asyncio.wait((call,))
+        return
+    waiting = asyncio.create_task(given_up.wait(), name="stop while the handler starts")
+    try:
+        await asyncio.wait((call, waiting), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+
+
+async def _cancel(call: asyncio.Task[Any], function: Callable[[], Any], clock: Clock) -> None:
+    call.cancel()
+    _, left = await clock.wait((call,), timeout=CANCEL_PATIENCE_SECONDS)
+    if left:  # it may ignore its cancellation forever, and the group or process could not end
+        log.error("handler.left_behind", handler=getattr(function, "__qualname__", ""), calls=1)
+
+
+async def _guarded(function: Callable[[], Any]) -> BaseException | None:
+    """Call a function and return its exception. asyncio would let SystemExit end the event loop."""
+    try:
+        await call_either(function)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001  the caller raises it
+        return error
+    return None
+
+
+_Job = tuple[Batch, "asyncio.Future[BaseException | None]", asyncio.AbstractEventLoop]
+
+
+class _Line:
+    """One thread, and the queue of its calls."""
+
+    def __init__(self, handler: LoadedHandler, number: int) -> None:
+        self._handler = handler
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._at_end: Callable[[], None] = lambda: None
+        self._is_stopped = False
+        # the thread logs with the same bound variables as the group
+        context = contextvars.copy_context()
+        name = f"{handler.name}-{number}"
+        threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True).start()
+
+    def put(self, job: _Job) -> None:
+        self._jobs.put(job)
+
+    def stop(self, at_end: Callable[[], None]) -> None:
+        self._at_end = at_end
+        self._is_stopped = True
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        nobody_waits.set(lambda: self._is_stopped)
+        while (job := self._jobs.get()) is not None:
+            batch, future, loop = job
+            error: BaseException | None = None
+            try:
+                self._call(batch)
+            except BaseException as raised:  # noqa: BLE001  every exception of a handler is its result
+                error = raised
+            call_in_loop(loop, partial(_resolve, future, error))
+            del batch, job, future, error  # an idle thread must not keep objects alive
+        self._at_end()
+
+    def _call(self, batch: Batch) -> None:
+        if (result := self._handler.handle(batch)) is not None:
+            check_result(result, self._handler.name)
+
+
+def _resolve(future: asyncio.Future[BaseException | None], error: BaseException | None) -> None:
+    # set as the result: a future does not accept StopIteration as exception, and reports an exception not retrieved
+    if not future.done():
+        future.set_result(error)

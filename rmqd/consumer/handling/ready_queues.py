@@ -1,0 +1,225 @@
+"""The queues with messages for a handler, and the workers that sleep until there are messages.
+
+The line of a group that waits for full batches (`consume_message_batch_max_wait`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.handler_api.batch import Batch
+from rmqd.runtime.clock import Clock
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message
+
+TRICKLE: Final = 4  # so few messages are handled faster than one iteration of the event loop takes
+
+
+class Line:
+    """The queues that workers take batches from, in turn.
+
+    Most handlers need only one worker, so one worker is woken at a time. It wakes the next one if more work is left.
+    """
+
+    __slots__ = ("_held", "_wake_planned", "can_wake", "parked", "paused", "queued", "queues", "sleepers", "surplus")
+
+    def __init__(self) -> None:
+        self.queues: deque[ProcessQueue] = deque()
+        self.queued: set[ProcessQueue] = set()  # queues that `submit` must not add, mostly because they are in the line
+        self.can_wake = False  # whether a worker sleeps, and no woken worker is about to start
+        self.paused = False
+        self.sleepers: list[asyncio.Future[None]] = []
+        self.surplus = 0  # how many workers must still park, because there are more than may take batches
+        self.parked: list[asyncio.Future[None]] = []
+        self._held: deque[ProcessQueue] = deque()  # the line of a paused group
+        self._wake_planned = False
+
+    def submit(self, process_queue: ProcessQueue) -> None:
+        """Add a queue to the line if it has messages to hand out."""
+        self.keep(process_queue)
+        if not self.queues or not self.can_wake or self._wake_planned:
+            return
+        if len(process_queue.pending) <= TRICKLE:
+            self.wake()
+        else:  # one iteration of the event loop later, so that the next pulls are sent before handlers run
+            self._wake_planned = True
+            asyncio.get_running_loop().call_soon(self._wake_now)
+
+    def keep(self, process_queue: ProcessQueue) -> None:
+        """Add a queue like `submit`, but wake no worker: the calling worker takes the next batch itself."""
+        if process_queue.pending and process_queue not in self.queued:
+            self.queued.add(process_queue)
+            (self._held if self.paused else self.queues).append(process_queue)
+
+    def pause(self) -> None:
+        """Do not hand out queues until `resume`."""
+        if not self.paused:
+            self.paused = True
+            self._held.extend(self.queues)
+            self.queues.clear()
+
+    def resume(self) -> None:
+        """Hand out queues again."""
+        if self.paused:
+            self.paused = False
+            self.queues.extend(self._held)
+            self._held.clear()
+            if self.queues and self.can_wake:
+                self.wake()
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether a queue has messages to hand out, also while the line is paused."""
+        return any(queue.pending for queues in (self.queues, self._held) for queue in queues)
+
+    def sort(self, rank: Callable[[Message], int]) -> None:
+        """Sort a paused line so that messages of the lowest rank come first, as far as their order allows."""
+        for process_queue in self._held:
+            process_queue.sort(rank)
+        first = {queue: rank(queue.pending[0]) for queue in self._held if queue.pending}
+        self._held = deque(sorted(self._held, key=lambda queue: first.get(queue, 0)))
+
+    def wake(self) -> None:
+        """Wake one worker. Only valid if `can_wake`."""
+        self.can_wake = False
+        sleeper = self.sleepers.pop()
+        if not sleeper.done():
+            sleeper.set_result(None)
+
+    async def rest(self) -> None:
+        """Wait until there is work. Called by workers."""
+        sleeper = asyncio.get_running_loop().create_future()
+        self.sleepers.append(sleeper)
+        self.can_wake = True
+        try:
+            await sleeper
+        finally:
+            if sleeper in self.sleepers:
+                self.sleepers.remove(sleeper)
+            self.can_wake = bool(self.sleepers)
+
+    def admit(self, more: int) -> None:
+        """Change by `more` how many workers may take batches; a negative number parks workers."""
+        self.surplus -= more
+        while self.surplus < 0 and self.parked:
+            self.surplus += 1
+            parked = self.parked.pop()
+            if not parked.done():
+                parked.set_result(None)
+
+    async def park(self) -> None:
+        """Wait until `admit`. Called by workers while there is a surplus."""
+        self.surplus -= 1
+        parked = asyncio.get_running_loop().create_future()
+        self.parked.append(parked)
+        if self.queues and self.can_wake:  # this worker parks instead of working, so wake another one
+            self.wake()
+        await parked
+
+    def _wake_now(self) -> None:
+        self._wake_planned = False
+        if self.queues and self.can_wake:
+            self.wake()
+
+
+Make = Callable[[list[Message], MessageQueue], Batch]
+
+
+class GatheringLine(Line):
+    """Adds a queue only when its messages fill a batch, or when the oldest message has waited long enough.
+
+    Times are wall-clock times, which tests can shift. If the clock is set back, a queue waits at most twice as long.
+    """
+
+    __slots__ = ("_armed", "_arrivals", "_clock", "_ripe", "_size", "_wait")
+
+    def __init__(self, size: int, wait_seconds: float, clock: Clock) -> None:
+        super().__init__()
+        self._size = size
+        self._wait = wait_seconds
+        self._clock = clock
+        # for each queue, (messages so far, time) at each arrival, starting with the oldest waiting message
+        self._arrivals: dict[ProcessQueue, deque[tuple[int, float]]] = {}
+        self._armed: set[ProcessQueue] = set()  # queues with a running timer
+        self._ripe: set[ProcessQueue] = set()  # queues whose oldest message has waited long enough
+
+    def submit(self, process_queue: ProcessQueue) -> None:
+        """Add a queue to the line if it has a batch to hand out. Otherwise let it wait."""
+        if process_queue not in self._arrivals:
+            self._forget_dropped()
+            self._arrivals[process_queue] = deque()
+        arrivals = self._arrivals[process_queue]
+        if not arrivals or arrivals[-1][0] != process_queue.put_count:
+            arrivals.append((process_queue.put_count, self._clock.wall()))
+            self._forget_taken(process_queue)
+        if self._has_batch(process_queue):
+            super().submit(process_queue)
+        else:
+            self._gather(process_queue)
+
+    def making(self, process_queue: ProcessQueue, make: Make, halt: Callable[[ProcessQueue], None]) -> Make:
+        """Return a `make` that also halts the turns at the queue when the remaining messages do not fill a batch."""
+
+        def made(messages: list[Message], message_queue: MessageQueue) -> Batch:
+            self._ripe.discard(process_queue)
+            if not self._has_batch(process_queue):
+                if process_queue in self.queues:
+                    self.queues.remove(process_queue)
+                    self.queued.discard(process_queue)
+                halt(process_queue)
+                self._gather(process_queue)
+            return make(messages, message_queue)
+
+        return made
+
+    def _has_batch(self, process_queue: ProcessQueue) -> bool:
+        return len(process_queue.pending) >= self._size or process_queue in self._ripe
+
+    def _gather(self, process_queue: ProcessQueue) -> None:
+        if process_queue.gather() and process_queue not in self._armed:
+            self._armed.add(process_queue)
+            self._clock.call_later(self._left(process_queue), self._look, process_queue)
+
+    def _look(self, process_queue: ProcessQueue) -> None:
+        """Called when the oldest message at the timer's start has waited long enough, if it is still pending."""
+        self._armed.discard(process_queue)
+        process_queue.end_gathering()
+        if not process_queue.pending:
+            del self._arrivals[process_queue]
+        elif self._left(process_queue) > 0:
+            self._gather(process_queue)
+        else:
+            self._ripe.add(process_queue)
+            super().submit(process_queue)
+
+    def _left(self, process_queue: ProcessQueue) -> float:
+        """Return the seconds until the oldest waiting message has waited long enough."""
+        self._forget_taken(process_queue)
+        arrived_at = self._arrivals[process_queue][0][1]
+        return min(max(arrived_at + self._wait - self._clock.wall(), 0.0), self._wait)
+
+    def _forget_taken(self, process_queue: ProcessQueue) -> None:
+        """Forget the arrival times of messages that were taken. The last one is kept."""
+        arrivals, before = self._arrivals[process_queue], process_queue.put_count - len(process_queue.pending)
+        while len(arrivals) > 1 and arrivals[0][0] <= before:
+            arrivals.popleft()
+
+    def _forget_dropped(self) -> None:
+        """Forget queues that this member no longer owns. A timer still needs the queues in `_armed`."""
+        for gone in [one for one in self._arrivals if one.dropped and one not in self._armed]:
+            del self._arrivals[gone]
+            self._ripe.discard(gone)
+
+
+def line_of(options: ConsumerOptions, clock: Clock) -> tuple[Line, GatheringLine | None]:
+    """Return the group's line, twice if it waits for full batches. A batch of one message is always full."""
+    size, wait = options.consume_message_batch_max_size, options.consume_message_batch_max_wait_seconds
+    if size == 1 or not wait:
+        return Line(), None
+    gathering = GatheringLine(size, wait, clock)
+    return gathering, gathering

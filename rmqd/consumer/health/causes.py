@@ -1,0 +1,267 @@
+"""The causes of lag and of groups that do not consume, each with its next step.
+
+A daemon distinguishes more causes than `rmqd diagnose`: a pause, for example, is a `stalled_queue` if only the brokers
+are queried. `Cause.diagnosed_as` maps one list to the other.
+
+The meaning of a repeated error for a queue or a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
+from rmqd.errors.broker_errors import (
+    FlowControlError,
+    InvalidParameterError,
+    NoPermissionError,
+    SubscriptionGroupNotExistError,
+    SubscriptionNotExistError,
+    SubscriptionNotLatestError,
+    SubscriptionParseError,
+    TopicNotExistError,
+)
+from rmqd.wire.topics import LMQ_PREFIX
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A cause with its evidence and its next step."""
+
+    cause: str  # a key of CAUSES
+    evidence: str
+    next: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A cause. `step` is the next step; `found` fills in its `{group}` and `{topic}`."""
+
+    name: str
+    step: str
+    of_queue: bool = False
+    """Whether a daemon reports it for a single queue."""
+    of_group: bool = False
+    """Whether a daemon reports it for the whole group."""
+    stuck: bool = False
+    """Whether the queue's state is then stuck. Other causes appear as another state, such as paused."""
+    mild: bool = False
+    """Whether the queue soon resumes automatically, so that its log line is a warning."""
+    diagnosed_as: str = ""
+    """The cause's name in `rmqd diagnose`; empty if it is the same."""
+
+
+# The order of `rmqd diagnose`: causes that stop a whole group come first, and causes before their consequences.
+_IN_ORDER: Final = (
+    Cause(
+        "no_route",
+        "start the broker, or check its namesrvAddr; the group resumes automatically",
+        of_queue=True,
+        of_group=True,
+        stuck=True,
+    ),
+    Cause(
+        "broker_unreachable",
+        "start the broker, or check the network to it; the group resumes automatically, see docs/high-availability.md",
+        of_queue=True,
+        of_group=True,
+        stuck=True,
+        diagnosed_as="no_route",
+    ),
+    Cause(
+        "topic_missing",
+        "create the topic, or remove it from the group's subscriptions; `rmqd topics list` lists all topics",
+        of_queue=True,
+        of_group=True,
+        stuck=True,
+    ),
+    Cause("no_members", "start a member (`rmqd run --group {group}`, or the group's application)"),
+    Cause(
+        "consumption_disabled",
+        "`mqadmin updateSubGroup -g {group} -s true` allows the group to consume again",
+        of_queue=True,
+        of_group=True,
+        stuck=True,
+    ),
+    Cause(
+        "no_permission",
+        "permit reading the topic (`mqadmin updateTopicPerm -t {topic} -p 6`), the broker (its brokerPermission), or "
+        "the user",
+        of_queue=True,
+        of_group=True,
+        stuck=True,
+    ),
+    Cause(
+        "client_id_conflict",
+        "set a different instance_name for each process: two members with one client id get the same queues",
+        of_group=True,
+    ),
+    Cause(
+        "mode_mismatch",
+        "use another group for one of the applications: all members of a group must consume in the same mode",
+        of_group=True,
+    ),
+    Cause(
+        "subscription_mismatch",
+        "give all members the same subscriptions, or use another group for each application: otherwise messages are "
+        "missed",
+        of_queue=True,
+        of_group=True,
+        stuck=True,
+    ),
+    Cause(
+        "offset_illegal",
+        "set a valid offset with `rmqd offsets reset {group} {topic} --to last` (or `--to first`)",
+        of_queue=True,
+        of_group=True,
+        stuck=True,
+    ),
+    Cause(
+        "held_lock",
+        "find the owner with `rmqd groups show {group}`; a member that has ended loses its lock after a minute",
+        of_queue=True,
+        mild=True,
+    ),
+    Cause(
+        "orphaned_queue",
+        "`rmqd groups show {group}` lists the owner of each queue; restart the members without queues",
+    ),
+    Cause(
+        "allocate_failed",
+        "give all members the same allocate_strategy with its settings; docs/configuration.md",
+        of_group=True,
+        diagnosed_as="orphaned_queue",
+    ),
+    Cause(
+        "poison_message",
+        "find the message with `rmqd try {group} --bisect`; fix the handler, or set max_reconsume_times to dead-letter "
+        "the message",
+        of_queue=True,
+    ),
+    Cause(
+        "corrupt_message",
+        "skip it with `rmqd offsets reset {group} {topic} --skip 1`, or set `on_corrupt_message` and reload",
+        of_queue=True,
+        stuck=True,
+        diagnosed_as="poison_message",
+    ),
+    Cause(
+        "circuit_open",
+        "check the service that the error names; the group resumes automatically when a test call succeeds",
+        of_queue=True,
+        of_group=True,
+        mild=True,
+        diagnosed_as="failing_handler",
+    ),
+    Cause(
+        "failing_handler",
+        "the members' logs have the traceback (handler.failed); `rmqd try {group}` runs the handler and commits "
+        "nothing. Sent-back messages are retried automatically, dead letters are kept: `rmqd dlq show {group}`",
+        of_queue=True,
+        of_group=True,
+        mild=True,
+    ),
+    Cause(
+        "broker_read_only",
+        "make the broker writable: until then, messages there cannot be retried or dead-lettered",
+    ),
+    Cause(
+        "retry_refused",
+        "see send_back.failed in the log for the broker's reason; the send-back is retried every few seconds",
+        of_queue=True,
+        of_group=True,
+        diagnosed_as="broker_read_only",
+    ),
+    Cause(
+        "flow_control",
+        "check the first unfinished message, which holds back the others, or raise pull_threshold_for_queue",
+    ),
+    Cause("rate_limit", "raise pull_rate_limit and reload", of_queue=True, mild=True, diagnosed_as="flow_control"),
+    Cause(
+        "slow_handler",
+        "set timeouts for calls inside the handler; raise concurrency, or add members if there are more queues",
+        of_queue=True,
+        mild=True,
+    ),
+    Cause(
+        "claim_store_away",
+        "start the store of `deduplicate`, or check the network to it; the group resumes automatically",
+        of_queue=True,
+        of_group=True,
+        stuck=True,
+        diagnosed_as="slow_handler",
+    ),
+    Cause(
+        "claimed_elsewhere",
+        "wait until the other member has handled the messages, or its leases expire; docs/deduplication.md",
+        of_queue=True,
+        mild=True,
+        diagnosed_as="slow_handler",
+    ),
+    Cause("paused", "resume it with `rmqd resume {group}`", of_queue=True, diagnosed_as="stalled_queue"),
+    Cause(
+        "pull_failed",
+        "see the broker's log; the pull is retried every second",
+        of_queue=True,
+        stuck=True,
+        diagnosed_as="stalled_queue",
+    ),
+    Cause(
+        "stalled_queue",
+        "report this with the log around this line; the pull loop is restarted automatically",
+        of_queue=True,
+        stuck=True,
+    ),
+    Cause("clock_skew", "set both clocks by NTP (`timedatectl`)"),
+    Cause("idle_member", "run fewer members, or add queues: a member without a queue only waits"),
+)
+CAUSES: Final[Mapping[str, Cause]] = {cause.name: cause for cause in _IN_ORDER}
+DIAGNOSED: Final = tuple(cause.name for cause in _IN_ORDER if not cause.diagnosed_as)
+"""The causes of `rmqd diagnose`, in its order."""
+STALL_CAUSES: Final = tuple(cause.name for cause in _IN_ORDER if cause.of_queue)
+GROUP_CAUSES: Final = tuple(cause.name for cause in _IN_ORDER if cause.of_group)
+
+
+def found(cause: str, evidence: str, *, group: str = "GROUP", topic: str = "TOPIC", step: str = "") -> Problem:
+    """Return the problem of this cause. A given `step` replaces the cause's next step."""
+    return Problem(cause, evidence, (step or CAUSES[cause].step).format(group=group, topic=topic))
+
+
+GROUP_FORBIDDEN: Final = "subscription group no permission"  # PullMessageProcessor: the group's consumeEnable is false
+
+
+def explain_failure(error: RmqdError, group: str = "GROUP", topic: str = "TOPIC") -> Problem:
+    """Return the problem that an error indicates. `group` and `topic` are for the next step."""
+    cause, step = _cause(error)
+    return found(cause, str(error), group=group, topic=topic, step=step)
+
+
+def _cause(error: RmqdError) -> tuple[str, str]:
+    """Return the cause, and a next step if the error allows a more precise one."""
+    match error:
+        case NoPermissionError() if GROUP_FORBIDDEN in error.remark:
+            return "consumption_disabled", ""
+        case NoPermissionError():
+            return "no_permission", ""
+        case SubscriptionNotExistError() | SubscriptionNotLatestError() | SubscriptionParseError():
+            return (
+                "subscription_mismatch",
+                "`rmqd diagnose {group}` compares the members' subscriptions: they must be equal",
+            )
+        case SubscriptionGroupNotExistError():
+            return "consumption_disabled", "create the group: `mqadmin updateSubGroup -g {group}`"
+        case TopicNotExistError() if LMQ_PREFIX in error.remark:
+            step = "set enableLmq=true and enableMultiDispatch=true on the broker: it has no light message queues"
+            return "topic_missing", step
+        case TopicNotExistError():
+            return "topic_missing", ""
+        case RouteNotFoundError() | InvalidParameterError():
+            return "no_route", ""
+        case RemotingError():
+            return "broker_unreachable", ""
+        case FlowControlError():
+            return "pull_failed", "check the broker's load and limits: it limits requests"
+        case _:
+            return "pull_failed", ""

@@ -1,0 +1,174 @@
+"""Finding: a problem that one rule found, with its identity; and phrases that rules share.
+
+The problems of a group that both its members and `rmqd diagnose` report.
+
+Differences between the members of a group.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from rmqd.consumer.health.causes import Problem, found
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
+from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG, MessageModel, SubscriptionData
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import is_retry_topic
+
+MOST_NAMED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem. Findings with the same `key` are the same one, seen at different moments."""
+
+    key: tuple[str, ...]
+    problem: Problem
+    momentary: bool = False
+    """Whether it may be true for a moment in a healthy group, so that it must be seen twice."""
+    queues: frozenset[MessageQueue] = frozenset()
+    """The queues that are stalled because of it, if it is about queues."""
+
+
+def named(names: Iterable[str]) -> str:
+    """Return some of the names in order: `a, b, c, d and 3 more`."""
+    every = sorted(names)
+    more = f" and {len(every) - MOST_NAMED} more" if len(every) > MOST_NAMED else ""
+    return ", ".join(every[:MOST_NAMED]) + more
+
+
+def places(queues: Iterable[MessageQueue]) -> str:
+    """Return queues by topic and broker: `orders on broker-a: queues 0, 3`."""
+    by_place: dict[tuple[str, str], list[int]] = {}
+    for queue in sorted(queues):
+        by_place.setdefault((queue.topic, queue.broker_name), []).append(queue.queue_id)
+    return "; ".join(
+        f"{topic} on {broker}, queue{'' if len(ids) == 1 else 's'} {', '.join(map(str, ids))}"
+        for (topic, broker), ids in by_place.items()
+    )
+
+
+def span(seconds: float) -> str:
+    """Return a readable duration: `4 s`, `12 min`, `3 h`, `2 d`."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def count(number: int, noun: str) -> str:
+    """Return `1 queue` or `2 queues`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def wait(number: int) -> str:
+    """Return `1 message waits` or `2 messages wait`."""
+    return f"{messages(number)} {'waits' if number == 1 else 'wait'}"
+
+
+def messages(number: int) -> str:
+    """Return `1 message` or `2 messages`."""
+    return count(number, "message")
+
+
+OF_ONE_PROCESS: Final = re.compile(r"@\d+#\d{9,}")
+"""The default instance name of Java and rmqd: the process id, and its creation time in nanoseconds."""
+
+KEPT: Final = "is kept from consuming: "
+"""Part of the reason why a group is not ready: access is refused, or brokers' settings forbid it to consume."""
+
+
+def missing_problem(topic: str) -> Problem:
+    """Return the problem of a topic without a route."""
+    return found("topic_missing", f"no name server knows topic {topic}", topic=topic)
+
+
+def closed_problem(topic: str, brokers: list[str]) -> Problem:
+    """Return the problem of a topic that is not readable on some brokers."""
+    evidence = f"topic {topic} is not readable on {named(brokers)}: its permission there forbids it"
+    return found("no_permission", evidence, topic=topic)
+
+
+def settings_problem(where: str, group: str, settings: SubscriptionGroupConfig, model: str) -> Problem | None:
+    """Return how a broker's settings forbid the group to consume; None if they allow it."""
+    if not settings.consume_enable:
+        return found(
+            "consumption_disabled", f"{where} forbids the group to consume (consumeEnable is false)", group=group
+        )
+    if model == MessageModel.BROADCASTING and not settings.consume_broadcast_enable:
+        step = "`mqadmin updateSubGroup -g {group} -d true` allows it to broadcast"
+        evidence = f"{where} forbids broadcasting (consumeBroadcastEnable is false)"
+        return found("consumption_disabled", evidence, group=group, step=step)
+    if model == MessageModel.CLUSTERING and settings.retry_queue_nums < 1:
+        evidence = f"{where} has no retry queue for the group (retryQueueNums): sent-back messages are dropped there"
+        step = "`mqadmin updateSubGroup -g {group} -q 1` gives it one"
+        return found("consumption_disabled", f"{evidence}, as if it were handled", group=group, step=step)
+    return None
+
+
+def unknown_problem(where: str, group: str) -> Problem:
+    """A broker that does not know the group, and that creates no group when a member connects."""
+    evidence = (
+        f"{where} does not know the group, and does not create it when members connect (autoCreateSubscriptionGroup)"
+    )
+    return found(
+        "consumption_disabled", evidence, group=group, step="`mqadmin updateSubGroup -g {group}` creates it there"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A difference between members. Equal values are the same difference."""
+
+    cause: str
+    about: str  # the topic, the property or the client id
+    text: str  # a predicate: "subscribe to … , … to …"
+
+
+def differences(
+    theirs: Mapping[str, SubscriptionData], ours: Mapping[str, SubscriptionData], us: str
+) -> Iterator[Difference]:
+    """Yield the topics in which a member's subscriptions (`theirs`) differ from our own (`ours`).
+
+    `us` names the side of `ours` in the texts, such as "the configuration". Only the effect on messages is compared,
+    not the notation of tags or the version. Retry topics are skipped, because each client subscribes to them
+    automatically.
+    """
+    theirs = {topic: data for topic, data in theirs.items() if not is_retry_topic(topic)}
+    ours = {topic: data for topic, data in ours.items() if not is_retry_topic(topic)}
+    for topic in sorted(ours.keys() - theirs.keys()):
+        yield Difference("subscription_mismatch", topic, f"do not subscribe to {topic}, {us} does")
+    for topic in sorted(theirs.keys() - ours.keys()):
+        yield Difference("subscription_mismatch", topic, f"subscribe to {topic}, {us} does not")
+    for topic in sorted(ours.keys() & theirs.keys()):
+        if _meaning(ours[topic]) != _meaning(theirs[topic]):
+            text = f"subscribe to {_written(theirs[topic])} of {topic}, {us} to {_written(ours[topic])}"
+            yield Difference("subscription_mismatch", topic, text)
+
+
+def model_difference(theirs: str | None, ours: str, us: str) -> Iterator[Difference]:
+    """Yield a difference if members share the messages in one case, and each get all of them in the other."""
+    if theirs is not None and theirs != ours:
+        yield Difference("mode_mismatch", "message model", f"consume as {theirs}, {us} says {ours}")
+
+
+def order_difference(theirs: bool | None, ours: bool, us: str) -> Iterator[Difference]:
+    """Yield a difference in the order of consumption. `theirs` is None if unknown."""
+    if theirs is not None and theirs != ours:
+        yield Difference("mode_mismatch", "order", f"consume {_order(theirs)}, {us} {_order(ours)}")
+
+
+def _order(orderly: bool) -> str:
+    return "orderly" if orderly else "concurrently"
+
+
+def _meaning(data: SubscriptionData) -> object:
+    """Return the relevant part of a subscription, without the notation of tags or the version."""
+    return data.tags_set if data.expression_type == EXPRESSION_TAG else (data.expression_type, data.sub_string)
+
+
+def _written(data: SubscriptionData) -> str:
+    return f"{data.expression_type} {data.sub_string!r}"

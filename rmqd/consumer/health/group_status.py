@@ -1,0 +1,217 @@
+"""A group's snapshot: its state, queues, counters and readiness, collected from its parts on request.
+
+Recent results of the handler's attempts: rates for the status page, and a handler that fails for all messages.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.handling.slots import HandlerHungError
+from rmqd.consumer.health.causes import Problem, found
+from rmqd.consumer.health.group_problems import KEPT
+from rmqd.consumer.rebalance.rebalance import Rebalance
+from rmqd.consumer.stats.counters import snapshots_of
+from rmqd.consumer.stats.stats_snapshot import MOST_MEMBERS, GroupSnapshot, HandlerRates, LastError, TopicSnapshot
+from rmqd.handler_api.batch import ProcessCounts
+from rmqd.runtime.clock import Clock
+from rmqd.runtime.plain_text import describe
+from rmqd.wire.topics import is_retry_topic
+
+ENGINE = "local"
+
+
+class GroupStatus:
+    """The group's state, its failure, and its readiness."""
+
+    def __init__(
+        self,
+        context: GroupContext,
+        rebalance: Rebalance,
+        results: RecentResults,
+        processes: ProcessCounts | None = None,
+    ) -> None:
+        """`processes` counts the processes in which the handler runs; None if it runs in this process."""
+        self._processes = processes
+        self._results = results
+        self.state = "starting"
+        self._context = context
+        self._rebalance = rebalance
+        self._failure: str | None = None
+        self._hung = False
+
+    def failed(self, error: BaseException) -> None:
+        """Called when the group ends because of `error`."""
+        causes = _leaves(error)
+        self.state = "failed"
+        self._failure = "; ".join(describe(cause) for cause in causes)
+        self._hung = any(isinstance(cause, HandlerHungError) for cause in causes)
+
+    def snapshot(self) -> GroupSnapshot:
+        """Return all figures of the group at one moment."""
+        context, assigned = self._context, self._rebalance.assigned
+        reason, topics = self._not_ready(), snapshots_of(context.stats)
+        counts = Counter(message_queue.topic for message_queue in assigned)
+        return GroupSnapshot(
+            name=context.options.group,
+            engine=ENGINE,
+            message_model=context.options.message_model,
+            state=self.state,
+            paused=context.paused,
+            pauses=context.pauses.scopes,
+            client_id=context.client.client_id,
+            failure=self._failure,
+            ready=reason is None,
+            not_ready_reason=reason,
+            topics=topics,
+            queues=tuple(queue for queue in (entry.snapshot() for entry in assigned.values()) if queue is not None),
+            assigned={topic: counts[topic] for topic in context.subscriptions if not is_retry_topic(topic)},
+            rebalances=self._rebalance.count,
+            handover_timeouts=context.ownership.timeouts,
+            commit_failures=context.store.failures,
+            hook_failures={} if context.hooks is None else dict(context.hooks.failures),
+            left_out_by_hooks={} if context.hooks is None else dict(context.hooks.left_out),
+            handler_hung=self._hung,
+            handler_processes=None if self._processes is None else self._processes.running,
+            handler_processes_lost={} if self._processes is None else dict(self._processes.lost),
+            problems=tuple(context.problems),
+            rates=self._results.rates(topics),
+            concurrency=context.service.concurrency,
+            circuit=None if context.circuit is None or not context.circuit.is_on else context.circuit.snapshot(),
+            trace_records={} if context.trace is None else dict(context.trace.dispatcher.counts),
+            members=tuple(sorted(self._rebalance.members)[:MOST_MEMBERS]),
+            member_count=len(self._rebalance.members),
+        )
+
+    def _not_ready(self) -> str | None:
+        options = self._context.options
+        refusal = self._context.client.remoting.security.refusals.about((options.group, *options.subscriptions))
+        disabled = (
+            f"{one.evidence}; {one.next}" for one in self._context.problems if one.cause == "consumption_disabled"
+        )
+        kept = refusal or next(disabled, None)
+        if kept is not None and self.state in ("starting", "running"):
+            return f"group {options.group} {KEPT}{kept}"
+        if self.state != "running":
+            return f"group {self._context.options.group} is {self.state}"
+        missing = sorted(topic for topic in self._rebalance.unrouted if not is_retry_topic(topic))
+        if missing:
+            undivided = [one.evidence for one in self._context.problems if one.cause == "allocate_failed"]
+            why = self._context.client.routes.problem or "; ".join(undivided)
+            waits = f"group {self._context.options.group} waits for its first assignment of {', '.join(missing)}"
+            return f"{waits}: {why}" if why else waits
+        return None
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    """Return the errors inside exception groups."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+    return [error]
+
+
+WINDOW_SECONDS: Final = 60.0
+LOOK_SECONDS: Final = 2.0
+FAILING_SECONDS: Final = 20.0  # a service that restarts is available again sooner
+LEAST_ATTEMPTS: Final = 3
+FAILING_SHARE: Final = 0.9  # share of failed attempts; below it the group makes progress, if slowly
+WELL_SHARE: Final = 0.5
+
+
+class _Totals(NamedTuple):
+    """Counters since the start of the group. An attempt is one message in one handler call."""
+
+    acked: int = 0
+    retried: int = 0  # after a decision, an exception or a deadline
+    dead_lettered: int = 0
+    failed: int = 0  # calls that raised or expired
+
+    def since(self, before: _Totals) -> _Totals:
+        return _Totals(*(now - then for now, then in zip(self, before, strict=True)))
+
+    @property
+    def attempts(self) -> int:
+        return self.acked + self.retried + self.dead_lettered
+
+    @property
+    def vain(self) -> int:
+        """How many attempts failed; at least the failed calls, because refused messages are not counted."""
+        return max(self.attempts - self.acked, self.failed)
+
+
+class RecentResults:
+    """Watches the attempts of one group. Call `look` about every LOOK_SECONDS with the group's counters.
+
+    The handler is failing after at least LEAST_ATTEMPTS failed attempts in a row, over at least FAILING_SECONDS. Less
+    than one success in ten does not end the row. The problem ends when half of the attempts succeed. It also lasts
+    while the group has no messages, because nothing shows yet that the handler works again.
+    """
+
+    def __init__(self, clock: Clock, group: str = "GROUP") -> None:
+        """`group` is the group's name for the next step."""
+        self.problem: Problem | None = None
+        self._group = group
+        self._clock = clock
+        self._samples: deque[tuple[float, _Totals]] = deque([(clock.monotonic(), _Totals())])
+        self._vain = 0
+        self._vain_since = 0.0
+
+    def look(self, topics: Iterable[TopicSnapshot]) -> None:
+        """Evaluate the current counters."""
+        topics, now = tuple(topics), self._clock.monotonic()
+        totals = _totals(topics)
+        self._judge(totals.since(self._samples[-1][1]), last_error(topics), now)
+        self._samples.append((now, totals))
+        while len(self._samples) > 2 and now - self._samples[1][0] >= WINDOW_SECONDS:
+            self._samples.popleft()
+
+    def rates(self, topics: Iterable[TopicSnapshot]) -> HandlerRates:
+        """Return rates per second over the last minute."""
+        since, before = self._samples[0]
+        seconds = max(self._clock.monotonic() - since, 1.0)
+        recent = _totals(topics).since(before)
+        return HandlerRates(
+            handled=recent.attempts / seconds,
+            failed=recent.failed / seconds,
+            retried=recent.retried / seconds,
+            dead_lettered=recent.dead_lettered / seconds,
+        )
+
+    def _judge(self, step: _Totals, error: LastError | None, now: float) -> None:
+        vain_share = step.vain / max(step.acked + step.vain, 1)
+        if step.acked and vain_share < (WELL_SHARE if self.problem is not None else FAILING_SHARE):
+            self._vain, self.problem = 0, None
+            return
+        if step.vain and not self._vain:
+            self._vain_since = now
+        self._vain += step.vain
+        if self._vain >= LEAST_ATTEMPTS and now - self._vain_since >= FAILING_SECONDS and (step.vain or self.problem):
+            self.problem = found("failing_handler", _evidence(self._vain, error), group=self._group)
+
+
+def last_error(topics: Iterable[TopicSnapshot]) -> LastError | None:
+    """Return the newest handler error of all topics."""
+    errors = [topic.last_error for topic in topics if topic.last_error is not None]
+    return max(errors, key=lambda error: error.at, default=None)
+
+
+def _totals(topics: Iterable[TopicSnapshot]) -> _Totals:
+    acked = retried = dead_lettered = failed = 0
+    for topic in topics:
+        acked += topic.handled["acked"]
+        retried += topic.handled["retried"] + topic.handled["expired"]
+        dead_lettered += topic.handled["dead_lettered"]
+        failed += sum(topic.exceptions.values())
+    return _Totals(acked, retried, dead_lettered, failed)
+
+
+def _evidence(attempts: int, error: LastError | None) -> str:
+    text = f"the handler fails for (nearly) all messages: {attempts} attempts failed"
+    if error is None:
+        return text
+    at = datetime.fromtimestamp(error.at, UTC)
+    return f"{text}; its last error, at {at:%H:%M:%S} UTC: {error.error}"

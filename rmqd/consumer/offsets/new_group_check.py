@@ -1,0 +1,203 @@
+"""Start offsets of a clustering group. They are on the brokers, and other members may store them at the same time.
+
+Start offsets of a broadcasting group. They are in this member's file, which no other process writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from rmqd.client.api.offset_requests import StoredOffset
+from rmqd.client.instance import ClientInstance
+from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
+from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore
+from rmqd.consumer.offsets.start_offsets import AWAY_SECONDS, Founding, in_levels, is_unfinished
+from rmqd.errors import RmqdError, SlaveUnawareError
+from rmqd.errors.broker_errors import AccessRefusedError
+from rmqd.runtime.clock import Clock
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import retry_topic
+
+log = structlog.get_logger(__name__)
+
+FOUNDER_SECONDS = 5.0  # time for another member to finish storing start offsets
+LOOK_SECONDS = 0.25
+_ROUNDS: Final = 3  # attempts to store start offsets that are missing afterwards
+
+
+@dataclass(slots=True)
+class _Found:
+    """The brokers' answers about a group's queues."""
+
+    offsets: dict[MessageQueue, StoredOffset | None] = field(default_factory=dict)
+    failed: dict[str, RmqdError] = field(default_factory=dict)  # broker name -> error
+    refused: dict[MessageQueue, AccessRefusedError] = field(default_factory=dict)  # no permission to query
+
+    def missing(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Return the queues without an offset of the group."""
+        return [queue for queue in queues if queue in self.offsets and self.offsets[queue] is None]
+
+    def certain(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
+        """Return the queues with a certain offset of the group. For a 4.x broker 0 may mean no offset."""
+        return {queue for queue in queues if (found := self.offsets.get(queue)) is not None and found.is_certain}
+
+
+class BrokerFounding(Founding):
+    """Decides by the stored offsets whether a group is new, and stores the start offsets of a new group.
+
+    *The mark.* A group with an offset on a queue of its retry topic is not new. The founder, the member that stores the
+    start offsets, stores that offset last, on every broker. Consumers of other clients store it sooner or later.
+    Several members may store start offsets at the same time: each reads an offset immediately before it would write
+    one, and keeps an existing one.
+
+    *Without a mark*, a group is new if no queue has an offset. If only some queues have one, there are two
+    explanations. Either a founder is still writing, or was killed: the order of writing shows that (`founding.order`),
+    and the missing offsets are then stored. Or the group belongs to another client, or has no retry topic, and its
+    topic has grown: then the group is not new.
+
+    *If the order shows nothing*, as for topics of a single queue, a running founder gets `FOUNDER_SECONDS` to set its
+    mark. If a founder was killed at that point, the group is mistaken for an existing one. Its remaining queues start
+    at their first message, so messages are repeated, but none is lost.
+    """
+
+    def __init__(
+        self,
+        client: ClientInstance,
+        options: ConsumerOptions,
+        clock: Clock,
+        store: RemoteBrokerOffsetStore,
+        *,
+        leaves_brokers_out: bool = True,
+    ) -> None:
+        super().__init__(client, options, clock, leaves_brokers_out=leaves_brokers_out)
+        self._store = store
+        self._retry = retry_topic(options.group)
+        self._unproven: dict[MessageQueue, float] = {}  # a slave knows no offset: since when (monotonic)
+
+    async def stored(self, queue: MessageQueue) -> int | None:
+        """Return the broker's offset. A slave without one is trusted after its master has been down for a while."""
+        try:
+            offset = await self._store.read(queue)
+        except SlaveUnawareError:
+            since = self._unproven.setdefault(queue, self.clock.monotonic())
+            await self.ensure()  # storing start offsets waits for the same master
+            if self.clock.monotonic() - since < AWAY_SECONDS:
+                raise
+            return None
+        self._unproven.pop(queue, None)
+        return offset
+
+    async def _found(self, first: list[MessageQueue]) -> None:
+        found = await self._unfounded(first)
+        if found is None:
+            return
+        self._be_patient(found.failed)
+        failed = found.failed | await self._store_starts(found.missing(first), found.failed)
+        self._be_patient(failed)
+        ready = {*self._without(first, failed)}
+        self._owe(queue for queue in first if queue not in ready or queue in found.refused)
+        brokers = sorted(self.client.routes.by_endpoint(first).keys() - failed.keys())
+        await self._mark(brokers)
+        log.info("group.founded", queues=len(self._starts), brokers=brokers, consume_from_where=self.policy.where)
+
+    async def _unfounded(self, first: list[MessageQueue]) -> _Found | None:
+        """Return the stored offsets of a group that is new, or has incomplete start offsets; otherwise None."""
+        deadline = self.clock.monotonic() + FOUNDER_SECONDS
+        while True:
+            marks = self._marks(self.client.routes.by_endpoint(first))
+            if (await self._look(marks)).certain(marks):
+                return None
+            found = await self._look(first)
+            stored = found.certain(first)
+            if not (found.missing(first) or found.failed):
+                if found.refused and not stored:
+                    raise next(iter(found.refused.values()))
+                return None
+            if not stored or is_unfinished({*stored, *found.missing(first)}, stored):
+                return found
+            if self.clock.monotonic() >= deadline:
+                return None
+            await self.clock.sleep(LOOK_SECONDS)
+
+    def _marks(self, brokers: Collection[str]) -> list[MessageQueue]:
+        """Return the retry topic's queues. A broker creates the topic at the first heartbeat, before routes have it."""
+        routed = self.client.routes.queues(self._retry)
+        return sorted({*routed, *(MessageQueue(self._retry, name, 0) for name in brokers)})
+
+    async def _look(self, queues: Iterable[MessageQueue]) -> _Found:
+        found = _Found()
+
+        async def ask(queue: MessageQueue) -> None:
+            try:
+                found.offsets[queue] = await self._store.look_up(queue)
+            except AccessRefusedError as error:
+                found.refused[queue] = error
+            except SlaveUnawareError as error:  # the slave may know other queues
+                found.failed[self.client.routes.endpoint(queue)] = error
+
+        found.failed |= await self._at_brokers(queues, ask)
+        return found
+
+    async def _store_starts(self, missing: list[MessageQueue], failed: Collection[str]) -> dict[str, RmqdError]:
+        """Store the start offsets, and check the result. Return the brokers' failures by broker name.
+
+        A broker creates a table for a group's topic with its first commit, without a lock. If another member's first
+        commit arrives at the same time, both are answered with success, and one is lost.
+        """
+        failures: dict[str, RmqdError] = {}
+        for _ in range(_ROUNDS):
+            for level in in_levels(missing):
+                failures |= await self._at_brokers(self._without(level, {*failed, *failures}), self._store_start)
+            missing = self._without(missing, {*failed, *failures})
+            seen = await self._look(missing)
+            failures |= seen.failed
+            missing = seen.missing(missing)
+            if not missing:
+                break
+        return failures
+
+    async def _store_start(self, queue: MessageQueue) -> None:
+        if queue not in self._starts:
+            self._starts[queue] = await self.policy.of_new_group(queue)
+        await self._store.found(queue, self._starts[queue].offset)
+
+    async def _mark(self, brokers: Collection[str]) -> None:
+        """Mark the group as not new. If that fails, the member that acquires the retry topic's queue does it."""
+        marks = [queue for queue in self._marks(brokers) if queue.broker_name in brokers]
+        failed = await self._at_brokers(marks, self._store_start)
+        for name, error in failed.items():
+            log.debug("group.not_marked", broker=name, error=str(error))
+
+    def _without(self, queues: Iterable[MessageQueue], brokers: Collection[str]) -> list[MessageQueue]:
+        return [queue for queue in queues if self.client.routes.endpoint(queue) not in brokers]
+
+
+class FileFounding(Founding):
+    """A group without a file is new. Its file gets all start offsets, so a queue missing in it was added later."""
+
+    def __init__(
+        self, client: ClientInstance, options: ConsumerOptions, clock: Clock, store: LocalFileOffsetStore
+    ) -> None:
+        super().__init__(client, options, clock)
+        self._store = store
+
+    async def stored(self, queue: MessageQueue) -> int | None:
+        """Return the offset in the file."""
+        return await self._store.read(queue)
+
+    async def _found(self, first: list[MessageQueue]) -> None:
+        if not self._store.is_new:
+            return
+
+        async def decide(queue: MessageQueue) -> None:
+            self._starts[queue] = await self.policy.of_new_group(queue)
+
+        failed = await self._at_brokers(first, decide)
+        self._be_patient(failed)
+        self._owe(queue for queue in first if queue not in self._starts)
+        await self._store.found({queue: start.offset for queue, start in self._starts.items()})

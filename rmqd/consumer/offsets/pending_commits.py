@@ -1,0 +1,248 @@
+"""Commits with an unknown result, because they were sent and not answered.
+
+The broker may have stored such an offset, or may store it later, even after a later commit: a request that was read
+from a connection is executed even if the connection has ended. So a lower offset may replace a higher, confirmed one.
+While that is possible, the offset store repeats its commit, and a hand-over waits.
+
+Commits that pulls carry: bit 1 of a pull's system flag, and its `commitOffset`.
+
+A broker stores the offset when the pull arrives, before it answers or holds the pull. It stores any value, even a
+lower offset, and even over an operator's reset, which the response then reports. The response does not mention the
+commit, and the broker may hold it for 20 s. These are the rules:
+
+- A pull carries a commit only if it cannot undo a change that arrives before or after it: no other commit of the queue
+  is in flight or unanswered, no reset waits to be stored, and the offset is above the stored one. The broker must be
+  the master, on the connection that returned the stored offset. While other commits need a check of the stored
+  offset (`OffsetWatch`), a pull needs this check too, right before it is sent.
+- Once the pull is sent, its commit counts as unanswered (`UnheardCommits`). As for any commit, no other commit of the
+  queue is sent until this one is known to be stored, or 5 s are over. So a late pull cannot replace a reset, or the
+  last commit before the queue's lock is released.
+- The commit is known to be stored when the pull is answered. Within the 5 s it is also known when the broker returns
+  its offset as the stored offset: no other commit of this member has that offset. Without this rule, a queue could not
+  be released while the broker holds its pull.
+- The response of a cancelled pull is still processed. After a timeout or a lost connection the commit counts as long
+  as any other unanswered commit.
+- A suspended member may have lost the queue before it can know. So pulls carry commits only while the steps of
+  `OffsetPersistence` are on time (`OffsetStore.carries_until`). After a late step the stored offset is checked.
+
+A group's first commit of a topic on a broker, which must run alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple
+
+from rmqd.client.remoting.connection import RemotingConnection
+from rmqd.consumer.services import CarriedCommit
+from rmqd.errors import RemotingClosedError, RemotingTimeoutError, RmqdError, TlsError
+from rmqd.runtime.clock import Clock, wait_within
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.pull_headers import PULLED
+from rmqd.wire.message_queue import MessageQueue
+
+SETTLE_SECONDS: Final = 2.0  # time until a broker has executed all requests of a closed connection
+FORGOTTEN_SECONDS: Final = 30.0  # a broker that hangs longer loses its clients anyway
+
+
+@dataclass(slots=True, eq=False)
+class UnheardCommit:
+    """An offset that the broker may store until a deadline."""
+
+    offset: int
+    until: float  # monotonic; no effect later
+
+
+class UnheardCommits:
+    """The offsets that may still replace each queue's stored one, and until when. Later commits are not affected."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._commits: dict[MessageQueue, list[UnheardCommit]] = {}
+        self._heard = asyncio.Event()  # set when any of them ends
+
+    def sent(self, queue: MessageQueue, offset: int, answer_seconds: float) -> UnheardCommit:
+        """Record a commit in a pull, whose response may take longer than `answer_seconds`."""
+        unheard = UnheardCommit(offset, self._clock.monotonic() + answer_seconds + FORGOTTEN_SECONDS)
+        self._commits.setdefault(queue, []).append(unheard)
+        return unheard
+
+    def answered(self, queue: MessageQueue, commit: UnheardCommit) -> None:
+        """Record that such a commit is stored, so the broker does not store it again."""
+        self.settle(commit, float("-inf"))
+        self.stored(queue, float("-inf"))
+
+    def failed(self, queue: MessageQueue, offset: int, error: RmqdError) -> None:
+        """Called when a commit failed. Record it, unless the broker refused it or it was never sent."""
+        now = self._clock.monotonic()
+        if isinstance(error, RemotingTimeoutError) and error.on_late is not None:
+            unheard = UnheardCommit(offset, now + FORGOTTEN_SECONDS)
+            error.on_late(lambda is_answered: self.settle(unheard, 0.0 if is_answered else SETTLE_SECONDS))
+        elif isinstance(error, RemotingClosedError | TlsError):  # TLS may be the reason for the closed connection
+            unheard = UnheardCommit(offset, now + SETTLE_SECONDS)
+        else:
+            return
+        self._commits.setdefault(queue, []).append(unheard)
+
+    def stored(self, queue: MessageQueue, asked_at: float) -> None:
+        """Record that the broker had our newest offset when it was asked at `asked_at`.
+
+        Commits that had expired by then cannot replace it any more, and are forgotten.
+        """
+        left = [unheard for unheard in self._commits.pop(queue, ()) if unheard.until > asked_at]
+        if left:
+            self._commits[queue] = left
+
+    def offsets(self, queue: MessageQueue) -> frozenset[int]:
+        """Return the unanswered offsets that the broker may have stored for the queue, or may still store."""
+        return frozenset(unheard.offset for unheard in self._commits.get(queue, ()))
+
+    async def over(self, queue: MessageQueue, offset: int, until: float) -> bool:
+        """Wait, at most `until` (monotonic), for the end of the commits that could replace `offset`.
+
+        Returns whether any of them has ended. It may have replaced the offset, until `stored` is called.
+        """
+        while others := [one.until for one in self._commits.get(queue, ()) if one.offset != offset]:
+            now = self._clock.monotonic()
+            if now >= min(max(others), until):
+                return now >= max(others)
+            self._heard.clear()
+            await wait_within(self._clock, min(max(others), until) - now, self._heard.wait())
+        return False
+
+    def settle(self, unheard: UnheardCommit, seconds: float) -> None:
+        """Record that a commit has no effect after `seconds`."""
+        unheard.until = min(unheard.until, self._clock.monotonic() + seconds)
+        self._heard.set()
+
+
+ANSWER_SECONDS: Final = 5.0  # the limit for any other commit, too
+RECENT_SECONDS: Final = 1.0  # such a recent pull is probably not held, and the next pull will carry a higher offset
+AGAIN_SECONDS: Final = 0.2
+
+
+@dataclass(slots=True, eq=False)
+class PullCommit:
+    """A commit that one pull carries. `sent_at` is monotonic."""
+
+    queue: MessageQueue
+    offset: int
+    epoch: int
+    on: RemotingConnection
+    sent_at: float
+    unheard: UnheardCommit
+    is_overdue: bool = False
+    """Whether other commits were allowed since. They may have the same offset, so only the response ends this one."""
+
+
+class OffsetRead(NamedTuple):
+    """The stored offset that a broker returned to a request at `asked_at` (monotonic)."""
+
+    asked_at: float
+    stored: int | None
+
+
+class PullCommits:
+    """The commits of pulls that are in flight, one for each queue. `on_stored` is called for each stored commit."""
+
+    def __init__(self, clock: Clock, unheard: UnheardCommits, on_stored: Callable[[PullCommit], None]) -> None:
+        self._clock = clock
+        self._unheard = unheard
+        self._on_stored = on_stored
+        self._in_flight: dict[MessageQueue, PullCommit] = {}
+
+    def is_recent(self, queue: MessageQueue) -> bool:
+        """Return whether a pull with a commit was sent less than `RECENT_SECONDS` ago, and is unanswered."""
+        commit = self._in_flight.get(queue)
+        return commit is not None and self._clock.monotonic() - commit.sent_at < RECENT_SECONDS
+
+    def send(self, queue: MessageQueue, offset: int, epoch: int, on: RemotingConnection) -> CarriedCommit:
+        """Record a commit whose pull is sent immediately."""
+        now = self._clock.monotonic()
+        unheard = self._unheard.sent(queue, offset, ANSWER_SECONDS)
+        commit = self._in_flight[queue] = PullCommit(queue, offset, epoch, on, now, unheard)
+        return CarriedCommit(offset, partial(self._ended, commit))
+
+    async def over(
+        self, queue: MessageQueue, read: Callable[[MessageQueue], Awaitable[int | None]]
+    ) -> OffsetRead | None:
+        """Wait until the commit in flight is stored, or its time is over. Raises the RmqdError of `read`.
+
+        `read` requests the stored offset from the broker. Returns its last result; None if `read` was not called.
+        """
+        while (commit := self._in_flight.get(queue)) is not None:
+            found = OffsetRead(self._clock.monotonic(), await read(queue))
+            if found.stored == commit.offset and not commit.is_overdue:
+                self._end(commit, is_stored=True)
+                return found
+            if self._clock.monotonic() - commit.sent_at >= ANSWER_SECONDS:
+                commit.is_overdue = True
+                return found
+            await self._clock.sleep(AGAIN_SECONDS)
+        return None
+
+    def _ended(self, commit: PullCommit, answer: asyncio.Future[RemotingCommand]) -> None:
+        """Called with the pull's response. A cancelled future has no response: another future receives it."""
+        if answer.cancelled():
+            return
+        error = answer.exception()
+        if error is None:
+            self._end(commit, is_stored=answer.result().code in PULLED)
+        elif isinstance(error, RemotingClosedError | TlsError):
+            left = commit.sent_at + ANSWER_SECONDS - self._clock.monotonic()  # the pull may still wait at the broker
+            self._end(commit, is_stored=False, seconds=max(SETTLE_SECONDS, left))
+        elif isinstance(error, RemotingTimeoutError):
+            self._end(commit, is_stored=False, seconds=float("inf"))
+
+    def _end(self, commit: PullCommit, *, is_stored: bool, seconds: float = 0.0) -> None:
+        if self._in_flight.get(commit.queue) is commit:
+            del self._in_flight[commit.queue]
+            if is_stored:
+                self._on_stored(commit)
+            else:
+                self._unheard.settle(commit.unheard, seconds)
+
+
+class FirstCommits:
+    """Delays further commits of a topic on a broker until its first commit is answered.
+
+    At the first commit the broker creates the table of a group's offsets of a topic, without a lock
+    (`ConsumerOffsetManager`). If two first commits arrive at once, each creates a table and one table replaces the
+    other: both commits are answered with success, and one is lost.
+    """
+
+    def __init__(self, connection: Callable[[MessageQueue], RemotingConnection | None]) -> None:
+        self._connection = connection
+        self._turns: dict[tuple[str, str], asyncio.Lock] = {}  # (topic, broker) -> lock
+        self._begun: dict[tuple[str, str], RemotingConnection | None] = {}
+
+    @contextlib.asynccontextmanager
+    async def alone(self, queue: MessageQueue, *, again: bool) -> AsyncIterator[None]:
+        """Hold this during one commit; it waits while another commit is the first of its table.
+
+        A commit of an unchanged offset (`again`) may also be the first one, if the group was deleted meanwhile.
+        """
+        table = (queue.topic, queue.broker_name)
+        if again or not self._is_begun(table, queue):
+            async with self._turns.setdefault(table, asyncio.Lock()):
+                if again or not self._is_begun(table, queue):
+                    yield
+                    self._begun[table] = self._connection(queue)
+                    return
+        yield
+
+    def is_begun(self, queue: MessageQueue) -> bool:
+        """Return whether the broker has the table, so that commits of the queue may run concurrently."""
+        return self._is_begun((queue.topic, queue.broker_name), queue)
+
+    def begin(self, queue: MessageQueue, offset: int) -> None:
+        """Record that the broker has an offset of the queue, and so the table. 0 proves nothing."""
+        if offset > 0:
+            self._begun[queue.topic, queue.broker_name] = self._connection(queue)
+
+    def _is_begun(self, table: tuple[str, str], queue: MessageQueue) -> bool:
+        return table in self._begun and self._begun[table] is self._connection(queue)

@@ -1,0 +1,293 @@
+"""The order of storing a new group's offsets, which shows whether an earlier attempt was interrupted. Pure functions.
+
+A topic grows upward: queues added to an existing group have higher ids, on their broker, than the queues with offsets.
+So a new group's offsets are stored downward. While that is incomplete, some queue without an offset has a lower id than
+a queue with one, which growth never causes.
+
+If a topic has a single queue on a broker, its order shows nothing. Such queues are stored next to last.
+
+The start offset of a queue: the meaning of `consume_from_where`, and the rule for queues added later.
+
+Decides whether a group is new, or a queue was added to an existing group. Stored offsets decide, not this process.
+
+A queue without an offset has three possible reasons. First: the group is new and starts as `consume_from_where`
+specifies. Second: the queue is new, because a topic grew or was created or a broker was added. Then no message in it
+may be skipped, even if the group was not running. Third: another member is about to start there. To distinguish these,
+the first member, which finds no offset of the group at all, stores at once the start offset of every queue in the
+topics' first routes, including other members' queues. From then on a queue without an offset was added later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Concatenate, Final, Literal, ParamSpec, TypeVar
+
+import structlog
+
+from rmqd.client.api.offset_requests import earliest_store_time, get_max_offset, get_min_offset, search_offset
+from rmqd.client.instance import ClientInstance
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.consumer.consumer_options import ConsumeFromWhere, ConsumerOptions
+from rmqd.errors import BrokerAwayError, RmqdError, RouteNotFoundError
+from rmqd.errors.broker_errors import AccessRefusedError
+from rmqd.runtime.clock import Clock
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import is_retry_topic
+
+_SINGLE = 0.5  # after the second lowest queues, before the lowest
+
+
+def in_levels(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
+    """Return the queues in the order of storing. The queues of one level may be stored in any order."""
+    levels: dict[float, list[MessageQueue]] = defaultdict(list)
+    for ids in _by_place(queues).values():
+        for rank, queue in enumerate(ids):
+            levels[rank if len(ids) > 1 else _SINGLE].append(queue)
+    return [sorted(levels[level]) for level in sorted(levels, reverse=True)]
+
+
+def is_unfinished(queues: Iterable[MessageQueue], stored: Collection[MessageQueue]) -> bool:
+    """Return whether storing was interrupted, given that of these queues only those in `stored` have an offset."""
+    for ids in _by_place(queues).values():
+        has = [queue in stored for queue in ids]
+        if has != sorted(has, reverse=True):
+            return True
+    return False
+
+
+def _by_place(queues: Iterable[MessageQueue]) -> dict[tuple[str, str], list[MessageQueue]]:
+    """Return the queues by topic and broker, each in the order of queue ids."""
+    places: dict[tuple[str, str], list[MessageQueue]] = defaultdict(list)
+    for queue in sorted(queues):
+        places[queue.topic, queue.broker_name].append(queue)
+    return places
+
+
+log = structlog.get_logger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Why = Literal["committed", "last_offset", "first_offset", "timestamp", "later_queue"]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The first offset to pull, the reason for it, and whether it is already the group's stored offset."""
+
+    offset: int
+    why: Why
+    is_stored: bool = False
+
+    def tell(self, queue: MessageQueue) -> None:
+        """Log the queue's start offset and its reason."""
+        log.info("queue.started", queue=str(queue), offset=self.offset, why=self.why)
+
+
+@dataclass(frozen=True, slots=True)
+class StartPolicy:
+    """The start offsets of a new group, by the group's options and the time when this member started."""
+
+    client: ClientInstance
+    where: ConsumeFromWhere
+    timestamp_ms: int
+    started_ms: int
+
+    async def of_new_group(self, queue: MessageQueue) -> Start:
+        """Return a new group's start offset (`RebalancePushImpl.computePullFromWhere`). Raises RmqdError.
+
+        | consume_from_where | topic                          | the group's retry topic |
+        |--------------------|--------------------------------|-------------------------|
+        | last_offset        | the queue's end                | its first kept message  |
+        | first_offset       | its first kept message         | its first kept message  |
+        | timestamp          | first message stored then      | the queue's end         |
+
+        Java uses 0 for "first" and lets the broker correct it, but with `on_offset_illegal: stop` there is no
+        correction. If a queue's first message was stored after this member had started, the queue was empty then, and
+        starts at that message.
+        """
+        where, is_retry = self.where, is_retry_topic(queue.topic)
+        if where == "first_offset" or (where == "last_offset" and is_retry):
+            return Start(await self._first(queue), where)
+        if where == "last_offset" and await self._came_after_start(queue):
+            return Start(await self._first(queue), "later_queue")
+        if where == "last_offset" or is_retry:
+            return Start(await self._end(get_max_offset, queue), where)
+        return Start(await self.search(queue, self.timestamp_ms), where)
+
+    async def of_later_queue(self, queue: MessageQueue) -> Start:
+        """Return an existing group's start offset in a queue added later: its first message, to skip none."""
+        return Start(await self._first(queue), "first_offset" if self.where == "first_offset" else "later_queue")
+
+    async def of_lost_queue(self, queue: MessageQueue, committed: int, stored_ms: int) -> Start:
+        """Return the start offset if the broker has lost this process's commit, and perhaps the queue with it.
+
+        If the topic was recreated and the queue is another one, it either ends below the commit, or has messages below
+        it that are newer than every pulled message.
+        """
+        end = await self._end(get_max_offset, queue)
+        if not end and is_retry_topic(queue.topic):  # the queue is unreadable, or empty, which a pull will show
+            return Start(committed, "committed")
+        unseen = await self.search(queue, stored_ms + 1) if stored_ms else committed
+        if min(end, unseen) >= committed:
+            return Start(committed, "committed")
+        return Start(max(await self._first(queue), unseen if stored_ms else 0), "later_queue")
+
+    async def search(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset of the first message stored at or after a time. Raises RmqdError."""
+        return await self._ask(search_offset, queue, timestamp_ms)
+
+    async def _first(self, queue: MessageQueue) -> int:
+        return max(0, await self._end(get_min_offset, queue))
+
+    async def _end(
+        self, question: Callable[[RemotingClient, str, MessageQueue], Awaitable[int]], queue: MessageQueue
+    ) -> int:
+        """Return one end of a queue; 0 for a retry topic that this user may not query: Java starts there at 0 too.
+
+        The request needs the action Get on the group, but a member with Sub alone must receive its retries.
+        """
+        try:
+            return await self._ask(question, queue)
+        except AccessRefusedError as error:
+            if error.refusal.is_about_who or not is_retry_topic(queue.topic):
+                raise
+            return 0
+
+    async def _came_after_start(self, queue: MessageQueue) -> bool:
+        stored_ms = await self._ask(earliest_store_time, queue)
+        return stored_ms is not None and stored_ms >= self.started_ms
+
+    async def _ask(
+        self,
+        question: Callable[Concatenate[RemotingClient, str, MessageQueue, P], Awaitable[T]],
+        queue: MessageQueue,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        async with self.client.offset_request(queue):
+            address = self.client.routes.address(self.client.routes.endpoint(queue))
+            if address is None:
+                raise BrokerAwayError(queue.topic, queue.broker_name)
+            return await question(self.client.remoting, address, queue, *args, **kwargs)
+
+
+AWAY_SECONDS = 60.0  # how long an unreachable broker of the first routes delays a new group
+CLOCKS_APART_MS: Final = 60_000  # tolerance for our clock being ahead of a broker's
+QUESTIONS: Final = 32  # concurrent requests to one broker
+
+
+class Founding(ABC):
+    """Decides the start offsets of one group's queues that have no stored offset."""
+
+    def __init__(
+        self, client: ClientInstance, options: ConsumerOptions, clock: Clock, *, leaves_brokers_out: bool = True
+    ) -> None:
+        started_ms = int(clock.wall() * 1000)
+        self.policy = StartPolicy(client, options.consume_from_where, options.consume_timestamp_ms or 0, started_ms)
+        self.client = client
+        self.clock = clock
+        self._topics = tuple(options.subscriptions)
+        self._first: dict[str, frozenset[MessageQueue]] = {}  # the queues of each topic's first route
+        self._turn = asyncio.Lock()
+        self._leaves_brokers_out = leaves_brokers_out
+        self._is_known = options.consume_from_where == "first_offset"  # then a new group and a new queue start alike
+        self._began: float | None = None
+        self._owed: dict[MessageQueue, int] = {}  # deferred while their broker was unreachable; Unix milliseconds
+        self._starts: dict[MessageQueue, Start] = {}  # decided by this process
+
+    def note_route(self, topic: str) -> None:
+        """Record a topic's first route: its present queues, or none if name servers do not know the topic."""
+        self._first.setdefault(topic, frozenset(self.client.routes.queues(topic)))
+
+    async def start(self, queue: MessageQueue, stored: int | None) -> Start:
+        """Return the start offset of a queue; `stored` is the group's offset of it, if there is one.
+
+        Raises RmqdError if the start offset cannot be determined yet.
+        """
+        if stored is None:
+            await self.ensure()
+            stored, decided = await self.stored(queue), self._starts.get(queue)
+            if decided is not None and stored in (None, decided.offset):
+                return Start(decided.offset, decided.why, is_stored=stored is not None)
+        if stored is not None:
+            return Start(stored, "committed", is_stored=True)
+        if (owed_ms := self._owed.get(queue)) is not None:
+            return await self._owed_start(queue, owed_ms)
+        return await self.policy.of_later_queue(queue)
+
+    async def ensure(self) -> None:
+        """Store the start offsets of all queues if the group is new. Raises RmqdError."""
+        async with self._turn:
+            if not self._is_known:
+                self._began = self.clock.monotonic() if self._began is None else self._began
+                await self._found(await self._first_queues())
+                self._is_known = True
+
+    def is_owed(self, queue: MessageQueue) -> bool:
+        """Return whether the queue was in a first route, but its start offset could not be stored then."""
+        return queue in self._owed
+
+    @abstractmethod
+    async def stored(self, queue: MessageQueue) -> int | None:
+        """Return the group's current offset of a queue; None if it has none. Raises RmqdError."""
+
+    @abstractmethod
+    async def _found(self, first: list[MessageQueue]) -> None:
+        """Store the start offsets of these queues if the group is new."""
+
+    def _be_patient(self, failed: Mapping[str, RmqdError]) -> None:
+        """Raise a failing broker's error for a grace period: the broker may know the group, and may recover."""
+        waited = 0.0 if self._began is None else self.clock.monotonic() - self._began
+        if failed and (waited < AWAY_SECONDS or not self._leaves_brokers_out):
+            raise next(iter(failed.values()))
+
+    def _owe(self, queues: Iterable[MessageQueue]) -> None:
+        """Defer these queues because their brokers are unreachable, and remember the time."""
+        now_ms = int(self.clock.wall() * 1000)
+        for queue in queues:
+            self._owed[queue] = now_ms
+            log.warning("queue.not_founded", queue=str(queue))
+
+    async def _owed_start(self, queue: MessageQueue, owed_ms: int) -> Start:
+        """Return the start offset that the queue would have had then. Its end at that time is found by store time."""
+        if self.policy.where == "last_offset":
+            return Start(await self.policy.search(queue, owed_ms - CLOCKS_APART_MS), "last_offset")
+        return await self.policy.of_new_group(queue)
+
+    async def _at_brokers(
+        self, queues: Iterable[MessageQueue], action: Callable[[MessageQueue], Awaitable[None]]
+    ) -> dict[str, RmqdError]:
+        """Run an action for each queue, at all brokers at once. Return the brokers' failures by broker name.
+
+        A broker's first failure ends the actions for its queues, because each of them would take as long to fail.
+        """
+        failed: dict[str, RmqdError] = {}
+
+        async def at(name: str, own: list[MessageQueue]) -> None:
+            for start in range(0, len(own), QUESTIONS):
+                results = await asyncio.gather(*map(action, own[start : start + QUESTIONS]), return_exceptions=True)
+                for error in results:
+                    if isinstance(error, RmqdError):
+                        failed[name] = error
+                        return
+                    if error is not None:
+                        raise error
+
+        await asyncio.gather(*(at(name, own) for name, own in self.client.routes.by_endpoint(queues).items()))
+        return failed
+
+    async def _first_queues(self) -> list[MessageQueue]:
+        """Return the queues of the first routes that still exist. A topic without a first route has none."""
+        for topic in self._topics:
+            if topic not in self._first:
+                with contextlib.suppress(RouteNotFoundError):
+                    await self.client.routes.lookup(topic)
+                self.note_route(topic)
+        present = [queue for topic in self._topics for queue in self.client.routes.queues(topic)]
+        return [queue for queue in present if queue in self._first[queue.topic]]

@@ -1,0 +1,328 @@
+"""The start offsets of a group in POP mode.
+
+Brokers pop from the group's offset. If a queue has none, a pop can only ask to begin at the first message or at the
+end. So the start offsets of a new group are stored before its first pop.
+
+The status of a popped assignment: state, current figures, and the reason of a stall.
+
+One popped assignment, a queue or all queues of a broker: from its first pop to its last acknowledgement.
+
+Assignment of queues in POP mode: the broker decides which queues a member pops or pulls (request 400).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import ClassVar, Final
+
+import structlog
+
+from rmqd.client.api.admin_requests import consume_stats
+from rmqd.client.api.pull_requests import query_assignment
+from rmqd.consumer.allocate import BROKERS_NAMES
+from rmqd.consumer.assigned.assignment import Assignment
+from rmqd.consumer.assigned.queue_status import AssignmentStatus
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.pop.pop_block import PopBlock
+from rmqd.consumer.pop.pop_loop import PopLoop
+from rmqd.consumer.pop.pop_retries import PopRetries
+from rmqd.consumer.pop.receipts import PopProcessQueue, PopReceipts
+from rmqd.consumer.pull.pull_request import until_answered
+from rmqd.consumer.rebalance.rebalance import Division, MemberShare
+from rmqd.consumer.stats.stats_snapshot import QueueSnapshot
+from rmqd.errors import PopNotSupportedError, RmqdError, StaticTopicNotPoppedError
+from rmqd.errors.broker_errors import RequestCodeNotSupportedError
+from rmqd.wire.bodies.pop_bodies import MessageQueueAssignment, MessageRequestMode, QueryAssignmentRequestBody
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.receipt_handle import ANY_QUEUE
+from rmqd.wire.topics import is_retry_topic
+
+
+async def begin(context: GroupContext, message_queue: MessageQueue) -> None:
+    """Store the start offsets of a new group before the first pop of an assignment. Raises RmqdError.
+
+    After that, all queues of a new group have offsets. A queue without one was created later, and this member may not
+    know it yet. So each pop asks the broker to begin at the first message of such a queue: see `PopRequest.go_by`.
+    """
+    await context.founding.ensure()
+    for queue in context.client.routes.queues(message_queue.topic):
+        is_own = message_queue in (queue, replace(queue, queue_id=ANY_QUEUE))
+        if is_own and context.founding.is_owed(queue):
+            await _store_start(context, queue)
+
+
+async def _store_start(context: GroupContext, queue: MessageQueue) -> None:
+    start = await context.founding.start(queue, await context.founding.stored(queue))
+    if not start.is_stored:
+        await context.store.commit(queue, start.offset)
+        context.store.forget(queue)
+
+
+log = structlog.get_logger(__name__)
+
+
+class PopStatus(AssignmentStatus):
+    """The state of a popped assignment, and the time of its last change."""
+
+    loop: PopLoop
+
+    def __init__(self, context: GroupContext, message_queue: MessageQueue, loop: PopLoop) -> None:
+        super().__init__(context, message_queue)
+        self.loop = loop
+        self._lag: int | None = None  # unacknowledged messages according to the broker
+        self._moved_at = loop.moved_at
+
+    @property
+    def _is_failing(self) -> bool:
+        return self.loop.failure is not None and not self.loop.failure.is_reported
+
+    def progress(self) -> object:
+        """Return when messages were last finished, or arrived while none waited. It stops while pops fail."""
+        if not self._is_failing:
+            self._moved_at = self.loop.moved_at
+        return self._moved_at
+
+    def has_work(self) -> bool:
+        """Whether messages wait for handlers or are in flight, or pops fail."""
+        return self._is_failing or self.loop.unacknowledged > 0
+
+    def snapshot(self) -> QueueSnapshot | None:
+        """Return the known values. Position and committed offset are missing: brokers keep them for popped queues."""
+        snapshot = super().snapshot()
+        assert snapshot is not None
+        return replace(snapshot, lag=self._lag, lag_seconds=self._lag_seconds(self._lag), popped=True)
+
+    async def measure(self) -> None:
+        """Query how many messages of the queue the group has not acknowledged."""
+        client, message_queue = self._context.client, self._message_queue
+        address = client.routes.address(message_queue.broker_name)
+        if address is None:
+            return
+        try:
+            stats = await consume_stats(client.remoting, address, self._context.options.group, topic=self._asked_topic)
+        except RmqdError as error:
+            log.debug("lag.unknown", queue=str(message_queue), error=str(error))
+            return
+        self._lag = sum(
+            max(0, offsets.broker_offset - offsets.consumer_offset)
+            for queue, offsets in stats.offset_table.items()
+            if self._is_ours(queue)
+        )
+
+    @property
+    def _asked_topic(self) -> str:
+        """The topic of the query; empty for all topics with offsets of the group."""
+        return self._message_queue.topic
+
+    def _is_ours(self, queue: MessageQueue) -> bool:
+        ours = self._message_queue
+        return queue.topic == ours.topic and ours.queue_id in (ANY_QUEUE, queue.queue_id)
+
+
+KEEP_SECONDS: Final = 0.1  # delay until finished messages of a block are acknowledged while handlers have the rest
+RENEW_AT: Final = 2 / 3  # share of the invisible time, then it is extended, or a waiting message is discarded
+RENEW_AGAIN_SECONDS: Final = 1.0
+FLUSH_SECONDS: Final = 3.0  # how long the responses to the last acknowledgements may take
+HURRIED_FLUSH_SECONDS: Final = 0.5
+
+
+class PopAssignment(Assignment):
+    """Pops messages, and keeps those in flight invisible, until it is released.
+
+    At the release, messages that no handler has become visible to other members at once. Messages that handlers finish
+    are still acknowledged.
+    """
+
+    is_popped = True
+    loop_type: ClassVar[type[PopLoop]] = PopLoop
+    status_type: ClassVar[type[PopStatus]] = PopStatus
+    status: PopStatus
+
+    def __init__(self, context: GroupContext, receipts: PopReceipts, message_queue: MessageQueue) -> None:
+        super().__init__(context, message_queue)
+        self.status = self.status_type(context, message_queue, self.loop_type(context, receipts, message_queue))
+        self._receipts = receipts
+
+    @property
+    def loop(self) -> PopLoop:
+        """The loop that pops. It exists from the beginning."""
+        return self.status.loop
+
+    @property
+    def is_acknowledged(self) -> bool:
+        """Whether the broker has received the acknowledgements of all finished messages."""
+        return not self.loop.unacknowledged and self._receipts.is_idle
+
+    async def run(self) -> None:
+        """Pop until `leave`."""
+        log.info("pop.started", queue=str(self.message_queue))
+        async with asyncio.TaskGroup() as tasks:
+            popping = tasks.create_task(self._pop(), name=f"pops:{self.message_queue}")
+            keeping = tasks.create_task(self._keep(tasks), name=f"keep hidden:{self.message_queue}")
+            await self._leaving.begun.wait()
+            popping.cancel()
+            await asyncio.wait((popping,))
+            await self._popped_last()
+            self._show_waiting()
+            await self._leaving.drain(self.loop.process_queues)
+            keeping.cancel()
+        for process_queue in self.loop.process_queues:
+            for block in list(process_queue.blocks):
+                assert isinstance(block, PopBlock)
+                process_queue.settle_finished(block)
+        await self._receipts.flush(HURRIED_FLUSH_SECONDS if self._leaving.hurried.is_set() else FLUSH_SECONDS)
+        for process_queue in self.loop.process_queues:
+            process_queue.drop(self._leaving.cause)
+
+    async def _pop(self) -> None:
+        context, queue = self._context, self.message_queue
+        await until_answered(context, queue, lambda: begin(context, queue))
+        await self.loop.run()
+
+    async def _popped_last(self) -> None:
+        """Called when no pop is in progress any more. Handlers may still have messages."""
+
+    def _show_waiting(self) -> None:
+        """Stop handing out messages. Waiting messages become visible to other members."""
+        for process_queue in self.loop.process_queues:
+            for block in list(process_queue.blocks):
+                assert isinstance(block, PopBlock)
+                offsets = process_queue.waiting_of(block)
+                if offsets:
+                    self._receipts.show_again(block, offsets)
+                    process_queue.let_go_waiting(block)
+            process_queue.leave()
+
+    async def _keep(self, tasks: asyncio.TaskGroup) -> None:
+        """Acknowledge finished messages of unfinished blocks, and keep messages in flight invisible."""
+        while True:
+            if not self.loop.unacknowledged:
+                self.loop.cached.clear()
+                await self.loop.cached.wait()
+            await self._context.clock.sleep(KEEP_SECONDS)
+            now = self._context.clock.monotonic()
+            for process_queue in self.loop.process_queues:
+                for block in list(process_queue.blocks):
+                    assert isinstance(block, PopBlock)
+                    process_queue.settle_finished(block)
+                    if now >= block.look_at:
+                        self._look_at(tasks, process_queue, block)
+
+    def _look_at(self, tasks: asyncio.TaskGroup, process_queue: PopProcessQueue, block: PopBlock) -> None:
+        """Extend the invisible time of a block's messages in flight, and discard its waiting messages.
+
+        While the group is held up, keep the waiting messages too: each would lose an attempt at another member.
+        """
+        waiting = [] if self._context.is_held_up else process_queue.waiting_of(block)
+        if waiting:
+            process_queue.let_go_waiting(block)
+            self.loop.swamped = True
+            log.warning(
+                "pop.left_to_others",
+                queue=str(block.queue),
+                messages=len(waiting),
+                invisible_seconds=self._context.options.pop_invisible_time_seconds,
+            )
+        handled = block.unsettled(message for message in block.messages if not message.finished)
+        now = self._context.clock.monotonic()
+        held = [offset for offset in handled if now < block.due_of(offset)]
+        if not held:
+            block.look_at = float("inf")
+            return
+        block.look_at = float("inf")  # until the responses arrive
+        tasks.create_task(self._renew(block, held), name=f"renew:{block.queue}")
+
+    async def _renew(self, block: PopBlock, offsets: list[int]) -> None:
+        seconds = self._context.options.pop_invisible_time_seconds
+        invisible_ms = round(seconds * 1000)
+        renewed = await asyncio.gather(*(self._receipts.renew(block, offset, invisible_ms) for offset in offsets))
+        if all(renewed):
+            # the new time counts from the request, not from the response
+            block.look_at = min(block.due_of(offset) for offset in offsets) - seconds * (1 - RENEW_AT)
+        else:
+            block.look_at = self._context.clock.monotonic() + RENEW_AGAIN_SECONDS
+
+
+TIMEOUT_SECONDS: Final = 3.0  # Java: QUERY_ASSIGNMENT_TIMEOUT
+
+
+class DivisionByBroker(Division):
+    """Queries the first available broker of a topic. All members query the same one, so that shares fit together."""
+
+    def __init__(self, context: GroupContext, receipts: PopReceipts) -> None:
+        super().__init__(context)
+        self._client = context.client
+        self._receipts = receipts
+        self._retries = PopRetries(context)
+        self._group = context.options.group
+        strategy = context.options.allocate_strategy.name
+        self._strategy = BROKERS_NAMES.get(strategy, strategy)
+        self._modes: dict[str, MessageRequestMode] = {}  # topic -> mode in the last response
+
+    def begin(self, tasks: asyncio.TaskGroup, changed: Callable[[], None]) -> list[asyncio.Task[None]]:
+        """Start to send acknowledgements, and to check the pop retry topics of pulled topics."""
+        return [
+            tasks.create_task(self._receipts.run(), name=f"acks:{self._group}"),
+            tasks.create_task(self._retries.run(self._modes, changed), name=f"pop retries:{self._group}"),
+        ]
+
+    async def share_of(
+        self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], held: Collection[MessageQueue]
+    ) -> MemberShare | None:
+        """Return the share that a broker assigns to this member; None while no broker responds.
+
+        Raises PopNotSupportedError if all responding brokers are too old to assign queues, and
+        StaticTopicNotPoppedError if the topic is static.
+        """
+        if self._retries.is_over(topic, held):
+            return MemberShare()
+        told = await self._ask_brokers(topic)
+        if told is None:
+            return None
+        popped = frozenset(one.queue for one in told if one.mode is MessageRequestMode.POP)
+        if popped and (route := self._client.routes.route(topic)) is not None and route.mappings:
+            raise StaticTopicNotPoppedError(topic)
+        # In POP mode every member has an assignment, so an empty one means PULL. A pulling member without queues also
+        # subscribes to pop retry topics: the last heartbeat of any member determines the group's subscriptions.
+        mode = MessageRequestMode.POP if popped else MessageRequestMode.PULL
+        if self._modes.get(topic) != mode:
+            self._modes[topic] = mode
+            if not is_retry_topic(topic):  # retry topics are always pulled
+                log.info("pop.mode_changed", topic=topic, mode=mode.value)
+        return MemberShare(pulled=frozenset(one.queue for one in told) - popped, popped=popped)
+
+    def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
+        """Return the assignment for a queue of a share, popped or pulled."""
+        if not is_popped:
+            return super().assignment(message_queue, is_popped=False)
+        return PopAssignment(self._context, self._receipts, message_queue)
+
+    async def _ask_brokers(self, topic: str) -> tuple[MessageQueueAssignment, ...] | None:
+        client = self._client
+        route = client.routes.route(topic)
+        names = sorted(broker.broker_name for broker in route.broker_datas) if route is not None else []
+        too_old: RequestCodeNotSupportedError | None = None
+        for name in names:
+            address = client.routes.address(name)
+            if address is None:
+                continue
+            try:
+                if told := await self._ask(address, topic):
+                    return told
+                # a broker that does not know this member returns no queues, or an error
+                await client.heartbeat.beat_address(address)
+                return await self._ask(address, topic)
+            except RequestCodeNotSupportedError as error:
+                too_old = error
+            except RmqdError as error:
+                if not error.is_reported:
+                    log.warning("pop.assignment_failed", topic=topic, address=address, error=str(error))
+        if too_old is not None:
+            raise PopNotSupportedError(self._group, too_old.address)
+        return None
+
+    async def _ask(self, address: str, topic: str) -> tuple[MessageQueueAssignment, ...] | None:
+        body = QueryAssignmentRequestBody(topic, self._group, self._client.client_id, self._strategy)
+        return await query_assignment(self._client.remoting, address, body, timeout_seconds=TIMEOUT_SECONDS)

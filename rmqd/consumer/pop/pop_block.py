@@ -1,0 +1,112 @@
+"""The messages that one pop returned from one queue, and the handles to acknowledge them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from rmqd.wire.headers.pop_headers import PopMessageResponseHeader
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages import properties as names
+from rmqd.wire.messages.message import Message, MessageBlock
+from rmqd.wire.receipt_handle import PopHandle, PoppedQueue, RetryFlag, parse_start_offsets
+
+
+class PopBlock(MessageBlock):
+    """The messages that one pop returned from one queue. They are invisible to others until `due` (monotonic seconds).
+
+    The broker returns one handle for all of them, in which only the queue offset differs (`handle`). A message with a
+    changed invisible time gets a separate handle and time (`renewed`).
+    """
+
+    __slots__ = ("changing", "due", "handle", "look_at", "queue", "renewed", "settled", "topic")
+
+    def __init__(
+        self, data: bytes, queue: MessageQueue, topic: str, handle: PopHandle, due: float, namespace: str
+    ) -> None:
+        super().__init__(data, queue, namespace)
+        self.origin = topic
+        self.queue = queue  # the broker's name for it
+        self.topic = topic  # the subscribed topic; `queue` may belong to a retry topic
+        self.handle = handle
+        self.due = due
+        self.look_at = due - handle.invisible_time / 3000  # when to extend the time of messages in flight
+        # by queue offset:
+        self.settled: set[int] = set()  # acknowledged, sent back or discarded
+        self.changing: dict[int, asyncio.Future[None]] = {}  # a request for a new handle is in progress
+        self.renewed: dict[int, tuple[PopHandle, float]] = {}  # the new handle, and when its time is over
+
+    @property
+    def lite_topic(self) -> str | None:
+        """The lite topic that requests about these messages need in addition to `topic`; None if there is none."""
+        return None
+
+    def handle_of(self, offset: int) -> PopHandle:
+        """Return the current handle of the message at a queue offset."""
+        renewed = self.renewed.get(offset)
+        return self.handle._replace(queue_offset=offset) if renewed is None else renewed[0]
+
+    def due_of(self, offset: int) -> float:
+        """Return when the message at a queue offset becomes visible to other members (monotonic seconds)."""
+        renewed = self.renewed.get(offset)
+        return self.due if renewed is None else renewed[1]
+
+    def unsettled(self, messages: Iterable[Message]) -> list[int]:
+        """Return the queue offsets of those messages that are not acknowledged, sent back or discarded yet."""
+        if not self.settled:
+            return [message.queue_offset for message in messages]
+        return [message.queue_offset for message in messages if message.queue_offset not in self.settled]
+
+
+def divided(
+    reply: MessageBlock, message_queue: MessageQueue, group: str, header: PopMessageResponseHeader, due: float
+) -> list[PopBlock]:
+    """Group a response's messages by their queue. Raises ProtocolError.
+
+    `message_queue` is the requested queue, or any queue of a broker. A block's own queue has the topic that stores the
+    message: for a message that was popped before, this is the group's retry topic. Java:
+    `MQClientAPIImpl.processPopResponse`.
+    """
+    starts = parse_start_offsets(header.start_offset_info)
+    from_retries = any(queue.retry for queue in starts)
+    blocks: dict[PoppedQueue, PopBlock] = {}
+
+    def block_of(message: Message) -> PopBlock:
+        retry = _retry_flag(message) if from_retries else RetryFlag.NORMAL
+        queue = PoppedQueue(retry, message.stored_queue_id)
+        if (known := blocks.get(queue)) is not None:
+            return known
+        handle = PopHandle(
+            start_offset=starts.get(queue, message.queue_offset),
+            pop_time=header.pop_time,
+            invisible_time=header.invisible_time,
+            revive_queue_id=header.revive_qid,
+            retry=retry,
+            broker_name=message_queue.broker_name,
+            queue_id=queue.queue_id,
+            queue_offset=message.queue_offset,
+        )
+        real = MessageQueue(retry.real_topic(group, message_queue.topic), message_queue.broker_name, queue.queue_id)
+        block = blocks[queue] = PopBlock(reply.data, real, message_queue.topic, handle, due, reply.namespace)
+        block.decompressed = reply.decompressed
+        return block
+
+    block, queue_id = None, None
+    for message in reply.messages:
+        if block is None or from_retries or message.stored_queue_id != queue_id:  # a response is sorted by queue
+            block, queue_id = block_of(message), message.stored_queue_id
+        message.block = block
+        block.messages.append(message)
+    for corrupt in reply.corrupt:
+        corrupt.message.block = block_of(corrupt.message)
+        corrupt.message.block.corrupt.append(corrupt)
+    for each in blocks.values():
+        each.unfinished = len(each.messages)
+        each.size_bytes = reply.size_bytes // len(blocks)
+    return list(blocks.values())
+
+
+def _retry_flag(message: Message) -> RetryFlag:
+    """Return which topic stores a message. Brokers show a retried message under its original topic."""
+    told = message.stored_properties.get(names.POP_CK)
+    return PopHandle.parse(told).retry if told else RetryFlag.of(message.record_topic)

@@ -1,0 +1,364 @@
+"""Conversion of a broker's pop times to this process's clock: the invisible time of messages starts at the pop.
+
+Pops one assignment, a queue or all queues of a broker, and puts the messages into process queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from functools import partial
+from math import inf
+from typing import ClassVar, Final
+
+import structlog
+
+from rmqd.client.remoting.connection import RemotingConnection
+from rmqd.codes import ResponseCode
+from rmqd.consumer.assigned.queue_loop import Loop
+from rmqd.consumer.cache.flow_control import Reason, log_now_and_then
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.pop.pop_block import PopBlock, divided
+from rmqd.consumer.pop.pop_retries import PopRequest
+from rmqd.consumer.pop.receipts import PopProcessQueue, PopReceipts
+from rmqd.consumer.pull.accept import Arrivals, dead_letter_corrupt, open_bodies, tell_corrupt
+from rmqd.consumer.pull.pull_loop import SUSPEND_MS, UNHELD_SECONDS
+from rmqd.consumer.pull.pull_request import (
+    BROKER_FLOW_CONTROL_SECONDS,
+    EXCEPTION_DELAY_SECONDS,
+    UNHELD_DELAY_SECONDS,
+    after_error,
+)
+from rmqd.consumer.pull.pulled_queue import RECHECK_SECONDS
+from rmqd.errors import ConnectionRenewedError, ProtocolError, RmqdError
+from rmqd.errors.broker_errors import BrokerError, FlowControlError
+from rmqd.runtime.clock import wait_within
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.pop_headers import PopMessageResponseHeader
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.decode import frame_readable
+from rmqd.wire.messages.message import Message, MessageBlock
+from rmqd.wire.topics import retry_topic
+
+KEEP_SECONDS: Final = 60.0  # a measured clock difference is valid for one to two times so long
+PRECISION_SECONDS: Final = 0.002  # brokers report whole milliseconds
+
+
+class PopTime:
+    """Converts a broker's times to this process's monotonic clock.
+
+    A response may be read long after its messages were popped: on a slow network, or if this process was suspended. It
+    contains the time of the pop by the broker's clock, which may differ from the clock of this machine by any amount.
+    No single response shows the difference, but the response that was read soonest after its pop comes close. So the
+    converted time is too late by the network delay of that response, about a millisecond.
+
+    If a broker's clock is set forward, the difference becomes smaller, which shows at once. If it is set back, that
+    shows as soon as a pop would be older than its request. Until then, converted times are too early. That lasts two
+    minutes at most, until the earlier difference is forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._since = -inf
+        self._least = self._former = inf  # least differences in seconds: since `_since`, and in the period before
+
+    def of(self, pop_time_ms: int, asked_at: float, read_at: float) -> float:
+        """Return when the broker popped. All times except `pop_time_ms` are monotonic seconds."""
+        pop_time = pop_time_ms / 1000
+        took = read_at - pop_time
+        if read_at - self._since >= KEEP_SECONDS:
+            self._since, self._former, self._least = read_at, self._least, inf
+        self._least = min(self._least, took)
+        ahead = min(self._least, self._former)
+        if asked_at - pop_time > ahead + PRECISION_SECONDS:
+            self._least, self._former, ahead = took, inf, took
+        return pop_time + ahead
+
+
+log = structlog.get_logger(__name__)
+
+POPS_AT_ONCE: Final = 3  # while messages wait on the broker; otherwise the broker holds a single pop
+
+LEFT_SHARE: Final = 2  # bodies without room in the cache may wait for half of the invisible time
+
+_FOUND: Final = int(ResponseCode.SUCCESS)
+_FULL: Final = int(ResponseCode.POLLING_FULL)
+_NOTHING: Final = frozenset((int(ResponseCode.POLLING_TIMEOUT), int(ResponseCode.PULL_NOT_FOUND)))
+
+
+class PopLoop(Loop):
+    """The pops of one assignment, from its acquisition to its release."""
+
+    request_type: ClassVar[type[PopRequest]] = PopRequest
+
+    def __init__(self, context: GroupContext, receipts: PopReceipts, message_queue: MessageQueue) -> None:
+        super().__init__(context, message_queue)
+        self._by_message_queue: dict[MessageQueue, PopProcessQueue] = {}  # keyed by the messages' own queue
+        self.rest = 0  # messages that wait on the broker, from the last response
+        self.swamped = False  # messages were discarded, because no handler was free for them
+        self._full_times = 0  # how often the unacknowledged messages prevented a pop
+        self.cached = asyncio.Event()  # set when messages are put into the queues
+        self.moved_at = self.asked_at  # when messages were last finished, or arrived while none waited
+        self._receipts = receipts
+        self._relief = asyncio.Event()
+        self._more = asyncio.Event()  # messages wait on the broker
+        self._arrivals = Arrivals(context.service, context.hooks, context.rate_limit)
+        self._pop_time = PopTime()
+        self._request = self.request_type(context.client, message_queue)
+        self._configure()
+
+    @property
+    def process_queues(self) -> list[PopProcessQueue]:
+        """The caches of the queues with popped messages."""
+        return list(self._by_message_queue.values())
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether messages wait on the broker, by the last response."""
+        return self.rest > 0
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many messages wait for a handler or are in flight."""
+        return sum(process_queue.cached_count for process_queue in self.process_queues)
+
+    @property
+    def pops_under_way(self) -> int:
+        """How many pops have no response yet. The broker holds one of them while it has no messages."""
+        return self._request.under_way
+
+    async def run(self) -> None:
+        """Pop until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(POPS_AT_ONCE):
+                tasks.create_task(self._pop(is_first=number == 0), name=f"pop:{self._message_queue}:{number}")
+
+    def take_over_options(self) -> int:
+        """Apply changed options at once. Returns how many cached messages the new filter discards."""
+        self._configure()
+        return sum(map(self._arrivals.let_go, self.process_queues))
+
+    def apply_pauses(self) -> None:
+        """Apply the operator's pauses and resumes."""
+        super().apply_pauses()
+        self._relief.set()
+
+    def relieve(self) -> None:
+        """Called when messages were finished, so that there may be room for more."""
+        self.moved_at = self._context.clock.monotonic()
+        self.swamped = False
+        self._relief.set()
+
+    def _configure(self) -> None:
+        context = self._context
+        options, subscription = context.options, context.subscriptions[self._message_queue.topic]
+        self._revision = context.revision
+        self._threshold, self._batch = options.pop_threshold_for_queue, options.pop_batch_nums
+        self._interval = options.pull_interval_seconds
+        self._arrivals.choose_by(subscription.tags_set)
+        self._request.go_by(options, subscription, context.rate_limit.most(self._batch))
+
+    async def _pop(self, *, is_first: bool) -> None:
+        """Pop repeatedly. The broker holds only the pops of the first task; the others pop only while messages wait."""
+        context, clock = self._context, self._context.clock
+        while True:
+            if not is_first:
+                await self._more.wait()
+            if self._revision != context.revision:
+                self._configure()
+            if (reason := self._hold_back()) is not None:
+                await self._wait_for_relief(reason, counted=is_first)
+                continue
+            if context.rate_limit.per_second:
+                await context.rate_limit.wait()
+            try:
+                asked_at = self.asked_at = clock.monotonic()
+                came_late = partial(self._came_late, asked_at)
+                reply = await self._request.ask(SUSPEND_MS if is_first else 0, int(clock.wall() * 1000), came_late)
+                self.answered_at = clock.monotonic()
+                if reply.code == _FOUND:
+                    await self._found(reply, asked_at, self.answered_at)
+                else:
+                    await self._not_found(reply, asked_at, self.answered_at)
+                self.failure = None
+                if self._interval and reply.code == _FOUND:
+                    await clock.sleep(self._interval)
+            except RmqdError as error:
+                await self._failed(error)
+
+    async def _found(self, reply: RemotingCommand, asked_at: float, read_at: float) -> None:
+        context = self._context
+        header, framed = self._read(reply)
+        popped_at = self._pop_time.of(header.pop_time, asked_at, read_at)
+        self.rest = header.rest_num
+        if header.rest_num:
+            self._more.set()
+        else:
+            self._more.clear()
+        stats = context.stats[self._message_queue.topic]
+        stats.pull_took(read_at - asked_at)
+        if not self.unacknowledged:
+            self.moved_at = read_at
+        while True:
+            left: list[Message] = []
+            if framed.is_closed:
+                left = await open_bodies(framed, context.options.max_body_size_bytes, self._room(), unwraps=False)
+            for block in self._divided(framed, header, popped_at):
+                if context.clock.monotonic() >= block.look_at:
+                    self._leave_to_others(block, read_at - popped_at)
+                    continue
+                process_queue = self._process_queue_of(block)
+                if block.corrupt:
+                    await self._set_aside(block, process_queue)
+                self._arrivals.take(block, process_queue, 0)
+            if not left:
+                break
+            framed = framed.of(left)
+            if not await self._wait_for_room(popped_at + header.invisible_time / LEFT_SHARE / 1000):
+                for block in self._divided(framed, header, popped_at):
+                    self._receipts.show_again(block, [message.queue_offset for message in block.messages])
+                break
+        self.cached.set()
+
+    def _read(self, reply: RemotingCommand) -> tuple[PopMessageResponseHeader, MessageBlock]:
+        header = self._read_header(reply)
+        block = frame_readable(reply.payload, self._message_queue, reply.body_start, self._context.options.namespace)
+        if block.broken is not None:
+            # without a handle they cannot be acknowledged; they become visible again when their time is over
+            self._context.client.remoting.traffic.doubted_replies += 1
+            log.warning("pop.doubted", queue=str(self._message_queue), reason=block.broken)
+        return header, block
+
+    def _read_header(self, reply: RemotingCommand) -> PopMessageResponseHeader:
+        return PopMessageResponseHeader.from_ext_fields(reply.ext_fields)
+
+    def _divided(self, found: MessageBlock, header: PopMessageResponseHeader, popped_at: float) -> list[PopBlock]:
+        due = popped_at + header.invisible_time / 1000
+        return divided(found, self._message_queue, self._context.options.group, header, due)
+
+    def _leave_to_others(self, block: PopBlock, seconds: float) -> None:
+        """Discard messages of a response that took so long that other members can see them soon, or already do."""
+        log.warning("pop.came_late", queue=str(block.queue), messages=len(block.messages), seconds=round(seconds, 3))
+
+    def _room(self) -> int:
+        """Return how many bytes fit into the cache. Decompressed bodies count for the queue's size threshold."""
+        cached_bytes = sum(process_queue.cached_bytes for process_queue in self.process_queues)
+        return self._context.thresholds.size_bytes - cached_bytes
+
+    async def _wait_for_room(self, until: float) -> bool:
+        """Wait until handlers finish cached messages. Returns False if `until` (monotonic seconds) passes first."""
+        clock = self._context.clock
+        while self._room() < 0 and clock.monotonic() < until:
+            self._relief.clear()
+            await wait_within(clock, RECHECK_SECONDS, self._relief.wait())
+        return self._room() >= 0
+
+    def _process_queue_of(self, block: PopBlock) -> PopProcessQueue:
+        """Return the cache of the block's queue. The first message of the queue creates it."""
+        message_queue = block.queue
+        process_queue = self._by_message_queue.get(message_queue)
+        if process_queue is None:
+            process_queue = self._by_message_queue[message_queue] = self._process_queue_for(message_queue)
+            if self.is_paused or self._context.pauses.hold(message_queue):
+                process_queue.pause()
+        return process_queue
+
+    def _process_queue_for(self, message_queue: MessageQueue) -> PopProcessQueue:
+        context = self._context
+        stats = context.stats.get(message_queue.topic) or context.stats[retry_topic(context.options.group)]
+        return PopProcessQueue(message_queue, stats, context.options.namespace, self._receipts, self.relieve)
+
+    async def _set_aside(self, block: PopBlock, process_queue: PopProcessQueue) -> None:
+        """Apply `on_corrupt_message` to corrupt messages. With `stop` they are redelivered, and block no others."""
+        context, policy = self._context, self._context.options.on_corrupt_message
+        for corrupt in block.corrupt:
+            message, reason = corrupt.message, corrupt.reason
+            tell_corrupt(process_queue, message, message.queue_offset, reason, policy)
+            if policy == "skip" or (
+                policy == "dead_letter" and await dead_letter_corrupt(context.send_back, process_queue, message, reason)
+            ):
+                self._receipts.acknowledge(block, [message.queue_offset], process_queue.stats)
+
+    async def _not_found(self, reply: RemotingCommand, asked_at: float, read_at: float) -> None:
+        self._more.clear()
+        if (pop_time := reply.ext_fields.get("popTime", "0")).isdecimal() and int(pop_time):
+            self._pop_time.of(int(pop_time), asked_at, read_at)
+        if reply.code == _FULL:
+            await self._context.clock.sleep(EXCEPTION_DELAY_SECONDS)
+        elif reply.code not in _NOTHING:
+            raise BrokerError.of(reply.code, reply.remark, self._message_queue.broker_name)
+        elif self._request.was_refused_as_late(reply) or read_at - asked_at < UNHELD_SECONDS:
+            # slows down requests to a broker that returns nothing without waiting
+            await self._context.clock.sleep(UNHELD_DELAY_SECONDS)
+        else:
+            self.rest = 0
+
+    async def _failed(self, error: RmqdError) -> None:
+        if isinstance(error, ConnectionRenewedError):
+            return
+        self._more.clear()
+        self.failure = error
+        if isinstance(error, FlowControlError):
+            await self._context.clock.sleep(BROKER_FLOW_CONTROL_SECONDS)
+            return
+        if not error.is_reported:
+            log.warning("pop.failed", queue=str(self._message_queue), error=str(error))
+        self._bring_up_to_date(error)
+        await self._context.clock.sleep(after_error())
+
+    def _hold_back(self) -> Reason | None:
+        """Return the reason not to pop, by Java's check, which also reserves room for the pops in progress."""
+        if self._context.paused or self.is_paused:
+            return "paused"
+        if self._waits_for_circuit():
+            return "paused"
+        if self.swamped and any(process_queue.in_flight for process_queue in self.process_queues):
+            return "count"
+        reserved = self._request.under_way * self._batch
+        return "count" if self.unacknowledged + reserved > self._threshold else None
+
+    def _waits_for_circuit(self) -> bool:
+        """Whether the circuit prevents pops. While it is half open, a probe needs one new message."""
+        circuit = self._context.circuit
+        if circuit is None or circuit.state == "closed":
+            return False
+        has_new = any(process_queue.waiting_count for process_queue in self.process_queues)
+        return circuit.state == "open" or has_new or self._request.under_way > 0
+
+    async def _wait_for_relief(self, reason: Reason, *, counted: bool) -> None:
+        """Wait until the reason to hold back is gone. If `counted`, report it to the statistics."""
+        context, stats = self._context, self._context.stats[self._message_queue.topic]
+        since = context.clock.monotonic()
+        if counted:
+            stats.held_back(reason, None)
+            self.held_by = reason
+            if reason == "count" and self.unacknowledged + self._batch > self._threshold:  # full without other pops
+                self._full_times += 1
+                cached = {"threshold": self._threshold, "count": self.unacknowledged}
+                log_now_and_then(self._full_times, self._message_queue, reason, **cached)
+        try:
+            while self._hold_back() == reason:
+                self._relief.clear()
+                for process_queue in self.process_queues:
+                    process_queue.note_full(not context.paused)
+                relief = context.resumed if context.paused else self._relief
+                await wait_within(context.clock, RECHECK_SECONDS, relief.wait())
+        finally:
+            for process_queue in self.process_queues:
+                process_queue.note_full(False)
+            if counted:
+                stats.held_for(reason, context.clock.monotonic() - since, None)
+                self.held_by = None
+
+    def _came_late(self, asked_at: float, connection: RemotingConnection, reply: RemotingCommand) -> None:
+        """Make the messages of a late response visible to other members soon.
+
+        The client may know no routes by then: a broker holds a pop for longer than a group takes to stop.
+        """
+        if reply.code != _FOUND:
+            return
+        with contextlib.suppress(ProtocolError):
+            header, framed = self._read(reply)
+            popped_at = self._pop_time.of(header.pop_time, asked_at, self._context.clock.monotonic())
+            for block in self._divided(framed, header, popped_at):
+                offsets = [message.queue_offset for message in block.messages]
+                self._receipts.show_again(block, offsets, connection)

@@ -1,0 +1,298 @@
+"""The pop requests of one assignment: broker, filter, and late responses.
+
+Unfinished popped messages of a group that pulls now: it reads its pop retry topics while it pulls the topic itself.
+
+A message that was popped and not acknowledged moves to a pop retry topic. Brokers return it to later pops, but not to
+pulls of the original topic. So when an administrator switches a group from POP to PULL, the group also pulls its pop
+retry topics, in both forms of their names, until they stay empty for the invisible time. After that it checks them from
+time to time, because a retry can arrive up to two hours after its message was sent back.
+
+Assignment of queues in a group that pulls but popped before, with its unfinished popped messages.
+
+A group that popped until its `consume_mode` was changed has messages in its pop retry topics. More arrive while popped
+messages are invisible. Pulls of the group's topics do not return them, so the group also pulls these topics
+(`PopRetries`). Brokers pop for a group only if an administrator set that, and remember it, so one query is enough.
+
+Retries of popped messages: the broker makes a message invisible for a while, and then redelivers it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import ClassVar, Final
+
+import structlog
+
+from rmqd.client.api.admin_requests import request_modes
+from rmqd.client.api.offset_requests import get_max_offset, query_consumer_offset
+from rmqd.client.instance import ClientInstance
+from rmqd.client.remoting.connection import RemotingConnection
+from rmqd.codes import RequestCode
+from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.handling.send_back import SendBack
+from rmqd.consumer.pop.pop_block import PopBlock
+from rmqd.consumer.pop.receipts import PopReceipts
+from rmqd.consumer.rebalance.broadcasting import announce
+from rmqd.consumer.rebalance.rebalance import Division, MemberShare
+from rmqd.errors import BrokerAwayError, RmqdError, RouteNotFoundError
+from rmqd.errors.broker_errors import RequestCodeNotSupportedError
+from rmqd.wire.bodies.heartbeat_data import SubscriptionData, tag_subscription
+from rmqd.wire.bodies.pop_bodies import MessageRequestMode
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.pop_headers import PopMessageRequestHeader
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message
+from rmqd.wire.topics import SUBSCRIPTION_ALL, pop_retry_topic, pop_retry_topic_v2, retry_topic
+
+GRACE_SECONDS: Final = 10.0  # Java: how much longer than the hold time a response may take
+TOO_LATE: Final = "timeout too much"
+
+_FROM_FIRST: Final = 0
+
+
+class PopRequest:
+    """Sends the pops of a queue, or of all queues of a broker. Several may be in progress."""
+
+    code: ClassVar[int] = int(RequestCode.POP_MESSAGE)
+
+    def __init__(self, client: ClientInstance, message_queue: MessageQueue) -> None:
+        self.under_way = 0
+        self._client = client
+        self._message_queue = message_queue
+        self._fields: dict[str, str] = {}
+        # with a born time of 0, brokers from 5.3 on use their own clock; older ones reject it as a pop from 1970
+        self._tells_time = False
+
+    def go_by(self, options: ConsumerOptions, subscription: SubscriptionData, most: int) -> None:
+        """Use these options for later pops. Java: `DefaultMQPushConsumerImpl.popMessage`."""
+        self._fields = PopMessageRequestHeader(
+            consumer_group=options.group,
+            topic=self._message_queue.topic,
+            queue_id=self._message_queue.queue_id,
+            max_msg_nums=most,
+            invisible_time=round(options.pop_invisible_time_seconds * 1000),
+            poll_time=0,
+            born_time=0,
+            init_mode=_FROM_FIRST,  # a new group has offsets by now, so a queue without one was created later
+            exp_type=subscription.expression_type,
+            exp=subscription.sub_string,
+            order=False,
+            bname=self._message_queue.broker_name,
+        ).ext_fields()
+
+    async def ask(
+        self, hold_ms: int, now_ms: int, came_late: Callable[[RemotingConnection, RemotingCommand], None]
+    ) -> RemotingCommand:
+        """Pop, and return the response, whatever its code. Raises RmqdError.
+
+        A response after a cancellation is passed to `came_late` with its connection, because its messages are invisible
+        to all members.
+        """
+        client, name = self._client, self._message_queue.broker_name
+        address = client.routes.master(name)  # slaves cannot record which messages are invisible
+        if address is None:
+            raise BrokerAwayError(self._message_queue.topic, name)
+        connection = await client.connection(address)
+        fields = self._fields | {"pollTime": str(hold_ms), "bornTime": str(now_ms if self._tells_time else 0)}
+        future = client.remoting.call(connection, self.code, fields, hold_ms / 1000 + GRACE_SECONDS)
+        self.under_way += 1
+        try:
+            return await future
+        except asyncio.CancelledError:
+            connection.hand_over(future, partial(came_late, connection))
+            raise
+        finally:
+            self.under_way -= 1
+
+    def was_refused_as_late(self, reply: RemotingCommand) -> bool:
+        """Whether the broker rejected the pop as too old. The next pop then sends the other form of born time."""
+        if TOO_LATE not in (reply.remark or ""):
+            return False
+        self._tells_time = not self._tells_time
+        return True
+
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS: Final = 10.0
+
+
+class PopRetries:
+    """Adds pop retry topics to the group's subscriptions, and removes them again."""
+
+    def __init__(self, context: GroupContext) -> None:
+        self.ending: set[str] = set()  # topics whose queues are being released
+        self._context = context
+        self._client = context.client
+        self._group = context.options.group
+        self._empty_since: dict[str, float] = {}
+        self._watched: set[str] = set()
+
+    async def run(self, modes: Mapping[str, MessageRequestMode], changed: Callable[[], None]) -> None:
+        """Check every few seconds, until cancelled. `changed` is called after a change of the subscriptions."""
+        try:
+            while True:
+                for topic in list(self._context.options.subscriptions):
+                    pulled = modes.get(topic) is MessageRequestMode.PULL
+                    for retry in (pop_retry_topic(self._group, topic), pop_retry_topic_v2(self._group, topic)):
+                        if await self._look(retry, pulled=pulled):
+                            changed()
+                await self._context.clock.sleep(LOOK_SECONDS)
+        finally:
+            for retry in self._watched:
+                self._client.routes.unwatch(retry)
+
+    async def _look(self, retry: str, *, pulled: bool) -> bool:
+        """Start or stop reading one pop retry topic. Returns whether the group's subscriptions changed."""
+        is_read = retry in self._context.subscriptions
+        if not pulled:
+            if is_read:
+                self.ending.add(retry)
+            return is_read
+        try:
+            waits = await self._has_messages(retry)
+        except RmqdError as error:
+            log.debug("pop.retries_unknown", topic=retry, error=str(error))
+            return False
+        now = self._context.clock.monotonic()
+        if waits:
+            self._empty_since.pop(retry, None)
+            self.ending.discard(retry)
+            if not is_read:
+                await self._begin(retry)
+            return not is_read
+        empty_since = self._empty_since.setdefault(retry, now)
+        if is_read and now - empty_since >= self._context.options.pop_invisible_time_seconds:
+            self.ending.add(retry)
+            return True
+        return False
+
+    async def _has_messages(self, retry: str) -> bool:
+        """Whether a pop retry topic has messages that the group has not finished. Raises RmqdError."""
+        if retry not in self._watched:  # nothing else refreshes its route, and a broker may have been unreachable
+            await self._client.routes.refresh(retry)
+        for queue in self._client.routes.queues(retry):
+            address = self._client.routes.address(queue.broker_name)
+            if address is None:
+                raise RouteNotFoundError(retry, f"no address is known for broker {queue.broker_name}")
+            if await self._is_behind(address, queue):
+                return True
+        return False
+
+    async def _is_behind(self, address: str, queue: MessageQueue) -> bool:
+        remoting = self._client.remoting
+        end, done = await asyncio.gather(
+            get_max_offset(remoting, address, queue), query_consumer_offset(remoting, address, self._group, queue)
+        )
+        return end > (done or 0)
+
+    async def _begin(self, retry: str) -> None:
+        context = self._context
+        log.info("pop.retries_begun", topic=retry)
+        self._client.routes.watch(retry)
+        self._watched.add(retry)
+        context.stats.setdefault(retry, context.stats[retry_topic(self._group)])
+        subscription = tag_subscription(retry, SUBSCRIPTION_ALL, int(context.clock.wall() * 1000))
+        await announce(context, {retry: subscription})  # first: its queues can be assigned and pulled at any time
+        context.subscriptions[retry] = subscription
+
+    def is_over(self, topic: str, held: Collection[MessageQueue]) -> bool:
+        """Whether reading this pop retry topic ends. The end is complete when none of its queues is `held`."""
+        if topic not in self.ending:
+            return False
+        if not held:
+            self._ended(topic)
+        return True
+
+    def _ended(self, retry: str) -> None:
+        log.info("pop.retries_ended", topic=retry)
+        self.ending.discard(retry)
+        self._empty_since.pop(retry, None)
+        self._context.subscriptions.pop(retry, None)
+        self._watched.discard(retry)
+        self._client.routes.unwatch(retry)
+        self._client.heartbeat.beat_soon()
+
+
+ASK_SECONDS: Final = 10.0
+
+
+class DivisionAfterPop(Division):
+    """Computes each member's share as usual, with pop retry topics."""
+
+    def __init__(self, context: GroupContext) -> None:
+        super().__init__(context)
+        self._retries = PopRetries(context)
+        self._modes: dict[str, MessageRequestMode] = {}  # the topics that the group may have popped
+        self._asked: set[str] = set()  # addresses of brokers that responded
+
+    def begin(self, tasks: asyncio.TaskGroup, changed: Callable[[], None]) -> list[asyncio.Task[None]]:
+        """Start to query the brokers, and to check the pop retry topics of the topics that they report."""
+        group = self._context.options.group
+        reading = self._retries.run(self._modes, changed)
+        return [
+            *super().begin(tasks, changed),
+            tasks.create_task(self._ask_brokers(), name=f"former pops:{group}"),
+            tasks.create_task(reading, name=f"pop retries:{group}"),
+        ]
+
+    async def share_of(
+        self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], held: Collection[MessageQueue]
+    ) -> MemberShare | None:
+        """Return this member's share. It is empty for a finished pop retry topic."""
+        if self._retries.is_over(topic, held):
+            return MemberShare()
+        return await super().share_of(topic, queues, client_ids, held)
+
+    async def _ask_brokers(self) -> None:
+        context = self._context
+        while True:
+            for address in context.brokers().values():
+                if address not in self._asked:
+                    await self._ask(address)
+            await context.clock.sleep(ASK_SECONDS)
+
+    async def _ask(self, address: str) -> None:
+        options = self._context.options
+        try:
+            told = await request_modes(self._context.client.remoting, address)
+        except RequestCodeNotSupportedError:  # this broker cannot pop
+            told = {}
+        except RmqdError as error:
+            log.debug("pop.modes_unknown", address=address, error=str(error))
+            return
+        self._asked.add(address)
+        topics = {topic for topic, group in told if group == options.group}
+        self._modes |= dict.fromkeys(topics & options.subscriptions.keys(), MessageRequestMode.PULL)
+
+
+# Java: popDelayLevel; the default level is the number of earlier attempts
+DELAY_SECONDS: Final = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+
+
+class PopSendBack(SendBack):
+    """Sends retries and dead letters of a group in POP mode. Pulled messages are sent back as in other groups."""
+
+    def __init__(self, client: ClientInstance, group: str, max_reconsume_times: int, receipts: PopReceipts) -> None:
+        super().__init__(client, group, max_reconsume_times)
+        self._receipts = receipts
+
+    def delay_level(self, message: Message, asked: int) -> int:
+        """Return the level of a retry. For a popped message it is an index into DELAY_SECONDS."""
+        if not isinstance(message.block, PopBlock):
+            return super().delay_level(message, asked)
+        return min(asked or message.reconsume_times, len(DELAY_SECONDS) - 1)
+
+    async def retry(self, message: Message, delay_level: int) -> bool:
+        """Retry the message. If the request fails, the message is redelivered when its invisible time is over."""
+        block = message.block
+        if not isinstance(block, PopBlock):
+            # a broker's copy of a message in a pop retry topic would lose its original topic
+            sent = block.origin is not None and await self._to_retry_topic(message, delay_level)
+            return sent or await super().retry(message, delay_level)
+        seconds = DELAY_SECONDS[self.delay_level(message, delay_level)]
+        await self._receipts.retry_later(block, message.queue_offset, seconds)
+        return True

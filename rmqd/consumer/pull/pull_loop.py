@@ -1,0 +1,264 @@
+"""The pull loop of one queue: sends pulls and puts the messages into the cache for the workers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+
+from rmqd.client.remoting.connection import RemotingConnection
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.pull.accept import Arrivals, open_pulled
+from rmqd.consumer.pull.offset_moves import OffsetMoves
+from rmqd.consumer.pull.pull_request import AskedAnewError, PullBackoff
+from rmqd.consumer.pull.pulled_queue import FOUND, MOVED, NOTHING, PulledQueue
+from rmqd.consumer.pull.response_validation import CorruptMessages, PullEvidence
+from rmqd.consumer.services import CarriedCommit
+from rmqd.errors import ConnectionRenewedError, ProtocolError, RemotingError, RmqdError
+from rmqd.errors.broker_errors import BrokerError, FlowControlError, GoAwayError, SystemBusyError, TopicNotExistError
+from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG
+from rmqd.wire.bodies.route_data import is_logical
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.decode import frame_messages
+from rmqd.wire.messages.message import MessageBlock
+from rmqd.wire.messages.properties import PullSysFlag
+from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry
+
+log = structlog.get_logger(__name__)
+
+SUSPEND_MS: Final = 15_000  # Java: brokerSuspendMaxTimeMillis
+CARRY_SECONDS: Final = 0.005  # minimum interval of commits in pulls: a queue may be pulled thousands of times a second
+UNHELD_SECONDS: Final = 0.01
+MOST_ALIKE: Final = 5  # equal contradictory responses until the queue counts as stuck
+
+
+class PullLoop(PulledQueue):
+    """One queue's pulls, as long as this member owns the queue."""
+
+    def __init__(self, context: GroupContext, message_queue: MessageQueue, offset: int) -> None:
+        super().__init__(context, message_queue, offset)
+        self._namespace = context.options.namespace
+        self._origin = topic_of_pop_retry(context.options.group, message_queue.topic)
+        self._had_trouble = False  # True after an error, until a pull succeeds
+        self._alike = 0  # equal contradictory responses in a row
+        self._backoff = PullBackoff()
+        self._moves = OffsetMoves(self, context, message_queue)
+        self._corrupt = CorruptMessages(self, context, message_queue)
+        self._arrivals = Arrivals(context.service, context.hooks, context.rate_limit)
+        self._evidence = PullEvidence(message_queue, context.client.remoting.traffic)
+        self._carried_at = float("-inf")  # when a pull could last carry a commit, monotonic
+        self._configure()
+
+    async def run(self) -> None:
+        """Pull until cancelled."""
+        context = self._context
+        while True:
+            if self._revision != context.revision:
+                self._configure()
+            if self.request.reset_to is not None:
+                await self._take_reset()
+            if self._corrupt.held:
+                await self._corrupt.settle()
+                continue
+            if (reason := self._hold_back()) is not None:
+                await self._wait_for_relief(reason)
+                continue
+            if self.process_queue.reaches_past():
+                await self._wait_while(self.process_queue.reaches_past)
+                continue
+            if context.ends and self._is_at_end():
+                await self._wait_while(self._is_at_end)
+                continue
+            if context.rate_limit.per_second:
+                await self._wait_for_rate()
+            try:
+                reply = await self._pull()
+                if self._moves.must_look and await self._moves.look_back(reply):
+                    pass
+                elif reply.code == FOUND:
+                    await self._found(reply)
+                else:
+                    await self._not_found(reply)
+                self.failure = None
+                if self._interval and reply.code == FOUND:  # no delay for an idle queue's next message
+                    await context.clock.sleep(self._interval)
+            except RmqdError as error:
+                await self._failed(error)
+
+    async def move_to(self, offset: int) -> None:
+        """Continue at `offset` after an operator's reset, regardless of cache and commits. Not while `run` runs."""
+        log.warning(
+            "offset.moved", queue=str(self._message_queue), offset=self.process_queue.next_offset, moved_to=offset
+        )
+        try:
+            await self._moves.begin_at(offset)
+        except RmqdError as error:  # the next round of commits retries
+            if not error.is_reported:
+                log.warning("offset.commit_failed", queue=str(self._message_queue), offset=offset, error=str(error))
+
+    def start_again(self, offset: int, because: str) -> None:
+        """Drop the cache and pull from `offset` on.
+
+        Results of messages in flight are ignored, and these messages count as duplicates with the cause `because`.
+        """
+        super().start_again(offset, because)
+        self._corrupt.forget()
+        self._evidence.forget()
+
+    def take_over_options(self) -> int:
+        """Apply the group's changed options at once instead of at the next pull.
+
+        If the filter changed, the pull in flight is sent again, because the broker may apply the old filter to messages
+        stored later. Returns the number of cached messages that were finished because the new tags do not match them.
+        """
+        if not self._configure():
+            return 0
+        self.request.ask_anew()
+        return self._arrivals.let_go(self.process_queue)
+
+    async def _take_reset(self) -> None:
+        offset, self.request.reset_to = self.request.reset_to, None
+        assert offset is not None
+        try:
+            await self._moves.reset(offset)
+        except RmqdError as error:
+            await self._failed(error)
+
+    def _configure(self) -> bool:
+        """Apply the group's present options if they changed. Return whether the filter changed."""
+        context, topic = self._context, self._message_queue.topic
+        self._revision = context.revision
+        options, subscription = context.options, context.subscriptions[topic]
+        self._interval = options.pull_interval_seconds
+        self._evidence.takes_all = subscription.expression_type == EXPRESSION_TAG and not subscription.tags_set
+        self._arrivals.choose_by(subscription.tags_set)
+        self._batch_size = context.rate_limit.most(options.pull_batch_size)
+        is_other = self.request.filter_by(subscription)
+        if is_other:
+            self.process_queue.note_passed_over(int(context.clock.wall() * 1000))
+        return is_other
+
+    def _is_at_end(self) -> bool:
+        """Return whether the queue has an end for this group and is pulled up to it."""
+        end = self._context.ends.get(self._message_queue)
+        return end is not None and self.process_queue.next_offset >= end
+
+    async def _pull(self) -> RemotingCommand:
+        self.asked_at = self._context.clock.monotonic()
+        offset = self.process_queue.next_offset
+        most, carry = self._evidence.most(offset, self._batch_size), None
+        if self.asked_at - self._carried_at >= CARRY_SECONDS:
+            self._carried_at, carry = self.asked_at, self._carry
+        reply = await self.request.ask(offset, PullSysFlag.SUSPEND, SUSPEND_MS, most, carry)
+        self.answered_at = self._context.clock.monotonic()
+        return reply
+
+    async def _carry(self, on: RemotingConnection) -> CarriedCommit | None:
+        """Let the next pull on this connection commit the finished messages, if allowed."""
+        queue, offset = self._message_queue, self.process_queue.commit_offset()
+        return await self._context.store.carry(queue, offset, on, self._may_carry)
+
+    def _may_carry(self) -> bool:
+        return self.request.reset_to is None and self._context.ownership.holds(self._message_queue)
+
+    async def _found(self, reply: RemotingCommand) -> None:
+        header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
+        self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
+        block = frame_messages(
+            reply.payload, self._message_queue, reply.body_start, self._namespace, header.offset_delta
+        )
+        block.origin, block.min_offset, block.max_offset = self._origin, header.min_offset, header.max_offset
+        process_queue = self.process_queue
+        asked = process_queue.next_offset
+        if not block.is_closed and self._evidence.is_plain(block, asked, header):
+            process_queue.stats.pull_took(self.answered_at - self.asked_at)
+            self._arrivals.take(block, process_queue, header.next_begin_offset)
+            self.stuck = None
+            if self._had_trouble:
+                self._is_well(header.next_begin_offset)
+        else:
+            await self._take_believed(block, asked, header)
+
+    async def _take_believed(self, block: MessageBlock, asked: int, header: PullMessageResponseHeader) -> None:
+        """Accept the trusted part of a response, and wait or pull again for the rest."""
+        process_queue, passes_over = self.process_queue, self._corrupt.policy != "stop"
+        believed = self._evidence.found(block, asked, header, passes_over=passes_over)
+        if block.is_closed:
+            if not await open_pulled(block, self._context, process_queue):
+                return
+            believed = self._evidence.opened(block, asked, believed, passes_over=passes_over)
+        process_queue.stats.pull_took(self.answered_at - self.asked_at)
+        self._arrivals.take(
+            block, process_queue, believed.next_offset, self._corrupt.hold(believed.bad) if passes_over else ()
+        )
+        if believed.next_offset > asked:
+            self.stuck = None
+            if self._had_trouble:
+                self._is_well(believed.next_offset)
+        if believed.bad and not passes_over:
+            await self._corrupt.stop_at(believed.bad[-1])
+        elif believed.doubt is not None:
+            self.request.broker_id = 0
+            self._had_trouble = True
+            if believed.next_offset == asked:
+                self._evidence.got_nowhere(believed.doubt)
+
+    def _is_well(self, next_offset: int) -> None:
+        """Reset failures and pending checks, because the broker has the queue and our offset in it."""
+        self._backoff.answered()
+        self._moves.end_doubt()
+        self._evidence.got_further(next_offset)
+        self._had_trouble = self._evidence.has_bad
+
+    async def _not_found(self, reply: RemotingCommand) -> None:
+        self._had_trouble = True
+        if reply.code in NOTHING:
+            header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
+            self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
+            asked = self.process_queue.next_offset
+            if header.next_begin_offset < asked and is_logical(self._message_queue.broker_name):
+                await self.offset_moved(reply)  # logical queues without a move respond this, not OFFSET_MOVED
+                return
+            self.process_queue.continue_at(self._evidence.nothing(asked, header))
+            self.stuck = None
+            if header.next_begin_offset <= asked and self.answered_at - self.asked_at < UNHELD_SECONDS:
+                await self._context.clock.sleep(self._backoff.after_nothing())
+                return
+            self._is_well(self.process_queue.next_offset)
+        elif reply.code == MOVED:
+            await self.offset_moved(reply)
+        else:
+            raise BrokerError.of(reply.code, reply.remark, self._message_queue.broker_name)
+
+    async def offset_moved(self, reply: RemotingCommand) -> None:
+        """Handle the response PULL_OFFSET_MOVED: the broker refuses the offset and offers another. Raises RmqdError."""
+        self._had_trouble = True
+        await self._moves.answered(reply)
+
+    async def _failed(self, error: RmqdError) -> None:
+        if isinstance(error, AskedAnewError | ConnectionRenewedError):
+            return
+        before = self.failure
+        self.failure, self._had_trouble = error, True
+        if isinstance(error, ProtocolError):
+            self._contradicted(error, before)
+        is_again = isinstance(error, SystemBusyError) and isinstance(before, SystemBusyError)
+        if not (error.is_reported or is_again or isinstance(error, FlowControlError | GoAwayError)):
+            log.warning("pull.failed", queue=str(self._message_queue), error=str(error))
+        if isinstance(error, TopicNotExistError):
+            self._moves.look_again()
+            if is_retry_topic(self._message_queue.topic):  # the topic is deleted together with the group
+                self._context.client.heartbeat.beat_soon()  # recreates it
+        if self._bring_up_to_date(error):
+            self.request.broker_id = 0
+        if not (isinstance(error, RemotingError) and self.request.has_another()):
+            await self._context.clock.sleep(self._backoff.after(error, at_master=self.request.at_master))
+
+    def _contradicted(self, error: ProtocolError, before: RmqdError | None) -> None:
+        """Mark the queue as stuck after several equal contradictory responses."""
+        self._alike = self._alike + 1 if before is not None and str(before) == str(error) else 1
+        if self._alike >= MOST_ALIKE:
+            step = "no message is skipped; see the broker's log for the cause"
+            self.stuck = self._context.found("pull_failed", str(error), step=step)

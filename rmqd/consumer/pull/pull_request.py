@@ -1,0 +1,286 @@
+"""Pauses between the pulls and pops of a queue.
+
+The pull requests of one queue: their broker and filter, and the switch to another broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+import structlog
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.remoting.connection import OPAQUE, RemotingConnection
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.services import CarriedCommit
+from rmqd.errors import BrokerAwayError, ProtocolError, RmqdError
+from rmqd.errors.broker_errors import FlowControlError, GoAwayError, SystemBusyError
+from rmqd.runtime.clock import doubled, spread
+from rmqd.wire.bodies.heartbeat_data import SubscriptionData
+from rmqd.wire.bodies.route_data import is_logical
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.pull_headers import PullMessageResponseHeader, PullRequestTemplate
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.properties import PullSysFlag
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+EXCEPTION_DELAY_SECONDS: Final = 1.0  # Java: pullTimeDelayMillsWhenException
+BROKER_FLOW_CONTROL_SECONDS: Final = 0.02  # Java: PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL
+UNHELD_DELAY_SECONDS: Final = 0.1
+MOST_UNHELD_SECONDS: Final = 1.0
+MOST_FLOW_CONTROL_SECONDS: Final = 1.0
+MOST_BUSY_SECONDS: Final = 8.0
+
+
+def after_error() -> float:
+    """Return the pause after an unspecified failure, in seconds."""
+    return spread(EXCEPTION_DELAY_SECONDS)
+
+
+async def until_answered(context: GroupContext, queue: MessageQueue, ask: Callable[[], Awaitable[T]]) -> T:
+    """Return the result of `ask`, which is called until it raises no RmqdError: the queue cannot start without it."""
+    while True:
+        try:
+            return await ask()
+        except RmqdError as error:
+            if not error.is_reported:
+                _note(context, queue, error)
+            context.client.routes.refresh_soon([queue.topic])
+            await context.clock.sleep(after_error())
+
+
+def _note(context: GroupContext, queue: MessageQueue, error: RmqdError) -> None:
+    """Log a failed start, in one line for all queues of the broker that failed within a second."""
+    broker = context.client.routes.endpoint(queue)
+    failures = context.start_failures.setdefault(broker, {})
+    if not failures:
+        context.clock.call_later(EXCEPTION_DELAY_SECONDS, _tell, context, broker)
+    failures[queue] = error
+
+
+def _tell(context: GroupContext, broker: str) -> None:
+    failures = context.start_failures.pop(broker)
+    queue, error = next(iter(failures.items()))
+    log.warning("queue.start_failed", broker=broker, queue=str(queue), queues=len(failures), error=str(error))
+
+
+class PullBackoff:
+    """Chooses the pause before one queue's next request. It grows while responses stay the same."""
+
+    def __init__(self) -> None:
+        self._refusals = 0  # consecutive refusals
+        self._went_away = False  # whether the last response said that the broker is shutting down
+        self._unheld = 0
+
+    def answered(self) -> None:
+        """Called when the broker returned messages, or held the pull until there were some."""
+        self._refusals = self._unheld = 0
+        self._went_away = False
+
+    def after_nothing(self) -> float:
+        """Return the pause after an immediate empty response, as from a broker that shuts down or a slave that lags."""
+        self._unheld += 1
+        return doubled(UNHELD_DELAY_SECONDS, self._unheld, MOST_UNHELD_SECONDS)
+
+    def after(self, error: RmqdError, *, at_master: bool) -> float:
+        """Return the pause after a failure in seconds. Random, so that the queues of a broker do not all pull at once.
+
+        A slave that must not be read (slaveReadEnable: false) responds "busy". That does not lengthen the pause,
+        because its master may return at any moment.
+        """
+        if isinstance(error, GoAwayError):
+            is_first, self._went_away = not self._went_away, True
+            return 0.0 if is_first else after_error()
+        if isinstance(error, FlowControlError):
+            self._refusals += 1
+            return doubled(BROKER_FLOW_CONTROL_SECONDS, self._refusals, MOST_FLOW_CONTROL_SECONDS)
+        if isinstance(error, SystemBusyError) and at_master:
+            self._refusals += 1
+            return spread(doubled(EXCEPTION_DELAY_SECONDS, self._refusals, MOST_BUSY_SECONDS))
+        return after_error()
+
+
+PULL_TIMEOUT_SECONDS: Final = 30.0  # Java: the broker's scan may answer 5 s late
+OPERATOR_RESET: Final = "OFFSET_RESET"
+Carry = Callable[[RemotingConnection], Awaitable[CarriedCommit | None]]
+
+_PULL: Final = int(RequestCode.PULL_MESSAGE)
+_GO_AWAY: Final = int(ResponseCode.GO_AWAY)
+_MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
+_NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
+
+
+class AskedAnewError(RmqdError):
+    """The response to the pull in flight is not wanted any more: the pull must be sent again."""
+
+
+class _Waiting(NamedTuple):
+    """A pull that waits for its response."""
+
+    connection: RemotingConnection
+    future: asyncio.Future[RemotingCommand]
+    offset: int
+    commit: CarriedCommit | None
+
+    def give_up(self, hear: Callable[[int, RemotingCommand], None]) -> None:
+        """Pass the response to `hear`, with the requested offset. The caller settles the future."""
+        later = self.connection.hand_over(self.future, partial(hear, self.offset))
+        if self.commit is not None:
+            later.add_done_callback(self.commit.ended)
+
+
+class PullRequest:
+    """Sends the pulls of one queue, one after the other. `broker_id` is the preferred replica for the next pull.
+
+    If that replica is down, another one is asked. Only a pull at the master may carry a commit, so offsets are still
+    stored at the master.
+    """
+
+    def __init__(self, client: ClientInstance, group: str, queue: MessageQueue, subscription: SubscriptionData) -> None:
+        self.broker_id = 0
+        self.address: str | None = None  # address of the last pull
+        self.at_master = True  # whether `address` is the broker's master
+        self.connection: RemotingConnection | None = None  # connection of the last pull
+        self.reset_to: int | None = None
+        """An operator's reset, reported in a late response. The reader that applies it sets it to None."""
+        self.successor: Callable[[int], object] | None = None
+        """Callback for such a reset after the queue was released: the broker reports it to no other member."""
+        self._client = client
+        self._group = group
+        self._queue = queue
+        self._sub_version = -1
+        self._routes_version = -1
+        self._replicas: Mapping[int, str] = {}  # addresses of the queue's broker by replica id
+        self._waiting: _Waiting | None = None
+        self.filter_by(subscription)
+
+    def filter_by(self, subscription: SubscriptionData) -> bool:
+        """Use this filter for the next pulls. Return whether it has changed."""
+        is_other = self._sub_version != subscription.sub_version
+        self._sub_version = subscription.sub_version
+        self._subscription = subscription
+        self._write_template()
+        return is_other
+
+    def _write_template(self) -> None:
+        self._credentials = self._client.remoting.security.credentials
+        # Brokers know the filters of groups in heartbeats; for other groups each pull contains the filter.
+        self._flags = 0 if self._group in self._client.groups else PullSysFlag.SUBSCRIPTION
+        self._template = PullRequestTemplate(
+            group=self._group,
+            topic=self._queue.topic,
+            queue_id=self._queue.queue_id,
+            broker_name=self._queue.broker_name,
+            expression_type=self._subscription.expression_type,
+            subscription=self._subscription.sub_string if self._flags else None,
+            extra_fields=self._client.remoting.security.request_fields,
+            credentials=self._credentials,
+        )
+
+    async def ask(
+        self, offset: int, flags: int, suspend_ms: int, most: int, carry: Carry | None = None
+    ) -> RemotingCommand:
+        """Pull and wait for the response, whatever its code. Raises RmqdError, including AskedAnewError.
+
+        `carry` returns the commit that the pull must carry. That commit must be sent, and its end reported.
+        """
+        client = self._client
+        if self._routes_version != client.routes.version:
+            self._look_up()
+        address = self._replicas.get(self.broker_id)
+        connection = None if address is None else client.remoting.ready(address)
+        if address is None or connection is None:  # this replica is down or not connected; another one may respond
+            address = self._address()
+            if address is None:
+                raise BrokerAwayError(self._queue.topic, self._queue.broker_name)
+        self.address, self.at_master = address, address == self._replicas.get(0)
+        if connection is None or not client.heartbeat.is_known_on(connection):
+            connection = await client.connection(address)
+        self.connection = connection
+        commit = None
+        if carry is not None:
+            commit = await carry(connection)
+            if self.reset_to is not None:  # reported meanwhile; then `carry` must not return a commit
+                raise AskedAnewError("an operator has reset the queue")
+        if self._credentials is not client.remoting.security.credentials:
+            self._write_template()
+        opaque, commit_offset, flags = next(OPAQUE), 0, flags | self._flags
+        if commit is not None:
+            flags, commit_offset = flags | PullSysFlag.COMMIT_OFFSET, commit.offset
+        frame = self._template.frame(opaque, offset, commit_offset, flags, self._sub_version, suspend_ms, most)
+        future = connection.call(_PULL, opaque, frame, PULL_TIMEOUT_SECONDS)
+        if commit is not None:
+            future.add_done_callback(commit.ended)
+        self._waiting = waiting = _Waiting(connection, future, offset, commit)
+        try:
+            reply = await future
+        except asyncio.CancelledError:
+            waiting.give_up(self._came_late)
+            raise
+        finally:
+            self._waiting = None
+        if reply.code == _GO_AWAY:
+            client.remoting.leave(connection, "the broker is shutting down")
+        return reply
+
+    def _look_up(self) -> None:
+        """Copy the data from the routes that each pull needs."""
+        routes = self._client.routes
+        self._routes_version = routes.version
+        self._replicas = routes.replicas(routes.endpoint(self._queue))
+
+    def ask_anew(self) -> None:
+        """End the pull in flight with AskedAnewError. Its messages are pulled again."""
+        if self._waiting is None or self._waiting.future.done():
+            return
+        self._waiting.give_up(self._came_late)
+        self._waiting.future.set_exception(AskedAnewError("the pull is sent again"))
+
+    def look_elsewhere(self) -> None:
+        """Send the pull in flight to another replica if its replica is down."""
+        if self._waiting is not None and self.has_another():
+            self.ask_anew()
+
+    def has_another(self) -> bool:
+        """Return whether the next pull would use another address than the last one."""
+        return self.address is not None and self._address() not in (None, self.address)
+
+    def _address(self) -> str | None:
+        return self._client.replicas.to_read(self._client.routes.endpoint(self._queue), self.broker_id)
+
+    def reset_told(self, asked: int, reply: RemotingCommand) -> int | None:
+        """Return the offset of a reset that the response to a pull at `asked` reports, or None. Raises ProtocolError.
+
+        A broker that leads a logical queue drops the remark that identifies a reset. At the queue's end it even
+        responds with PULL_NOT_FOUND (`rewriteResponseForStaticTopic` in Java's PullMessageProcessor). But it offers
+        another offset for only two reasons: the requested offset is outside the queue's reported range, or there was a
+        reset.
+        """
+        is_unnamed = is_logical(self._queue.broker_name) and reply.code in (_MOVED, _NOT_FOUND)
+        if not is_unnamed and not (reply.code == _MOVED and reply.remark == OPERATOR_RESET):
+            return None
+        header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
+        if not is_unnamed:
+            return header.next_begin_offset
+        is_legal = header.min_offset <= asked <= header.max_offset
+        is_elsewhere = reply.code == _MOVED or header.next_begin_offset < asked
+        return header.next_begin_offset if is_legal and is_elsewhere else None
+
+    def _came_late(self, asked: int, reply: RemotingCommand) -> None:
+        """Check a late response for an operator's reset: a broker reports it once, in the next response to a pull."""
+        with contextlib.suppress(ProtocolError):
+            if (offset := self.reset_told(asked, reply)) is None:
+                return
+            if self.successor is not None:
+                self.successor(offset)
+            else:
+                self.reset_to = offset
+                self.ask_anew()

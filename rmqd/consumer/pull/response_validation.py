@@ -1,0 +1,285 @@
+"""Validates the responses to a queue's pulls: which messages exist, and the next offset.
+
+A commit passes messages that a response omits, and they are then lost. So a bit flipped in transit must not hide
+messages. A response is trusted up to the first point where it contradicts itself or the pull (`ReplyWalk`). From that
+point the queue is pulled again, and then at the broker's master: damage in transit does not repeat. If two consecutive
+responses agree, they are trusted:
+
+- *A record is bad*: it has the same bytes at the same offset. Undecodable records may be most of a response, and large
+  once decompressed. The first response reports all of them, so that the second one confirms all of them.
+- *There is a gap*: both responses have no message there. Without a filter few queues have gaps, such as compacted ones,
+  so each response with gaps costs another pull. With a filter a response continues behind all skipped messages, and
+  confirming each such step would double the pulls. A gap is trusted at once if it ends at the queue's end or is as long
+  as the step before: brokers scan a fixed number of offsets per pull. A flipped bit hardly produces exactly that.
+- *Nothing was found*, and the response has a higher next offset: with a filter the same rule applies. Without a filter
+  only a hole in the broker's store causes this. It is trusted at once up to the queue's end. At that end, where idle
+  queues are, any flipped bit yields an offset beyond it.
+
+One error remains undetected: in a filtered queue, a record's offset may be so slightly wrong that it still lies between
+its neighbours. The message is then handled and committed at the wrong offset.
+
+Handles a queue's messages that are stored corrupt, as `on_corrupt_message` specifies.
+
+A message that must be dead-lettered stays in the cache until a broker has accepted it: it is not handed out, and no
+commit passes it. The other messages of its response are handled meanwhile, but the queue is not pulled. Each attempt
+uses the policy at that moment.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+import structlog
+
+from rmqd.client.remoting.pending import Traffic
+from rmqd.consumer.consumer_options import OnCorruptMessage
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.pull.accept import dead_letter_corrupt, tell_corrupt
+from rmqd.consumer.pull.pulled_queue import PulledQueue
+from rmqd.errors import ProtocolError
+from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message, MessageBlock
+from rmqd.wire.messages.pull_walk import BadRecord, Doubt, Gap, ReplyWalk, bad_record, is_plain
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Believed:
+    """The trusted part of a response. The response's block keeps only this part."""
+
+    next_offset: int
+    bad: list[BadRecord] = field(default_factory=list)
+    """Records that were bad in two responses. The last one is at `next_offset` if it must not be skipped."""
+    doubt: Doubt | None = None
+    """Why the queue is pulled again at `next_offset`; None if the whole response is trusted."""
+
+
+class PullEvidence:
+    """Validates the responses to one queue's pulls, in their order."""
+
+    def __init__(self, queue: MessageQueue, traffic: Traffic) -> None:
+        self.takes_all = True  # no filter selects messages
+        self._queue = queue
+        self._traffic = traffic
+        self._gaps: dict[int, int] = {}  # gaps of one response as {begin: end}, to be confirmed by a second
+        self._bad: dict[int, BadRecord] = {}  # bad records of one response by offset, to be confirmed by a second
+        self._step = 0  # length of the last filtered response that did not end at the queue's end
+        self._fruitless = 0  # consecutive contradictory responses without a trusted message
+
+    def most(self, offset: int, batch_size: int) -> int:
+        """Return how many messages to request: one if the last response had a record of unknown length.
+
+        The broker knows the size of that record, and then returns nothing else.
+        """
+        bad = self._bad.get(offset)
+        return 1 if bad is not None and bad.takes_rest else batch_size
+
+    def forget(self) -> None:
+        """Forget earlier responses, because the queue is pulled at another offset from now on."""
+        self._gaps = {}
+        self._bad = {}
+        self._fruitless = 0
+
+    def is_plain(self, block: MessageBlock, asked: int, header: PullMessageResponseHeader) -> bool:
+        """Return whether the whole response is trusted, as almost always."""
+        if not is_plain(block, asked, header):
+            return False
+        if self._gaps:
+            self._refute(asked)
+        return True
+
+    def found(
+        self, block: MessageBlock, asked: int, header: PullMessageResponseHeader, *, passes_over: bool
+    ) -> Believed:
+        """Validate a response with messages; the block keeps the trusted ones. Raises ProtocolError.
+
+        A confirmed bad record ends the trusted part, unless the policy `passes_over` such records.
+        """
+        if self.is_plain(block, asked, header):  # possible for a block that is not opened yet
+            return Believed(header.next_begin_offset)
+        if header.next_begin_offset <= asked:
+            raise ProtocolError(f"a pull at {asked} found messages, but its next offset is {header.next_begin_offset}")
+        walk = ReplyWalk(block, asked, header, takes_all=self.takes_all)
+        believed = self._walk(walk, header, passes_over=passes_over)
+        block.messages, block.corrupt, block.unfinished = walk.messages, [], len(walk.messages)
+        return believed
+
+    def opened(self, block: MessageBlock, asked: int, believed: Believed, *, passes_over: bool) -> Believed:
+        """Validate the trusted messages again after decompression: if that fails, the message's flags may be wrong."""
+        if block.cut_at is not None and block.cut_at < believed.next_offset:
+            believed = Believed(block.cut_at, [record for record in believed.bad if record.at < block.cut_at])
+        records = [bad_record(block, corrupt, asked) for corrupt in block.corrupt]
+        block.corrupt = []
+        proven = list(takewhile(lambda record: passes_over and self._is_known(record), records))
+        believed.bad = sorted([*believed.bad, *proven], key=lambda record: record.at)
+        if len(proven) == len(records):
+            return believed
+        first = records[len(proven)]
+        block.messages = [message for message in block.messages if message.queue_offset < first.at]
+        block.unfinished = len(block.messages)
+        bad = [record for record in believed.bad if record.at < first.at]
+        if self._is_known(first):
+            return Believed(first.at, [*bad, first])
+        self._tell(first)
+        self._bad.update((record.at, record) for record in records[len(proven) :])
+        return Believed(first.at, bad, first)
+
+    @property
+    def has_bad(self) -> bool:
+        """Whether records were bad in one response and a second response is pending."""
+        return bool(self._bad)
+
+    def got_further(self, next_offset: int) -> None:
+        """Called when the last response moved the queue forward to `next_offset`."""
+        self._fruitless = 0
+        if self._bad:
+            self._bad = {at: record for at, record in self._bad.items() if at >= next_offset}
+
+    def got_nowhere(self, doubt: Doubt) -> None:
+        """Called when no part of the last response was trusted. Raises ProtocolError the second time in a row."""
+        self._fruitless += 1
+        if self._fruitless > 1:
+            raise ProtocolError(f"the response to a pull at {doubt.at} is contradictory: {doubt.reason}")
+
+    def nothing(self, asked: int, header: PullMessageResponseHeader) -> int:
+        """Validate a response without messages. Return the offset of the next pull. Raises ProtocolError."""
+        to = header.next_begin_offset
+        if to <= asked:
+            return asked
+        if to > header.max_offset:
+            ends = f"the queue's end at {header.max_offset}"
+            raise ProtocolError(f"a pull at {asked} found nothing, but its next offset {to} is beyond {ends}")
+        if self.takes_all or self._is_usual_step(asked, header):
+            return to
+        known, self._gaps = self._gaps.get(asked, asked), {asked: to}
+        return min(known, to)
+
+    def _walk(self, walk: ReplyWalk, header: PullMessageResponseHeader, *, passes_over: bool) -> Believed:
+        asked, bad = walk.offset, list[BadRecord]()
+        while (doubt := walk.advance()) is not None:
+            if isinstance(doubt, Gap):
+                is_tail = doubt.to == header.next_begin_offset
+                if not self.takes_all and is_tail and walk.messages and self._is_usual_step(asked, header):
+                    walk.believe(doubt.to)
+                elif (known := self._gaps.get(doubt.at)) is not None:
+                    self._tell_gap(doubt.at, min(known, doubt.to))
+                    walk.believe(min(known, doubt.to))
+                else:
+                    self._gaps = walk.gaps()
+                    break
+            elif isinstance(doubt, BadRecord) and self._is_known(doubt):
+                bad.append(doubt)
+                if not passes_over:
+                    return Believed(walk.offset, bad)
+                walk.pass_over(doubt)
+            else:
+                self._tell(doubt)
+                if isinstance(doubt, BadRecord):
+                    self._bad[doubt.at] = doubt
+                break
+        return Believed(walk.offset, bad, doubt)
+
+    def _is_known(self, record: BadRecord) -> bool:
+        before = self._bad.get(record.at)
+        return before is not None and record.is_as(before)
+
+    def _is_usual_step(self, asked: int, header: PullMessageResponseHeader) -> bool:
+        if header.next_begin_offset == header.max_offset:
+            return True
+        before, self._step = self._step, header.next_begin_offset - asked
+        return before == self._step
+
+    def _tell(self, doubt: Doubt) -> None:
+        self._traffic.doubted_replies += 1
+        log.warning("pull.doubted", queue=str(self._queue), offset=doubt.at, reason=doubt.reason)
+
+    def _tell_gap(self, low: int, high: int) -> None:
+        if self.takes_all:
+            log.info("queue.gap_found", queue=str(self._queue), offset=low, missing=high - low)
+
+    def _refute(self, offset: int) -> None:
+        """Forget the gaps of the last response, which this response does not confirm; log the gap at `offset`."""
+        to = self._gaps.get(offset, offset)
+        if to > offset and self.takes_all:
+            self._tell(Doubt(offset, f"offsets {offset} to {to - 1} had no messages before, but have some now"))
+        self._gaps = {}
+
+
+class CorruptMessages:
+    """Holds the corrupt messages of one queue. The queue's pull loop owns it."""
+
+    def __init__(self, loop: PulledQueue, context: GroupContext, message_queue: MessageQueue) -> None:
+        self._loop = loop
+        self._context = context
+        self._message_queue = message_queue
+        self.held: deque[BadRecord] = deque()
+        """Messages that no broker has accepted yet."""
+        self._told = frozenset[int]()  # offsets of the last reported records
+
+    @property
+    def policy(self) -> OnCorruptMessage:
+        """The present policy for corrupt messages."""
+        return self._context.options.on_corrupt_message
+
+    def forget(self) -> None:
+        """Forget the held messages, because their cache was dropped."""
+        self.held.clear()
+
+    def hold(self, records: Sequence[BadRecord]) -> list[Message]:
+        """Hold the corrupt records of a response. Return the messages that the cache must hold in their place."""
+        self._tell(records)
+        if self.policy == "skip" or not records:
+            return []
+        for record in records:
+            # an impossible offset would be committed
+            record.message.queue_offset = record.offset
+            record.message.finished = False
+        held = [record.message for record in records]
+        self.held.extend(records)
+        return held
+
+    async def settle(self) -> None:
+        """Apply the policy to the held messages until none is left or the queue was reset."""
+        process_queue = self._loop.process_queue
+        while self.held and self._loop.process_queue is process_queue and self._loop.request.reset_to is None:
+            record = self.held[0]
+            if self.policy == "stop":
+                await self.stop_at(record)
+                await self._loop.probe(record.offset)
+            elif self.policy == "skip" or await self._dead_letter(record):
+                self._loop.stuck = None
+                if self.held and self.held[0] is record:
+                    self.held.popleft()
+                    process_queue.finish([record.message])
+            else:
+                await self._loop.wait_at(record.offset)
+
+    async def stop_at(self, record: BadRecord) -> None:
+        """Stop the queue at a record until an operator acts, and check periodically."""
+        self._tell([record])
+        evidence = f"message at offset {record.offset} is corrupt: {record.reason}"
+        topic = record.message.topic
+        self._loop.stuck = self._context.found("corrupt_message", evidence, topic=topic)
+        await self._loop.wait_for_operator()
+
+    async def _dead_letter(self, record: BadRecord) -> bool:
+        process_queue = self._loop.process_queue
+        if await dead_letter_corrupt(self._context.send_back, process_queue, record.message, record.reason):
+            return True
+        evidence = f"the corrupt message at offset {record.offset} cannot be dead-lettered"
+        self._loop.stuck = self._context.found("retry_refused", evidence)
+        return False
+
+    def _tell(self, records: Sequence[BadRecord]) -> None:
+        """Count and log each record once, even if it is pulled again or the policy changes."""
+        places = frozenset(record.at for record in records)
+        for record in records:
+            if record.at not in self._told:
+                tell_corrupt(self._loop.process_queue, record.message, record.offset, record.reason, self.policy)
+        if not places <= self._told:
+            self._told = places

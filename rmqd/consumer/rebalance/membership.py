@@ -1,0 +1,284 @@
+"""Whether brokers notify members of joins and leaves. If not, the member list is polled.
+
+The notification is the request NOTIFY_CONSUMER_IDS_CHANGED. It informs a member with queues that a new member waits for
+some of them. Brokers send it by default (`notifyConsumerIdsChangedEnable`). A member also gets it for its own joining,
+before the response to its first heartbeat. So each member knows from its start whether its brokers send notifications.
+Otherwise a previous owner may need up to `LOOK_SECONDS` to notice a new member, and the new member waits longer by that
+time.
+
+The group's members, as listed by one of its brokers.
+
+Every member computes its queues from this list, so a wrong list assigns a queue to two members or to none. A broker
+lists the members that sent it a heartbeat on a connection that is still open. Two things make a list temporarily wrong.
+First, a restarted broker does not know this member before its next heartbeat. So a heartbeat is sent at once, and the
+list requested again. Second, a restarted broker does not know all other members yet. If recently known members are
+missing, the list is not trusted until they had time to reconnect.
+
+An empty list after a successful heartbeat has another cause: the broker does not know the group, and does not create it
+(autoCreateSubscriptionGroup=false). It reports success for such a heartbeat.
+
+Brokers that are down and missing from all routes: this member keeps its queues there.
+
+Name servers remove a silent broker from the routes, and a rebalance would then release its queues. That has no benefit,
+because no member can consume them, and it causes duplicates. A queue that is released and acquired again continues at
+the offset that the broker last wrote to disk, and messages handled since then would be handled again. So such queues
+are kept for ten minutes, with their caches and their known offsets.
+
+Decides by the lists of several brokers which members of a group exist, and which have certainly left.
+
+A broker removes a member from its list when the member's connection ends, and lists it again after the heartbeat on its
+next connection. So a single list without a member proves little: often the broker or its network has lost all
+connections at once, and all members return within seconds. A list proves that a member has left only if our own
+connection to that broker has existed for as long as every member needs for its heartbeat (`BACK_SECONDS`), and the list
+was requested after that.
+
+Between two lists a member may return and leave again. Its broker sends a notification of each change, so a member
+counts as gone only if no notification has arrived for as long as a return may take.
+
+If a member is wrongly regarded as gone, its locks are broken and messages are handled twice. If it is wrongly regarded
+as present, other members only wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final
+
+import structlog
+
+from rmqd.client.api.group_requests import HEARTBEAT_TIMEOUT_SECONDS, get_consumer_list
+from rmqd.client.api.remoting_request import Coalesced
+from rmqd.client.instance import ClientInstance
+from rmqd.client.remoting.connection import RemotingConnection
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.health.group_problems import unknown_problem
+from rmqd.errors import RmqdError
+from rmqd.runtime.clock import Clock, wait_within
+from rmqd.wire.message_queue import MessageQueue
+
+LOOK_SECONDS: Final = 2.0
+
+
+class Notices:
+    """The notifications to one member of a group. Sets the context's `notice_seconds`."""
+
+    def __init__(self, context: GroupContext) -> None:
+        self._context = context
+        self._is_clustering = context.options.message_model == "clustering"
+        self._is_new = False  # whether a notification arrived since the last member list
+        self._members: frozenset[str] = frozenset()
+        context.notice_seconds = LOOK_SECONDS
+
+    def came(self) -> None:
+        """Called when a broker notified this member of a change."""
+        self._is_new = True
+        self._context.notice_seconds = 0.0
+
+    def listed(self, members: Collection[str]) -> bool:
+        """Called with a broker's member list. Return whether it changed, with or without a notification."""
+        before, self._members = self._members, frozenset(members)
+        is_other = bool(before) and before != self._members
+        if is_other and not self._is_new:
+            self._context.notice_seconds = LOOK_SECONDS
+        self._is_new = False
+        return is_other
+
+    async def wait(self, told: asyncio.Event, seconds: float, look: Callable[[], Awaitable[bool]]) -> None:
+        """Wait until `told` is set, for at most `seconds`.
+
+        If brokers send no notifications, also call `look` every two seconds, and return when the members have changed.
+        """
+        clock = self._context.clock
+        until = clock.monotonic() + seconds
+        while True:
+            must_look = self._is_clustering and self._context.notice_seconds > 0
+            pause_seconds = until - clock.monotonic()
+            if await wait_within(clock, min(pause_seconds, LOOK_SECONDS) if must_look else pause_seconds, told.wait()):
+                return
+            if clock.monotonic() >= until or await look():
+                return
+
+
+log = structlog.get_logger(__name__)
+
+
+class MemberList:
+    """Requests a group's client ids, and stores the last trusted list."""
+
+    def __init__(self, context: GroupContext) -> None:
+        self._context = context
+        self._last: frozenset[str] = frozenset()
+        self._believed: dict[str, RemotingConnection | None] = {}  # address -> connection of its last list
+
+    @property
+    def last(self) -> frozenset[str]:
+        """The client ids of the last trusted list; empty before that."""
+        return self._last
+
+    async def of(self, topic: str) -> list[str] | None:
+        """Return the client ids from one of the topic's brokers; None while no broker's list is trusted."""
+        client, group = self._context.client, self._context.options.group
+        route = client.routes.route(topic)
+        brokers = [broker.broker_name for broker in route.broker_datas] if route is not None else []
+        names = {address: name for name in brokers if (address := client.routes.address(name)) is not None}
+        for address in client.replicas.steady_first(random.sample(list(names), len(names))):
+            try:
+                members = await get_consumer_list(client.remoting, address, group)
+                if client.client_id not in members:
+                    # A restarted broker knows this member only after the next heartbeat. Without this member in the
+                    # list it would get no queue.
+                    await client.heartbeat.beat_address(address)
+                    members = await get_consumer_list(client.remoting, address, group)
+            except RmqdError as error:
+                if not error.is_reported:
+                    log.warning("rebalance.members_unknown", topic=topic, address=address, error=str(error))
+                continue
+            problem = None if members else unknown_problem(f"{names[address]} ({address})", self._context.plain_group)
+            self._context.problems.set(("unknown", names[address]), problem)
+            if problem is not None:
+                continue
+            if not self._is_whole(address, members):
+                return None
+            await self._context.ownership.members_are(address, members)
+            return members
+        return None
+
+    def _is_whole(self, address: str, members: list[str]) -> bool:
+        client, missing = self._context.client, self._last.difference(members)
+        connection = client.remoting.connected(address)
+        is_same = not self._believed or self._believed.get(address) is connection
+        if missing and not is_same and client.replicas.is_new(address):
+            log.debug("rebalance.list_doubted", address=address, missing=sorted(missing))
+            return False
+        self._last, self._believed[address] = frozenset(members), connection
+        return True
+
+
+MISSING_BROKER_SECONDS: Final = 3.0  # until the routes of all topics have been requested once
+KEEP_SECONDS: Final = 600.0  # time for replacing a machine; afterwards the broker counts as removed
+
+
+class Absences:
+    """Tracks the missing brokers of one group, and decides which queues are kept for them."""
+
+    def __init__(self, client: ClientInstance, clock: Clock) -> None:
+        self.is_unsure = False
+        """Whether another check should follow soon."""
+        self._client = client
+        self._clock = clock
+        self._since: dict[str, float] = {}  # broker name -> since when (monotonic)
+        self._missed: dict[tuple[str, str], float] = {}  # (topic, name of a reachable broker) -> since when
+
+    def kept(self, topic: str, held: Collection[MessageQueue]) -> frozenset[MessageQueue]:
+        """Return the held queues of a topic that must be kept although the topic's route does not contain them."""
+        route = self._client.routes.route(topic)
+        present = frozenset(broker.broker_name for broker in route.broker_datas) if route is not None else frozenset()
+        endpoints = {queue: self._client.routes.endpoint(queue) for queue in held}
+        for name in present & self._since.keys():
+            log.info("broker.returned", broker=name, seconds=round(self._clock.monotonic() - self._since.pop(name)))
+        for name in present:
+            self._missed.pop((topic, name), None)
+        self.is_unsure = False
+        away = {name for name in set(endpoints.values()) - present if self._is_away(topic, name)}
+        return frozenset(queue for queue, name in endpoints.items() if name in away)
+
+    def _is_away(self, topic: str, name: str) -> bool:
+        now, routes = self._clock.monotonic(), self._client.routes
+        if self._client.replicas.is_reachable(name):
+            if (topic, name) not in self._missed:
+                self._missed[topic, name] = now
+                routes.refresh_soon()
+            is_unsure = now - self._missed[topic, name] < MISSING_BROKER_SECONDS
+            self.is_unsure = self.is_unsure or is_unsure
+            # A reachable broker that is in other topics' routes does not have this topic any more. A reachable broker
+            # in no route has not registered yet with a name server that has just restarted.
+            return is_unsure or name not in routes.brokers()
+        if name not in self._since:
+            log.warning("broker.away", broker=name, kept_seconds=KEEP_SECONDS)
+            self._since[name] = now
+        return now - self._since[name] < KEEP_SECONDS
+
+
+GONE_SECONDS: Final = 70.0  # longer than a lock lives
+MISSING_MEMBER_SECONDS: Final = 1.0  # a member that lost only its connection soon returns with its next heartbeat
+BACK_SECONDS: Final = HEARTBEAT_TIMEOUT_SECONDS  # time in which all members return after all connections were lost
+LIST_TIMEOUT_SECONDS: Final = 1.0  # short, because an acquisition waits; without a response the request is repeated
+
+
+class Departures:
+    """Compares each broker's list with its previous one. A joining member appears at one broker before the others."""
+
+    def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
+        self._client = client
+        self._group = group
+        self._clock = clock
+        self._lists: dict[str, frozenset[str]] = {}  # broker address -> members
+        self._gone: dict[str, float] = {}  # client id -> when it was missed
+        self._noticed_at = float("-inf")
+        self.hear = Coalesced(self._hear)
+        """Request one broker's list now. Returns whether the list proves who has left."""
+
+    @property
+    def gone(self) -> Mapping[str, float]:
+        """Members that were in a broker's list and are in none any more, with the time when that was noticed."""
+        return self._gone
+
+    def noticed(self) -> None:
+        """Called when a broker reports a change: a missing member may have returned briefly."""
+        self._noticed_at = self._clock.monotonic()
+
+    def is_sure(self, client_id: str) -> bool:
+        """Return whether a member has been missing for longer than a reconnection takes."""
+        missing_since = max(self._gone.get(client_id, float("inf")), self._noticed_at)
+        return self._clock.monotonic() - missing_since >= MISSING_MEMBER_SECONDS
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the last lists contain no other member, and all earlier members have certainly left."""
+        return not self.has_others and all(map(self.is_sure, self._gone))
+
+    @property
+    def has_others(self) -> bool:
+        """Whether any broker's last list contains another member."""
+        return bool(self._present() - {self._client.client_id})
+
+    async def members_are(self, address: str, client_ids: Collection[str]) -> None:
+        """Called with the members that one broker lists now.
+
+        If a member disappeared from this list, the other brokers whose last lists contain it are asked again.
+        """
+        others = self._note(address, client_ids)
+        await asyncio.gather(*(self.hear(other) for other in others if not self._client.remoting.is_down(other)))
+
+    async def _hear(self, address: str) -> bool:
+        client = self._client
+        try:
+            client_ids = await get_consumer_list(
+                client.remoting, address, self._group, timeout_seconds=LIST_TIMEOUT_SECONDS
+            )
+        except RmqdError as error:
+            log.debug("rebalance.members_unknown", address=address, error=str(error))
+            return False
+        self._note(address, client_ids)
+        on = client.remoting.connected(address)
+        has_stood = on is not None and self._clock.monotonic() - on.made_at >= BACK_SECONDS
+        return has_stood and client.client_id in client_ids
+
+    def _note(self, address: str, client_ids: Collection[str]) -> list[str]:
+        """Store one broker's list. Return the brokers whose last list still contains a member missing here."""
+        now = self._clock.monotonic()
+        before = self._lists.get(address, frozenset())
+        missing = before.difference(client_ids)
+        known = self._client.routes.broker_addresses()
+        self._lists = {at: ids for at, ids in self._lists.items() if at in known}
+        self._lists[address] = frozenset(client_ids)
+        present = self._present()
+        for client_id in before - present:
+            self._gone[client_id] = now
+        self._gone = {c: at for c, at in self._gone.items() if c not in present and now - at < GONE_SECONDS}
+        return [at for at, ids in self._lists.items() if ids & missing]
+
+    def _present(self) -> frozenset[str]:
+        return frozenset().union(*self._lists.values())

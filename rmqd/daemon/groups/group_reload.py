@@ -1,0 +1,208 @@
+"""Compares two configurations for a reload: all changes, changes that a running group can apply, refused changes.
+
+A reload applies the whole new configuration, or nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from rmqd.client.client_options import ClientOptions, TlsOptions
+from rmqd.config.model.group_model import HandlerConfig
+from rmqd.config.model.root_model import GroupConfig, RootConfig
+from rmqd.daemon.groups.group_engine import GroupChanges, UnknownGroupError
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadReport:
+    """The result of a reload. If it has problems, nothing was changed."""
+
+    changes: GroupChanges = field(default_factory=GroupChanges)
+    problems: tuple[str, ...] = ()
+
+    @property
+    def successful(self) -> bool:
+        """Whether the new configuration was applied."""
+        return not self.problems
+
+    def as_document(self) -> dict[str, Any]:
+        """Return the report as JSON, for the API and the command."""
+        if self.problems:
+            error = "the new configuration was not applied; the old one stays in force"
+            return {"result": "refused", "error": error, "problems": list(self.problems)}
+        return {"result": "applied"} | {name: list(groups) for name, groups in asdict(self.changes).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigState:
+    """A configuration and the contents of its files: `files` has certificates by cluster."""
+
+    config: RootConfig
+    files: Mapping[str, tuple[bytes, ...]]
+
+    @classmethod
+    def of(cls, config: RootConfig) -> ConfigState:
+        """Read the files that clients use. An unreadable file counts as empty, because the client reports it."""
+        tls = {name: cluster.client.tls for name, cluster in config.known_clusters.items()}
+        paths = {name: (one.ca_file, one.cert_file, one.key_file) for name, one in tls.items()}
+        return cls(config, {name: tuple(_contents(path) for path in found if path) for name, found in paths.items()})
+
+    def same_client(self, other: ConfigState, cluster: str) -> bool:
+        """Return whether one client of a cluster can serve both configurations. Its keys and TLS settings may
+        differ.
+        """
+        ours, theirs = self._options(cluster), other._options(cluster)
+        return ours is not None and theirs is not None and _without_security(ours) == _without_security(theirs)
+
+    def same_security(self, other: ConfigState, cluster: str) -> bool:
+        """Return whether both configurations have the same keys and certificates for a cluster."""
+        is_same = self._options(cluster) == other._options(cluster)
+        return is_same and self.files.get(cluster) == other.files.get(cluster)
+
+    def _options(self, cluster: str) -> ClientOptions | None:
+        found = self.config.known_clusters.get(cluster)
+        return None if found is None else found.client_options(self.config.state_dir)
+
+
+def _without_security(options: ClientOptions) -> ClientOptions:
+    return replace(options, access_key="", secret_key="", security_token="", tls=TlsOptions())
+
+
+def _contents(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
+LIVE_KEYS: Final = frozenset(
+    {
+        "subscriptions",
+        "consume_from_where",
+        "consume_timestamp",
+        "pull_batch_size",
+        "pull_interval",
+        "pull_threshold_for_queue",
+        "pull_threshold_size_for_queue",
+        "pull_threshold_for_topic",
+        "pull_threshold_size_for_topic",
+        "consume_concurrently_max_span",
+        "persist_consumer_offset_interval",
+        "circuit_breaker",
+        "shutdown_timeout",
+        "pull_rate_limit",
+        "pop_invisible_time",
+        "pop_batch_nums",
+        "pop_threshold_for_queue",
+        "max_body_size",
+        "on_corrupt_message",
+        "on_offset_illegal",
+    }
+)
+"""The keys that a running group applies (`Consumer.change`), besides the concurrency of its handler. Of `subscriptions`
+only the filters can change: new topics have other queues, and the group restarts to rebalance them. An existing circuit
+breaker can change; adding one restarts the group, because it wraps every call.
+"""
+
+
+def changes_while_running(before: GroupConfig, after: GroupConfig) -> bool:
+    """Return whether a running group can change from `before` to `after` without a restart. A group on Spark cannot."""
+    if after.engine == "spark":
+        return False
+    if after.circuit_breaker.is_on and not before.circuit_breaker.is_on:
+        return False
+    differing = {key for key in GroupConfig.model_fields if getattr(before, key) != getattr(after, key)}
+    if _same_calls(before.handler, after.handler):
+        differing.discard("handler")
+    return differing <= LIVE_KEYS and before.subscriptions.keys() == after.subscriptions.keys()
+
+
+def _same_calls(before: HandlerConfig | None, after: HandlerConfig | None) -> bool:
+    """Return whether two handlers differ at most in the number of concurrent calls."""
+    live = {"concurrency", "max_concurrency"}
+    if before is None or after is None:
+        return before is after
+    return before.model_dump(exclude=live) == after.model_dump(exclude=live)
+
+
+def plan_changes(old: ConfigState, new: ConfigState) -> GroupChanges:
+    """Return the groups that a reload changes.
+
+    If a cluster's client is replaced, all groups on it restart. If only its keys change, only groups on Spark restart.
+    """
+    before, after = old.config.groups, new.config.groups
+    kept = [name for name in after if name in before]
+    stay = {name for name in kept if _keeps_client(name, old, new)}
+    unchanged = [
+        name
+        for name in kept
+        if name in stay
+        and before[name] == after[name]
+        and (after[name].engine != "spark" or old.same_security(new, new.config.cluster_name(name)))
+    ]
+    changed = [name for name in kept if name not in unchanged]
+    updated = [name for name in changed if name in stay and changes_while_running(before[name], after[name])]
+    return GroupChanges(
+        unchanged=tuple(unchanged),
+        updated=tuple(updated),
+        restarted=tuple(name for name in changed if name not in updated),
+        started=tuple(name for name in after if name not in before),
+        stopped=tuple(name for name in before if name not in after),
+    )
+
+
+def _keeps_client(group: str, old: ConfigState, new: ConfigState) -> bool:
+    cluster = new.config.cluster_name(group)
+    return cluster == old.config.cluster_name(group) and old.same_client(new, cluster)
+
+
+def filtered_anew(old: RootConfig, new: RootConfig, changes: GroupChanges) -> list[str]:
+    """Return the groups whose filters must be checked with the brokers: new or restarted groups, and groups with
+    another filter.
+    """
+    updated = [name for name in changes.updated if old.groups[name].subscriptions != new.groups[name].subscriptions]
+    return [*updated, *changes.restarted, *changes.started]
+
+
+def with_concurrency(config: RootConfig, group: str, concurrency: str) -> RootConfig:
+    """Return the configuration with another concurrency for one group. Raises UnknownGroupError, ValueError."""
+    if group not in config.groups:
+        raise UnknownGroupError(group, list(config.groups))
+    settings = config.groups[group]
+    handler = settings.handler
+    if handler is None or settings.engine == "spark" or handler.processes:
+        raise ValueError(f"handler.concurrency does not limit the calls of group {group}; change its configuration")
+    value = int(concurrency) if concurrency.isdecimal() else concurrency
+    try:
+        checked = HandlerConfig.model_validate({"plugin": handler.plugin, "concurrency": value})
+    except ValidationError as error:
+        raise ValueError(error.errors()[0]["msg"]) from None
+    changed = settings.model_copy(update={"handler": handler.model_copy(update={"concurrency": checked.concurrency})})
+    return config.model_copy(update={"groups": {**config.groups, group: changed}})
+
+
+def refused_changes(old: RootConfig, new: RootConfig) -> tuple[str, ...]:
+    """Return the changes that a reload cannot make, each with the next step."""
+    fixed: tuple[tuple[str, object, object], ...] = (
+        ("http.listen", old.http.listen, new.http.listen),
+        ("state_dir", old.state_dir, new.state_dir),
+        ("tracing.opentelemetry", old.tracing.opentelemetry, new.tracing.opentelemetry),
+    )
+    return tuple(
+        f"{key}: cannot change from {before} to {after} while the daemon runs; restart the daemon"
+        for key, before, after in fixed
+        if before != after
+    )
+
+
+def config_hash(config: RootConfig) -> str:
+    """Return a short hash of a configuration, for comparisons. It is computed from the `repr`, which excludes
+    secrets.
+    """
+    return hashlib.sha256(repr(config).encode()).hexdigest()[:16]

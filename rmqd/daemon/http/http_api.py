@@ -1,0 +1,270 @@
+"""The HTTP endpoints: metrics, health, status, the page, and the few changes that operators may make."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Protocol
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from rmqd.config.load import given_config, shown_config
+from rmqd.config.model.root_model import RootConfig
+from rmqd.consumer.pauses import PauseScope
+from rmqd.daemon.group_history import HistoryRecorder
+from rmqd.daemon.groups.group_engine import GroupHost, HostView, UnknownGroupError, WholeGroupOnlyError
+from rmqd.daemon.groups.group_reload import ReloadReport
+from rmqd.daemon.groups.supervisor import HealthCheck, LoopMonitor, readiness
+from rmqd.daemon.http.daemon_status import DaemonAbout, pause_document, status_document
+from rmqd.daemon.http.http_access import AccessPolicy, HttpRefusal
+from rmqd.daemon.metrics.metric_totals import merge_processes
+from rmqd.daemon.page.page_view import PAGE_HEADERS, StatusPage, asset
+from rmqd.runtime.own_threads import in_own_thread
+
+if TYPE_CHECKING:
+    from rmqd.daemon.metrics.exposition import DaemonFacts
+
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class DaemonControl(Protocol):
+    """The daemon as its HTTP endpoint uses it."""
+
+    host: GroupHost
+    monitor: LoopMonitor
+    recorder: HistoryRecorder
+
+    @property
+    def access(self) -> AccessPolicy:
+        """The current access rules. A reload replaces them."""
+
+    @property
+    def config(self) -> RootConfig:
+        """The configuration in force. A reload replaces it."""
+
+    def about(self) -> DaemonAbout:
+        """Return the daemon's own part of the status."""
+
+    def facts(self, view: HostView) -> DaemonFacts:
+        """Return the daemon's own values for the metrics."""
+
+    async def reload(self) -> ReloadReport:
+        """Read the configuration again and apply it, or report the problems."""
+
+    async def change_concurrency(self, group: str, concurrency: str) -> ReloadReport:
+        """Change how many calls of a group run at once. Raises UnknownGroupError, ValueError."""
+
+
+class HttpApi:
+    """The HTTP endpoints of a daemon."""
+
+    def __init__(self, daemon: DaemonControl) -> None:
+        self._daemon = daemon
+        self._page = StatusPage()
+        self._shown: tuple[RootConfig, dict[str, Any]] | None = None
+
+    def app(self) -> Starlette:
+        """The ASGI app with all endpoints."""
+        named, changing = self._named, self._changing
+        return Starlette(
+            routes=[
+                Route("/livez", self.livez),
+                Route("/readyz", self.readyz),
+                Route("/metrics", self.metrics),
+                Route("/", named(self.page)),
+                Route("/live", named(self.live)),
+                Route("/static/{name}", named(self.static)),
+                Route("/api/v1/status", named(self.status)),
+                Route("/api/v1/history", named(self.history)),
+                Route("/api/v1/config", named(self.config)),
+                Route("/api/v1/groups/{group}/pause", changing(self.pause), methods=["POST"]),
+                Route("/api/v1/groups/{group}/resume", changing(self.resume), methods=["POST"]),
+                Route("/api/v1/groups/{group}/concurrency", changing(self.concurrency), methods=["POST"]),
+                Route("/api/v1/reload", changing(self.reload), methods=["POST"]),
+            ]
+        )
+
+    async def livez(self, _request: Request) -> Response:
+        """Respond 200 as long as the event loop runs, regardless of the cluster."""
+        return _checks_response((self._daemon.monitor.liveness(),))
+
+    async def readyz(self, _request: Request) -> Response:
+        """Respond 200 if each group has a route and its first assignment, else 503 with the reasons."""
+        host = self._daemon.host
+        return _checks_response(readiness(await host.view(), host.stopping))
+
+    async def metrics(self, request: Request) -> Response:
+        """Return the metrics. They are rendered in a thread, because thousands of series take a while.
+
+        The first scrape imports the Prometheus library, also in a thread. Importing it at the start would delay
+        messages.
+        """
+        await in_own_thread(lambda: importlib.import_module("rmqd.daemon.metrics.exposition"))
+        from rmqd.daemon.metrics.exposition import render
+
+        view = await self._daemon.host.view()
+        accept = request.headers.get("accept", "")
+        facts = self._daemon.facts(view)
+        if not view.processes:
+            return PlainTextResponse("no worker responds; see /readyz\n", 503)
+        body, content_type = await in_own_thread(
+            lambda: render(merge_processes(view.processes, view.past), facts, accept)
+        )
+        return Response(body, headers={"content-type": content_type})
+
+    async def status(self, _request: Request) -> Response:
+        """Return the status of every group and queue."""
+        return JSONResponse(await self._status())
+
+    async def history(self, request: Request) -> Response:
+        """Return the last hour of lag and throughput of the groups in `group`, after the Unix time `since`."""
+        groups = frozenset(request.query_params.getlist("group"))
+        try:
+            since = float(request.query_params.get("since", "0"))
+        except ValueError:
+            return JSONResponse({"error": "since is not a Unix time; expected seconds, such as 1764075600"}, 400)
+        document = self._daemon.recorder.document(groups, since)
+        # An hour of many groups is a hundred thousand numbers, so a thread writes them.
+        return await in_own_thread(lambda: JSONResponse(document))
+
+    async def config(self, _request: Request) -> Response:
+        """Return the current configuration without secrets."""
+        return JSONResponse(self._config())
+
+    async def page(self, request: Request) -> Response:
+        """Return the status as an HTML page. `open` names the groups that are expanded."""
+        status, config = await self._status(), self._config()
+        opened = request.query_params.getlist("open") or None
+        text = await in_own_thread(lambda: self._page.page(status, config, opened))
+        return HTMLResponse(text, headers=PAGE_HEADERS)
+
+    async def live(self, request: Request) -> Response:
+        """Return the page's main part, for the script that updates the page. Only the groups in `open` are
+        expanded.
+        """
+        status, config = await self._status(), self._config()
+        opened = request.query_params.getlist("open")
+        text = await in_own_thread(lambda: self._page.live(status, config, opened))
+        return HTMLResponse(text, headers=PAGE_HEADERS)
+
+    async def static(self, request: Request) -> Response:
+        """Return a file of the page. Its URL contains a hash of its content, so browsers may cache it."""
+        found = asset(request.path_params["name"])
+        if found is None:
+            return PlainTextResponse("file not found\n", 404)
+        content, content_type = found
+        headers = {"cache-control": "max-age=31536000, immutable", "x-content-type-options": "nosniff"}
+        return Response(content, headers=headers | {"content-type": content_type})
+
+    async def pause(self, request: Request) -> Response:
+        """Pause one group, or its queues that match `topic`, `broker` and `queue`. Paused queues are kept."""
+        return await self._switch(request, self._daemon.host.pause, "paused")
+
+    async def resume(self, request: Request) -> Response:
+        """Resume one group, or some queues of it."""
+        return await self._switch(request, self._daemon.host.resume, "resumed")
+
+    async def reload(self, _request: Request) -> Response:
+        """Reload the configuration. If it has problems, respond 500 with the reasons and change nothing."""
+        report = await self._daemon.reload()
+        return JSONResponse(report.as_document(), 200 if report.successful else 500)
+
+    async def concurrency(self, request: Request) -> Response:
+        """Change how many calls of one group run at once to `calls`, until the next reload."""
+        group, calls = request.path_params["group"], request.query_params.get("calls", "")
+        try:
+            report = await self._daemon.change_concurrency(group, calls)
+        except UnknownGroupError as error:
+            return JSONResponse({"error": str(error)}, 404)
+        except ValueError as error:
+            return JSONResponse({"error": str(error)}, 400)
+        document = {"group": group, "concurrency": calls}
+        return JSONResponse(report.as_document() | document, 200 if report.successful else 500)
+
+    async def _switch(
+        self, request: Request, action: Callable[[str, PauseScope], Awaitable[None]], result: str
+    ) -> Response:
+        group = request.path_params["group"]
+        try:
+            scope = _scope(request)
+            await action(group, scope)
+        except UnknownGroupError as error:
+            return JSONResponse({"error": str(error)}, 404)
+        except (ValueError, WholeGroupOnlyError) as error:
+            return JSONResponse({"error": str(error)}, 400)
+        view = await self._daemon.host.view()
+        document = {"group": group, "result": result, "scope": asdict(scope)}
+        return JSONResponse(document | pause_document(view, group, scope))
+
+    def _config(self) -> dict[str, Any]:
+        config, about = self._daemon.config, self._daemon.about()
+        if self._shown is None or self._shown[0] is not config:
+            self._shown = config, {"config": shown_config(config), "given": given_config(config)}
+        return {"config_hash": about.config_hash, "reloaded_at": about.reloaded_at, **self._shown[1]}
+
+    async def _status(self) -> dict[str, Any]:
+        return status_document(await self._daemon.host.view(), self._daemon.recorder, self._daemon.about())
+
+    def _named(self, endpoint: Endpoint) -> Endpoint:
+        async def checked(request: Request) -> Response:
+            return _refusal(self._check_names(request)) or await endpoint(request)
+
+        return checked
+
+    def _changing(self, endpoint: Endpoint) -> Endpoint:
+        async def checked(request: Request) -> Response:
+            refusal = self._check_names(request) or self._check_change(request)
+            return _refusal(refusal) or await endpoint(request)
+
+        return checked
+
+    def _check_names(self, request: Request) -> HttpRefusal | None:
+        own_address = (request.scope.get("server") or ("", 0))[0]
+        headers = request.headers
+        site = None if _is_followed_link(request) else headers.get("sec-fetch-site")
+        return self._daemon.access.check_names(headers.get("host"), headers.get("origin"), own_address, site)
+
+    def _check_change(self, request: Request) -> HttpRefusal | None:
+        access, headers = self._daemon.access, request.headers
+        own_port = (request.scope.get("server") or ("", None))[1]
+        client = request.client.host if request.client else ""
+        return access.check_page(headers.get("origin"), headers.get("host"), own_port) or access.check_change(
+            headers.get("authorization"), client, headers.keys()
+        )
+
+
+def _scope(request: Request) -> PauseScope:
+    """Return the scope of a request to pause or resume. Raises ValueError."""
+    given = dict(request.query_params)
+    if unknown := given.keys() - {"topic", "broker", "queue"}:
+        raise ValueError(f"{', '.join(sorted(unknown))}: unknown parameter; expected topic, broker or queue")
+    number = given.get("queue")
+    if number is not None and not (number.isascii() and number.isdigit()):
+        raise ValueError(f"queue: {number!r} is not a queue number")
+    return PauseScope(given.get("topic"), given.get("broker"), None if number is None else int(number))
+
+
+def _is_followed_link(request: Request) -> bool:
+    """Return whether a person followed a link to the page, for example from a runbook. The linking site cannot read the
+    response.
+    """
+    headers = request.headers
+    is_top = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    return is_top and request.method == "GET" and request.url.path == "/"
+
+
+def _refusal(refusal: HttpRefusal | None) -> Response | None:
+    if refusal is None:
+        return None
+    headers = {"www-authenticate": "Bearer"} if refusal.status == 401 else {}
+    return JSONResponse({"error": refusal.reason}, refusal.status, headers=headers)
+
+
+def _checks_response(checks: tuple[HealthCheck, ...]) -> Response:
+    lines = [f"[{'+' if check.ok else '-'}] {check.name}: {check.reason or 'ok'}\n" for check in checks]
+    return PlainTextResponse("".join(lines), 200 if all(check.ok for check in checks) else 503)

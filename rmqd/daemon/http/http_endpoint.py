@@ -1,0 +1,161 @@
+"""The listening socket of the HTTP endpoint. It is opened first, so that a port in use is reported at once.
+
+This module does not import the HTTP server: connections wait in the socket's queue until it runs.
+
+The HTTP endpoint as the daemon uses it. The server is imported at the first connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import importlib
+import resource
+import socket
+from collections.abc import Callable
+from functools import partial
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from rmqd.errors import RmqdError
+from rmqd.runtime.clock import doubled
+from rmqd.runtime.event_loop import settle_garbage_collection
+from rmqd.runtime.own_threads import in_own_thread
+
+if TYPE_CHECKING:
+    from rmqd.daemon.http.http_api import DaemonControl
+
+
+MAX_CONNECTIONS = 256
+MIN_CONNECTIONS = 4
+
+
+class ListenError(RmqdError):
+    """The daemon cannot listen on the configured address."""
+
+
+def share_of_descriptors() -> int:
+    """Return a quarter of the descriptors that this process may open. The rest is for brokers and handlers."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(MIN_CONNECTIONS, soft // 4)
+
+
+def split_listen_address(listen: str) -> tuple[str, int]:
+    """Split `host:port` or `[v6]:port`."""
+    host, _, port = listen.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def listen_on(listen: str) -> socket.socket:
+    """Open a non-blocking socket that listens on `host:port`. Raises ListenError."""
+    host, port = split_listen_address(listen)
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+            # twice the limit: before the server is imported, connections are not accepted, and a full queue delays a
+            # probe by a second
+            sock.listen(2 * min(MAX_CONNECTIONS, share_of_descriptors()))
+            sock.setblocking(False)
+        except OSError:
+            sock.close()
+            raise
+    except OSError as error:
+        hint = "; stop the other process, or set another http.listen" if error.errno == errno.EADDRINUSE else ""
+        raise ListenError(f"cannot listen on {listen} for HTTP: {error.strerror or error}{hint}") from error
+    return sock
+
+
+def address_of(sock: socket.socket) -> str:
+    """Return the socket's listening address as `host:port`, with its actual port."""
+    host, port = sock.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_reachable_from_elsewhere(sock: socket.socket) -> bool:
+    """Return whether the socket listens on an address other than this machine's loopback."""
+    return not ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
+
+
+log = structlog.get_logger(__name__)
+
+FIRST_PAUSE_SECONDS: Final = 1.0
+MOST_PAUSE_SECONDS: Final = 30.0
+
+
+class HttpEndpoint:
+    """Serves a daemon's API on a listening socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.address = address_of(sock)
+        """The listening address as host:port, also after the socket was closed."""
+        self._socket = sock
+        self._stop: Callable[[], None] = lambda: None
+        self._stopped = asyncio.Event()
+
+    def warn_of_strangers(self, token: str) -> None:
+        """Log a warning if the network can reach the endpoint, and no token is set."""
+        if not token and is_reachable_from_elsewhere(self._socket):
+            log.warning("http.unprotected", listen=self.address, next="set http.token or http.token_file")
+
+    async def serve(self, daemon: DaemonControl) -> None:
+        """Serve requests until `stop`. After a failure the server restarts after a while; the groups continue
+        meanwhile.
+        """
+        settle_garbage_collection()
+        failures = 0
+        while await self._knock():
+            try:
+                await self._answer(daemon)
+                return
+            except Exception:
+                failures += 1
+                pause_seconds = doubled(FIRST_PAUSE_SECONDS, failures, MOST_PAUSE_SECONDS)
+                log.exception("http.failed", retry_in_seconds=pause_seconds)
+                if self._socket.fileno() < 0:  # the server closed it before it failed
+                    raise
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_seconds):
+                    await self._stopped.wait()
+
+    def stop(self) -> None:
+        """Accept no more connections. `serve` ends when running responses are sent, or after a second."""
+        self._stopped.set()
+        self._stop()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    async def _answer(self, daemon: DaemonControl) -> None:
+        # Import in a thread: it takes a tenth of a second, and messages are being handled meanwhile.
+        api = await in_own_thread(lambda: importlib.import_module("rmqd.daemon.http.http_api"))
+        server_module = await in_own_thread(lambda: importlib.import_module("rmqd.daemon.http.http_server"))
+        server = server_module.HttpServer(api.HttpApi(daemon).app(), self._socket)
+        self._stop = server.stop
+        if not self._stopped.is_set():
+            await server.run()
+
+    async def _knock(self) -> bool:
+        """Wait for the first connection. Returns False if `stop` is called first."""
+        if self._stopped.is_set():
+            return False
+        loop = asyncio.get_running_loop()
+        knock: asyncio.Future[bool] = loop.create_future()
+
+        def settle(came: bool) -> None:
+            if not knock.done():
+                knock.set_result(came)
+
+        self._stop = partial(settle, False)
+        loop.add_reader(self._socket, settle, True)
+        try:
+            return await knock
+        finally:
+            loop.remove_reader(self._socket)

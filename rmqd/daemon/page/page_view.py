@@ -1,0 +1,387 @@
+"""The page's files, served below /static/, and the headers that block all other sources.
+
+The page's formats of numbers, durations and times. Unknown values are a dash.
+
+The data of the templates, prepared from the documents of the API, so that the templates contain no logic.
+
+Renders the page from templates and documents. It takes milliseconds, so call it in a thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from rmqd.daemon.http.daemon_status import cell
+
+FOLDER: Final = Path(__file__).parent / "static"
+TYPES: Final = {
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+# One script, one style sheet and one picture, all from this server; the page sends no requests elsewhere.
+PAGE_HEADERS: Final = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+
+
+@cache
+def asset(name: str) -> tuple[bytes, str] | None:
+    """Return the content and the type of a file; None if there is no such file."""
+    known = {path.name: path for path in FOLDER.iterdir() if path.suffix in TYPES}
+    return (known[name].read_bytes(), TYPES[known[name].suffix]) if name in known else None
+
+
+@cache
+def address_of(name: str) -> str:
+    """Return the URL of a file. It changes with the content, so that browsers may cache it."""
+    found = asset(name)
+    assert found is not None
+    return f"/static/{name}?{hashlib.sha256(found[0]).hexdigest()[:12]}"
+
+
+UNKNOWN: Final = "–"  # noqa: RUF001  a dash as wide as a digit
+_COMPACT: Final = ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k"))
+
+
+def whole(value: float | None) -> str:
+    """Return a count with separated thousands."""
+    return UNKNOWN if value is None else f"{value:,.0f}".replace(",", "\u202f")
+
+
+def compact(value: float | None) -> str:
+    """Return a count in about five characters: 9,999, 12.3k, 4.5M."""
+    if value is None or abs(value) < 10_000:
+        return whole(value)
+    size, unit = next(one for one in _COMPACT if abs(value) >= one[0])
+    return f"{value / size:.1f}{unit}" if abs(value) < 100 * size else f"{value / size:.0f}{unit}"
+
+
+def rate(value: float | None) -> str:
+    """Return a number per second."""
+    if value is None:
+        return UNKNOWN
+    return compact(value) if value >= 100 else f"{value:.1f}"
+
+
+def seconds(value: float | None) -> str:
+    """Return a duration in its one or two largest units: 850 µs, 12 ms, 3.4 s, 2 min 5 s, 3 h 20 min, 4 d 2 h."""
+    if value is None:
+        return UNKNOWN
+    if value < 60:
+        return _short_seconds(value)
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 60:
+        return _pair(minutes, "min", rest, "s")
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return _pair(hours, "h", minutes, "min")
+    return _pair(hours // 24, "d", hours % 24, "h")
+
+
+def _short_seconds(value: float) -> str:
+    if value == 0:
+        return "0 s"
+    if value < 0.001:
+        return f"{value * 1e6:.0f} µs"
+    if value < 0.01:
+        return f"{value * 1e3:.1f} ms"
+    if value < 1:
+        return f"{value * 1e3:.0f} ms"
+    return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
+
+
+def _pair(large: int, large_unit: str, small: int, small_unit: str) -> str:
+    return f"{large} {large_unit} {small} {small_unit}" if small else f"{large} {large_unit}"
+
+
+def bound(value: float) -> str:
+    """Return a bound of a histogram: 5 ms, 2.5 s, 15 min."""
+    if value < 1:
+        return f"{value * 1000:g} ms"
+    return f"{value:g} s" if value < 60 else f"{value / 60:g} min"
+
+
+def moment(at: float) -> str:
+    """Return a date and time, to the second."""
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def clock_time(at: float) -> str:
+    """Return the time of day, to the second."""
+    return f"{datetime.fromtimestamp(at, UTC):%H:%M:%S}"
+
+
+def iso(at: float) -> str:
+    """Return a time for the attribute `datetime`."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """Return a count and its noun: 1 queue, 12 queues."""
+    return f"{whole(count)} {one if count == 1 else many or one + 's'}"
+
+
+MOST_OPEN_QUEUES: Final = 24  # with more queues, groups are collapsed unless they are requested
+CALM_STATES: Final = frozenset({"waiting", "pulling", "handling"})
+# The style and the sign of each state. Colour alone is not accessible.
+_LOOKS: Final = {
+    "running": ("good", "●"),
+    "starting": ("busy", "◌"),
+    "draining": ("busy", "◌"),
+    "stopped": ("calm", "■"),
+    "paused": ("held", "‖"),
+    "circuit open": ("bad", "▲"),
+    "failing": ("bad", "▲"),
+    "failed": ("bad", "✕"),
+}
+QUEUE_LOOKS: Final = {
+    "stuck": ("bad", "▲"),
+    "paused": ("held", "‖"),
+    "locked_out": ("held", "◌"),
+    "flow_controlled": ("busy", "◐"),
+    "retrying": ("busy", "↻"),
+    "handling": ("good", "●"),
+    "pulling": ("good", "●"),
+    "waiting": ("calm", "○"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar of a histogram; `share` is its height relative to the highest bar."""
+
+    label: str
+    count: int
+    share: float
+
+
+@dataclass(slots=True)
+class TopicQueues:
+    """The queues of one topic, or its queues of the retry topic."""
+
+    topic: str
+    is_retry: bool
+    queues: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def key(self) -> str:
+        """Unique for each table of a group."""
+        return f"{self.topic}{'-retry' if self.is_retry else ''}"
+
+    @property
+    def lag(self) -> int | None:
+        """The sum over all queues whose lag is known."""
+        lags = [queue["lag"] for queue in self.queues if queue["lag"] is not None]
+        return sum(lags) if lags else None
+
+    @property
+    def lag_seconds(self) -> float | None:
+        """The age of the oldest waiting message."""
+        return max((queue["lag_seconds"] for queue in self.queues if queue["lag_seconds"] is not None), default=None)
+
+    @property
+    def states(self) -> list[tuple[str, int]]:
+        """The number of queues in each state, most urgent first."""
+        counts = {state: sum(queue["state"] == state for queue in self.queues) for state in QUEUE_LOOKS}
+        return [(state, count) for state, count in counts.items() if count]
+
+    @property
+    def has_trouble(self) -> bool:
+        """Whether a queue is in a state that needs attention."""
+        return any(queue["stall"] or queue["state"] not in CALM_STATES for queue in self.queues)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """One group on the page; `body` is whether it is expanded."""
+
+    data: dict[str, Any]
+    state: str
+    body: bool
+    topics: list[TopicQueues]
+    bars: list[Bar]
+    findings: list[dict[str, Any]]
+    settings: list[tuple[str, str, bool]]
+
+    @property
+    def look(self) -> tuple[str, str]:
+        """The style of its state, and its sign."""
+        return _LOOKS.get(self.state, ("calm", "○"))
+
+    @property
+    def active(self) -> list[dict[str, Any]]:
+        """The active findings."""
+        return [finding for finding in self.findings if finding["state"] == "active"]
+
+
+def group_views(
+    status: Mapping[str, Any], config: Mapping[str, Any], given: Mapping[str, Any], opened: Collection[str] | None
+) -> list[GroupView]:
+    """Return the groups of a status. `opened` names the expanded groups; None decides by their number of queues."""
+    if opened is None:
+        is_small = sum(len(group["queues"]) for group in status["groups"]) <= MOST_OPEN_QUEUES
+        opened = [group["name"] for group in status["groups"]] if is_small else []
+    return [_group(group, config, given, group["name"] in opened) for group in status["groups"]]
+
+
+def _group(group: dict[str, Any], config: Mapping[str, Any], given: Mapping[str, Any], body: bool) -> GroupView:
+    name = group["name"]
+    settings = config["groups"].get(name, {})
+    set_keys = {key for key, _ in flat(given["groups"].get(name, {}))}
+    return GroupView(
+        data=group,
+        state=_state(group),
+        body=body,
+        topics=_topics(group["queues"]) if body else [],
+        bars=_bars(group["latency"]) if body else [],
+        findings=group["findings"],
+        settings=[(key, value, key in set_keys) for key, value in flat(settings)] if body else [],
+    )
+
+
+def _state(group: dict[str, Any]) -> str:
+    if group["state"] == "running" and (group.get("circuit") or {"state": "closed"})["state"] != "closed":
+        return "circuit open"
+    if group["failing"] and group["state"] == "running":
+        return "failing"
+    return "paused" if group["paused"] and group["state"] == "running" else str(group["state"])
+
+
+def _topics(queues: list[dict[str, Any]]) -> list[TopicQueues]:
+    topics: dict[tuple[str, bool], TopicQueues] = {}
+    for queue in queues:
+        key = (queue["topic"], queue["is_retry"])
+        topics.setdefault(key, TopicQueues(*key)).queues.append(queue)
+    return [topics[key] for key in sorted(topics, key=lambda key: (key[1], key[0]))]
+
+
+def _bars(latency: Mapping[str, Any]) -> list[Bar]:
+    """Return the histogram from the first to the last range with calls."""
+    counts, bounds = latency["counts"], latency["bounds"]
+    filled = [i for i, count in enumerate(counts) if count]
+    if not filled:
+        return []
+    highest = max(counts)
+    return [
+        Bar(
+            f"≤ {bound(bounds[i])}" if i < len(bounds) else f"> {bound(bounds[-1])}",
+            counts[i],
+            counts[i] / highest,
+        )
+        for i in range(filled[0], filled[-1] + 1)
+    ]
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield keys with dots, and values as text: `handler.options.path`. Empty values are shown in YAML."""
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{name}.")
+        else:
+            yield name, written(value)
+
+
+def written(value: object) -> str:
+    """Return a value roughly as YAML."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "null"
+    if isinstance(value, list):
+        return f"[{', '.join(written(one) for one in value)}]"
+    if isinstance(value, Mapping):
+        return "{}"
+    return '""' if value == "" else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """The sums over all groups."""
+
+    states: list[tuple[str, int]]
+    lag: int | None
+    lag_seconds: float | None
+    received: float
+    handled: float
+    failed: float
+    dead_lettered: int
+    findings: list[tuple[str, dict[str, Any]]]
+    """The group and its active finding, latest first."""
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether all findings are pauses by an operator."""
+        return all(finding["cause"] == "paused" for _, finding in self.findings)
+
+
+def sums(groups: list[GroupView]) -> Sums:
+    lags = [group.data["lag"] for group in groups if group.data["lag"] is not None]
+    ages = [group.data["lag_seconds"] for group in groups if group.data["lag_seconds"] is not None]
+    counts = {state: sum(group.state == state for group in groups) for state in reversed(_LOOKS)}
+    found = [(group.data["name"], finding) for group in groups for finding in group.active]
+    return Sums(
+        states=[(state, count) for state, count in counts.items() if count],
+        lag=sum(lags) if lags else None,
+        lag_seconds=max(ages, default=None),
+        received=sum(group.data["rates"]["received"] for group in groups),
+        handled=sum(group.data["rates"]["handled"] for group in groups),
+        failed=sum(group.data["rates"]["failed"] for group in groups),
+        dead_lettered=sum(group.data["totals"]["dead_lettered"] for group in groups),
+        findings=sorted(found, key=lambda one: -one[1]["since"]),
+    )
+
+
+class StatusPage:
+    """The page, and the part that its script updates."""
+
+    def __init__(self) -> None:
+        self._templates = Environment(
+            loader=PackageLoader("rmqd.daemon.page"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        for name in ("whole", "compact", "rate", "seconds", "moment", "clock_time", "iso", "plural"):
+            self._templates.filters[name] = globals()[name]
+        self._templates.globals |= {
+            "cell": cell,
+            "queue_looks": QUEUE_LOOKS,
+            "calm_states": CALM_STATES,
+            "address_of": address_of,
+        }
+
+    def page(self, status: Mapping[str, Any], config: Mapping[str, Any], opened: Collection[str] | None) -> str:
+        """Return the whole page. `opened` names the expanded groups; None decides by their number of queues."""
+        return self._templates.get_template("page.html").render(_values(status, config, opened))
+
+    def live(self, status: Mapping[str, Any], config: Mapping[str, Any], opened: Collection[str]) -> str:
+        """Return the page's main part, which changes over time."""
+        return self._templates.get_template("live.html").render(_values(status, config, opened))
+
+
+def _values(status: Mapping[str, Any], config: Mapping[str, Any], opened: Collection[str] | None) -> dict[str, Any]:
+    groups = group_views(status, config["config"], config["given"], opened)
+    set_keys = {key for key, _ in flat(config["given"])}
+    rest = {key: value for key, value in config["config"].items() if key != "groups"}
+    return {
+        "status": status,
+        "groups": groups,
+        "sums": sums(groups),
+        "settings": [(key, value, key in set_keys) for key, value in flat(rest)],
+        "now": status["now"],
+    }

@@ -1,0 +1,374 @@
+"""One worker process, as seen by its parent.
+
+The parent of `--workers N`: starts, queries and replaces N processes that share the groups' queues.
+
+All workers are members of the same groups, each with its own client id, so the rebalance divides the queues among them
+like among any members. A worker that dies is replaced, and its counters stay in the sums.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final, Self
+
+import structlog
+
+from rmqd.client.remoting.security import TELL_SECONDS, tell_refusals
+from rmqd.config.model.root_model import RootConfig
+from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
+from rmqd.daemon.groups.group_engine import GroupChanges, HostView, UnknownGroupError, check_scope
+from rmqd.daemon.groups.group_reload import ConfigState, filtered_anew, plan_changes
+from rmqd.daemon.groups.supervisor import Backoff
+from rmqd.daemon.metrics.metric_totals import ProcessSnapshot, merge_processes, retired
+from rmqd.errors import ConfigError
+from rmqd.errors.exit_codes import ExitCode
+from rmqd.plugins.child_process import Action, BuildOrder, ChildGoneError, ChildProcess
+from rmqd.runtime.clock import Clock, wait_within
+
+HIDDEN_COMMAND: Final = "_worker"
+
+
+class WorkerProcess(ChildProcess[ProcessSnapshot]):
+    """A running worker."""
+
+    name = "worker"
+
+    @classmethod
+    async def spawn(cls) -> Self:
+        """Start a worker process, which waits for its specification. Raises OSError."""
+        return await cls.start(("rmqd", HIDDEN_COMMAND))
+
+    async def build(self, order: BuildOrder) -> None:
+        """Build the worker's groups without connecting. Raises ConfigError, ChildGoneError."""
+        await self.ask("build", order)
+
+    def _snapshot_in(self, value: object) -> ProcessSnapshot | None:
+        return value if isinstance(value, ProcessSnapshot) else None
+
+
+log = structlog.get_logger(__name__)
+
+SNAPSHOT_SECONDS = 2.0
+SPAWN_SECONDS = 3.0
+# How long a worker may run after its groups' drains, and after a forced stop, before it is killed.
+END_GRACE_SECONDS = 20.0
+HURRY_GRACE_SECONDS = 10.0
+# How often the counters of every worker are fetched, even without scrapes. A killed worker loses later counts.
+KEEP_SECONDS = 1.0
+
+
+class WorkerPool:
+    """Runs groups in worker processes."""
+
+    def __init__(self, config: RootConfig, workers: int, clock: Clock) -> None:
+        self._state = ConfigState.of(config)
+        self._count = workers
+        self._clock = clock
+        self._live: dict[int, WorkerProcess] = {}
+        self._past: dict[int, ProcessSnapshot] = {}
+        self._pauses: dict[str, Pauses] = defaultdict(Pauses)
+        self._restarts = 0
+        self._renewed: set[int] = set()  # the numbers of workers that end only to be replaced
+        self._renewals = 0
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._changing = asyncio.Lock()
+        self._all_run = asyncio.Event()
+        self._told_at = float("-inf")
+        self._silent: dict[int, tuple[WorkerProcess, ProcessSnapshot | None]] = {}
+        """Workers that did not respond in time, each with its last snapshot before that."""
+
+    async def run(self, *, is_checked: bool = False) -> None:
+        """Run the workers until `stop`. Raises ConfigError, before any worker connects, if one cannot build its groups.
+
+        After a `check` it does not raise: a worker that fails to build them anyway is restarted repeatedly.
+        """
+        numbers = range(1, self._count + 1)
+        async with asyncio.TaskGroup() as tasks:
+            keeping = tasks.create_task(self._keep_counters(), name="worker counters")
+            built: list[asyncio.Future[None]] = [asyncio.get_running_loop().create_future() for _ in numbers]
+            go = asyncio.Event()
+            if is_checked:
+                for one in built:
+                    one.set_result(None)
+            workers = [
+                tasks.create_task(self._supervise(number, first, go), name=f"worker {number}")
+                for number, first in zip(numbers, built, strict=True)
+            ]
+            results = await asyncio.gather(*built, return_exceptions=True)
+            refused = [result for result in results if isinstance(result, ConfigError)]
+            if not refused:
+                go.set()
+                await asyncio.wait(workers)
+            for task in (keeping, *workers):
+                task.cancel()
+        if refused:
+            raise refused[0]
+
+    async def started(self, patience_seconds: float) -> None:
+        """Wait until every worker runs. A process takes longer to start than a group in this process."""
+        await wait_within(self._clock, patience_seconds + SPAWN_SECONDS, self._all_run.wait())
+
+    async def view(self) -> HostView:
+        """Return the state of all workers; for a worker that does not respond, its last snapshot."""
+        numbers = range(1, self._count + 1)
+        answers = await asyncio.gather(*(self._snapshot(number) for number in numbers))
+        return HostView(
+            processes=tuple(snapshot for snapshot, _ in answers if snapshot is not None),
+            past=tuple(self._past.values()),
+            workers={"running": len(self._live), "restarting": self._count - len(self._live)},
+            worker_restarts=self._restarts,
+            missing=tuple(problem for _, problem in answers if problem),
+            answering={number: not problem for number, (_, problem) in zip(numbers, answers, strict=True)},
+        )
+
+    async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
+        """Pause a group in all workers, including later replacements.
+
+        Raises UnknownGroupError, WholeGroupOnlyError.
+        """
+        self._check_known(group, scope)
+        self._pauses[group].add(scope)
+        await self._ask_all("pause", (group, scope))
+
+    async def resume(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
+        """Resume a group in all workers. Raises UnknownGroupError, WholeGroupOnlyError."""
+        self._check_known(group, scope)
+        self._pauses[group].end(scope)
+        await self._ask_all("resume", (group, scope))
+
+    async def apply(self, config: RootConfig) -> GroupChanges:
+        """Check the configuration in a new worker, then apply it in all workers at the same time.
+
+        Workers do not change one by one, because members of a group with different subscriptions lose each other's
+        messages. Raises ConfigError, and changes nothing, if the configuration cannot be used.
+        """
+        async with self._changing:
+            if self.stopping:
+                raise ConfigError(["the daemon is stopping and cannot apply a new configuration"])
+            changes = plan_changes(self._state, ConfigState.of(config))
+            await self.check(config)
+            await self.take_over(config)
+            return changes
+
+    async def check(self, config: RootConfig) -> None:
+        """Raise ConfigError if a new worker cannot build a configuration, or brokers refuse its filters."""
+        changes = plan_changes(self._state, ConfigState.of(config))
+        await self._check(config, filtered_anew(self._state.config, config, changes))
+
+    async def take_over(self, config: RootConfig) -> None:
+        """Apply a checked configuration in all workers."""
+        self.keep(config)
+        for number, problem in await self._ask_all("apply", config):
+            # The configuration was valid in a new process, so a new process replaces the worker that refuses it.
+            log.error("worker.reload_failed", worker=number, error=problem, action="restart")
+            if number in self._live:
+                self._live[number].kill()
+        self._told_at = float("-inf")  # new keys may be refused for another reason, which must be logged at once
+
+    def keep(self, config: RootConfig) -> None:
+        """Store a configuration for workers that start later."""
+        self._state = ConfigState.of(config)
+        for gone in self._pauses.keys() - config.groups.keys():
+            del self._pauses[gone]
+
+    async def renew(self, resumed: str = "") -> None:
+        """Replace all workers by new ones, which import their handlers again. The old ones drain first.
+
+        `resumed` is a group whose pause ends together with the old workers, because these hand out no more messages.
+        Raises ConfigError, and changes nothing, if a new worker cannot build its groups.
+        """
+        async with self._changing:
+            await self._check(self._state.config, [])
+            if resumed:
+                self._pauses[resumed].end_whole()
+            self._renewals += 1
+            for number, worker in self._live.items():
+                self._renewed.add(number)
+                worker.tell("stop")
+
+    def is_paused(self, group: str) -> bool:
+        """Whether a group is paused as a whole."""
+        return self._pauses[group].whole
+
+    def stop(self) -> None:
+        """Drain all workers; `run` then ends."""
+        self._stop.set()
+        self._all_run.set()
+        for worker in self._live.values():
+            worker.tell("stop")
+
+    def hurry(self) -> None:
+        """End the drains of all workers now."""
+        self._stop.set()
+        self._hurry.set()
+        for worker in self._live.values():
+            worker.tell("hurry")
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stop.is_set()
+
+    @property
+    def longest_drain_seconds(self) -> float:
+        """The longest shutdown timeout of all groups."""
+        groups = self._state.config.groups.values()
+        return max((group.shutdown_timeout for group in groups), default=0.0)
+
+    def _check_known(self, group: str, scope: PauseScope) -> None:
+        if group not in self._state.config.groups:
+            raise UnknownGroupError(group, list(self._state.config.groups))
+        check_scope(self._state.config, group, scope)
+
+    def _order(self, number: int, config: RootConfig) -> BuildOrder:
+        pauses = {group: pauses.scopes for group, pauses in self._pauses.items()}
+        return BuildOrder(config, number, self._count, pauses, tuple(sys.path))
+
+    async def _supervise(self, number: int, built: asyncio.Future[None], go: asyncio.Event) -> None:
+        backoff = Backoff()
+        while not self.stopping:
+            started = self._clock.monotonic()
+            exit_code: int | str
+            try:
+                exit_code = await self._run_worker(number, built, go)
+            except (OSError, ChildGoneError) as error:
+                exit_code = str(error)
+            except ConfigError as error:
+                if not built.done():
+                    built.set_exception(error)
+                    return
+                exit_code = str(error)
+            if self.stopping:
+                break
+            if number in self._renewed and exit_code == ExitCode.OK:
+                self._renewed.discard(number)
+                backoff = Backoff()
+                continue
+            rest = backoff.after(self._clock.monotonic() - started)
+            self._restarts += 1
+            log.error("worker.died", worker=number, exit_code=exit_code, restart_in_seconds=rest)
+            await wait_within(self._clock, rest, self._stop.wait())
+        if not built.done():
+            built.set_result(None)
+
+    async def _run_worker(self, number: int, built: asyncio.Future[None], go: asyncio.Event) -> int:
+        order, renewals = self._order(number, self._state.config), self._renewals
+        worker = await WorkerProcess.spawn()
+        reading = asyncio.create_task(worker.read(), name=f"answers of worker {number}")
+        try:
+            await worker.build(order)
+            if not built.done():
+                built.set_result(None)
+            await go.wait()
+            if self.stopping:
+                return 0  # it has not started: there is nothing to drain
+            if renewals != self._renewals or order != self._order(number, self._state.config):
+                self._renewed.add(number)  # changes while it imported its handlers were sent only to live workers
+                return 0
+            self._live[number] = worker  # before the request: later changes are sent after it
+            await worker.ask("run")
+            if len(self._live) == self._count:
+                self._all_run.set()
+            log.info("worker.started", worker=number, pid=worker.pid)
+            if self.stopping:
+                worker.tell("stop")
+            await self._wait_for_end(reading, worker)
+        finally:
+            self._live.pop(number, None)
+            worker.kill()
+            exit_code = await reading
+        self._retire(number, worker)
+        return exit_code
+
+    async def _wait_for_end(self, reading: asyncio.Task[int], worker: WorkerProcess) -> None:
+        stop = asyncio.create_task(self._stop.wait())
+        hurry = asyncio.create_task(self._hurry.wait())
+        try:
+            await asyncio.wait({reading, stop}, return_when=asyncio.FIRST_COMPLETED)
+            grace = self.longest_drain_seconds + END_GRACE_SECONDS
+            await asyncio.wait({reading, hurry}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                worker.tell("hurry")
+            await asyncio.wait({reading}, timeout=HURRY_GRACE_SECONDS)
+        finally:
+            stop.cancel()
+            hurry.cancel()
+        if not reading.done():
+            log.error("worker.killed", pid=worker.pid, reason="the worker did not end in time")
+
+    def _retire(self, number: int, worker: WorkerProcess) -> None:
+        last = worker.last_snapshot
+        if last is None:
+            return
+        past = self._past.get(number)
+        gone = retired(last)
+        self._past[number] = gone if past is None else replace(merge_processes([gone], [past]), worker=number)
+
+    async def _snapshot(self, number: int) -> tuple[ProcessSnapshot | None, str]:
+        worker = self._live.get(number)
+        if worker is None:
+            return None, f"worker {number} of {self._count} is not running; it is being started"
+        problem = f"worker {number} (pid {worker.pid}) does not respond"
+        known = self._silent.get(number)
+        if known is not None and known[0] is worker and known[1] is worker.last_snapshot:
+            return worker.last_snapshot, problem  # it has not responded to the previous request
+        try:
+            async with asyncio.timeout(SNAPSHOT_SECONDS):
+                snapshot = await worker.ask("snapshot")
+        except TimeoutError:
+            if known is None:
+                log.warning("worker.silent", worker=number, pid=worker.pid, seconds=SNAPSHOT_SECONDS)
+            self._silent[number] = worker, worker.last_snapshot
+            return worker.last_snapshot, problem
+        except ChildGoneError:
+            return None, f"worker {number} of {self._count} has died; it is being restarted"
+        if self._silent.pop(number, None) is not None:
+            log.info("worker.answers", worker=number, pid=worker.pid)
+        return snapshot, ""
+
+    async def _ask_all(self, action: Action, argument: object) -> list[tuple[int, str]]:
+        """Send a request to every worker. Returns the numbers of the workers that refused, with the reasons.
+
+        A worker that ended is skipped, because its replacement gets the new specification anyway.
+        """
+
+        async def ask(number: int, worker: WorkerProcess) -> tuple[int, str] | None:
+            try:
+                await worker.ask(action, argument)
+            except ConfigError as error:
+                return number, str(error)
+            except ChildGoneError:
+                return None
+            return None
+
+        answers: list[Any] = await asyncio.gather(*(ask(*item) for item in list(self._live.items())))
+        return [answer for answer in answers if answer is not None]
+
+    async def _check(self, config: RootConfig, filtered: list[str]) -> None:
+        worker = await WorkerProcess.spawn()
+        reading = asyncio.create_task(worker.read(), name="answers of the checking worker")
+        try:
+            await worker.build(self._order(1, config))
+            await worker.ask("check", filtered)
+        except ChildGoneError as error:
+            raise ConfigError([f"a new worker could not load the configuration: {error}"]) from error
+        finally:
+            worker.kill()
+            await reading
+
+    async def _keep_counters(self) -> None:
+        while True:
+            await asyncio.sleep(KEEP_SECONDS)
+            answers = await asyncio.gather(*(self._snapshot(number) for number in list(self._live)))
+            self._tell_refusals(reason for snapshot, _ in answers if snapshot for reason in snapshot.client.refused)
+
+    def _tell_refusals(self, reasons: Iterable[str]) -> None:
+        """Log the refusals that servers sent to the workers, once a minute for all workers."""
+        if (found := list(dict.fromkeys(reasons))) and self._clock.monotonic() - self._told_at >= TELL_SECONDS:
+            self._told_at = self._clock.monotonic()
+            tell_refusals(found)

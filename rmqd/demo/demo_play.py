@@ -1,0 +1,339 @@
+"""The parts around a running broker: the producer, the group, and their observers.
+
+Reports of handled messages from Spark's Python processes to the demo: a hook there, a socket here.
+
+Those processes load the hook like any other: it is an installed distribution, in a folder of the demo on their path.
+They are on this machine, and send a datagram for each message by loopback. A lost datagram costs a line of the view.
+
+One run of the demo: the group's configuration, the broker, the producer and group, and an orderly end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.client.api.offset_requests import query_consumer_offset
+from rmqd.client.client_options import ClientOptions
+from rmqd.client.instance import ClientInstance
+from rmqd.config.load import load_config
+from rmqd.config.model.root_model import ClientConfig, RootConfig
+from rmqd.consumer.hooks import HookContext
+from rmqd.daemon.groups.group_engine import LocalEngine
+from rmqd.daemon.groups.local_groups import LocalGroups
+from rmqd.daemon.groups.supervisor import LoopMonitor
+from rmqd.demo.demo_orders import DemoEnd, DemoOptions, HandledOrder, Ledger, OrderProducer, Orders, handled_orders
+from rmqd.demo.demo_screen import DemoScreen, Summary
+from rmqd.demo.demo_view import DemoFigures, Observer, Setting
+from rmqd.errors import ConfigError
+from rmqd.errors.exit_codes import ExitCode
+from rmqd.handler_api.batch import Batch
+from rmqd.plugins.model_options import load_runnable
+from rmqd.runtime.clock import Clock, SystemClock
+from rmqd.runtime.event_loop import run_in_loop, settle_garbage_collection, signals_handled
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import SUBSCRIPTION_ALL
+
+POLL_SECONDS: Final = 0.02
+
+
+class Stage:
+    """One group of `config`, a producer for its topics, and the ledger. Raises ConfigError; starts nothing."""
+
+    def __init__(
+        self, rocketmq: EmbeddedRocketMQ, config: RootConfig, clock: Clock, *, seed: int | None, messages: int | None
+    ) -> None:
+        [(self.group, settings)] = config.groups.items()
+        topics = tuple(settings.subscriptions)
+        nameservers = (rocketmq.nameserver,)
+        self.ledger = Ledger(self.group, clock)
+        self.groups = LocalGroups(
+            config.model_copy(update={"nameserver": nameservers}),
+            LocalEngine(clock, (self.ledger.hook,)),  # on Spark, reports replace the hook
+            clock,
+            LoopMonitor(clock),
+        )
+        self._client = ClientInstance(ClientOptions(nameservers=nameservers))
+        self.producer = OrderProducer(self._client, Orders(topics, seed), messages)
+        self._observer = Observer(topics, self.producer, self.ledger)
+        self._topics = topics
+        self._clock = clock
+        self._began = clock.monotonic()
+        self._broker = (rocketmq.broker.name, rocketmq.broker.address)
+        rocketmq.broker.store.on_arrival(self.ledger.arrived)
+
+    def figures(self, state: str = "") -> DemoFigures:
+        """Return the present figures, with `state` instead of the group's own if given."""
+        [group] = self.groups.snapshot().groups
+        return self._observer.figures(group, state or group.state, self._clock.monotonic() - self._began)
+
+    async def ready(self, timeout_seconds: float) -> None:
+        """Wait until the group consumes, at most for this time."""
+        await self.groups.started(timeout_seconds)
+
+    async def catch_up(self, timeout_seconds: float) -> None:
+        """Let the group handle the stored messages, at most for this time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_seconds):
+                while self._is_behind():  # noqa: ASYNC110 a group has no event for this
+                    await asyncio.sleep(POLL_SECONDS)
+
+    def _is_behind(self) -> bool:
+        figures = self.figures()
+        return figures.account.behind > 0 and figures.state != "failed"
+
+    async def leave(self) -> None:
+        """Read the committed offsets after the group has released its queues, and close the producer's client."""
+        name, address = self._broker
+        try:
+            for topic, queue_id in list(self.ledger.ends):
+                if topic in self._topics:
+                    queue = MessageQueue(topic, name, queue_id)
+                    offset = await query_consumer_offset(self._client.remoting, address, self.group, queue)
+                    if offset is not None:
+                        self._observer.committed(topic, queue_id, offset)
+        finally:
+            await self._client.close()
+
+
+LOOPBACK: Final = "127.0.0.1"
+PORT: Final = "RMQD_DEMO_REPORTS"  # in the environment that Spark's processes inherit
+MOST_BYTES: Final = 1024  # sent of a body; the view shows less
+
+
+def install_reporter(folder: Path) -> None:
+    """Create a folder with an installed distribution, whose only content is the hook."""
+    information = folder / "rmqd_demo_reports-0.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: rmqd-demo-reports\nVersion: 0\n")
+    (information / "entry_points.txt").write_text(f"[rmqd.hooks]\ndemo = {__name__}:Reporter\n")
+
+
+class DemoReporter:
+    """The hook: sends the outcome of each message."""
+
+    def __init__(self) -> None:
+        self._address = LOOPBACK, int(os.environ.get(PORT, "0"))
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._clock = SystemClock()
+
+    def after_batch(self, batch: Batch, context: HookContext) -> None:
+        """Called in the handler's thread or loop. Does nothing if the demo no longer listens."""
+        for report in _reports(batch, context, self._clock.wall()):
+            try:
+                self._socket.sendto(report, self._address)
+            except OSError:
+                return
+
+
+def _reports(batch: Batch, context: HookContext, now: float) -> Iterator[bytes]:
+    for order, age in handled_orders(batch, context, now):
+        body = base64.b64encode(order.body[:MOST_BYTES]).decode()
+        yield json.dumps([order.key, order.tag, body, order.attempt, order.verdict, age]).encode()
+
+
+@asynccontextmanager
+async def reports_received(ledger: Ledger) -> AsyncIterator[None]:
+    """Record the reports of reporters in the ledger during the block. Raises OSError."""
+    transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+        lambda: _Receiver(ledger), local_addr=(LOOPBACK, 0)
+    )
+    os.environ[PORT] = str(transport.get_extra_info("sockname")[1])
+    try:
+        yield
+    finally:
+        del os.environ[PORT]
+        transport.close()
+
+
+class _Receiver(asyncio.DatagramProtocol):
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
+        """Called for each datagram. Any process on this machine may send one, so invalid reports are ignored."""
+        try:
+            key, tag, body, attempt, verdict, age = json.loads(data)
+            order = HandledOrder(str(key), str(tag), base64.b64decode(body, validate=True), int(attempt), str(verdict))
+            seconds = None if age is None else float(age)
+        except (ValueError, TypeError):
+            return
+        self._ledger.note(order, seconds)
+
+
+log = structlog.get_logger(__name__)
+
+SAMPLE: Final = Path(__file__).parent / "rmqd.yaml"
+PLACEHOLDER: Final = "127.0.0.1:9876"  # replaced when the broker runs; configuration files need no address
+QUEUES: Final = 4
+DELAY_LEVELS: Final = "1s 1s 2s 3s 4s 5s 6s 8s 10s 12s 15s 20s 25s 30s 40s 50s 1m 2m"
+STORE_BYTES: Final = str(32 * 1024 * 1024)  # about half an hour of orders, because a demo may be left running
+DELAYS_TOLD: Final = "2s, 3s, 4s"  # a retry begins at the third level
+USUAL_DELAYS: Final = "10s, 30s, 1m"
+CATCH_UP_SECONDS: Final = 15.0
+SPARK_CATCH_UP_SECONDS: Final = 60.0  # the first micro-batch waits for Python processes to start
+END_GRACE_SECONDS: Final = 25.0  # longer than a group needs until it is abandoned
+SPARK: Final = "spark"
+SPARK_MASTER: Final = "local[2,4]"
+SPARK_START_SECONDS: Final = 180.0  # about 15 on an idle machine
+HINT: Final = "Ctrl-C to end"
+HINT_STARTING: Final = "Spark takes about 15 seconds to start; Ctrl-C to end"
+HINT_DRAINING: Final = "draining; Ctrl-C to end at once"
+
+
+def play(options: DemoOptions, directory: Path, log_file: Path, screen: DemoScreen) -> DemoEnd:
+    """Run until a signal, or as long as requested, with local state in `directory`. Raises ConfigError."""
+    if options.engine == SPARK:
+        install_reporter(directory)
+        sys.path.append(str(directory))
+    config = read_group(options).model_copy(update={"state_dir": str(directory)})
+    return run_in_loop(Play(config, options, log_file, screen).run())
+
+
+def read_group(options: DemoOptions) -> RootConfig:
+    """Return a configuration with only the shown group: the first, if none is given. Raises ConfigError."""
+    overrides = [f"nameserver={PLACEHOLDER}", "nameserver_url="]
+    path, group = options.config or SAMPLE, options.group
+    if options.engine == SPARK:
+        group = group or next(iter(load_config(path, overrides).groups))
+        overrides += [f"groups.{group}.engine={SPARK}", f"groups.{group}.spark.master={SPARK_MASTER}"]
+    config = load_runnable(path, overrides, groups=() if group is None else (group,))
+    group = group or next(iter(config.groups))
+    if group not in config.groups:
+        raise ConfigError([f"--group {group}: unknown group; expected one of {', '.join(config.groups)}"])
+    return config.model_copy(update={"groups": {group: config.groups[group]}, "client": ClientConfig()})
+
+
+def demo_broker(topics: Iterable[str]) -> EmbeddedOptions:
+    """Return a broker in memory with these topics and short retry delays."""
+    settings = BrokerSettings().changed({"messageDelayLevel": DELAY_LEVELS, "maxStoreSize": STORE_BYTES})
+    return EmbeddedOptions(settings=settings, topics=dict.fromkeys(topics, QUEUES))
+
+
+class Play:
+    """All parts of the demo, in this process. They end with it."""
+
+    def __init__(self, config: RootConfig, options: DemoOptions, log_file: Path, screen: DemoScreen) -> None:
+        self._config = config
+        self._options = options
+        self._log_file = log_file
+        self._screen = screen
+        [(self._group, settings)] = config.groups.items()
+        self._subscriptions = settings.subscriptions
+        self._is_on_spark = settings.engine == SPARK
+        self._state = ""
+        self._hint = HINT
+        self._is_unseen = False  # the view is not visible any more, so the demo ends
+        self._stop = asyncio.Event()
+        self._main: asyncio.Task[DemoEnd] | None = None
+        self._signals: list[signal.Signals] = []
+
+    async def run(self) -> DemoEnd:
+        """Run until a signal, and drain."""
+        self._main = asyncio.current_task()
+        try:
+            with signals_handled(self._on_stop, self._stop.set):
+                return DemoEnd(ExitCode.OK, "\n".join((await self._broker()).lines()))
+        except asyncio.CancelledError:
+            return DemoEnd(128 + self._signals[-1], "rmqd demo: ended before the group had drained")
+        except (ExceptionGroup, OSError) as error:
+            log.critical("demo.failed", exc_info=error)
+            return DemoEnd(ExitCode.FAILURE, f"rmqd demo: {_first(error)!r}; log: {self._log_file}")
+
+    async def _broker(self) -> Summary:
+        options, cpu_seconds = self._options, time.process_time()
+        async with embedded_rocketmq(demo_broker(self._subscriptions)) as rocketmq:
+            stage = Stage(rocketmq, self._config, SystemClock(), seed=options.seed, messages=options.messages)
+            settle_garbage_collection()
+            async with reports_received(stage.ledger) if self._is_on_spark else contextlib.nullcontext():
+                await self._perform(stage, self._setting(rocketmq.nameserver))
+            return Summary(
+                stage.figures("ended"),
+                stage.ledger.ages.snapshot(),
+                stage.ledger.reasons,
+                time.process_time() - cpu_seconds,
+                stage.producer.last_failure,
+                any(one.expression != SUBSCRIPTION_ALL for one in self._subscriptions.values()),
+                str(self._log_file),
+                is_on_spark=self._is_on_spark,
+            )
+
+    def _setting(self, nameserver: str) -> Setting:
+        log_file = str(self._log_file)
+        return Setting(self._group, nameserver, DELAYS_TOLD, USUAL_DELAYS, log_file, is_on_spark=self._is_on_spark)
+
+    async def _perform(self, stage: Stage, setting: Setting) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            showing = tasks.create_task(self._keep_showing(stage, setting), name="view")
+            running = tasks.create_task(stage.groups.run(), name="group")
+            stop = tasks.create_task(self._stop.wait(), name="stop")
+            if self._is_on_spark:
+                self._hint = HINT_STARTING
+                ready = tasks.create_task(stage.ready(SPARK_START_SECONDS), name="start")
+                await asyncio.wait({ready, stop, running}, return_when=asyncio.FIRST_COMPLETED)
+                ready.cancel()
+                self._hint = HINT
+            sending = tasks.create_task(stage.producer.run(), name="producer")
+            await asyncio.wait(
+                {stop, sending, running}, timeout=self._options.seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            self._stop.set()  # a later signal, even the first, cuts the end short
+            patience = SPARK_CATCH_UP_SECONDS if self._is_on_spark else CATCH_UP_SECONDS
+            async with asyncio.timeout(patience + stage.groups.longest_drain_seconds + END_GRACE_SECONDS):
+                self._enter("catching up", stage, setting)
+                stage.producer.stop()
+                await sending
+                await stage.catch_up(patience)
+                self._enter("draining", stage, setting)
+                stage.groups.stop()
+                await running
+                await stage.leave()
+            showing.cancel()
+
+    async def _keep_showing(self, stage: Stage, setting: Setting) -> None:
+        while True:
+            self._show(stage, setting)
+            await asyncio.sleep(self._screen.interval_seconds)
+
+    def _enter(self, state: str, stage: Stage, setting: Setting) -> None:
+        """Show the next phase of the end, however short it is."""
+        self._state = state
+        self._show(stage, setting)
+
+    def _show(self, stage: Stage, setting: Setting) -> None:
+        if self._is_unseen:
+            return
+        try:
+            self._screen.show(setting, stage.figures(self._state), HINT_DRAINING if self._state else self._hint)
+        except OSError:  # for example a closed terminal, or `rmqd demo | head`
+            self._is_unseen = True
+            self._stop.set()
+
+    def _on_stop(self, number: signal.Signals) -> None:
+        self._signals.append(number)
+        if not self._stop.is_set():
+            self._stop.set()
+        elif self._main is not None:
+            self._main.cancel()
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

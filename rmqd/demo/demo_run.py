@@ -1,0 +1,75 @@
+"""From the start of the process to the first frame, and from the last frame to the exit code.
+
+The user sees output at once: modules that are slower to import than the screen are imported while it is open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, TextIO
+
+from rmqd.demo.demo_orders import DemoEnd, DemoOptions
+from rmqd.demo.demo_screen import DemoScreen, screen_for
+from rmqd.errors import ConfigError
+from rmqd.errors.exit_codes import ExitCode
+from rmqd.runtime.logs import log_setup as logs
+
+# The first import of rmqd: it keeps structlog from importing rich's tracebacks.
+
+# isort: split
+
+
+STDERR: Final = 2
+
+
+def run_demo(options: DemoOptions) -> int:
+    """Run until a signal, or as long as requested. Returns the exit code."""
+    directory = Path(tempfile.mkdtemp(prefix="rmqd-demo-"))
+    try:
+        ending = _with_screen(options, directory, screen_for(sys.stdout))
+    except ConfigError as error:
+        shutil.rmtree(directory)
+        for problem in error.problems:
+            print(problem, file=sys.stderr)  # noqa: T201 for the user
+        return ExitCode.CONFIG
+    except KeyboardInterrupt:  # nothing runs yet that must be stopped
+        shutil.rmtree(directory)
+        return ExitCode.OK
+    try:
+        print(ending.text, flush=True)  # noqa: T201 the output of the command
+    except OSError:  # the reader has gone, which is not a failure; the interpreter must not try again at exit
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    return ending.code
+
+
+def _with_screen(options: DemoOptions, directory: Path, screen: DemoScreen) -> DemoEnd:
+    is_on_spark = options.engine == "spark"
+    with (directory / "rmqd.log").open("a", encoding="utf-8") as log, screen.open(log), _errors_to(log, is_on_spark):
+        logs.configure_logging("info", "console", stream=log)
+
+        from rmqd.demo.demo_play import play
+
+        return play(options, directory, Path(log.name), screen)
+
+
+@contextlib.contextmanager
+def _errors_to(log: TextIO, wanted: bool) -> Iterator[None]:
+    """Redirect the standard error of Spark's processes to the log, because it would damage the view."""
+    if not wanted:
+        yield
+        return
+    sys.stderr.flush()
+    former = os.dup(STDERR)
+    os.dup2(log.fileno(), STDERR)
+    try:
+        yield
+    finally:
+        os.dup2(former, STDERR)
+        os.close(former)

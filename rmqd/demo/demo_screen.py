@@ -1,0 +1,182 @@
+"""The demo's output: a live view on a terminal, otherwise a line per second.
+
+The closing summary: the number of sent orders, where all of them are, and how long handling took.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from rmqd.demo.demo_view import DemoFigures, ScreenSize, Setting, duration, frame, one_line
+from rmqd.runtime.histogram import HistogramSnapshot
+
+DUMB: Final = ("", "dumb", "unknown")
+
+
+class DemoScreen(Protocol):
+    """Shows figures until it is closed. Raises OSError if the output is not visible any more."""
+
+    interval_seconds: float
+    """The interval between calls of `show`."""
+
+    def open(self, log: TextIO) -> contextlib.AbstractContextManager[None]:
+        """Take the terminal for a block; other output during the block is written to `log`. Raises nothing."""
+
+    def show(self, setting: Setting, figures: DemoFigures, hint: str) -> None:
+        """Show the present state."""
+
+
+def screen_for(stream: TextIO) -> DemoScreen:
+    """Return the screen for the stream. Only the stream counts, not rich's variables, which CI systems set."""
+    if stream.isatty() and os.environ.get("TERM", "") not in DUMB:
+        return LiveScreen(stream)
+    return PlainScreen(stream)
+
+
+class LiveScreen:
+    """The terminal's alternate screen: the previous content is restored at the end."""
+
+    interval_seconds = 0.25
+
+    def __init__(self, stream: TextIO) -> None:
+        self._console = Console(file=stream, force_terminal=True, highlight=False, markup=False, emoji=False)
+        self._live = Live(
+            Text(" rmqd demo is starting"),
+            console=self._console,
+            screen=True,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+
+    @contextlib.contextmanager
+    def open(self, log: TextIO) -> Iterator[None]:
+        """Redirect output of handlers and libraries to the log, because it would damage the view."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.redirect_stdout(log))
+            stack.enter_context(contextlib.redirect_stderr(log))
+            with contextlib.suppress(OSError):
+                self._live.start(refresh=True)
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):
+                    self._live.stop()
+
+    def show(self, setting: Setting, figures: DemoFigures, hint: str) -> None:
+        """Draw over the last frame."""
+        width, height = self._console.size
+        size = ScreenSize(width, height, ascii_only=self._console.options.ascii_only)
+        self._live.update(frame(setting, figures, hint, size), refresh=True)
+
+
+class PlainScreen:
+    """Lines for a log: one each second, and one for each dead letter."""
+
+    interval_seconds = 1.0
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._told = 0
+        self._is_begun = False
+
+    @contextlib.contextmanager
+    def open(self, log: TextIO) -> Iterator[None]:
+        """Do nothing: other lines may appear between these, also on standard error."""
+        yield
+
+    def show(self, setting: Setting, figures: DemoFigures, hint: str) -> None:
+        """Write the lines that are new since the last call."""
+        if not self._is_begun:
+            self._is_begun = True
+            self._write(f"embedded RocketMQ at {setting.nameserver}, in memory; group {setting.where}; {hint}")
+            self._write(f"retries after {setting.delays} here instead of {setting.usual_delays}; log: {setting.log}")
+        account = figures.account
+        letters = figures.dead_letters[: max(0, account.dead_letters - self._told)]
+        self._told = account.dead_letters
+        for letter in reversed(letters):
+            self._write(f"dead letter {letter.key}: {one_line(letter.reason)}")
+        self._write(
+            f"{figures.elapsed_seconds:4.0f}s  {figures.state}: "
+            f"in {figures.in_rate:.0f}/s, out {figures.out_rate:.0f}/s, lag {account.behind:,}, "
+            f"sent {figures.sent:,}, acknowledged {account.acknowledged:,}, "
+            f"waiting for a retry {account.waiting:,}, dead letters {account.dead_letters:,}"
+            + (f"; {one_line(figures.problem)}" if figures.problem else "")
+        )
+
+    def _write(self, line: str) -> None:
+        print(line, file=self._stream, flush=True)
+
+
+MOST_REASONS: Final = 6
+REASON_WIDTH: Final = 69
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The last figures, and figures of the whole run. Ages are of first attempts, in seconds."""
+
+    figures: DemoFigures
+    ages: HistogramSnapshot
+    reasons: Mapping[str, int]
+    cpu_seconds: float
+    last_failure: str
+    """The producer's last failure."""
+    is_filtered: bool
+    log: str
+    is_on_spark: bool = False
+
+    def lines(self) -> Iterator[str]:
+        """Yield the summary as lines of text."""
+        figures, account = self.figures, self.figures.account
+        seconds = max(figures.elapsed_seconds, 0.001)
+        yield f"rmqd demo ran for {duration(figures.elapsed_seconds)}"
+        yield ""
+        yield _line("sent", figures.sent, f"{figures.sent / seconds:.1f}/s")
+        if figures.failed:
+            yield _line("failed sends", figures.failed, self.last_failure)
+        yield _line("acknowledged", account.acknowledged)
+        yield _line("dead letters", account.dead_letters)
+        for reason, count in sorted(self.reasons.items(), key=lambda item: -item[1])[:MOST_REASONS]:
+            yield f"{count:>8,}  {one_line(reason)[:REASON_WIDTH]}"
+        yield _line("waiting for a retry", account.waiting, f"{figures.retried:,} sent back in total")
+        if account.behind:
+            yield _line("not handled", account.behind, "the group did not catch up in time")
+        if account.missing and self.is_filtered:
+            yield _line("not subscribed to", account.missing, "skipped by the group's filter")
+        elif account.missing:
+            yield _line("not accounted for", account.missing, "this is a bug; report it")
+        yield ""
+        yield f"  from stored to handled  {self._ages()}"
+        yield f"  furthest behind         {figures.max_lag:,} messages"
+        parts = "without Spark's processes" if self.is_on_spark else "all parts together"
+        yield f"  CPU                     {self.cpu_seconds / seconds:.0%} of one core, {parts}"
+        yield f"  log                     {self.log}"
+
+    def _ages(self) -> str:
+        if not self.ages.count:
+            return "nothing was handled"
+        p50, p99 = (f"{percentile(self.ages, share) * 1000:,.0f} ms" for share in (0.5, 0.99))
+        return f"p50 {p50}, p99 {p99}, at the first attempt"
+
+
+def percentile(histogram: HistogramSnapshot, share: float) -> float:
+    """Return the bound that `share` of the values do not exceed; infinite if it is above all bounds."""
+    wanted, seen = share * histogram.count, 0
+    for bound, count in zip(histogram.bounds, histogram.counts, strict=False):
+        seen += count
+        if seen >= wanted:
+            return bound
+    return float("inf")
+
+
+def _line(label: str, count: int, remark: str = "") -> str:
+    return f"  {label:<20}{count:>9,}  {remark}".rstrip()

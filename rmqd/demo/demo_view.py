@@ -1,0 +1,376 @@
+"""Figures: the data of the view and the summary at one moment, and the samples for calculating rates.
+
+Figures as text: durations, sparklines, and lines without control characters.
+
+The frame of the live view: figures in, styled lines out, limited to the height of the terminal.
+
+Colours are the terminal's own sixteen, without white, black and yellow, so that they are readable on light and dark
+backgrounds.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, zip_longest
+from typing import Final, NamedTuple
+
+from rich.cells import set_cell_size
+from rich.console import Group
+from rich.text import Text
+
+from rmqd.consumer.stats.stats_snapshot import HANDLED_RESULTS, GroupSnapshot, QueueSnapshot
+from rmqd.demo.demo_orders import DeadLettered, HandledOrder, Ledger, OrderProducer
+
+SAMPLE_SECONDS: Final = 0.5
+SAMPLES: Final = 400  # more than the number of columns of the widest terminal
+RATE_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """One queue of the group. None: not known yet."""
+
+    name: str
+    state: str
+    committed: int | None
+    lag: int
+    cached: int
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The locations of the messages of the group's topics. At a quiet moment the four parts add up to `stored`."""
+
+    stored: int
+    acknowledged: int
+    dead_letters: int
+    waiting: int
+    """Messages that wait for a retry: sent back, and not handled again yet."""
+    behind: int
+    """Messages that are not handled yet."""
+
+    @property
+    def missing(self) -> int:
+        """The messages in no part: 0 at a quiet moment, except messages that the group's filter skips."""
+        return self.stored - self.acknowledged - self.dead_letters - self.waiting - self.behind
+
+
+@dataclass(frozen=True, slots=True)
+class DemoFigures:
+    """One moment of the demo. Histories have one value for each SAMPLE_SECONDS, the newest last."""
+
+    elapsed_seconds: float
+    state: str
+    problem: str
+    """Why the group does not run, or makes no progress; empty if it does."""
+    sent: int
+    failed: int
+    account: Account
+    retried: int
+    in_rate: float
+    out_rate: float
+    max_lag: int
+    in_history: Sequence[float]
+    out_history: Sequence[float]
+    lag_history: Sequence[float]
+    queues: Sequence[QueueRow]
+    handled: Sequence[HandledOrder]
+    dead_letters: Sequence[DeadLettered]
+
+
+class _Sample(NamedTuple):
+    seconds: float
+    sent: int
+    handled: int
+    lag: int
+
+
+class Observer:
+    """Makes figures from the demo's parts."""
+
+    def __init__(self, topics: Collection[str], producer: OrderProducer, ledger: Ledger) -> None:
+        self._topics = topics
+        self._producer = producer
+        self._ledger = ledger
+        self._positions: dict[tuple[str, int], int] = {}
+        self._samples: deque[_Sample] = deque([_Sample(0.0, 0, 0, 0)], maxlen=SAMPLES)
+        self._max_lag = 0
+
+    def committed(self, topic: str, queue: int, offset: int) -> None:
+        """Use this offset of a queue that the group has released."""
+        self._positions[topic, queue] = offset
+
+    def figures(self, group: GroupSnapshot, state: str, elapsed_seconds: float) -> DemoFigures:
+        """Return the present figures. Called several times a second."""
+        for queue in group.queues:
+            self._note_position(queue)
+        sent, handled = self._producer.sent, _count(group, *HANDLED_RESULTS)
+        account = self._account(group)
+        self._max_lag = max(self._max_lag, account.behind)
+        if elapsed_seconds - self._samples[-1].seconds >= SAMPLE_SECONDS:
+            self._samples.append(_Sample(elapsed_seconds, sent, handled, account.behind))
+        samples = list(self._samples)
+        steps = list(itertools.pairwise(samples))
+        past = next((one for one in samples if one.seconds >= elapsed_seconds - RATE_SECONDS), samples[-1])
+        return DemoFigures(
+            elapsed_seconds=elapsed_seconds,
+            state=state,
+            problem=_problem(group),
+            sent=sent,
+            failed=self._producer.failed,
+            account=account,
+            retried=_sent_back(group),
+            in_rate=_rate(sent - past.sent, elapsed_seconds - past.seconds),
+            out_rate=_rate(handled - past.handled, elapsed_seconds - past.seconds),
+            max_lag=self._max_lag,
+            in_history=[_rate(new.sent - old.sent, new.seconds - old.seconds) for old, new in steps],
+            out_history=[_rate(new.handled - old.handled, new.seconds - old.seconds) for old, new in steps],
+            lag_history=[sample.lag for sample in samples[1:]],
+            queues=[self._row(queue) for queue in sorted(group.queues, key=_order)],
+            handled=list(reversed(self._ledger.handled)),
+            dead_letters=list(reversed(self._ledger.dead_letters)),
+        )
+
+    def _note_position(self, queue: QueueSnapshot) -> None:
+        if queue.max is not None and queue.lag is not None:
+            name = self._ledger.retry_topic if queue.is_retry else queue.topic
+            self._positions[name, queue.queue] = queue.max - queue.lag
+
+    def _account(self, group: GroupSnapshot) -> Account:
+        handled_again = sum(sum(topic.handled.values()) for topic in group.topics if topic.is_retry)
+        return Account(
+            stored=sum(self._ledger.stored(topic) for topic in self._topics),
+            acknowledged=_count(group, "acked"),
+            dead_letters=self._ledger.given_up,
+            waiting=max(0, _sent_back(group) - handled_again),
+            behind=sum(self._behind(topic, queue) for topic, queue in self._ledger.ends if topic in self._topics),
+        )
+
+    def _behind(self, topic: str, queue: int) -> int:
+        return max(0, self._ledger.ends[topic, queue] - self._positions.get((topic, queue), 0))
+
+    def _row(self, queue: QueueSnapshot) -> QueueRow:
+        topic, name = (self._ledger.retry_topic, "retries") if queue.is_retry else (queue.topic, queue.topic)
+        behind = self._behind(topic, queue.queue)
+        return QueueRow(f"{name} {queue.queue}", queue.state, queue.committed, behind, queue.cached)
+
+
+def _problem(group: GroupSnapshot) -> str:
+    stalls = (queue.stall for queue in group.queues)
+    found = next((problem for problem in (*group.problems, *stalls) if problem is not None), None)
+    return group.failure or (f"{found.evidence}; {found.next}" if found is not None else "")
+
+
+def _order(queue: QueueSnapshot) -> tuple[bool, str, int]:
+    return queue.is_retry, queue.topic, queue.queue
+
+
+def _count(group: GroupSnapshot, *results: str) -> int:
+    return sum(topic.handled[result] for topic in group.topics for result in results)
+
+
+def _sent_back(group: GroupSnapshot) -> int:
+    """Return the number of messages sent back to the broker, without an orderly group's retries in place."""
+    return sum(sum(topic.retries.values()) for topic in group.topics)
+
+
+def _rate(count: int, seconds: float) -> float:
+    return count / seconds if seconds > 0 else 0.0
+
+
+BLOCKS: Final = "▁▂▃▄▅▆▇█"
+ASCII_BLOCKS: Final = "_.-:=+*#"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as `7s`, `1m 07s`, `1h 02m`."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02}s"
+    return f"{whole // 3600}h {whole // 60 % 60:02}m"
+
+
+def spark(values: Sequence[float], top: float, width: int, *, ascii_only: bool = False) -> str:
+    """Return the newest values as a line of blocks, the highest block for `top` and above; empty without values."""
+    blocks = ASCII_BLOCKS if ascii_only else BLOCKS
+    shown = values[max(0, len(values) - width) :] if width > 0 else ()
+    return "".join(blocks[min(int(value / top * len(blocks)), len(blocks) - 1)] for value in shown)
+
+
+def one_line(text: str) -> str:
+    """Return the text without line ends and control characters."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+NARROW: Final = 55
+WIDE: Final = 119
+LEFT: Final = 56  # width of the queues if the handled orders are next to them
+ROOMY: Final = 20  # with this many lines there is room for an empty one
+FEWEST_LISTED: Final = 3  # lines of a list; a shorter list is useless
+KEY_WIDTH: Final = 12
+GAP: Final = "  "
+STATE_STYLES: Final = {
+    "handling": "green",
+    "pulling": "green",
+    "retrying": "magenta",
+    "flow_controlled": "magenta",
+    "stuck": "bold red",
+    "paused": "magenta",
+    "locked_out": "magenta",
+    "running": "green",
+    "failed": "bold red",
+}
+VERDICT_STYLES: Final = {"acked": "green", "retried": "magenta", "dead letter": "red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The constant data of a run."""
+
+    group: str
+    nameserver: str
+    delays: str
+    """The first delays of a retry, such as `2s, 3s, 4s`."""
+    usual_delays: str
+    """A broker's default delays."""
+    log: str
+    is_on_spark: bool = False
+
+    @property
+    def where(self) -> str:
+        """The group, and its engine if that is not the demo's own process."""
+        return f"{self.group} on Spark" if self.is_on_spark else self.group
+
+
+@dataclass(frozen=True, slots=True)
+class ScreenSize:
+    """The size of the terminal. `ascii_only` if its encoding has no block characters."""
+
+    width: int
+    height: int
+    ascii_only: bool = False
+
+
+def frame(setting: Setting, figures: DemoFigures, hint: str, size: ScreenSize) -> Group:
+    """Return one frame, not higher than the terminal. `hint` is the last line, with the user's options."""
+    width, height = max(size.width, 1), max(size.height, 1)
+    end = [Text(), _hint(hint)] if height >= ROOMY else [_hint(hint)]
+    body = height - len(end)
+    lines = [*_head(setting, figures, width), *_meters(figures, width, size.ascii_only)]
+    rest = body - len(lines)
+    queues = _queues(figures, min(width, LEFT))
+    if width >= WIDE:
+        beside = _handled(figures, width - LEFT, max(len(queues), min(rest * 2 // 3, rest - 6)))
+        lines += _side_by_side(queues, beside)
+    elif len(queues) <= rest:
+        lines += queues
+        rest -= len(queues)
+        lines += _handled(figures, width, rest - min(rest // 2, 1 + max(1, len(figures.dead_letters))))
+    lines += _dead_letters(figures, width, body - len(lines))
+    shown = [*lines[:body], *([Text()] * (body - len(lines))), *end]
+    for line in shown:
+        line.no_wrap = True
+    return Group(*shown)
+
+
+def _head(setting: Setting, figures: DemoFigures, width: int) -> list[Text]:
+    title = Text.assemble(
+        (" rmqd demo", "bold"), GAP, setting.where, GAP, (figures.state, STATE_STYLES.get(figures.state, "bold"))
+    )
+    time = duration(figures.elapsed_seconds)
+    title.append(" " * max(1, width - title.cell_len - len(time) - 1) + time)
+    parts = (
+        f" embedded RocketMQ at {setting.nameserver}",
+        f"; retries after {setting.delays} here",
+        f" instead of {setting.usual_delays}",
+    )
+    fitting = [text for text in accumulate(parts) if len(text) < width]
+    below = Text(fitting[-1] if fitting else parts[0], "dim")
+    return [title, Text(f" {one_line(figures.problem)}", "red") if figures.problem else below, Text()]
+
+
+def _meters(figures: DemoFigures, width: int, ascii_only: bool) -> list[Text]:
+    account = figures.account
+    totals = [
+        ("sent", figures.sent, ""),
+        ("acknowledged", account.acknowledged, "green"),
+        ("waiting for a retry", account.waiting, "magenta" if account.waiting else ""),
+        ("dead letters", account.dead_letters, "red" if account.dead_letters else ""),
+    ]
+    right = 1 + max(len(label) for label, _, _ in totals) + 9 if width >= NARROW else 0
+    room = max(0, width - 18 - right - 2)
+    rows = [
+        ("in", f"{figures.in_rate:.0f}/s", figures.in_history, "cyan"),
+        ("out", f"{figures.out_rate:.0f}/s", figures.out_history, "cyan"),
+        ("lag", f"{account.behind:,}", figures.lag_history, "magenta"),
+        ("", "", (), ""),
+    ]
+    top = max([*figures.in_history[-room:], *figures.out_history[-room:], 1.0]) if room else 1.0
+    lines = []
+    for (name, value, history, style), (label, total, color) in zip(rows, totals, strict=True):
+        line = Text(f" {name:<4}{value:>8}" + GAP)
+        peak = top if name != "lag" else max([*history[-room:], 1.0]) if room else 1.0
+        line.append(spark(history, peak, room, ascii_only=ascii_only), style)
+        if right:
+            line.append(" " * (width - right - line.cell_len))
+            line.append(f"{label:<{right - 10}}", "dim").append(f"{total:>9,}", color)
+        lines.append(line)
+    return [*(lines if right else lines[:3]), Text()]
+
+
+def _queues(figures: DemoFigures, width: int) -> list[Text]:
+    name_width = max([len(row.name) for row in figures.queues], default=5) + 2
+    name_width = max(8, min(name_width, width - 43))
+    head = f" {'QUEUE':<{name_width}}{'STATE':<16}{'COMMITTED':>9}{'LAG':>8}{'CACHED':>8}"
+    lines = [Text(head, "dim")]
+    for row in figures.queues:
+        line = Text(f" {set_cell_size(row.name, name_width)}")
+        line.append(f"{row.state.replace('_', ' '):<16}", STATE_STYLES.get(row.state, "dim"))
+        committed = "-" if row.committed is None else f"{row.committed:,}"
+        lines.append(line.append(f"{committed:>9}{row.lag:>8,}{row.cached:>8,}"))
+    return [*(lines if figures.queues else [*lines, _nothing()]), Text()]
+
+
+def _handled(figures: DemoFigures, width: int, height: int) -> list[Text]:
+    if height < FEWEST_LISTED:
+        return []
+    lines = [Text(" LAST HANDLED", "dim")]
+    for one in figures.handled[: height - 2]:
+        customer, amount = one.described()
+        line = Text(" " + set_cell_size(one_line(one.key), KEY_WIDTH))
+        if width >= NARROW:
+            line.append(set_cell_size(one_line(customer), max(8, min(20, width - 50))) + f"{amount:>11}" + GAP)
+        line.append(set_cell_size(one.tag, 10), "dim")
+        line.append(one.verdict, VERDICT_STYLES[one.verdict])
+        lines.append(line.append(f" #{one.attempt}" if one.attempt > 1 else "", "dim"))
+    return [*(lines if figures.handled else [*lines, _nothing()]), Text()]
+
+
+def _dead_letters(figures: DemoFigures, width: int, height: int) -> list[Text]:
+    if height < FEWEST_LISTED - 1:
+        return []
+    lines = [Text(" DEAD LETTERS", "dim")]
+    for one in figures.dead_letters[: height - 1]:
+        line = Text(" " + set_cell_size(one_line(one.key), KEY_WIDTH))
+        lines.append(line.append(one_line(one.reason), "red"))
+    return lines if figures.dead_letters else [*lines, _nothing()]
+
+
+def _side_by_side(left: Sequence[Text], right: Sequence[Text]) -> Iterable[Text]:
+    for one, other in zip_longest(left, right, fillvalue=Text()):
+        line = one.copy()
+        line.truncate(LEFT, pad=True)
+        yield Text.assemble(line, other)
+
+
+def _nothing() -> Text:
+    return Text(" none", "dim")
+
+
+def _hint(text: str) -> Text:
+    return Text(" " + text, "bold")

@@ -1,0 +1,258 @@
+"""Interprets responses that refuse access, and gives advice for each.
+
+Error responses of brokers and name servers. Codes that rmqd handles specially have a class.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import RmqdError
+
+_RESOURCE: Final = re.compile(r"permission to access (\S+) from")  # RocketMQ 5: Topic:orders, Group:mailer
+# The actions that RocketMQ 5 asks for, by the first word of a request's name; Sub for all other requests.
+# DefaultAuthorizationContextBuilder, and the annotations of the request headers.
+_ACTIONS: Final = {
+    **dict.fromkeys(("SEND", "RECALL"), "Pub"),
+    **dict.fromkeys(("GET", "QUERY", "SEARCH", "VIEW"), "Get"),
+    **dict.fromkeys(("UPDATE", "INVOKE", "CLONE", "SET", "WIPE", "ADD", "PUT"), "Update"),
+    "DELETE": "Delete",
+}
+_BY_REQUEST: Final = {
+    **dict.fromkeys((RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST), "Create"),
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: "Sub",  # or Pub, or Get
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: "Sub",  # or Get
+    RequestCode.QUERY_CONSUMER_OFFSET: "Sub",  # or Get
+    RequestCode.UPDATE_CONSUMER_OFFSET: "Sub",  # or Update
+    RequestCode.QUERY_ASSIGNMENT: "Sub",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRefusal:
+    """Why access control refuses a request. `is_about_who`: the server rejects our identity, and so refuses all
+    requests.
+    """
+
+    is_about_who: bool
+    advice: str
+
+    @classmethod
+    def of(cls, code: int, remark: str) -> AccessRefusal | None:
+        """Return the refusal in a server's response; None if the response is about something else."""
+        if code == ResponseCode.NO_PERMISSION or (code == ResponseCode.SYSTEM_ERROR and "AclException" in remark):
+            return next((refusal for words, refusal in _REFUSALS if words in remark), None)
+        return None
+
+    def text(self, reason: str, request: RequestCode | None) -> str:
+        """Return the refusal in words: the forbidden request with its action, `reason`, and the next step."""
+        if self.is_about_who or request is None:
+            return f"access ({reason}): {self.advice}"
+        found = _RESOURCE.search(reason)
+        resource = "" if found is None else found[1]
+        action = _BY_REQUEST.get(request) or _ACTIONS.get(request.name.partition("_")[0], "Sub")
+        if action == "Pub" and resource.startswith("Group:"):  # a member sends to its retry topic
+            action = "Sub"
+        refused = f"{request.name} ({reason}), which needs the action {action}"
+        if not resource:
+            return f"{refused}: {self.advice}"
+        actions = "Sub,Get" if action in ("Sub", "Get") else action
+        command = f"mqadmin createAcl -s User:USER -r {resource} -a {actions} -d Allow"
+        return f"{refused}: `{command}` permits it; name all actions of the user there; docs/security.md"
+
+
+_MISSING: Final = AccessRefusal(True, "set client.access_key and client.secret_key")
+_UNKNOWN: Final = AccessRefusal(True, "the server does not know this client.access_key")
+_SECRET: Final = AccessRefusal(True, "client.secret_key does not match client.access_key")
+_DISABLED: Final = AccessRefusal(True, "the cluster's administrator can enable the user with `mqadmin updateUser`")
+_EXPIRED: Final = AccessRefusal(True, "replace client.security_token and its keys, then `rmqd reload`")
+_FAILED: Final = AccessRefusal(True, "check client.access_key, client.secret_key and client.security_token")
+_FORBIDDEN: Final = AccessRefusal(
+    False, "the cluster's administrator can permit it; docs/security.md lists the permissions"
+)
+# Words in the remarks of RocketMQ 5, then of RocketMQ 4. The first match counts.
+_REFUSALS: Final = (
+    ("has no permission to access", _FORBIDDEN),
+    ("username cannot be null", _MISSING),
+    ("check signature failed", _SECRET),
+    ("is disabled", _DISABLED),
+    ("Authorization failed", _FORBIDDEN),
+    ("Authentication failed", _FAILED),
+    ("authentication header is incorrect", _FAILED),
+    ("No accessKey is configured", _MISSING),
+    ("No acl config for", _UNKNOWN),
+    ("Check signature failed", _SECRET),
+    ("No default permission", _FORBIDDEN),
+    ("No permission", _FORBIDDEN),
+    ("Need admin permission", _FORBIDDEN),
+    ("Token", _EXPIRED),
+    ("token", _EXPIRED),
+    ("User:", _UNKNOWN),
+    ("AclException", _FAILED),
+)
+
+
+# limit for a server's remark, which may be 16 MiB long and is part of many log lines
+MOST_REMARK_CHARACTERS: Final = 4096
+
+
+class BrokerError(RmqdError):
+    """A broker or name server answered with an error code. `BrokerError.of` chooses the class by the code."""
+
+    codes: ClassVar[dict[int, type[BrokerError]]] = {}
+    retriable: ClassVar[bool] = False
+    """Whether the same request may succeed a moment later."""
+    stale_route: ClassVar[bool] = False
+    """Whether the route to this broker is outdated. If so, refresh the route and try again."""
+
+    def __init_subclass__(cls, *, code: ResponseCode | None = None) -> None:
+        if code is not None:
+            cls.codes[int(code)] = cls
+
+    def __init__(self, code: int, remark: str | None, address: str) -> None:
+        name, remark = ResponseCode(code).name, (remark or "")[:MOST_REMARK_CHARACTERS]
+        unknown = " (a code that this version of rmqd does not know)" if name.startswith("UNKNOWN_") else ""
+        super().__init__(f"{name} ({int(code)}) from {address}: {remark or 'no reason given'}{unknown}")
+        self.code = code
+        self.remark = remark
+        self.address = address
+
+    @classmethod
+    def of(cls, code: int, remark: str | None, address: str, request: RequestCode | None = None) -> BrokerError:
+        """Return the error for a response code. Codes without a class become a plain BrokerError."""
+        remark = (remark or "")[:MOST_REMARK_CHARACTERS]
+        if remark and (refusal := AccessRefusal.of(code, remark)) is not None:
+            return AccessRefusedError(code, remark, address, refusal, request)
+        return cls.codes.get(code, BrokerError)(code, remark, address)
+
+
+class BrokerFailureError(BrokerError, code=ResponseCode.SYSTEM_ERROR):
+    """The broker failed to process the request. The remark has the text of its exception."""
+
+
+class SystemBusyError(BrokerError, code=ResponseCode.SYSTEM_BUSY):
+    """The broker is overloaded, or refuses for now."""
+
+    retriable = True
+
+
+class RequestCodeNotSupportedError(BrokerError, code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
+    """The broker does not know the request: it is too old, or a proxy that does not forward it."""
+
+    def __init__(self, code: int, remark: str | None, address: str) -> None:
+        super().__init__(code, remark, address)
+        self.args = (
+            f"{self.args[0]} (the broker is too old for this request, or is a proxy, which forwards few requests)",
+        )
+
+
+class MessageIllegalError(BrokerError, code=ResponseCode.MESSAGE_ILLEGAL):
+    """Body, properties or topic name are too long for the broker."""
+
+
+class ServiceNotAvailableError(BrokerError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
+    """The broker cannot store messages now: its disk is full, it is a slave, or it is shutting down."""
+
+    retriable = True
+
+
+class NoPermissionError(BrokerError, code=ResponseCode.NO_PERMISSION):
+    """A permission bit, a disabled group, or access control forbids the request."""
+
+
+class AccessRefusedError(NoPermissionError):
+    """Access control refuses the client, or the request."""
+
+    is_reported = True
+
+    def __init__(
+        self, code: int, remark: str, address: str, refusal: AccessRefusal, request: RequestCode | None = None
+    ) -> None:
+        super().__init__(code, remark, address)
+        # RocketMQ 4 adds the exception's class and source line
+        first = remark.splitlines()[0]
+        reason = (first.partition("AclException: ")[2] or first).partition(", org.apache")[0].rstrip(".")
+        self.args = (f"{address} refuses {refusal.text(reason, request)}",)
+        self.refusal = refusal
+
+
+class TopicNotExistError(BrokerError, code=ResponseCode.TOPIC_NOT_EXIST):
+    """The broker does not have the topic."""
+
+    stale_route = True
+
+
+class QueryNotFoundError(BrokerError, code=ResponseCode.QUERY_NOT_FOUND):
+    """The broker has nothing stored for the request, such as no offset of the group."""
+
+
+class SubscriptionParseError(BrokerError, code=ResponseCode.SUBSCRIPTION_PARSE_FAILED):
+    """The broker cannot read the subscription's expression."""
+
+
+class SubscriptionNotExistError(BrokerError, code=ResponseCode.SUBSCRIPTION_NOT_EXIST):
+    """The broker has no heartbeat of the group, or the topic is not in the group's subscription."""
+
+    retriable = True
+
+
+class SubscriptionNotLatestError(BrokerError, code=ResponseCode.SUBSCRIPTION_NOT_LATEST):
+    """The broker still has an older subscription of the group; the next heartbeat updates it."""
+
+    retriable = True
+
+
+class FilterDataNotExistError(BrokerError, code=ResponseCode.FILTER_DATA_NOT_EXIST):
+    """The broker has no compiled SQL expression for the group and topic; the next heartbeat sends it."""
+
+    retriable = True
+
+
+class FilterDataNotLatestError(BrokerError, code=ResponseCode.FILTER_DATA_NOT_LATEST):
+    """The broker has compiled an older SQL expression; the next heartbeat updates it."""
+
+    retriable = True
+
+
+class SubscriptionGroupNotExistError(BrokerError, code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
+    """The broker has no configuration for the group and does not create one automatically."""
+
+
+class InvalidParameterError(BrokerError, code=ResponseCode.INVALID_PARAMETER):
+    """The topic does not have this queue, or the broker refuses a name."""
+
+    stale_route = True
+
+
+class IllegalOperationError(BrokerError, code=ResponseCode.ILLEGAL_OPERATION):
+    """The broker refuses the operation. The remark gives the reason."""
+
+
+class MemberSilentError(BrokerError, code=ResponseCode.CONSUME_MSG_TIMEOUT):
+    """A member is connected, but did not respond when the broker queried it for an operator."""
+
+
+class ConsumerNotOnlineError(BrokerError, code=ResponseCode.CONSUMER_NOT_ONLINE):
+    """No member of the group is connected."""
+
+
+class FlowControlError(BrokerError, code=ResponseCode.FLOW_CONTROL):
+    """The broker limits the rate of requests."""
+
+    retriable = True
+
+
+class NotLeaderForQueueError(BrokerError, code=ResponseCode.NOT_LEADER_FOR_QUEUE):
+    """The queue of a static topic has moved to another broker."""
+
+    stale_route = True
+
+
+class GoAwayError(BrokerError, code=ResponseCode.GO_AWAY):
+    """The broker is shutting down and asks for a new connection."""
+
+    retriable = True
+    stale_route = True

@@ -1,0 +1,345 @@
+"""The batch of messages that a handler receives, with its methods to decide about messages.
+
+A handler with its options, as the engines call it, and the counts of its worker processes.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, overload
+
+from rmqd.handler_api.decisions import (
+    ACK,
+    DECISIONS,
+    AlreadyHandled,
+    DeadLetter,
+    Decision,
+    InvalidPayloadError,
+    Outcome,
+    Retry,
+    Suspend,
+    checked_level,
+    decision_of,
+    is_only,
+    leaves_of,
+    raise_returned,
+    reason_text,
+)
+
+if TYPE_CHECKING:
+    from rmqd.wire.message_queue import MessageQueue
+    from rmqd.wire.messages.message import Message
+
+
+__all__ = [
+    "ACK",
+    "DECISIONS",
+    "AlreadyHandled",
+    "DeadLetter",
+    "Decision",
+    "InvalidPayloadError",
+    "Outcome",
+    "Retry",
+    "Suspend",
+    "decision_of",
+    "is_only",
+    "leaves_of",
+    "raise_returned",
+]
+
+
+AGAIN: Final = Decision(Outcome.AGAIN)
+_NOTHING_DECIDED: Mapping[int, Decision] = MappingProxyType({})
+_ENDED: Final[dict[int, int]] = {}  # replaces a batch's positions after its end
+
+
+class Batch(Sequence["Message"]):
+    """The messages that a handler receives in one call, from one queue, in the queue's order.
+
+    A handler that returns acknowledges the whole batch. If it raises, the batch is retried. To decide about single
+    messages, use `ack`, `retry` and `dead_letter`. The last decision about a message counts, also if the handler raises
+    afterwards.
+    """
+
+    __slots__ = ("_messages", "_positions", "_whole", "decided", "message_queue")
+    _whole: Batch  # the batch that this is a part of; missing in other batches
+
+    def __init__(self, messages: list[Message], message_queue: MessageQueue) -> None:
+        # In batches of one message, this runs for every message. So it allocates nothing before a decision needs it.
+        self._messages = messages
+        self.message_queue = message_queue
+        self.decided: dict[int, Decision] | None = None
+        self._positions: dict[int, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._messages)
+
+    def __contains__(self, message: object) -> bool:
+        return message in self._messages
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | list[Message]:
+        return self._messages[index]
+
+    def __repr__(self) -> str:
+        return f"<Batch of {len(self._messages)} from {self.message_queue}>"
+
+    def ack(self, message: Message) -> None:
+        """Acknowledge this message, regardless of the others. Raises ValueError if it is not in this batch."""
+        self._decide(message, ACK)
+
+    def retry(self, message: Message, delay_level: int | None = None, reason: object = "") -> None:
+        """Retry this message after RocketMQ's `delay_level` (1 is 1 s, 18 is 2 h).
+
+        Without a level, the group's `delay_level_when_next_consume` applies. 0 lets the broker choose. -1 dead-letters
+        the message with this reason, as does a retry at the last attempt. Raises ValueError for an invalid level, or if
+        the message is not in this batch.
+        """
+        self._decide(message, Decision(Outcome.RETRY, checked_level(delay_level), reason_text(reason)))
+
+    def dead_letter(self, message: Message, reason: object = "") -> None:
+        """Send this message to `%DLQ%group` now. Raises ValueError if it is not in this batch.
+
+        The reason may be any object, such as an exception: its text is used.
+        """
+        self._decide(message, Decision(Outcome.DEAD_LETTER, reason=reason_text(reason)))
+
+    def wait_behind(self, message: Message) -> bool:
+        """In an orderly group, make the later messages of this batch wait for this one. Returns whether the group is
+        orderly.
+
+        Call it for a message that will be retried, because no message of its queue may overtake it. Later messages that
+        are undecided are handled again with it, and no attempt is counted for them. In other groups this does nothing,
+        and the handler may continue. Raises ValueError if the message is not in this batch.
+        """
+        self._index_of(message)
+        return False
+
+    def ends_at(self, index: int) -> bool:
+        """Return whether the handler must not be called for later messages, after a call for this one alone. If so,
+        they wait.
+        """
+        is_again = self.decisions().get(index, ACK).outcome in (Outcome.RETRY, Outcome.AGAIN)
+        return (is_again or getattr(self, "closing", None) is not None) and self.wait_behind(self._messages[index])
+
+    @property
+    def ack_index(self) -> int:
+        """RocketMQ's ackIndex: messages up to this index are acknowledged, and the later ones retried.
+
+        Reading returns the index before the first message to be retried or dead-lettered; -1 if that is the first.
+        """
+        for index, decision in sorted(self.decisions().items()):
+            if decision.outcome is not Outcome.ACK:
+                return index - 1
+        return len(self._messages) - 1
+
+    @ack_index.setter
+    def ack_index(self, index: int) -> None:
+        if index < -1:
+            raise ValueError(f"ack_index {index} is below -1; -1 acknowledges nothing, 0 the first message, and so on")
+        self._refuse_late()
+        decided, retry = self.decisions(), Decision(Outcome.RETRY)
+        for place in range(len(self._messages)):
+            one = decided.get(place, ACK)
+            # otherwise rmqd has decided, and its decision stands
+            if one.error is None and one.outcome is not Outcome.AGAIN:
+                self.overrule(place, ACK if place <= index else retry)
+
+    def decide(self, index: int, decision: Decision) -> None:
+        """Decide about the message at this index, unless the handler has decided. For code around a handler."""
+        if index not in self.decisions():
+            self.overrule(index, decision)
+
+    def overrule(self, index: int, decision: Decision | None) -> None:
+        """Decide about the message at this index, replacing an earlier decision. None removes the decision."""
+        if self.decided is None:
+            self.decided = {}
+        if decision is None:
+            self.decided.pop(index, None)
+        else:
+            self.decided[index] = decision
+        if (whole := getattr(self, "_whole", None)) is not None:
+            whole.overrule(whole._index_of(self._messages[index]), decision)
+
+    def part(self, indexes: Sequence[int]) -> Batch:
+        """Return a batch of some of these messages, all undecided. Decisions there also apply here."""
+        part = self._with([self._messages[index] for index in indexes])
+        part._whole = self
+        return part
+
+    def undecided(self) -> Batch:
+        """Return the undecided part; this batch itself if nothing is decided."""
+        decided = self.decisions()
+        return self.part([i for i in range(len(self)) if i not in decided]) if decided else self
+
+    def decisions(self) -> Mapping[int, Decision]:
+        """Return the decisions so far, by the message's index in the batch."""
+        return _NOTHING_DECIDED if self.decided is None else self.decided
+
+    def commit(self) -> None:
+        """In an orderly group with `auto_commit: false`: commit everything that was handled since the last commit.
+
+        It takes effect when the handler ends, and includes the messages that this batch acknowledges. The last call of
+        `commit` or `rollback` counts. Other groups acknowledge a batch when its handler returns, so there this only
+        logs a warning, as in Java.
+        """
+        self.on_mistake("commit")
+
+    def rollback(self) -> None:
+        """In an orderly group with `auto_commit: false`: handle everything since the last commit again.
+
+        It takes effect when the handler ends, after the queue was suspended, and includes this whole batch. The last
+        call of `commit` or `rollback` counts.
+        """
+        self._refuse("batch.rollback()")
+
+    @property
+    def revoked(self) -> bool:
+        """Whether the queue's lock is lost or about to be released, so that another member may handle the batch too.
+
+        The value may change while a handler runs, so check it before each step that must not happen twice. Any thread
+        may read it. Returning still acknowledges: a handler that stops because of it must raise, for example Suspend.
+        Always False in groups that are not orderly, because they have no locks.
+        """
+        return False
+
+    def end(self) -> None:
+        """Refuse later decisions. Called when the call has ended or expired, and its batch is being settled."""
+        self._positions = _ENDED
+
+    def on_mistake(self, mistake: Literal["commit", "late decision"]) -> None:
+        """Called when a handler does something without effect. The consumer replaces this method to log it."""
+
+    def _refuse_late(self) -> None:
+        if self._positions is _ENDED or (self._messages and self._messages[0].finished):
+            self.on_mistake("late decision")
+            raise RuntimeError(
+                "this decision is too late: the handler has returned or exceeded consume_timeout, and its batch is "
+                "settled; decide before the handler returns: await each task and join each thread that decides"
+            )
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise RuntimeError(
+            f"{what} needs consume_mode: orderly and auto_commit: false; "
+            "here, return to acknowledge the batch, or use batch.ack(message) and batch.retry(message)"
+        )
+
+    def _with(self, messages: list[Message]) -> Batch:
+        return Batch(messages, self.message_queue)
+
+    def _decide(self, message: Message, decision: Decision) -> None:
+        self.overrule(self._index_of(message), decision)
+
+    def _index_of(self, message: Message) -> int:
+        if self._positions is None:
+            self._refuse_late()
+            self._positions = {id(own): index for index, own in enumerate(self._messages)}
+        index = self._positions.get(id(message))
+        if index is None:
+            self._refuse_late()
+            raise ValueError(f"{message!r} is not a message of this batch of {len(self)} from {self.message_queue}")
+        return index
+
+
+class Lease(Protocol):
+    """One ownership of a queue's lock."""
+
+    @property
+    def valid(self) -> bool:
+        """Whether no other member can own the queue. Any thread may read it."""
+
+
+class OrderlyBatch(Batch):
+    """A batch of an orderly group. It has the lease of the queue's lock under which it was handed out."""
+
+    __slots__ = ("_lease",)
+
+    def __init__(self, lease: Lease, messages: list[Message], message_queue: MessageQueue) -> None:
+        Batch.__init__(self, messages, message_queue)
+        self._lease = lease
+
+    @property
+    def revoked(self) -> bool:
+        return not self._lease.valid
+
+    def wait_behind(self, message: Message) -> bool:
+        for index in range(self._index_of(message) + 1, len(self)):
+            self.decide(index, AGAIN)
+        return True
+
+    def _with(self, messages: list[Message]) -> Batch:
+        return type(self)(self._lease, messages, self.message_queue)
+
+
+class Closing(enum.Enum):
+    """How a handler ends the messages since the last commit."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+
+
+class ManualBatch(OrderlyBatch):
+    """A batch of an orderly group with `auto_commit: false`."""
+
+    __slots__ = ("closing",)
+
+    def __init__(self, lease: Lease, messages: list[Message], message_queue: MessageQueue) -> None:
+        OrderlyBatch.__init__(self, lease, messages, message_queue)
+        self.decided = {}  # its result is never a plain acknowledgement
+        self.closing: Closing | None = None
+
+    def commit(self) -> None:
+        self._refuse_late()
+        self.close(Closing.COMMIT)
+
+    def rollback(self) -> None:
+        self._refuse_late()
+        self.close(Closing.ROLLBACK)
+
+    def close(self, closing: Closing | None) -> None:
+        self.closing = closing
+        if (whole := getattr(self, "_whole", None)) is not None:
+            whole.close(closing)
+
+
+LOSS_CAUSES: Final = ("died", "hung", "memory")
+"""Why a handler's worker process is replaced: it ended, its call did not end, or it exceeded its memory limit."""
+
+
+@dataclass(slots=True)
+class ProcessCounts:
+    """The worker processes that run a handler's calls."""
+
+    running: int
+    lost: dict[str, int]  # keys: LOSS_CAUSES
+
+
+@dataclass(slots=True, eq=False)
+class LoadedHandler:
+    """A handler plugin that was created with its options, and can be started."""
+
+    name: str
+    """The name in the configuration, for logs and metrics."""
+    handle: Callable[[Batch], Any]
+    is_async: bool
+    """Whether `handle` returns an awaitable; a synchronous one is called in a thread."""
+    start: Callable[[], Any] | None
+    """Called once per process before the first message; may return an awaitable."""
+    stop: Callable[[], Any] | None
+    """Called once per process after the last message; may return an awaitable."""
+    ready: Callable[[], Awaitable[None]] | None = None
+    """Awaited by a worker slot before it takes a batch, if calls need something that may be unavailable for a while."""
+    processes: ProcessCounts | None = None  # None if the handler runs in this process
+    end_calls: Callable[[], Any] | None = None
+    """Called while something waits for calls that are kept open. With processes, it is only known after they have
+    started.
+    """

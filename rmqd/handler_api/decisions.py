@@ -1,0 +1,233 @@
+"""A handler's decisions about messages, and the exceptions that express them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:
+    from rmqd.wire.messages.message import Message
+
+
+T = TypeVar("T")
+
+_HIGHEST_LEVEL: Final = 2**31 - 1  # the wire field has 32 bits; brokers limit it to their highest level
+
+
+class Outcome(enum.Enum):
+    """How one message is settled."""
+
+    ACK = "ack"
+    RETRY = "retry"
+    DEAD_LETTER = "dead_letter"
+    AGAIN = "again"
+    """Handled again without counting an attempt, for example because it waits for another message, another member, or
+    an unavailable system.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A handler's decision about one message."""
+
+    outcome: Outcome
+    delay_level: int | None = None
+    """For a retry: RocketMQ's delay level; None leaves it to the group's `delay_level_when_next_consume`."""
+    reason: str = ""
+    """For a dead letter: the handler's reason."""
+    error: BaseException | None = None
+    """The exception that was raised for this message, while other messages of its batch continued."""
+    seconds: float = 0.0  # for AGAIN: the delay
+
+
+ACK = Decision(Outcome.ACK)
+
+
+class Retry(Exception):
+    """Raised by a handler: retry every message that the handler did not decide about.
+
+    Raises ValueError for an invalid delay level.
+    """
+
+    delay_level: int | None = None  # default for subclasses that do not call our __init__
+
+    def __init__(self, delay_level: int | None = None) -> None:
+        super().__init__(delay_level)
+        self.delay_level = checked_level(delay_level)
+
+    def __str__(self) -> str:
+        return "retry" if self.delay_level is None else f"retry at delay level {self.delay_level}"
+
+
+class DeadLetter(Exception):
+    """Raised by a handler: dead-letter every message that the handler did not decide about.
+
+    The reason may be any object, such as an exception: its text is used.
+    """
+
+    reason: str = ""
+
+    def __init__(self, reason: object = "") -> None:
+        super().__init__(reason)
+        self.reason = reason_text(reason)
+
+
+class Suspend(Exception):
+    """Raised by a handler of an orderly group: suspend the queue, then handle the same batch again.
+
+    `seconds` is RocketMQ's suspendCurrentQueueTimeMillis, 0.01 to 30; without it the group's setting applies. Raises
+    ValueError if it is not a number.
+    """
+
+    seconds: float | None = None
+
+    def __init__(self, seconds: float | None = None) -> None:
+        super().__init__(seconds)
+        self.seconds = checked_seconds(seconds)
+
+    def __str__(self) -> str:
+        return "suspend" if self.seconds is None else f"suspend for {self.seconds} s"
+
+
+class AlreadyHandled(Exception):
+    """Raised by `message.once`: the message has a mark, because an earlier attempt handled it.
+
+    If a handler does not catch it, the message is acknowledged. In a batch of several messages it does not show which
+    of the others were handled, so these are retried. Catch it for each message there.
+    """
+
+    def __init__(self, message: Message) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.message.msg_id} was handled before"
+
+
+for _public in (Retry, DeadLetter, Suspend, AlreadyHandled):
+    _public.__module__ = "rmqd"  # tracebacks and dead letters show the name that users import
+
+
+class InvalidPayloadError(Exception):
+    """A message body is not valid for its typed handler. The text gives the reason, without values of the body."""
+
+
+DECISIONS: Final = (Retry, DeadLetter, Suspend, AlreadyHandled)
+"""The exceptions that express a decision. All other exceptions are failures."""
+_BY_STRICTNESS: Final = (Outcome.ACK, Outcome.AGAIN, Outcome.RETRY, Outcome.DEAD_LETTER)
+_LEAST_WAIT_SECONDS: Final = 0.1
+WAIT: Final = "rmqd_wait_seconds"
+"""The attribute that marks an exception as unrelated to the messages: they wait this many seconds.
+
+The cause is another system, for example an unavailable database or a missing permission. No attempt is counted.
+"""
+_inside: Final = BaseExceptionGroup.exceptions.__get__  # a class may hide the attribute
+
+
+def raise_returned(result: object) -> None:
+    """Raise a decision that a handler returned, as an instance or as the class: it has the same effect as raising it.
+
+    Does nothing for other results.
+    """
+    if isinstance(result, DECISIONS) or (isinstance(result, type) and issubclass(result, DECISIONS)):
+        raise result
+
+
+def leaves_of(error: BaseException) -> list[BaseException]:
+    """Return the exceptions in a group and its nested groups, such as asyncio.TaskGroup raises.
+
+    An exception that is not a group is its only leaf.
+    """
+    found, rest = [], [error]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, BaseExceptionGroup):
+            rest.extend(reversed(_inside(one)))
+        else:
+            found.append(one)
+    return found
+
+
+def is_only(error: BaseException | None, kinds: tuple[type[BaseException], ...]) -> bool:
+    """Return whether an exception has one of these classes; for a group, whether all its exceptions do."""
+    return error is not None and all(isinstance(one, kinds) for one in leaves_of(error))
+
+
+def decision_of(error: BaseException | None) -> Decision:
+    """Return the decision that a handler's exception expresses for the undecided messages.
+
+    A group counts as its strictest decision: a dead letter, else the retry with the longest delay.
+    """
+    if error is None:
+        return ACK
+    if isinstance(error, BaseExceptionGroup):
+        return max(map(decision_of, leaves_of(error)), key=_strictness)
+    # subclasses of ours may later set the attributes to anything
+    if (seconds := wait_seconds(error)) is not None:
+        return Decision(Outcome.AGAIN, seconds=seconds)
+    if isinstance(error, Retry):
+        return Decision(Outcome.RETRY, delay_level=asked(error, "delay_level", checked_level))
+    if isinstance(error, AlreadyHandled):
+        return ACK
+    if isinstance(error, DeadLetter):
+        return Decision(Outcome.DEAD_LETTER, reason=asked(error, "reason", reason_text) or "")
+    return Decision(Outcome.RETRY)
+
+
+def wait_seconds(error: BaseException) -> float | None:
+    """Return how long messages wait for another system, if the exception says so, else None."""
+    seconds = asked(error, WAIT, checked_seconds)
+    return None if seconds is None else max(float(seconds), _LEAST_WAIT_SECONDS)
+
+
+def _strictness(decision: Decision) -> tuple[int, float]:
+    level = decision.delay_level or 0
+    return _BY_STRICTNESS.index(decision.outcome), float("inf") if level == -1 else level
+
+
+def asked(error: BaseException, name: str, check: Callable[[object], T]) -> T | None:
+    """Return a checked attribute of a handler's exception; None if it is missing or invalid."""
+    try:
+        return check(getattr(error, name))
+    except Exception:  # noqa: BLE001  the attribute may be a property that raises
+        return None
+
+
+def checked_level(delay_level: object) -> int | None:
+    """Return the level. Raises ValueError if it is not a valid delay level."""
+    if delay_level is None:
+        return None
+    if isinstance(delay_level, int) and -1 <= delay_level <= _HIGHEST_LEVEL:
+        return int(delay_level)
+    raise ValueError(
+        f"{_shown(delay_level)} is not a valid delay level; expected None for the group's setting, -1 for the dead "
+        "letters, 0 for the broker's choice, or 1 to 18 for RocketMQ's levels"
+    )
+
+
+def checked_seconds(seconds: object) -> float | None:
+    """Return the seconds of a suspension. Raises ValueError if the value is not a number."""
+    if seconds is None:
+        return None
+    if isinstance(seconds, int | float) and seconds == seconds:  # not NaN
+        return seconds
+    raise ValueError(
+        f"{_shown(seconds)} is not a valid number of seconds; expected 0.01 to 30, or None for the group's setting"
+    )
+
+
+def reason_text(reason: object) -> str:
+    """Return the text of a dead letter's reason; for an exception without a text, the name of its class."""
+    from rmqd.runtime.plain_text import class_name, text_of  # here, so that `import rmqd` loads only this module
+
+    if reason is None:
+        return ""
+    return text_of(reason) or (class_name(reason) if isinstance(reason, BaseException) else "")
+
+
+def _shown(value: object) -> str:
+    from rmqd.runtime.plain_text import text_of
+
+    return text_of(value, repr)

@@ -1,0 +1,1 @@
+"""Deduplication stores: which messages were handled, and which are being handled."""

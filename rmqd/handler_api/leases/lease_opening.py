@@ -1,0 +1,24 @@
+"""The choice of a group's store."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rmqd.handler_api.leases.lease_store import ClaimStore, Terms
+
+StoreName = Literal["sqlite", "redis", "postgresql"]
+
+
+def open_store(name: StoreName, url: str, terms: Terms) -> ClaimStore:
+    """Return the store of this name. For `sqlite`, `url` is the path of a file. Does not connect yet."""
+    if name == "redis":
+        from rmqd.handler_api.leases.redis_store import RedisClaims
+
+        return RedisClaims(url, terms)
+    if name == "postgresql":
+        from rmqd.handler_api.leases.postgresql_store import PostgresqlClaims
+
+        return PostgresqlClaims(url, terms)
+    from rmqd.handler_api.leases.sqlite_store import SqliteClaims
+
+    return SqliteClaims(url, terms)

@@ -1,0 +1,172 @@
+"""Claims in an SQLite file that all processes of one machine may share.
+
+Calls that arrive during a transaction share the next one. `confirm` returns after the confirmation is on disk. A claim
+may be lost in a crash of the machine, because the crash also ends its owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from rmqd.handler_api.leases.lease_store import ClaimStoreError, Held, Key, Standing, Terms
+from rmqd.runtime.own_threads import in_own_thread
+
+T = TypeVar("T")
+
+BUSY_SECONDS: Final = 5.0  # how long to wait for transactions of other processes
+MOST_PURGED: Final = 10_000  # rows at a time, so that no other call waits for long
+_CREATE: Final = """
+CREATE TABLE IF NOT EXISTS claims (
+    consumer_group TEXT NOT NULL, topic TEXT NOT NULL, id TEXT NOT NULL,
+    token TEXT NOT NULL, is_confirmed INTEGER NOT NULL, ends_at REAL NOT NULL,
+    PRIMARY KEY (consumer_group, topic, id)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS claims_by_end ON claims (ends_at);
+"""
+_SELECT: Final = (
+    "SELECT token, is_confirmed FROM claims WHERE consumer_group = ? AND topic = ? AND id = ? AND ends_at > ?"
+)
+_WRITE: Final = "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?)"
+_MINE: Final = "consumer_group = ? AND topic = ? AND id = ? AND token = ? AND NOT is_confirmed"
+
+
+@dataclass(slots=True)
+class _Call:
+    work: Callable[[sqlite3.Connection], Any]
+    is_durable: bool
+    answer: asyncio.Future[Any]
+
+
+class SqliteClaims:
+    """Claims in a file, which is created if it is missing."""
+
+    def __init__(self, path: str, terms: Terms) -> None:
+        self._path = Path(path)
+        self._terms = terms
+        self._connection: sqlite3.Connection | None = None
+        self._calls: list[_Call] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    async def claim(self, keys: Sequence[Key], token: str, former: Sequence[str] = ()) -> list[Standing]:
+        return await self._do(partial(self._claim, keys, token, former or [""] * len(keys)))
+
+    async def confirm(self, keys: Sequence[Key], token: str) -> int:
+        """Returns after the confirmation is on disk."""
+        return await self._do(partial(self._confirm, keys, token), is_durable=True)
+
+    async def renew(self, held: Sequence[Held]) -> None:
+        await self._do(partial(self._renew, held))
+
+    async def release(self, held: Sequence[Held]) -> None:
+        await self._do(partial(self._release, held))
+
+    async def purge(self) -> None:
+        await self._do(_purge)
+
+    async def close(self) -> None:
+        """Wait for the running transaction, and close the file."""
+        if self._writing is not None:
+            await asyncio.wait((self._writing,))
+        await in_own_thread(self._close)
+
+    async def _do(self, work: Callable[[sqlite3.Connection], T], *, is_durable: bool = False) -> T:
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._calls.append(_Call(work, is_durable, answer))
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write(), name="claims in SQLite")
+        return await answer
+
+    async def _write(self) -> None:
+        while self._calls:
+            calls, self._calls = self._calls, []
+            try:
+                results = await in_own_thread(partial(self._transact, calls))
+            except Exception as error:  # noqa: BLE001 - passed to the callers
+                failure = ClaimStoreError(f"{self._path}: {error}")
+                failure.__cause__ = error
+                for call in calls:
+                    if not call.answer.done():
+                        call.answer.set_exception(failure)
+            else:
+                for call, result in zip(calls, results, strict=True):
+                    if not call.answer.done():
+                        call.answer.set_result(result)
+
+    def _transact(self, calls: Sequence[_Call]) -> list[Any]:
+        try:
+            connection = self._connect()
+            # in WAL mode, only FULL waits for the disk
+            connection.execute(f"PRAGMA synchronous = {'FULL' if any(one.is_durable for one in calls) else 'NORMAL'}")
+            connection.execute("BEGIN IMMEDIATE")
+            results = [call.work(connection) for call in calls]
+            connection.execute("COMMIT")
+        except BaseException:
+            self._close()  # rolls back; the next call opens the path again, which may be another file by then
+            raise
+        return results
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # one thread at a time uses it, but not always the same thread
+            self._connection = sqlite3.connect(
+                self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.executescript(_CREATE)
+        return self._connection
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _claim(
+        self, keys: Sequence[Key], token: str, former: Sequence[str], connection: sqlite3.Connection
+    ) -> list[Standing]:
+        now, terms = time.time(), self._terms
+        standings = []
+        for (topic, name), former_topic in zip(keys, former, strict=True):
+            row = connection.execute(_SELECT, (terms.group, topic, name, now)).fetchone()
+            if row is None and former_topic:
+                row = connection.execute(_SELECT, (terms.group, former_topic, name, now)).fetchone()
+            if row is not None and row[1]:
+                standings.append(Standing.CONFIRMED)
+            elif row is not None and not row[0].startswith(terms.owner):
+                standings.append(Standing.HELD)
+            else:
+                connection.execute(_WRITE, (terms.group, topic, name, token, 0, now + terms.lease_seconds))
+                standings.append(Standing.OURS)
+        return standings
+
+    def _confirm(self, keys: Sequence[Key], token: str, connection: sqlite3.Connection) -> int:
+        ends_at, group = time.time() + self._terms.keep_seconds, self._terms.group
+        lost = 0
+        for topic, name in keys:
+            row = connection.execute(_SELECT, (group, topic, name, 0)).fetchone()
+            lost += row is not None and row[0] != token  # it may repeat its own confirmation, after a lost response
+            connection.execute(_WRITE, (group, topic, name, token, 1, ends_at))
+        return lost
+
+    def _renew(self, held: Sequence[Held], connection: sqlite3.Connection) -> None:
+        ends_at = time.time() + self._terms.lease_seconds
+        rows = ((ends_at, self._terms.group, *key, token) for key, token in held)
+        connection.executemany(f"UPDATE claims SET ends_at = ? WHERE {_MINE}", rows)
+
+    def _release(self, held: Sequence[Held], connection: sqlite3.Connection) -> None:
+        rows = ((self._terms.group, *key, token) for key, token in held)
+        connection.executemany(f"DELETE FROM claims WHERE {_MINE}", rows)
+
+
+def _purge(connection: sqlite3.Connection) -> None:
+    rows = connection.execute(
+        "SELECT consumer_group, topic, id FROM claims WHERE ends_at <= ? LIMIT ?", (time.time(), MOST_PURGED)
+    ).fetchall()
+    connection.executemany("DELETE FROM claims WHERE consumer_group = ? AND topic = ? AND id = ?", rows)

@@ -1,0 +1,1 @@
+"""Effect and record of a message in one transaction."""

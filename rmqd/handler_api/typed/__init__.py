@@ -1,0 +1,1 @@
+"""Typed handlers: functions that receive decoded payloads."""

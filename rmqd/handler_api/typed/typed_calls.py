@@ -1,0 +1,169 @@
+"""Calls a typed handler's function for the messages of a batch, and decides about each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from rmqd.errors import RmqdError
+from rmqd.handler_api.batch import AGAIN, Batch, Decision, InvalidPayloadError, Outcome, decision_of
+from rmqd.handler_api.typed.decoders import Decoder
+from rmqd.handler_api.typed.signatures import OnInvalid
+from rmqd.handler_api.typed.typed_form import Form, Source
+from rmqd.offset_stores import offset_connection
+from rmqd.runtime.own_threads import nobody_waits
+
+_HANDLED: Final = Decision(Outcome.ACK)  # decision after a call that returned, while further calls follow
+_OUTCOMES: Final[Mapping[OnInvalid, Outcome]] = {
+    "dead_letter": Outcome.DEAD_LETTER,
+    "retry": Outcome.RETRY,
+    "skip": Outcome.ACK,
+}
+
+Call = tuple[Any, dict[str, Any]]
+"""The payload, or the payloads of a batch, and the keyword arguments."""
+
+
+class TypedCalls:
+    """A function of payloads, in the form of a handler that takes batches.
+
+    A function of one payload is called for one message after the other, and owns that part of the batch. Its exceptions
+    concern only that message, and the next ones are still handled. In an orderly group the next ones wait, and are
+    handled again after it.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        decoder: Decoder,
+        form: Form,
+        on_invalid: OnInvalid,
+        constants: Mapping[str, Any],
+        check: Callable[[object], None],
+        *,
+        is_async: bool,
+    ) -> None:
+        """`constants` are the arguments that are the same in each call; read when a call starts. `check` raises
+        RmqdError if the function returned something that it should have run.
+        """
+        self._function = function
+        self._check = check
+        self._is_async = is_async
+        self.decoder = decoder
+        self.constants = constants
+        self.per_batch = form.per_batch
+        self.invalid = _OUTCOMES[on_invalid]
+        self.varying: tuple[tuple[str, Source], ...] = tuple(
+            (name, source) for name, source in form.others.items() if source != "options"
+        )
+
+    def handler(self) -> Callable[[Batch], Any]:
+        """Return the function that takes batches. It raises the exceptions that apply to all undecided messages."""
+        function, check = self._function, self._check
+
+        @functools.wraps(function)
+        def handle(batch: Batch) -> None:
+            course = _Course(self, batch, nobody_waits.get())
+            for payload, named in course.calls():
+                try:
+                    if (result := function(payload, **named)) is not None:
+                        check(result)
+                except BaseException as error:
+                    if not course.goes_on_after(error):
+                        raise
+
+        @functools.wraps(function)
+        async def handle_async(batch: Batch) -> None:
+            task = asyncio.current_task()
+            course = _Course(self, batch, lambda: task is not None and task.cancelling() > 0)
+            for payload, named in course.calls():
+                try:
+                    if (result := await function(payload, **named)) is not None:
+                        check(result)
+                except BaseException as error:
+                    if not course.goes_on_after(error):
+                        raise
+
+        return handle_async if self._is_async else handle
+
+
+class _Course:
+    """The handling of one batch. At any time, its decisions are valid if no further call follows."""
+
+    def __init__(self, calls: TypedCalls, batch: Batch, is_cut_off: Callable[[], bool]) -> None:
+        """`is_cut_off` returns whether rmqd's call has expired, although the function may have returned."""
+        self._calls = calls
+        self._batch = batch.undecided()
+        self._part = self._batch  # the messages of the running call
+        self._is_cut_off = is_cut_off
+
+    def calls(self) -> Iterator[Call]:
+        """Yield the arguments of one call after the other."""
+        return self._whole() if self._calls.per_batch else self._one_by_one()
+
+    def goes_on_after(self, error: BaseException) -> bool:
+        """Record the exception of a call about one of several messages. Returns False if the exception must be
+        raised.
+        """
+        if self._part is self._batch or self._is_cut_off():
+            return False
+        if isinstance(error, RmqdError) or not isinstance(error, Exception):  # they end all calls
+            return False
+        self._part.decide(0, replace(decision_of(error), error=error))
+        return True
+
+    def _one_by_one(self) -> Iterator[Call]:
+        batch = self._batch
+        for index in range(1, len(batch)):
+            batch.decide(index, AGAIN)  # until its call starts
+        for index in range(len(batch)):
+            if len(batch) > 1:
+                batch.overrule(index, None)
+                self._part = batch.part([index])
+            try:
+                payload = self._calls.decoder.payload(batch[index])
+            except Exception as error:  # noqa: BLE001  any exception of a decoder concerns its message
+                self._part.decide(0, self._refused(error))
+            else:
+                if self._is_cut_off():
+                    return
+                yield payload, self._named(self._part)
+                if len(batch) == 1 or self._is_cut_off():
+                    return
+                batch.decide(index, _HANDLED)
+            if self._is_cut_off():
+                return
+            if batch.ends_at(index):
+                break
+        # the batch returns, but middleware around it may still fail: then its exception applies to these messages
+        for index in [index for index, decision in batch.decisions().items() if decision is _HANDLED]:
+            batch.overrule(index, None)
+
+    def _whole(self) -> Iterator[Call]:
+        payloads: list[Any] = []
+        for index, message in enumerate(self._batch):
+            try:
+                payloads.append(self._calls.decoder.payload(message))
+            except Exception as error:  # noqa: BLE001  as above
+                self._batch.decide(index, self._refused(error))
+                if self._batch.ends_at(index):
+                    break
+        if payloads and not self._is_cut_off():
+            yield payloads, self._named(self._batch.undecided())
+
+    def _named(self, part: Batch) -> dict[str, Any]:
+        values: dict[Source, Any] = {"message": part[0], "messages": list(part), "batch": part}
+        if any(source == "connection" for _, source in self._calls.varying):
+            values["connection"] = offset_connection()
+        return {**self._calls.constants, **{name: values[source] for name, source in self._calls.varying}}
+
+    def _refused(self, error: Exception) -> Decision:
+        """Return the decision for an error of the decoder. Raises RmqdError if the decoder is unusable."""
+        if isinstance(error, InvalidPayloadError):
+            return Decision(self._calls.invalid, reason=str(error), error=error)
+        if isinstance(error, RmqdError):
+            raise error
+        return replace(decision_of(error), error=error)

@@ -1,0 +1,293 @@
+"""Dependencies of typed handlers: objects that are created once per process, and closed at its end.
+
+The arguments of a typed handler's parameters.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+from rmqd.handler_api.batch import Batch
+from rmqd.handler_api.typed.signatures import AnnotationError, Depends, TypedHandler, hint_of, is_async, without_extras
+from rmqd.offset_stores import offset_connection
+from rmqd.runtime.own_threads import call_either
+from rmqd.wire.messages.message import Message
+
+
+class DependencyError(ValueError):
+    """A dependency is invalid. The text gives the problem and the expected form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """A function that creates a parameter's object, and the dependencies of its parameters."""
+
+    make: Callable[..., Any]
+    needs: Mapping[str, Dependency]
+    takes_options: bool
+
+    def takers_of_options(self) -> Iterator[Callable[..., Any]]:
+        """Yield the functions that take the handler's options: this one, and its dependencies' functions."""
+        if self.takes_options:
+            yield self.make
+        for one in self.needs.values():
+            yield from one.takers_of_options()
+
+
+def dependency_of(hint: Any, parameter: inspect.Parameter, behind: tuple[Any, ...] = ()) -> Dependency | None:
+    """Return the dependency in the annotation or the default of a parameter, or None. Raises DependencyError.
+
+    `behind` are the functions whose dependency it is.
+    """
+    if (depends := _depends(hint, parameter)) is None:
+        return None
+    make = depends.make or (typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint)
+    where = f"the parameter {parameter.name} depends on {getattr(make, '__name__', make)!r}"
+    if not callable(make):
+        raise DependencyError(f"{where}; expected Depends(function) or Depends(class)")
+    if make in behind:
+        raise DependencyError(f"{where}, which depends on it; expected functions without a circle")
+    needs: dict[str, Dependency] = {}
+    takes_options = False
+    for inner in _parameters(make):
+        try:
+            found = dependency_of(
+                hint_of(make, inner) if inspect.isroutine(make) else inner.annotation, inner, (*behind, make)
+            )
+        except AnnotationError as error:
+            raise DependencyError(f"{where}: {error}; expected a type that can be imported at runtime") from None
+        if found is not None:
+            needs[inner.name] = found
+        elif inner.name == "options":
+            takes_options = True
+        elif inner.default is inner.empty:
+            accepted = "Annotated[..., Depends(...)], the name options, or a default"
+            raise DependencyError(f"{where}, whose parameter {inner.name} has no argument; expected {accepted}")
+    return Dependency(make, needs, takes_options)
+
+
+class Dependencies:
+    """The objects that one handler depends on, in this process."""
+
+    def __init__(self, wanted: Mapping[str, Dependency], options: Any, *, in_loop: bool) -> None:
+        """`wanted` are the dependencies by parameter of the handler. With `in_loop`, synchronous ones run in the event
+        loop.
+        """
+        self.values: dict[str, Any] = {}
+        self._wanted = wanted
+        self._options = options
+        self._in_loop = in_loop
+        self._stack = AsyncExitStack()
+        self._made: dict[Callable[..., Any], Any] = {}
+
+    async def open(self) -> None:
+        """Create the objects. If a function raises, the objects created so far are closed."""
+        try:
+            for name, dependency in self._wanted.items():
+                self.values[name] = await self._object(dependency)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Close the objects, the last one first. Raises after all are closed."""
+        await self._stack.aclose()
+
+    async def _object(self, dependency: Dependency) -> Any:
+        make = dependency.make
+        if make not in self._made:
+            named = {name: await self._object(inner) for name, inner in dependency.needs.items()}
+            if dependency.takes_options:
+                named["options"] = self._options
+            self._made[make] = await self._make(make, named)
+        return self._made[make]
+
+    async def _make(self, make: Callable[..., Any], named: dict[str, Any]) -> Any:
+        inner = inspect.unwrap(make)
+        is_decorated = inner is not make  # for instance with contextlib's decorators
+        if inspect.isasyncgenfunction(inner):
+            opened: AbstractAsyncContextManager[Any] = (make if is_decorated else asynccontextmanager(make))(**named)
+            return await self._stack.enter_async_context(opened)
+        if inspect.isgeneratorfunction(inner):
+            context = (make if is_decorated else contextmanager(make))(**named)
+            value = await self._call(context.__enter__)
+            self._stack.push_async_callback(self._call, functools.partial(context.__exit__, None, None, None))
+            return value
+        value = await self._call(functools.partial(make, **named))
+        close = getattr(value, "aclose", None) or getattr(value, "close", None)
+        if callable(close):
+            self._stack.push_async_callback(self._call, close)
+        return value
+
+    async def _call(self, function: Callable[[], Any]) -> Any:
+        if not self._in_loop:
+            return await call_either(function)
+        result = function()
+        return await result if isinstance(result, Awaitable) else result
+
+
+def _depends(hint: Any, parameter: inspect.Parameter) -> Depends | None:
+    extras = typing.get_args(hint)[1:] if typing.get_origin(hint) is Annotated else ()
+    for one in (*extras, parameter.default):
+        if isinstance(one, Depends):
+            return one
+        if one is Depends:
+            return Depends()
+    return None
+
+
+def _parameters(make: Callable[..., Any]) -> Iterator[inspect.Parameter]:
+    try:
+        parameters = inspect.signature(make).parameters.values()
+    except (ValueError, TypeError):  # a builtin without a signature
+        return
+    yield from (one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD))
+
+
+Source = Literal["message", "messages", "batch", "options", "connection"]
+"""`message`: the payload's message; `messages`: the payloads' messages; `batch`: these as a part of the batch;
+`options`: the handler's options; `connection`: the connection of the call's transaction.
+"""
+
+_EMPTY: Final = inspect.Parameter.empty
+_LISTS: Final = (list, Sequence)
+_BY_PLACE: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class HandlerFormError(ValueError):
+    """A typed handler cannot be called. The text gives the problem and the expected form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a function is called: the payload is the first argument, the others are keyword arguments."""
+
+    per_batch: bool
+    """Whether it takes the payloads of a whole batch at once."""
+    others: Mapping[str, Source]
+    dependencies: Mapping[str, Dependency]
+
+    def named(self, source: Source) -> str | None:
+        """Return the parameter with this source; None if there is none."""
+        return next((name for name, one in self.others.items() if one == source), None)
+
+
+def form_of(handler: TypedHandler, target: Any, *, is_bound: bool) -> Form:
+    """Return the form of a typed handler whose bodies become a `target`; Any if unknown.
+
+    The first parameter of a method that is not `is_bound` is `self`. Raises HandlerFormError.
+    """
+    parameters = list(inspect.signature(handler.function).parameters.values())
+    if not is_bound:
+        parameters = parameters[1:]
+    if not parameters or parameters[0].kind not in _BY_PLACE:
+        raise HandlerFormError(
+            "the typed handler takes no payload; expected a function whose first parameter is the payload"
+        )
+    payload, *rest = parameters
+    per_batch = _takes_list(handler, payload, target)
+    dependencies = {one.name: found for one in rest if (found := _dependency(handler, one)) is not None}
+    rest = [one for one in rest if one.name not in dependencies]
+    others = dict(_others(handler, rest, per_batch))
+    for name in [name for name, one in dependencies.items() if one.make is offset_connection]:
+        if not is_async(handler.function):
+            what = f"the parameter {name} gets the connection of the group's offset store"
+            raise HandlerFormError(f"{what}, in a synchronous handler; expected async def")
+        others[name] = "connection"  # a different one in each call
+        del dependencies[name]
+    return Form(per_batch, others, dependencies)
+
+
+def name_of(target: Any) -> str:
+    """Return a type as it is written in source: a union as its members, `Annotated` without its extras."""
+    origin, arguments = typing.get_origin(target), typing.get_args(target)
+    if origin is Annotated:
+        return name_of(arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join("None" if one is types.NoneType else name_of(one) for one in arguments)
+    return target.__name__ if inspect.isclass(target) and not typing.get_args(target) else str(target)
+
+
+def _takes_list(handler: TypedHandler, parameter: inspect.Parameter, target: Any) -> bool:
+    hint = _hint(handler, parameter)
+    if hint is _EMPTY or hint is Any or hint == target:
+        return False
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in _LISTS and (target is Any or _fits(target, arguments[0])):
+        return True
+    if _fits(target, hint):
+        return False
+    what = f"the parameter {parameter.name} is annotated as {name_of(hint)}, but the decorator makes {name_of(target)}"
+    accepted = f"{parameter.name}: {name_of(target)}, or list[{name_of(target)}] for the payloads of a batch"
+    raise HandlerFormError(f"{what}; expected {accepted}")
+
+
+def _fits(target: Any, hint: Any) -> bool:
+    """Return whether a value of type `target` is valid for a parameter with this hint."""
+    if hint is Any or target is Any or hint == target:
+        return True
+    is_plain = inspect.isclass(hint) and inspect.isclass(target) and not typing.get_args(hint)
+    return is_plain and not typing.get_args(target) and issubclass(target, hint)
+
+
+def _others(
+    handler: TypedHandler, parameters: list[inspect.Parameter], per_batch: bool
+) -> Iterator[tuple[str, Source]]:
+    for place, parameter in enumerate(parameters):
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        source = _source(handler, parameter, per_batch, is_second=place == 0)
+        if source is not None:
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                raise HandlerFormError(f"the parameter {parameter.name} is positional-only; remove the `/`")
+            yield parameter.name, source
+        elif parameter.default is _EMPTY:
+            raise HandlerFormError(_unclear(parameter, per_batch))
+
+
+def _source(handler: TypedHandler, parameter: inspect.Parameter, per_batch: bool, *, is_second: bool) -> Source | None:
+    if parameter.name == "options":
+        return "options"
+    hint = _hint(handler, parameter)
+    if inspect.isclass(hint) and issubclass(hint, Batch):
+        return "batch"
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if per_batch and ((hint is _EMPTY and is_second) or (origin in _LISTS and arguments == (Message,))):
+        return "messages"
+    if not per_batch and (hint is Message or (hint is _EMPTY and is_second and parameter.default is _EMPTY)):
+        return "message"
+    return None
+
+
+def _unclear(parameter: inspect.Parameter, per_batch: bool) -> str:
+    message = "list[Message] for the messages of the payloads" if per_batch else "Message for the payload's message"
+    lacks = "no annotation" if parameter.annotation is _EMPTY else "an annotation that rmqd does not support"
+    others = "Batch for the messages of the call, Annotated[..., Depends(...)], the name options, or a default"
+    return f"the parameter {parameter.name} has {lacks}; expected {message}, {others}"
+
+
+def _dependency(handler: TypedHandler, parameter: inspect.Parameter) -> Dependency | None:
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        return None
+    try:
+        return dependency_of(_whole_hint(handler, parameter), parameter)
+    except DependencyError as error:
+        raise HandlerFormError(str(error)) from None
+
+
+def _whole_hint(handler: TypedHandler, parameter: inspect.Parameter) -> Any:
+    try:
+        return hint_of(handler.function, parameter, handler.names)
+    except AnnotationError as error:
+        raise HandlerFormError(f"{error}; expected a type that can be imported at runtime") from None
+
+
+def _hint(handler: TypedHandler, parameter: inspect.Parameter) -> Any:
+    return without_extras(_whole_hint(handler, parameter))

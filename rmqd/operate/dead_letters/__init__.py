@@ -1,0 +1,1 @@
+"""Dead letters: list, show, replay, purge."""

@@ -1,0 +1,321 @@
+"""The choice of dead letters for a command.
+
+One dead letter: its reason, its original topic, and whether it can be replayed.
+
+A set of offsets of one queue.
+
+The file with the settled dead letters of a group, and the copies that may be in transit.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from rmqd.consumer.handling.send_back import RMQD_EXCEPTION, RMQD_LITE_TOPIC, RMQD_REASON, kept_properties
+from rmqd.errors import InUseError, RmqdError
+from rmqd.runtime import files as process_lock
+from rmqd.runtime.files import make_folder, replace_file, sync_folder
+from rmqd.wire.message_queue import Identity
+from rmqd.wire.messages.message import Message
+from rmqd.wire.messages.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, UNIQ_KEY
+from rmqd.wire.topics import retry_topic, topic_of_pop_retry
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterFilter:
+    """Conditions for letters; without conditions, all letters are chosen.
+
+    Times are Unix milliseconds and compared with the time when the letter was stored. A letter must have one of the
+    ids, keys or tags, and all of the properties. `reason` is a part of the reason or of the exception's last line,
+    ignoring case.
+    """
+
+    since_ms: int | None = None
+    until_ms: int | None = None
+    ids: frozenset[str] = frozenset()
+    keys: frozenset[str] = frozenset()
+    tags: frozenset[str] = frozenset()
+    properties: tuple[tuple[str, str], ...] = ()
+    reason: str = ""
+
+    def takes(self, letter: Letter) -> bool:
+        """Whether a letter meets all conditions."""
+        message = letter.message
+        stored = message.stored_properties
+        if self.since_ms is not None and message.store_timestamp < self.since_ms:
+            return False
+        if self.until_ms is not None and message.store_timestamp >= self.until_ms:
+            return False
+        if self.ids and self.ids.isdisjoint((message.msg_id, message.offset_msg_id)):
+            return False
+        if self.keys and self.keys.isdisjoint((message.keys or "").split()):
+            return False
+        if self.tags and message.tags not in self.tags:
+            return False
+        if any(stored.get(name) != value for name, value in self.properties):
+            return False
+        told = f"{letter.reason or ''}\n{letter.exception or ''}"
+        return self.reason.casefold() in told.casefold()
+
+
+RMQD_REPLAY_ID: Final = "RMQD_REPLAY_ID"
+"""Property of a copy that a replay sent: the letter's id, which is unique and never changes."""
+_BOUNCED: Final = "-1"
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter of a group. `corrupt` is why its record cannot be trusted; empty if it can."""
+
+    message: Message
+    group: str
+    corrupt: str = ""
+
+    @property
+    def offset(self) -> int:
+        """Its offset in the queue of dead letters."""
+        return self.message.queue_offset
+
+    @property
+    def replay_id(self) -> str:
+        """The place and time of its first storage: unique even for a recreated topic or another cluster."""
+        return f"{self.message.offset_msg_id}-{self.message.store_timestamp}"
+
+    @property
+    def reason(self) -> str | None:
+        """The reason that rmqd recorded; None for letters of other clients."""
+        return self.message.stored_properties.get(RMQD_REASON)
+
+    @property
+    def exception(self) -> str | None:
+        """The name and text of the exception behind the letter: the last line of its traceback."""
+        told = self.message.stored_properties.get(RMQD_EXCEPTION, "").strip()
+        return told.rpartition("\n")[2].strip() or None
+
+    @property
+    def kind(self) -> str | None:
+        """The reason for counts, with the name of the exception unless the reason contains it."""
+        if self.reason is None:
+            return None
+        name = (self.exception or "").partition(":")[0].rpartition(".")[2]
+        is_told_by_it = name in ("", "DeadLetter") or name in self.reason
+        return self.reason if is_told_by_it else f"{self.reason} ({name})"
+
+    @property
+    def origin_topic(self) -> str | None:
+        """The topic that the message was first sent to; None if the letter does not say it."""
+        told = self.message.stored_properties.get(RETRY_TOPIC)
+        if told is None or told == retry_topic(self.group):
+            return None
+        return topic_of_pop_retry(self.group, told) or told
+
+    @property
+    def refusal(self) -> str:
+        """Why it cannot be replayed; empty if it can."""
+        if self.corrupt:
+            return f"its record cannot be trusted: {self.corrupt}"
+        if RMQD_LITE_TOPIC in self.message.stored_properties:
+            return "it is from a lite topic, and a retry topic cannot return it there"
+        return "" if self.origin_topic else f"it does not say which topic it came from ({RETRY_TOPIC})"
+
+    @property
+    def is_bounced_copy(self) -> bool:
+        """Whether it is not a separate letter, but a replay's copy that the broker bounced because of queue locks.
+
+        The broker dead-letters such a copy at once, with delay level -1. A message that a member dead-letters after a
+        replay was delivered before: a broker has counted that, or rmqd has removed the delay level.
+        """
+        stored = self.message.stored_properties
+        return RMQD_REPLAY_ID in stored and stored.get(DELAY) == _BOUNCED and self.message.reconsume_times == 0
+
+    @property
+    def sent_back_key(self) -> str:
+        """The key of the copy that the broker makes by send-back."""
+        origin = self.message.stored_properties.get(ORIGIN_MESSAGE_ID) or self.message.offset_msg_id
+        return _copy_key(self.message, origin, self.message.reconsume_times + 1)
+
+    def copied_properties(self) -> dict[str, str]:
+        """Return the properties of a copy for a replay: the message's properties and RMQD_REPLAY_ID."""
+        return kept_properties(self.message, self.origin_topic or "") | {RMQD_REPLAY_ID: self.replay_id}
+
+
+def sent_back_key(copy: Message) -> str:
+    """Return the `sent_back_key` of the original letter of a broker's copy."""
+    return _copy_key(copy, copy.stored_properties.get(ORIGIN_MESSAGE_ID, ""), copy.reconsume_times)
+
+
+def _copy_key(message: Message, origin: str, reconsume_times: int) -> str:
+    return f"{message.stored_properties.get(UNIQ_KEY, '')} {origin} {reconsume_times}"
+
+
+class Spans:
+    """A set of offsets, stored as ranges `low <= offset < high` with gaps between them."""
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self._lows: list[int] = []
+        self._highs: list[int] = []
+        for low, high in ranges:
+            self.add(low, high)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._lows, self._highs, strict=True)
+
+    def __bool__(self) -> bool:
+        return bool(self._lows)
+
+    def __contains__(self, offset: int) -> bool:
+        at = bisect_right(self._lows, offset) - 1
+        return at >= 0 and offset < self._highs[at]
+
+    def add(self, low: int, high: int | None = None) -> None:
+        """Add the offsets from `low` up to, but not including, `high`; without `high`, only `low`."""
+        high = low + 1 if high is None else high
+        if low >= high:
+            return
+        first, last = bisect_left(self._highs, low), bisect_right(self._lows, high)  # ranges that touch the new one
+        if first < last:
+            low, high = min(low, self._lows[first]), max(high, self._highs[last - 1])
+        self._lows[first:last], self._highs[first:last] = [low], [high]
+
+    def reach(self, offset: int) -> int:
+        """Return the first offset from `offset` on that is not in the set."""
+        at = bisect_right(self._lows, offset) - 1
+        return max(offset, self._highs[at]) if at >= 0 else offset
+
+    def count(self, low: int, high: int) -> int:
+        """Return how many of the offsets from `low` up to, but not including, `high` are in the set."""
+        first, last = bisect_right(self._highs, low), bisect_left(self._lows, high)
+        return sum(max(0, min(high, self._highs[at]) - max(low, self._lows[at])) for at in range(first, last))
+
+
+FOLDER: Final = "dlq"
+FILE_NAME: Final = "marks.json"
+LOCK_NAME: Final = "lock"
+
+Way = Literal["retry_topic", "send_back"]
+Place = tuple[str, int]
+"""A queue of the group's dead letters: broker name and queue id."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayWindow:
+    """Letters of one queue that are replayed together.
+
+    `keys` maps the letters' offsets to the keys of their copies. `ends` are the ends of the queues that a copy may
+    reach, by topic and queue, before the first copy was sent.
+    """
+
+    queue_id: int
+    way: Way
+    keys: Mapping[int, str]
+    ends: Mapping[str, Mapping[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """A settled letter that identifies the queue. A recreated topic has another message at this offset."""
+
+    offset: int
+    replay_id: str
+
+
+class Marks:
+    """The settled letters of one group. Methods block. Call `hold` before writing."""
+
+    def __init__(self, state_dir: Path, group: str) -> None:
+        self.path = self._former = state_dir / FOLDER / group / FILE_NAME
+        self._folder = state_dir / FOLDER
+        self.settled: dict[Place, Spans] = {}
+        self.witnesses: dict[Place, Witness] = {}
+        self.windows: dict[str, ReplayWindow] = {}
+        """Open windows by broker name, at most one for each broker."""
+        self.is_new = True
+        """Whether there was no file yet."""
+
+    def belong_to(self, identity: Identity) -> None:
+        """Use the file of the group on its cluster. Until it exists, rmqd 0.1.0's file without a cluster is valid."""
+        self.path = self._folder / str(identity) / FILE_NAME
+
+    def hold(self) -> None:
+        """Lock the file until this process ends. Raises RmqdError, also if another process holds the lock."""
+        folder = self.path.parent
+        try:
+            make_folder(folder)
+            process_lock.hold(folder / LOCK_NAME)
+        except InUseError as error:  # its advice, another state_dir, would send letters twice
+            raise RmqdError(
+                f"another replay or purge of this group is running (process {error.owner or '?'}); wait until it ends"
+            ) from error
+        except OSError as error:
+            raise RmqdError(
+                f"{folder}, which records the progress of a replay, cannot be written: {error.strerror or error}; "
+                "set another folder with --set state_dir=FOLDER"
+            ) from error
+
+    def load(self) -> None:
+        """Read the file if it exists. Raises RmqdError if it cannot be read or is damaged."""
+        try:
+            document = json.loads((self.path if self.path.exists() else self._former).read_bytes())
+            self._take(document)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise RmqdError(f"{self.path} cannot be read: {error.strerror or error}") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RmqdError(
+                f"{self.path} is damaged ({error}); restore it from a backup. If you remove it, settled letters are "
+                "known only by the group's offsets on the brokers, and by copies that are still in its retry topic"
+            ) from error
+        self.is_new = False
+
+    def save(self) -> None:
+        """Replace the file. Raises RmqdError."""
+        document = {
+            "queues": [
+                {
+                    "broker": broker,
+                    "queue": queue_id,
+                    "settled": list(spans),
+                    "witness": asdict(self.witnesses[broker, queue_id])
+                    if (broker, queue_id) in self.witnesses
+                    else None,
+                }
+                for (broker, queue_id), spans in sorted(self.settled.items())
+            ],
+            "windows": {broker: asdict(window) for broker, window in self.windows.items()},
+        }
+        try:
+            replace_file(self.path, json.dumps(document).encode())
+            sync_folder(self.path.parent)
+            if self._former != self.path and self._former.exists():  # `load` has used it, so it is about this cluster
+                self._former.replace(self._former.with_name(f"{FILE_NAME}.moved"))
+        except OSError as error:
+            raise RmqdError(f"{self.path} cannot be written: {error.strerror or error}") from error
+
+    def settle(self, place: Place, offset: int, replay_id: str = "") -> None:
+        """Mark one letter as settled. With its id it becomes the witness of the queue."""
+        self.settled.setdefault(place, Spans()).add(offset)
+        if replay_id:
+            self.witnesses[place] = Witness(offset, replay_id)
+
+    def forget(self, place: Place) -> None:
+        """Remove all marks of a queue, as if there had been no file."""
+        self.is_new = True
+        self.settled.pop(place, None)
+        self.witnesses.pop(place, None)
+
+    def _take(self, document: Any) -> None:
+        for one in document["queues"]:
+            place = str(one["broker"]), int(one["queue"])
+            self.settled[place] = Spans((int(low), int(high)) for low, high in one["settled"])
+            if one["witness"]:
+                self.witnesses[place] = Witness(int(one["witness"]["offset"]), str(one["witness"]["replay_id"]))
+        for broker, one in document["windows"].items():
+            keys = {int(offset): str(key) for offset, key in one["keys"].items()}
+            ends = {topic: {int(queue): int(end) for queue, end in ends.items()} for topic, ends in one["ends"].items()}
+            self.windows[broker] = ReplayWindow(int(one["queue_id"]), one["way"], keys, ends)

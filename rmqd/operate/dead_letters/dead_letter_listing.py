@@ -1,0 +1,238 @@
+"""The queues of a group's dead letters, and the letters left in them.
+
+Groups with dead letters, their counts, and the newest letters of a group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from rmqd.client.api.admin_requests import topic_configs, topic_stats
+from rmqd.client.api.offset_requests import query_consumer_offset
+from rmqd.client.api.pull_requests import read_part
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.errors import RmqdError
+from rmqd.errors.broker_errors import TopicNotExistError
+from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Letter, Marks, Place, Spans
+from rmqd.operate.queries.message_queries import Brokers
+from rmqd.wire.bodies.stats_bodies import TopicOffset
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.decode import decode_messages
+from rmqd.wire.messages.message import MessageBlock
+from rmqd.wire.topics import DLQ_PREFIX, dlq_topic, is_dlq_topic
+
+_MOST_AT_ONCE: Final = 1000  # brokers return fewer
+
+
+@dataclass(frozen=True, slots=True)
+class LetterQueue:
+    """A snapshot of one queue of dead letters.
+
+    `settled` are the letters that are marked, or below the group's offset at the broker.
+    """
+
+    group: str
+    queue: MessageQueue
+    address: str
+    min_offset: int
+    max_offset: int
+    last_stored_ms: int
+    position: int
+    settled: Spans
+
+    @property
+    def place(self) -> Place:
+        """The queue's key in marks."""
+        return self.queue.broker_name, self.queue.queue_id
+
+    @property
+    def left(self) -> int:
+        """How many letters are not settled."""
+        return self.max_offset - self.min_offset - self.settled.count(self.min_offset, self.max_offset)
+
+
+async def letter_queues(
+    brokers: Brokers, group: str, marks: Marks | None, names: list[str] | None = None
+) -> tuple[list[LetterQueue], dict[str, RmqdError]]:
+    """Return the group's queues of dead letters on the named brokers, or on all, and the errors of failed queries.
+
+    Without `marks`, no letter counts as settled.
+    """
+    remoting, topic = brokers.client.remoting, dlq_topic(group)
+
+    async def ask(address: str) -> list[LetterQueue]:
+        try:
+            stats = await topic_stats(remoting, address, topic)
+        except TopicNotExistError:
+            return []
+        return await asyncio.gather(
+            *(_look_up(remoting, address, queue, ends, marks) for queue, ends in stats.offset_table.items())
+        )
+
+    found = await brokers.ask(ask, names)
+    queues = [queue for parts in found.by_broker.values() for queue in parts]
+    return sorted(queues, key=lambda one: one.place), dict(found.errors)
+
+
+async def letters_left(
+    remoting: RemotingClient, queue: LetterQueue, low: int | None = None
+) -> AsyncIterator[list[Letter]]:
+    """Yield the letters left in a queue from `low` or the oldest, in parts.
+
+    Bounced copies of a replay are not letters, and are skipped. Raises RmqdError.
+    """
+    settled, group = queue.settled, queue.group
+    offset = settled.reach(max(queue.min_offset, queue.min_offset if low is None else low))
+    while offset < queue.max_offset:
+        block, following = await read_block(remoting, queue.address, queue.queue, offset, queue.max_offset)
+        letters = [
+            *(Letter(message, group) for message in block.messages),
+            *(Letter(one.message, group, one.reason) for one in block.corrupt),
+        ]
+        letters = [one for one in letters if offset <= one.offset < queue.max_offset and one.offset not in settled]
+        yield [one for one in sorted(letters, key=lambda one: one.offset) if not one.is_bounced_copy]
+        if following <= offset:  # the queue ends here
+            return
+        offset = settled.reach(following)
+
+
+async def read_block(
+    remoting: RemotingClient, address: str, queue: MessageQueue, low: int, high: int
+) -> tuple[MessageBlock, int]:
+    """Return a part of a queue's messages from `low` on, and the next offset. Raises RmqdError."""
+    part = await read_part(remoting, address, queue, low, min(high - low, _MOST_AT_ONCE))
+    return decode_messages(part.records, queue), part.next_offset
+
+
+async def _look_up(
+    remoting: RemotingClient, address: str, queue: MessageQueue, ends: TopicOffset, marks: Marks | None
+) -> LetterQueue:
+    group = queue.topic.removeprefix(DLQ_PREFIX)
+    place = queue.broker_name, queue.queue_id
+    position, settled = 0, Spans()
+    if marks is not None:
+        if place in marks.settled and not await _is_the_same(remoting, address, queue, ends, marks):
+            marks.forget(place)
+        settled = Spans(marks.settled.get(place, ()))
+        position = await query_consumer_offset(remoting, address, group, queue) or 0
+        if position <= ends.max_offset:  # a higher offset belongs to a deleted topic of the same name
+            settled.add(0, position)
+    return LetterQueue(
+        group,
+        queue,
+        address,
+        ends.min_offset,
+        ends.max_offset,
+        ends.last_update_timestamp,
+        position,
+        settled,
+    )
+
+
+async def _is_the_same(
+    remoting: RemotingClient, address: str, queue: MessageQueue, ends: TopicOffset, marks: Marks
+) -> bool:
+    """Whether marks belong to this queue, and not to a deleted one of the same name. Raises RmqdError."""
+    witness = marks.witnesses.get((queue.broker_name, queue.queue_id))
+    if witness is None or witness.offset < ends.min_offset:
+        return True
+    if witness.offset >= ends.max_offset:
+        return False
+    block, _ = await read_block(remoting, address, queue, witness.offset, witness.offset + 1)
+    there = [Letter(one, "").replay_id for one in block.messages if one.queue_offset == witness.offset]
+    return there == [witness.replay_id] or not there
+
+
+@dataclass(frozen=True, slots=True)
+class NewestLetters:
+    """The newest letters, in the order of their storage. `has_more` means that older letters match too."""
+
+    letters: list[Letter]
+    has_more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """The counts of a group's dead letters at the brokers, and when the last one was stored (Unix ms).
+
+    Letters that are not left were replayed or purged.
+    """
+
+    group: str
+    messages: int
+    left: int
+    last_stored_ms: int
+    brokers: tuple[str, ...]
+
+
+async def list_dead_letters(
+    brokers: Brokers, marks_of: Callable[[str], Marks], *, namespace: str = ""
+) -> tuple[list[DeadLetters], dict[str, RmqdError]]:
+    """Return the groups that have or had dead letters, and the errors of failed queries. Raises RmqdError."""
+    remoting = brokers.client.remoting
+    tables = await brokers.ask(lambda address: topic_configs(remoting, address))
+    begin = DLQ_PREFIX + (f"{namespace}%" if namespace else "")
+    where: dict[str, list[str]] = {}
+    for broker, table in tables.by_broker.items():
+        for topic in table:
+            if is_dlq_topic(topic) and topic.startswith(begin):
+                where.setdefault(topic.removeprefix(DLQ_PREFIX), []).append(broker)
+    groups = sorted(where)
+    parts = await asyncio.gather(*(letter_queues(brokers, group, marks_of(group), where[group]) for group in groups))
+    errors = dict(tables.errors)
+    for group, (_, failed) in zip(groups, parts, strict=True):
+        errors |= {f"{DLQ_PREFIX}{group} on {name}": why for name, why in failed.items()}
+    return [_counted(group, queues) for group, (queues, _) in zip(groups, parts, strict=True)], errors
+
+
+async def newest_letters(
+    brokers: Brokers, group: str, marks: Marks | None, choice: DeadLetterFilter, most: int
+) -> tuple[NewestLetters, dict[str, RmqdError]]:
+    """Return the newest letters that are left and chosen, and the errors of failed queries.
+
+    Without `marks`, settled letters are included.
+    Raises RmqdError if no responding broker has dead letters of the group.
+    """
+    queues, errors = await letter_queues(brokers, group, marks)
+    if not queues and not errors:
+        raise RmqdError(f"{group} has no dead letters; run `rmqd dlq list` to see the groups that have some")
+    one_more = most + 1
+    read = await asyncio.gather(
+        *(_newest(brokers, queue, choice, one_more) for queue in queues), return_exceptions=True
+    )
+    found: list[Letter] = []
+    for queue, answer in zip(queues, read, strict=True):
+        if isinstance(answer, RmqdError):
+            errors[queue.queue.broker_name] = answer
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            found += answer
+    found.sort(key=lambda one: one.message.store_timestamp)
+    return NewestLetters(found[-most:], len(found) > most), errors
+
+
+async def _newest(brokers: Brokers, queue: LetterQueue, choice: DeadLetterFilter, most: int) -> list[Letter]:
+    low = queue.min_offset
+    if choice == DeadLetterFilter():  # if all letters are chosen, the newest are at the end, so skip the rest
+        low = max(low, queue.max_offset - most)
+        while low > queue.min_offset and queue.max_offset - low - queue.settled.count(low, queue.max_offset) < most:
+            low = max(queue.min_offset, low - most)
+    found: deque[Letter] = deque(maxlen=most)
+    async for letters in letters_left(brokers.client.remoting, queue, low):
+        found.extend(filter(choice.takes, letters))
+    return list(found)
+
+
+def _counted(group: str, queues: list[LetterQueue]) -> DeadLetters:
+    return DeadLetters(
+        group,
+        sum(one.max_offset - one.min_offset for one in queues),
+        sum(one.left for one in queues),
+        max((one.last_stored_ms for one in queues), default=0),
+        tuple(dict.fromkeys(one.queue.broker_name for one in queues)),
+    )

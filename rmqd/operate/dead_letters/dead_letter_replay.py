@@ -1,0 +1,329 @@
+"""The plan of a command on a group's dead letters, and the receiving members: shown before the command acts.
+
+Replays dead letters of a group. Each letter is sent once, no matter when and why the process ends.
+
+A request without a response may or may not have been carried out, and after kill -9 all responses are missing. So
+letters are sent in windows:
+
+1. Before the first request, the file of marks records the letters of the window, and the current ends of the queues
+   that their copies can reach. The file is on disk before anything is sent.
+2. After the last response, the letters are settled and the window is closed in one write.
+
+A window may be found open by the next run, or by this one after an error. It is not sent again as it is. The replay
+sends the broker a query, waits until the broker must have completed earlier requests, and reads the messages that the
+queues have received since. In the retry topic, each copy has RMQD_REPLAY_ID, the letter's id. A copy that the broker
+made (send-back) is among the delayed messages. It is identified by the message id, the place of its first storage, and
+its reconsume times, one more than the letter's. A letter with a copy was sent, and is settled. A letter without a copy
+was not sent and will not be: it is left, and may be sent. The copy itself is the proof, so it does not matter whether
+the process, the response or the file was lost.
+
+The same check finds bounced copies. If a group holds queue locks, a broker reports success for a send to its retry
+topic, but stores the message as a dead letter. So each window of retry-topic sends ends with this check. Copies among
+the dead letters are marked, because they are not separate letters, and their letters are sent by send-back.
+
+If the file is missing (another machine, a lost state_dir), ids are read from the retry topic, from the time of the
+oldest chosen letter. The file is locked, so two processes with one state_dir never replay a group at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Set
+from dataclasses import dataclass, field
+from typing import Final
+
+from rmqd.consumer.cache.flow_control import RateLimit
+from rmqd.errors import InvalidMessageError, RemotingError, RmqdError, RouteNotFoundError
+from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Letter, Marks, Place, ReplayWindow, Way
+from rmqd.operate.dead_letters.dead_letter_listing import LetterQueue, letter_queues, letters_left
+from rmqd.operate.dead_letters.dead_letter_sending import CopySender, keep_position
+from rmqd.operate.queries.group_queries import connections, is_known, running_infos
+from rmqd.operate.queries.message_queries import Brokers
+from rmqd.wire.bodies.group_bodies import PROP_CONSUME_ORDERLY
+from rmqd.wire.topics import dlq_topic
+
+
+@dataclass(frozen=True, slots=True)
+class Receivers:
+    """The members that would get the copies. `is_orderly` is whether any of them reports orderly consumption."""
+
+    members: int
+    is_orderly: bool
+
+
+@dataclass(slots=True)
+class Plan:
+    """The chosen letters. `refused` counts letters that cannot be replayed, by reason."""
+
+    queues: list[LetterQueue]
+    left: int = 0
+    chosen: int = 0
+    first_stored_ms: int = 0
+    reasons: Counter[str | None] = field(default_factory=Counter)
+    topics: Counter[str | None] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+
+
+async def expect_group(brokers: Brokers, group: str) -> None:
+    """Raise RmqdError if no broker knows the group or has its letters."""
+    try:
+        await brokers.client.routes.lookup(dlq_topic(group))
+    except RouteNotFoundError:
+        if not await is_known(brokers, group):
+            raise RmqdError(
+                f"no broker knows group {group}; run `rmqd dlq list` to see the groups with dead letters"
+            ) from None
+
+
+async def make_plan(
+    brokers: Brokers, group: str, marks: Marks, choice: DeadLetterFilter
+) -> tuple[Plan, dict[str, RmqdError]]:
+    """Read all letters that are left, and count the chosen ones.
+
+    Returns the errors of failed queries too. Raises RmqdError.
+    """
+    queues, errors = await letter_queues(brokers, group, marks)
+    plan = Plan(queues)
+    await asyncio.gather(*(_count(brokers, queue, choice, plan) for queue in queues))
+    return plan, errors
+
+
+async def receivers(brokers: Brokers, group: str) -> tuple[Receivers, dict[str, RmqdError]]:
+    """Return the group's members, and the errors of failed queries."""
+    known = await connections(brokers, group)
+    near = {one.client_id: name for name, connection in known.by_broker.items() for one in connection.connection_set}
+    infos = await running_infos(brokers, group, near)
+    is_orderly = any(info.properties.get(PROP_CONSUME_ORDERLY) == "true" for info in infos.values())
+    return Receivers(len(near), is_orderly), dict(known.errors)
+
+
+async def _count(brokers: Brokers, queue: LetterQueue, choice: DeadLetterFilter, plan: Plan) -> None:
+    async for letters in letters_left(brokers.client.remoting, queue):
+        plan.left += len(letters)
+        for letter in filter(choice.takes, letters):
+            plan.chosen += 1
+            plan.reasons[letter.kind] += 1
+            plan.topics[letter.origin_topic] += 1
+            if letter.refusal:
+                plan.refused[letter.refusal] += 1
+            came = letter.message.store_timestamp
+            plan.first_stored_ms = min(plan.first_stored_ms or came, came)
+
+
+WINDOW_LETTERS: Final = 64
+IN_FLIGHT_SECONDS: Final = 3.0
+"""How long a responding broker may still process an earlier request: it refuses a send that waited for 200 ms
+(waitTimeMillsInSendQueue); the rest is for slow disks."""
+TRIES: Final = 3
+PAUSE_SECONDS: Final = 1.0
+LOOKS: Final = 100
+LOOK_SECONDS: Final = 0.05
+
+Tell = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayFailure:
+    """A letter that was not replayed, and is left."""
+
+    msg_id: str
+    broker: str
+    queue: int
+    offset: int
+    error: str
+
+
+@dataclass(slots=True)
+class ReplayOutcome:
+    """The result of a replay. `found` letters were sent before, in an interrupted run; `untried` letters are left.
+
+    `ways` is how letters were sent, by broker name. `errors` stopped the replay of a broker's letters.
+    """
+
+    sent: int = 0
+    found: int = 0
+    untried: int = 0
+    failed: list[ReplayFailure] = field(default_factory=list)
+    ways: dict[str, Way] = field(default_factory=dict)
+    errors: dict[str, RmqdError] = field(default_factory=dict)
+
+
+class Replay:
+    """One run over the letters of a plan. `tell` is called with the number of sent letters after each progress."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        group: str,
+        marks: Marks,
+        choice: DeadLetterFilter,
+        *,
+        per_second: float,
+        orderly: bool,
+        tell: Tell,
+    ) -> None:
+        self.outcome = ReplayOutcome()
+        self._brokers = brokers
+        self._client = brokers.client
+        self._group = group
+        self._marks = marks
+        self._choice = choice
+        self._first_way: Way = "send_back" if orderly else "retry_topic"
+        self._rate = RateLimit(per_second, self._client.clock)
+        self._tell = tell
+        self._queues: dict[Place, LetterQueue] = {}
+        self._known: dict[str, set[str]] = {}  # broker name -> ids in its retry topic before this run
+        self._proven: set[tuple[str, Way]] = set()  # ways that brokers are known to accept
+
+    async def run(self, plan: Plan) -> ReplayOutcome:
+        """Replay the chosen letters, queue by queue."""
+        self._queues = {queue.place: queue for queue in plan.queues}
+        for queue in plan.queues:
+            try:
+                await self._replay(queue, plan.first_stored_ms)
+            except RmqdError as error:
+                self.outcome.errors[queue.queue.broker_name] = error
+        done = self.outcome.sent + self.outcome.found + len(self.outcome.failed)
+        self.outcome.untried = max(0, plan.chosen - done)
+        return self.outcome
+
+    async def _replay(self, queue: LetterQueue, since_ms: int) -> None:
+        broker = queue.queue.broker_name
+        sender = CopySender(self._client, self._group, broker, queue.address)
+        self.outcome.ways.setdefault(broker, self._first_way)
+        if self._marks.is_new and broker not in self._known:
+            self._known[broker] = await sender.replayed_since(await sender.starts(since_ms))
+        if (window := self._marks.windows.get(broker)) is not None:
+            self.outcome.found += len(await self._close(sender, window, broker, set()))
+        letters: list[Letter] = []
+        async for letter in self._to_send(queue):
+            letters.append(letter)
+            if len(letters) >= self._room(broker):
+                await self._send_all(queue, sender, letters)
+                letters = []
+        if letters:
+            await self._send_all(queue, sender, letters)
+        await keep_position(self._client, queue)
+
+    async def _to_send(self, queue: LetterQueue) -> AsyncIterator[Letter]:
+        """Yield the chosen letters, except letters that were sent before or cannot be sent."""
+        known = self._known.get(queue.queue.broker_name, set())
+        async for letters in letters_left(self._client.remoting, queue):
+            for letter in filter(self._choice.takes, letters):
+                if letter.replay_id in known:
+                    self._settle(queue.place, letter.offset, letter.replay_id)
+                    self.outcome.found += 1
+                elif letter.refusal:
+                    self._fail(letter, letter.refusal)
+                else:
+                    yield letter
+
+    def _room(self, broker: str) -> int:
+        """Return the size of the next window: one letter until the broker has accepted a send to the retry topic."""
+        way = self.outcome.ways[broker]
+        is_tried = way == "send_back" or (broker, way) in self._proven
+        return self._rate.most(WINDOW_LETTERS) if is_tried else 1
+
+    async def _send_all(self, queue: LetterQueue, sender: CopySender, letters: list[Letter]) -> None:
+        """Send letters with retries, and record failures. Raises RemotingError if no request got a response."""
+        broker, tried = queue.queue.broker_name, 0
+        left, errors = letters, dict[int, Exception]()
+        while left and tried < TRIES:
+            way = self.outcome.ways[broker]
+            if tried:
+                await self._client.clock.sleep(PAUSE_SECONDS * tried)
+            errors = await self._send(queue, sender, left)
+            left = [one for one in left if one.offset in errors]
+            tried += self.outcome.ways[broker] == way  # otherwise the copies bounced, and the other way is next
+            self._tell(self.outcome.sent + self.outcome.found)
+        unanswered = [error for error in errors.values() if isinstance(error, RemotingError)]
+        if len(unanswered) == len(letters):
+            raise unanswered[0]
+        for one in left:
+            self._fail(one, str(errors[one.offset]))
+
+    async def _send(self, queue: LetterQueue, sender: CopySender, letters: list[Letter]) -> dict[int, Exception]:
+        """Send letters as one window. Returns the letters that were not sent, by offset, with the error."""
+        broker = queue.queue.broker_name
+        way = self.outcome.ways[broker]
+        if way == "send_back" and (broker, way) not in self._proven:
+            await sender.check_send_back()
+        keys = {one.offset: one.sent_back_key if way == "send_back" else one.replay_id for one in letters}
+        window = ReplayWindow(queue.queue.queue_id, way, keys, await sender.ends(way))
+        self._marks.windows[broker] = window
+        self._marks.save()
+        errors = await self._requests(sender, letters, way)
+        gone = await self._close(sender, window, broker, keys.keys() - errors.keys())
+        self.outcome.sent += len(gone)
+        if gone:
+            self._proven.add((broker, way))
+        held = RmqdError("the broker dead-lettered the copy, because the group holds queue locks")
+        return {offset: errors.get(offset, held) for offset in keys.keys() - gone}
+
+    async def _requests(self, sender: CopySender, letters: list[Letter], way: Way) -> dict[int, Exception]:
+        errors: dict[int, Exception] = {}
+
+        async def send(letter: Letter) -> None:
+            await self._rate.wait()
+            self._rate.spend(1)
+            try:
+                await sender.send(letter, way)
+            except (RmqdError, InvalidMessageError) as error:
+                errors[letter.offset] = error
+
+        if way == "send_back":  # one by one, so that an orderly group gets them in order
+            for letter in letters:
+                await send(letter)
+        else:
+            await asyncio.gather(*map(send, letters))
+        return errors
+
+    async def _close(self, sender: CopySender, window: ReplayWindow, broker: str, answered: Set[int]) -> set[int]:
+        """Settle the sent letters of a window, and close it. Returns their offsets.
+
+        For the `answered` letters the broker reported success. It may have copies of others too: also after an error
+        response, if its disk or slave was slow.
+        """
+        if answered < window.keys.keys():
+            await sender.ends(window.way)  # after this response, a delayed broker has received all earlier requests
+            await self._client.clock.sleep(IN_FLIGHT_SECONDS)
+        gone, bounced = set(answered), dict[int, Letter]()
+        if window.way == "retry_topic":
+            gone, bounced = await self._look(sender, window, answered)
+        elif answered < window.keys.keys():
+            gone |= await sender.sent_back(window)
+        if bounced:
+            self.outcome.ways[broker] = "send_back"
+        for copy in bounced.values():
+            self._settle((broker, copy.message.stored_queue_id), copy.offset)
+        for offset in gone:
+            self._settle((broker, window.queue_id), offset, window.keys[offset] if window.way == "retry_topic" else "")
+        del self._marks.windows[broker]
+        self._marks.save()
+        return gone
+
+    async def _look(
+        self, sender: CopySender, window: ReplayWindow, answered: Set[int]
+    ) -> tuple[set[int], dict[int, Letter]]:
+        """Return the letters with copies in the retry topic, and the copies that became dead letters at once.
+
+        A queue shows a message a moment after the broker's response. If a copy does not appear in time, the response
+        counts.
+        """
+        for _ in range(LOOKS):
+            gone, bounced = await sender.sent(window)
+            if answered <= gone | bounced.keys():
+                break
+            await self._client.clock.sleep(LOOK_SECONDS)
+        return gone | (answered - bounced.keys()), bounced
+
+    def _settle(self, place: Place, offset: int, replay_id: str = "") -> None:
+        self._marks.settle(place, offset, replay_id)
+        if (queue := self._queues.get(place)) is not None:
+            queue.settled.add(offset)
+
+    def _fail(self, letter: Letter, error: str) -> None:
+        message = letter.message
+        place = message.broker_name, message.stored_queue_id, letter.offset
+        self.outcome.failed.append(ReplayFailure(message.msg_id, *place, error))

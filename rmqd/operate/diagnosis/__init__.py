@@ -1,0 +1,1 @@
+"""Why a group lags or does not consume."""

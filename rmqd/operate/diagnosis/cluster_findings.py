@@ -1,0 +1,176 @@
+"""Problems of a group with name servers and brokers: routes, permissions, settings, clocks.
+
+Converts a daemon's status of its group in /api/v1/status to findings of `rmqd diagnose`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from rmqd.consumer.health.causes import CAUSES, Problem, found
+from rmqd.consumer.health.group_problems import (
+    KEPT,
+    Finding,
+    closed_problem,
+    missing_problem,
+    named,
+    settings_problem,
+    span,
+    unknown_problem,
+    wait,
+)
+from rmqd.operate.diagnosis.diagnosis_facts import BrokerFacts, Look, TopicFacts
+from rmqd.wire.bodies.route_data import PERM_READ, PERM_WRITE
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import wrap_namespace
+
+CLOCK_SECONDS: Final = 5.0
+"""Clocks that differ by more than this are not synchronised by NTP. Brokers report whole seconds."""
+
+
+def brokers(look: Look) -> Iterator[Finding]:
+    """Yield the problems of the brokers that serve the group."""
+    if not look.brokers:
+        evidence = f"the name server at {look.name_servers} knows no broker"
+        yield Finding(("no_route",), found("no_route", evidence))
+    serving = _serving(look)
+    for name, broker in look.brokers.items():
+        if name in serving:
+            yield from _broker(look, broker)
+
+
+def _broker(look: Look, broker: BrokerFacts) -> Iterator[Finding]:
+    name, where = broker.name, f"{broker.name} ({broker.master})"
+    if broker.silence is not None:
+        yield Finding(("no_route", name), found("no_route", f"{where} does not respond: {broker.silence}"))
+    elif broker.master is None:
+        evidence = f"{name} has no master; its slave {named(broker.slaves)} is read-only"
+        yield Finding(("broker_read_only", name), found("broker_read_only", evidence, step=_MASTER))
+    elif broker.permission is not None and not broker.permission & PERM_READ:
+        evidence = f"{where} is not readable (brokerPermission={broker.permission})"
+        yield Finding(("no_permission", name), found("no_permission", evidence, step=_PERMISSION.replace("@", where)))
+    elif broker.permission is not None and not broker.permission & PERM_WRITE:
+        evidence = f"{where} is read-only (brokerPermission={broker.permission})"
+        step = _PERMISSION.replace("@", where)
+        yield Finding(("broker_read_only", name), found("broker_read_only", evidence, step=step))
+    elif broker.disk_used is not None and broker.disk_used >= broker.disk_limit:
+        evidence = (
+            f"the disk of {where} is {broker.disk_used:.0%} full; at {broker.disk_limit:.0%} it stops storing messages"
+        )
+        yield Finding(("broker_read_only", name), found("broker_read_only", evidence, step=_DISK))
+    ahead = broker.clock_ahead_seconds
+    if ahead is not None and abs(ahead) >= CLOCK_SECONDS:
+        evidence = (
+            f"the clock of {where} is {span(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} that of this host"
+        )
+        yield Finding(("clock_skew", name), found("clock_skew", evidence))
+
+
+_MASTER: Final = (
+    "start its master; until then, offsets and messages there cannot be committed, retried or dead-lettered"
+)
+_PERMISSION: Final = "find out why it was changed, then run `mqadmin updateBrokerConfig -k brokerPermission -v 6` for @"
+_DISK: Final = "free space on that disk, or shorten fileReservedTime; until then, messages there cannot be retried"
+
+
+def topics(look: Look) -> Iterator[Finding]:
+    """Yield the problems of the topics that the group subscribes to."""
+    for topic, facts in look.topics.items():
+        if facts.missing:
+            yield Finding(("topic_missing", topic), missing_problem(topic))
+        elif facts.route is None:
+            yield Finding(("no_route", topic), found("no_route", f"no route to topic {topic}: {facts.error}"))
+        else:
+            yield from _closed(look, facts)
+
+
+def _closed(look: Look, facts: TopicFacts) -> Iterator[Finding]:
+    assert facts.route is not None
+    closed = [queues.broker_name for queues in facts.route.queue_datas if not queues.is_readable]
+    shut = {name for name, one in look.brokers.items() if one.permission is not None and not one.permission & PERM_READ}
+    if of_topic := [name for name in closed if name not in shut]:
+        yield Finding(("no_permission", facts.topic), closed_problem(facts.topic, of_topic))
+    gone = {queues.broker_name for queues in facts.route.queue_datas} - look.brokers.keys()
+    if gone and look.brokers:
+        evidence = f"topic {facts.topic} has queues on {named(gone)}, which no name server knows"
+        yield Finding(("no_route", facts.topic), found("no_route", evidence))
+
+
+def settings(look: Look) -> Iterator[Finding]:
+    """Yield broker settings that forbid the group to consume."""
+    for name in sorted(_serving(look) & look.brokers.keys()):
+        broker, known = look.brokers[name], look.settings.get(name)
+        where = f"{name} ({broker.master})"
+        if known is not None and (problem := settings_problem(where, look.group, known, look.model)) is not None:
+            yield Finding(("consumption_disabled", name), problem)
+        elif known is None and not broker.makes_groups and broker.silence is None:
+            yield Finding(("consumption_disabled", name), unknown_problem(where, look.group))
+
+
+def members(look: Look) -> Iterator[Finding]:
+    """Yield a problem if the group has no member."""
+    answering = [broker for broker in look.brokers.values() if broker.silence is None]
+    if look.views or not answering:
+        return
+    if not look.settings and not any(broker.makes_groups for broker in answering):  # `settings` reports that
+        return
+    waiting = sum(look.waiting(queue) for queue in look.queues)
+    oldest = max((look.queues[queue].age_seconds for queue in look.queues if look.waiting(queue)), default=0.0)
+    waits = f"{wait(waiting)}" + (f", the oldest for {span(oldest)}" if waiting else "")
+    step = ""
+    if not look.settings and not look.queues:
+        waits = "no broker knows the group, so it has never consumed"
+        step = "check the name (`rmqd groups list` lists all groups), or start a member: `rmqd run --group {group}`"
+    evidence = f"no broker has a member of the group; {waits}"
+    yield Finding(("no_members",), found("no_members", evidence, group=look.group, step=step))
+
+
+def _serving(look: Look) -> frozenset[str]:
+    """Return the brokers that have queues of the group's topics, or know its members; all brokers if neither is
+    known.
+    """
+    routes = [facts.route for facts in look.topics.values() if facts.route is not None]
+    names = {queues.broker_name for route in routes for queues in route.queue_datas} | look.views.keys()
+    return frozenset(names or look.brokers)
+
+
+_RIGHTS: Final = "use the command, or change the key, that the reason names; docs/security.md"
+_FAILED: Final = "fix the problem that the reason names; the daemon retries automatically. `rmqd status {group}`"
+
+
+def findings_of_daemon(group: Mapping[str, Any], name: str, namespace: str = "") -> Iterator[Finding]:
+    """Yield why the group has failed or waits, its problems, and the stalls of its queues, under the causes of `rmqd
+    diagnose`.
+
+    `group` is the object of the group `name` in the document; empty if no daemon runs. Missing fields are skipped,
+    because the daemon may have another version. Queues get their names at the brokers, with the `namespace`.
+    """
+    failure, waits = group.get("failure"), group.get("not_ready_reason")
+    if failure:
+        evidence = f"the daemon's member does not run, because its group has failed: {failure}"
+        yield Finding(("no_members", "daemon"), found("no_members", evidence, group=name, step=_FAILED))
+    elif waits and KEPT in waits:
+        # otherwise it is reported below
+        if not any(str(one.get("evidence")) in waits for one in group.get("problems", ())):
+            evidence = f"the daemon reports: {waits}"
+            yield Finding(("no_permission", "daemon"), found("no_permission", evidence, group=name, step=_RIGHTS))
+    elif waits:
+        yield Finding(("no_members", "daemon"), found("no_members", f"the daemon's member waits: {waits}", group=name))
+    told: list[tuple[Any, MessageQueue | None]] = [(one, None) for one in group.get("problems", ())]
+    told += [(queue.get("stall"), _place(queue, namespace)) for queue in group.get("queues", ())]
+    steps: dict[tuple[str, str], str] = {}
+    queues: dict[tuple[str, str], set[MessageQueue]] = {}
+    for one, queue in told:
+        if one and one.get("cause") in CAUSES:
+            key = one["cause"], str(one.get("evidence"))
+            steps.setdefault(key, str(one.get("next")))
+            queues.setdefault(key, set()).update(filter(None, [queue]))
+    for (cause, evidence), step in steps.items():
+        problem = Problem(cause, f"the daemon reports: {evidence}", step)
+        yield Finding((cause, "daemon", evidence), problem, queues=frozenset(queues[cause, evidence]))
+
+
+def _place(queue: Mapping[str, Any], namespace: str) -> MessageQueue:
+    topic = wrap_namespace(str(queue.get("topic")), namespace)
+    return MessageQueue(topic, str(queue.get("broker")), int(queue.get("queue", -1)))

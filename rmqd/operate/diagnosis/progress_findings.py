@@ -1,0 +1,322 @@
+"""Why messages wait: compares two snapshots, and uses the handlers' recent results.
+
+The diagnosis: applies all rules to one or two snapshots, and orders the findings by urgency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from rmqd.consumer.health.causes import CAUSES, DIAGNOSED, Problem, found
+from rmqd.consumer.health.group_problems import Finding, messages, named, places, span, wait
+from rmqd.operate.diagnosis import cluster_findings as cluster
+from rmqd.operate.diagnosis import member_findings as members
+from rmqd.operate.diagnosis.diagnosis_facts import Look, MemberFacts
+from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
+from rmqd.wire.bodies.heartbeat_data import MessageModel
+from rmqd.wire.message_queue import MessageQueue
+
+OLD_SECONDS: Final = 10.0
+"""Messages that wait for less time are normal, because members commit every 5 s."""
+BEGUN_SECONDS: Final = 60.0
+"""Within this time every member reports where it starts."""
+CATCHING_UP_SECONDS: Final = 300.0
+"""A queue that would be done within this time is catching up."""
+FAILING_SHARE: Final = 0.5
+LEAST_FAILED: Final = 3
+POISONED_TIMES: Final = 3
+"""A message that was sent back this often did not fail by chance."""
+MOST_POISONED: Final = 3
+"""If more messages than this fail, the cause is not the messages."""
+RECENT_SECONDS: Final = 600.0
+BUSY_SHARE: Final = 0.5
+# Java's defaults, for members that do not report their own
+_THREADS, _COUNT, _MIB, _SPAN = 20, 1000, 100, 2000
+
+
+def illegal_offsets(look: Look) -> Iterator[Finding]:
+    """Yield queues that do not have the offset at which the group would continue."""
+    for queue, ends in look.queues.items():
+        place = look.place(queue)
+        if place is None or ends.min <= place <= ends.max:
+            continue
+        evidence = f"the group would continue in {places([queue])} at offset {place}, outside {ends.min} to {ends.max}"
+        if place < ends.min:
+            evidence += f": {messages(ends.min - place)} deleted before being handled"
+        problem = found("offset_illegal", evidence, group=look.group, topic=queue.topic)
+        yield Finding(("offset_illegal", str(queue)), problem, momentary=bool(look.members))
+
+
+def failures(look: Look) -> Iterator[Finding]:
+    """Yield a problem if handlers failed often in the last minute, or repeatedly with the same message."""
+    statuses = [one for member in _telling(look) if member.info for one in member.info.status_table.values()]
+    ok = sum(status.consume_ok_tps for status in statuses)
+    failed = sum(status.consume_failed_tps for status in statuses)
+    tried = [seen for seen in look.retried if look.at - seen.stored_at < RECENT_SECONDS]
+    poisoned = {seen.msg_id: seen for seen in tried if seen.reconsume_times >= POISONED_TIMES}
+    if failed > 0 and poisoned and len({seen.msg_id for seen in tried}) <= MOST_POISONED:
+        failing = named(
+            f"{seen.msg_id}{_keys(seen.keys)} (sent back {seen.reconsume_times} times)" for seen in poisoned.values()
+        )
+        evidence = f"the handler fails repeatedly at {failing}, and handles other messages at {_rate(ok)}"
+        problem = found("poison_message", evidence, group=look.group)
+        yield Finding(("poison_message",), problem)
+    elif failed * 60 >= LEAST_FAILED and failed >= FAILING_SHARE * (ok + failed) and not look.orderly:
+        yield _failing(look, ok, failed)
+
+
+def _failing(look: Look, ok: float, failed: float) -> Finding:
+    who = named(
+        member.client_id
+        for member in _telling(look)
+        if member.info and any(status.consume_failed_tps for status in member.info.status_table.values())
+    )
+    share = failed / (ok + failed)
+    evidence = (
+        f"in the last minute {share:.0%} of the attempts failed: {_rate(failed)} failed, {_rate(ok)} did not ({who})"
+    )
+    return Finding(("failing_handler",), found("failing_handler", evidence, group=look.group))
+
+
+def has_old(look: Look) -> bool:
+    """Return whether messages wait for long in any queue, so that a second snapshot is needed to explain it."""
+    return any(_is_old(look, queue) for queue in look.queues)
+
+
+def stuck(before: Look, now: Look) -> list[MessageQueue]:
+    """Return the queues in which messages wait for long, and none was finished between the two snapshots."""
+    return [queue for queue in _old(before, now) if before.place(queue) == now.place(queue)]
+
+
+def waits(before: Look, now: Look) -> Iterator[Finding]:
+    """Yield why messages wait for long in queues that have an owner."""
+    if now.model != MessageModel.CLUSTERING:  # members keep their offsets themselves
+        return
+    by_finding: dict[str, list[MessageQueue]] = {}
+    for queue in _old(before, now):
+        if any(member.on_spark for member in now.owners(queue)):  # its driver reports stalled queues
+            continue
+        cause = _why_stuck(now, queue) if before.place(queue) == now.place(queue) else _why_slow(before, now, queue)
+        if cause:
+            by_finding.setdefault(cause, []).append(queue)
+    failing = by_finding.pop("failing", [])
+    if len(failing) > 1 and not any(before.place(queue) != now.place(queue) for queue in now.queues):
+        statuses = [one for member in _telling(now) if member.info for one in member.info.status_table.values()]
+        yield _failing(
+            now, sum(one.consume_ok_tps for one in statuses), sum(one.consume_failed_tps for one in statuses)
+        )
+    elif failing:
+        by_finding["poison_message"] = failing
+    for cause, queues in by_finding.items():
+        owner = {name for queue in queues for name in (one.client_id for one in now.owners(queue))}
+        evidence = f"{_TEXTS[cause](before, now, queues)}; the member is {named(owner)}"
+        step = _STEPS.get(cause, "")
+        problem = found(cause, evidence, group=now.group, topic=queues[0].topic, step=step)
+        yield Finding((cause, "waits"), problem, queues=frozenset(queues))
+
+
+def _why_stuck(look: Look, queue: MessageQueue) -> str:
+    """Return the cause for a queue in which no message is finished; empty if another rule reports it."""
+    owners, pulled = look.owners(queue), look.pulled(queue)
+    if not owners or (look.orderly and pulled is not None and not pulled.locked):
+        return ""
+    if any(member.paused for member in owners):
+        return ""
+    if pulled is None:
+        return "slow_handler" if any(one.wait_ack_count for one in look.popped(queue)) else "stalled_queue"
+    if not pulled.cached_msg_count:
+        return "stalled_queue"
+    if look.orderly:
+        return "failing" if _fails(owners[0], queue.topic) else "slow_handler"
+    spread = pulled.cached_msg_max_offset - pulled.cached_msg_min_offset
+    return "flow_control" if spread >= owners[0].limit("consumeConcurrentlyMaxSpan", _SPAN) else "slow_handler"
+
+
+def _why_slow(before: Look, now: Look, queue: MessageQueue) -> str:
+    """Return the cause for a queue that makes progress, but will not catch up soon."""
+    seconds = max(now.at - before.at, 0.1)
+    done = (now.place(queue) or 0) - (before.place(queue) or 0)
+    gained = done - (now.queues[queue].max - before.queues[queue].max)
+    if gained > 0 and now.waiting(queue) / (gained / seconds) <= CATCHING_UP_SECONDS:
+        return ""
+    owners, pulled = now.owners(queue), now.pulled(queue)
+    if not owners or pulled is None:
+        return "slow_handler" if owners else ""
+    return "flow_control" if _held_back(owners[0], pulled) and not _is_busy(owners[0]) else "slow_handler"
+
+
+def _held_back(member: MemberFacts, pulled: ProcessQueueInfo) -> str:
+    """Return the member's setting that keeps it from caching more messages; "" if there is none."""
+    spread = pulled.cached_msg_max_offset - pulled.cached_msg_min_offset
+    for cached, name, default in (
+        (pulled.cached_msg_count, "pullThresholdForQueue", _COUNT),
+        (pulled.cached_msg_size_in_mib, "pullThresholdSizeForQueue", _MIB),
+        (spread, "consumeConcurrentlyMaxSpan", _SPAN),
+    ):
+        if cached >= (limit := member.limit(name, default)):
+            return f"{name}={limit}"
+    rate = member.limit("pullRateLimit", 0)
+    is_empty = pulled.cached_msg_count <= member.limit("pullBatchSize", 32)
+    return f"pull_rate_limit={rate} messages a second" if rate and is_empty else ""
+
+
+def _is_busy(member: MemberFacts) -> bool:
+    """Return whether at least half of its threads are in the handler, by the rates of the last minute."""
+    assert member.info is not None
+    calls = [
+        one.consume_rt / 1000 * (one.consume_ok_tps + one.consume_failed_tps)
+        for one in member.info.status_table.values()
+    ]
+    return sum(calls) >= BUSY_SHARE * member.limit("consumeThreadMax", _THREADS)
+
+
+def _text_of_stuck(before: Look, now: Look, queues: list[MessageQueue]) -> str:
+    """Return the evidence for stalled queues: how many messages wait, for how long, and the first message."""
+    oldest = max(now.queues[queue].age_seconds for queue in queues)
+    text = f"{wait(sum(map(now.waiting, queues)))} in {places(queues)}, the oldest for {span(oldest)}"
+    moved = sum((now.place(queue) or 0) - (before.place(queue) or 0) for queue in queues)
+    seconds = now.at - before.at
+    text += f"; {moved or 'none'} of them finished in {seconds:.0f} s"
+    seen = next((now.heads[queue] for queue in queues if queue in now.heads), None)
+    if seen is not None and not moved:
+        text += f"; the first unfinished message is {seen.msg_id}{_keys(seen.keys)} at offset {seen.offset}"
+    return text
+
+
+def _text_of_slow(before: Look, now: Look, queues: list[MessageQueue]) -> str:
+    calls = [
+        status.consume_rt
+        for queue in queues
+        for member in now.owners(queue)
+        if member.info and (status := member.info.status_table.get(queue.topic)) is not None
+    ]
+    text = _text_of_stuck(before, now, queues)
+    return f"{text}; a call of the handler takes {span(max(calls) / 1000)}" if max(calls, default=0) >= 1000 else text
+
+
+def _text_of_stalled(before: Look, now: Look, queues: list[MessageQueue]) -> str:
+    pulls = [one.last_pull_timestamp / 1000 for queue in queues if (one := now.pulled(queue)) is not None]
+    last = f"; the last pull was {span(max(0.0, now.at - min(pulls)))} ago" if pulls and min(pulls) > 0 else ""
+    return f"{_text_of_stuck(before, now, queues)}, and the member has cached none of them{last}"
+
+
+def _text_of_held_back(before: Look, now: Look, queues: list[MessageQueue]) -> str:
+    pulled = [one for queue in queues if (one := now.pulled(queue)) is not None]
+    most = max(pulled, key=lambda one: one.cached_msg_count)
+    limits = {_held_back(member, one) for queue in queues for member in now.owners(queue) for one in pulled} - {""}
+    held = f"{named(limits)} keeps the member from pulling, with {messages(most.cached_msg_count)} at hand"
+    return f"{held}: {_text_of_stuck(before, now, queues)}"
+
+
+_TEXTS: Final[dict[str, Callable[[Look, Look, list[MessageQueue]], str]]] = {
+    "slow_handler": _text_of_slow,
+    "poison_message": lambda before, now, queues: (
+        f"the handler fails repeatedly at the first message: {_text_of_stuck(before, now, queues)}"
+    ),
+    "flow_control": _text_of_held_back,
+    "stalled_queue": _text_of_stalled,
+}
+_STEPS: Final = {
+    "stalled_queue": "check whether the member is paused or suspended, see its log and a stack dump, then restart it",
+}
+
+
+def _old(before: Look, now: Look) -> list[MessageQueue]:
+    return [
+        queue for queue in before.queues.keys() & now.queues.keys() if _is_old(before, queue) and _is_old(now, queue)
+    ]
+
+
+def _is_old(look: Look, queue: MessageQueue) -> bool:
+    ends = look.queues[queue]
+    place = look.place(queue)
+    if place is None and look.pulled(queue) is not None:
+        return _is_late(look, queue)
+    is_legal = place is None or ends.min <= place <= ends.max
+    return is_legal and look.waiting(queue) > 0 and ends.age_seconds >= OLD_SECONDS
+
+
+def _is_late(look: Look, queue: MessageQueue) -> bool:
+    """Return whether a queue's owner has run for long and still does not report where it starts."""
+    since = [owner.started_at for owner in look.owners(queue)]
+    return all(at is not None and look.at - at >= BEGUN_SECONDS for at in since) and look.waiting(queue) > 0
+
+
+def _fails(member: MemberFacts, topic: str) -> bool:
+    status = None if member.info is None else member.info.status_table.get(topic)
+    return status is not None and status.consume_failed_tps > 0
+
+
+def _telling(look: Look) -> Iterable[MemberFacts]:
+    return [member for member in look.members.values() if member.info is not None]
+
+
+def _keys(keys: str | None) -> str:
+    return f" [{keys}]" if keys else ""
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:.1f}/s" if per_second >= 0.1 or not per_second else f"{per_second * 60:.0f}/min"
+
+
+PAGE: Final = "docs/diagnosing.md"
+_RULES: Final = (
+    cluster.brokers,
+    cluster.topics,
+    cluster.settings,
+    cluster.members,
+    members.conflicts,
+    members.unlike,
+    members.pauses,
+    members.owners,
+    illegal_offsets,
+    failures,
+)
+
+
+def needs_second_look(first: Look) -> bool:
+    """Return whether one snapshot could mislead, because a finding may be momentary, or messages wait for long."""
+    return any(one.momentary for one in _seen(first).values()) or (bool(first.members) and has_old(first))
+
+
+def judge(first: Look, second: Look | None = None, of_daemon: Iterable[Finding] = ()) -> list[Problem]:
+    """Return the problems, the likeliest cause first; empty if the group is healthy.
+
+    Without a second snapshot, momentary findings do not count. `of_daemon` are a daemon's findings.
+    """
+    before, now = _seen(first), _seen(first if second is None else second)
+    certain = [one for key, one in now.items() if not one.momentary or (second is not None and key in before)]
+    waiting = [] if second is None else [*waits(first, second)]
+    return _in_order(_told_once([*of_daemon], certain, waiting))
+
+
+def _seen(look: Look) -> dict[tuple[str, ...], Finding]:
+    return {one.key: one for rule in _RULES for one in rule(look)}
+
+
+def _told_once(of_daemon: list[Finding], certain: list[Finding], waits: list[Finding]) -> list[Finding]:
+    """Return all findings. Findings of brokers and of the daemon about the same queues become one, with the daemon's
+    next step.
+    """
+    joined = []
+    for one in waits:
+        problem = one.problem
+        same = [it for it in of_daemon if it.problem.cause == problem.cause and it.queues & one.queues]
+        if same:
+            of_daemon = [it for it in of_daemon if it not in same]
+            evidence = "; ".join([problem.evidence, *(it.problem.evidence for it in same)])
+            problem = replace(problem, evidence=evidence, next=same[0].problem.next)
+        joined.append(replace(one, problem=problem))
+    return [*of_daemon, *certain, *joined]
+
+
+def _in_order(findings: Sequence[Finding]) -> list[Problem]:
+    problems: dict[tuple[str, str], Problem] = {}
+    for finding in findings:
+        problem = finding.problem
+        name = CAUSES[problem.cause].diagnosed_as or problem.cause
+        complete = replace(problem, cause=name, next=f"{problem.next} ({PAGE}#{name})")
+        problems.setdefault((name, problem.evidence), complete)
+    return sorted(problems.values(), key=lambda problem: DIAGNOSED.index(problem.cause))

@@ -1,0 +1,1 @@
+"""Programs that poll for messages: `PullConsumer` and `SyncPullConsumer`."""

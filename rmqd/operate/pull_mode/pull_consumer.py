@@ -1,0 +1,331 @@
+"""PullConsumer: a program polls messages. rmqd calls no handler."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from rmqd.client.api.offset_requests import get_max_offset, get_min_offset, query_consumer_offset, search_offset
+from rmqd.client.instance import ClientInstance
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.consumer.handling.concurrently import PolledQueue, PollService
+from rmqd.consumer.health.causes import explain_failure
+from rmqd.consumer.health.group_problems import missing_problem
+from rmqd.consumer.pauses import PauseScope
+from rmqd.consumer.pull.assigned_queue import AssignedQueue
+from rmqd.consumer.push_consumer import PushConsumer
+from rmqd.errors import PullConsumerError, RouteNotFoundError, SettingError
+from rmqd.handler_api.batch import LoadedHandler
+from rmqd.operate.pull_mode.pull_settings import Expression, Settings
+from rmqd.operate.queries.topic_queries import queue_address
+from rmqd.runtime.logs.log_setup import log_by_logging
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message
+from rmqd.wire.topics import is_retry_topic, wrap_namespace
+
+T = TypeVar("T")
+
+START_SECONDS: Final = 10.0  # limit of the wait for the first queues: a previous owner has 5 s to release them
+POLL_SECONDS: Final = 0.5  # how often a waiting poll checks for a lasting failure
+_LASTING: Final = frozenset(("topic_missing", "no_permission", "consumption_disabled"))  # until an operator acts
+_NO_HANDLER: Final = LoadedHandler("poll", lambda _batch: None, is_async=False, start=None, stop=None)
+
+
+class PullConsumer:
+    """Polls messages of a consumer group, for scripts, notebooks and batch jobs: docs/pull-consumer.md.
+
+    `subscribe` shares topics with the other members of the group. `assign` reads the queues that the program names, and
+    does not join the group. `commit` commits the messages that polls have returned. With `auto_commit=True`
+    each poll also confirms the messages of earlier polls. The consumer commits them every 5 s, at a hand-over and at
+    the end. Only one task at a time may use the consumer.
+    """
+
+    def __init__(self, group: str, **settings: Any) -> None:
+        """Accept keywords such as `nameserver="127.0.0.1:9876"` without starting anything. Raises SettingError."""
+        log_by_logging()
+        self._settings = Settings(group, settings)
+        self._namespace = self._settings.client.namespace
+        self._client: ClientInstance | None = None
+        self._consumer: PushConsumer | None = None
+        self._polls: PollService | None = None
+        self._tasks: list[asyncio.Task[None]] = []  # the client's task, then the consumer's
+        self._subscriptions: dict[str, Expression] = {}
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stop(is_done=kind is None)
+        self._is_closed = True
+        if self._client is not None:
+            self._client.stop()
+            await asyncio.wait(self._tasks)
+
+    async def close(self) -> None:
+        """Commit the returned messages if `auto_commit` is on, and leave the group. Do not use the consumer again."""
+        await self.__aexit__(None, None, None)
+
+    async def subscribe(self, topic: str, expression: Expression = "*") -> None:
+        """Consume a topic as a member of the group: tags joined by `||`, or `{"sql": CONDITION}`.
+
+        Returns once the member has its share of the queues, at the latest after 10 s. For a second topic the consumer
+        leaves the group and joins it again. Polls then return uncommitted messages again.
+        """
+        if self._consumer is not None and not self._subscriptions:
+            raise PullConsumerError("this consumer has assigned queues; to subscribe, make another one")
+        subscriptions = {**self._subscriptions, topic: expression}
+        self._settings.options(subscriptions)
+        if not await self.queues(topic):
+            raise PullConsumerError(
+                f"{topic} may not be read; let it be read: `mqadmin updateTopicPerm -t {topic} -p 6`"
+            )
+        await self._read(subscriptions)
+
+    async def unsubscribe(self, topic: str) -> None:
+        """End the subscription of a topic; with the last one the consumer leaves the group."""
+        if topic not in self._subscriptions:
+            raise PullConsumerError(
+                f"{topic} is not subscribed; subscribed are: {', '.join(self._subscriptions) or 'none'}"
+            )
+        await self._read({name: one for name, one in self._subscriptions.items() if name != topic})
+
+    async def assign(self, queues: Iterable[MessageQueue], expression: Expression = "*") -> None:
+        """Read only these queues, from the group's offsets. A queue that was assigned before keeps its position."""
+        if self._subscriptions:
+            has = f"this consumer subscribes to {', '.join(self._subscriptions)}"
+            raise PullConsumerError(f"{has}; to assign queues, make another one")
+        chosen = {self._stored(queue): queue for queue in queues}
+        existing = {queue for topic in {one.topic for one in chosen.values()} for queue in await self.queues(topic)}
+        if not chosen or (missing := {*chosen.values()} - existing):
+            which = f"there is no queue {', '.join(map(str, missing))}" if chosen else "no queue is named"
+            raise PullConsumerError(f"{which}; queues(topic) returns the queues of a topic")
+        before = {queue: (_cache_of(one).position, _cache_of(one).confirmed) for queue, one in self._own().items()}
+        await self._read({queue.topic: expression for queue in chosen.values()}, chosen)
+        for queue in before.keys() & self._own():
+            position, confirmed = before[queue]
+            await self._own()[queue].seek(position)
+            _cache_of(self._own()[queue]).confirm(position if self._settings.auto_commit else confirmed)
+
+    async def poll(self, timeout: float = 5.0, max_messages: int = 32) -> list[Message]:  # noqa: ASYNC109  Java's name
+        """Return messages of one or more queues as soon as there are some; an empty list after `timeout` seconds.
+
+        A temporary failure, such as a broker restart, does not end the wait. Raises RmqdError for a lasting failure.
+        """
+        if timeout < 0 or max_messages < 1:
+            raise SettingError("poll accepts a timeout of 0 seconds or more, and max_messages of 1 or more")
+        (_, polls), clock = self._current(), self._connected().clock
+        if self._settings.auto_commit:
+            self._confirm()
+        end = clock.monotonic() + timeout
+        while not (messages := polls.take(max_messages)):
+            left = end - clock.monotonic()
+            if not await polls.arrival(min(left, POLL_SECONDS)):
+                self._raise_failure()
+                if left <= 0:
+                    break
+        return messages
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Commit all messages that polls have returned, or these offsets: the first unconsumed offset of each queue.
+
+        Returns once the brokers have stored the offsets. An offset may be lower than the stored one. Raises RmqdError.
+        """
+        self._current()
+        committed = {self._assigned(queue, is_kept=False): offset for queue, offset in (offsets or {}).items()}
+        for one, offset in committed.items():
+            _cache_of(one).confirm(offset)
+        if offsets is None:
+            self._confirm()
+        await asyncio.gather(*map(self._commit, self._own().values() if offsets is None else committed))
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the group's offset of a queue from its broker; None if the group has no offset."""
+        if self._consumer is not None:
+            return await self._consumer.context.store.read(self._stored(queue))
+        group = self._settings.options({queue.topic: "*"}).group
+        return await self._ask(queue, lambda at, address, one: query_consumer_offset(at, address, group, one))
+
+    async def assignment(self) -> list[MessageQueue]:
+        """Return the queues that this consumer reads now, sorted."""
+        kept = [queue for queue, one in self._own().items() if not (one.is_leaving or is_retry_topic(queue.topic))]
+        return sorted(queue.without(self._namespace) for queue in kept)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Return all readable queues of a topic, sorted."""
+        client, stored = self._connected(), wrap_namespace(topic, self._namespace)
+        try:
+            await client.routes.refresh(stored)
+        except RouteNotFoundError as error:
+            raise RouteNotFoundError(topic, f"{error}; {missing_problem(topic).next}") from error
+        return sorted(queue.without(self._namespace) for queue in client.routes.queues(stored))
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Continue at an offset, and discard the queue's cached messages. Only `auto_commit` commits the offset."""
+        assigned = self._assigned(queue)
+        first, end = await self._ask(queue, get_min_offset), await self._ask(queue, get_max_offset)
+        if not first <= offset <= end:
+            raise PullConsumerError(f"{queue} has the offsets {first} to {end}; {offset} is not one of them")
+        await assigned.seek(offset)
+        if self._settings.auto_commit:
+            await self._commit(assigned)
+
+    async def seek_to_first(self, queue: MessageQueue) -> None:
+        """Continue at the oldest message that the broker keeps."""
+        await self.seek(queue, await self._ask(queue, get_min_offset))
+
+    async def seek_to_last(self, queue: MessageQueue) -> None:
+        """Continue after the newest message."""
+        await self.seek(queue, await self._ask(queue, get_max_offset))
+
+    async def offset_for_time(self, queue: MessageQueue, time: datetime) -> int:
+        """Return the offset of the first message stored at `time` or later; the queue's end if there is none.
+
+        Raises SettingError for a datetime without a time zone, like the configuration.
+        """
+        if time.tzinfo is None:
+            raise SettingError(f"{time} has no time zone; accepted: datetime(..., tzinfo=UTC), or time.astimezone()")
+        milliseconds = round(time.timestamp() * 1000)
+        return await self._ask(queue, lambda at, address, one: search_offset(at, address, one, milliseconds))
+
+    async def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Return no messages of these queues, not even cached ones, until `resume`. The consumer keeps the queues."""
+        self._pause(queues, self._current()[0].context.pauses.add)
+
+    async def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Return messages of these queues again."""
+        self._pause(queues, self._current()[0].context.pauses.end)
+
+    # --- the consumer
+
+    def _connected(self) -> ClientInstance:
+        if self._is_closed:
+            raise PullConsumerError("the consumer is closed; make another one")
+        if self._client is None:
+            self._client = ClientInstance(self._settings.client)
+            self._tasks = [asyncio.create_task(self._client.run(), name="client")]
+        return self._client
+
+    def _current(self) -> tuple[PushConsumer, PollService]:
+        self._connected()
+        if self._consumer is None or self._polls is None:
+            raise PullConsumerError("there is nothing to read; call subscribe(topic) or assign(queues) before")
+        return self._consumer, self._polls
+
+    async def _read(self, subscriptions: dict[str, Expression], chosen: Collection[MessageQueue] = ()) -> None:
+        """Replace the subscriptions. Without any, or after a failure, nothing is read. Raises RmqdError."""
+        client = self._connected()
+        await self._stop(is_done=True)
+        if not subscriptions:
+            return
+        self._polls, options = PollService(client.clock, chosen), self._settings.options(subscriptions)
+        self._consumer = consumer = PushConsumer(options, _NO_HANDLER, client, polls=self._polls)
+        self._tasks.append(asyncio.create_task(consumer.run(), name=f"pull consumer {options.group}"))
+        self._subscriptions = {} if chosen else subscriptions
+        end = client.clock.monotonic() + START_SECONDS
+        try:
+            while client.clock.monotonic() < end:
+                queues = (one for queue, one in consumer.assigned.items() if not is_retry_topic(queue.topic))
+                if consumer.snapshot().ready and all(one.loop is not None for one in queues):
+                    return
+                self._raise_failure()
+                await client.clock.sleep(0.01)
+        except BaseException:
+            await self._stop(is_done=False)
+            raise
+
+    async def _stop(self, *, is_done: bool) -> None:
+        """Release all queues. With `is_done` and `auto_commit`, all returned messages are confirmed first."""
+        if self._consumer is None:
+            return
+        if is_done and self._settings.auto_commit:
+            self._confirm()
+        for one in self._own().values():
+            _cache_of(one).release()
+        self._consumer.stop(shutdown_timeout_seconds=0.0)
+        running = self._tasks.pop()
+        await asyncio.wait((running,))
+        self._consumer, self._subscriptions = None, {}
+        if not running.cancelled():
+            running.exception()  # marks it as retrieved: a poll raised it, or would have
+
+    # --- queues
+
+    def _stored(self, queue: MessageQueue) -> MessageQueue:
+        """Return the queue with its topic's name on the brokers."""
+        return MessageQueue(wrap_namespace(queue.topic, self._namespace), queue.broker_name, queue.queue_id)
+
+    def _own(self) -> dict[MessageQueue, AssignedQueue]:
+        """Return the acquired queues, including queues that are being released."""
+        assigned = {} if self._consumer is None else self._consumer.assigned
+        return {queue: one for queue, one in assigned.items() if isinstance(one, AssignedQueue) and one.loop}
+
+    def _assigned(self, queue: MessageQueue, *, is_kept: bool = True) -> AssignedQueue:
+        """Return an acquired queue. `is_kept` excludes queues that are being released. Raises PullConsumerError."""
+        self._current()
+        assigned = self._own().get(self._stored(queue))
+        if assigned is None or (is_kept and assigned.is_leaving):
+            step = "another member may have it; assignment() returns the queues that are"
+            raise PullConsumerError(f"{queue} is not assigned to this consumer now: {step}")
+        return assigned
+
+    def _pause(self, queues: Iterable[MessageQueue], change: Callable[[PauseScope], None]) -> None:
+        for assigned in [self._assigned(queue) for queue in queues]:
+            queue = assigned.message_queue
+            change(PauseScope(queue.topic, queue.broker_name, queue.queue_id))
+            assigned.apply_pauses()
+
+    def _confirm(self) -> None:
+        """Confirm all returned messages, and all messages that the filter skipped."""
+        for one in self._own().values():
+            _cache_of(one).confirm()
+
+    async def _commit(self, assigned: AssignedQueue) -> None:
+        cache, store, queue = _cache_of(assigned), self._current()[0].context.store, assigned.message_queue
+        if assigned.is_leaving:
+            await store.commit_upward(queue, cache.confirmed, lambda: not cache.dropped)
+        elif not cache.dropped:
+            is_lower = cache.confirmed < store.committed.get(queue, 0)
+            await store.commit(queue, cache.confirmed, downward=is_lower)
+
+    async def _ask(
+        self, queue: MessageQueue, question: Callable[[RemotingClient, str, MessageQueue], Awaitable[T]]
+    ) -> T:
+        """Send a request to a queue's broker. Raises RmqdError."""
+        client, stored = self._connected(), self._stored(queue)
+        if client.routes.route(stored.topic) is None:
+            await self.queues(queue.topic)
+        return await question(client.remoting, queue_address(client, stored), stored)
+
+    def _raise_failure(self) -> None:
+        """Raise the failure, if any, that withholds messages until an operator acts."""
+        for task in self._tasks:
+            if task.done():
+                error = task.exception()
+                while isinstance(error, BaseExceptionGroup):
+                    error = error.exceptions[0]
+                raise error or PullConsumerError("the consumer has ended; make another one")
+        (consumer, _), client = self._current(), self._connected()
+        context, problems = consumer.context, [*consumer.context.problems]
+        for queue, one in consumer.assigned.items():
+            if isinstance(one, AssignedQueue) and one.loop is not None and one.loop.stuck is not None:
+                raise PullConsumerError(f"{one.loop.stuck.evidence}; {one.loop.stuck.next}")
+            if (failure := one.status.failure) is not None and not is_retry_topic(queue.topic):
+                problems.append(explain_failure(failure, context.plain_group, queue.without(self._namespace).topic))
+        for problem in problems:
+            if problem.cause in _LASTING:
+                raise PullConsumerError(f"{problem.evidence}; {problem.next}")
+        names = context.options.group, *context.options.subscriptions
+        if (refusal := client.remoting.security.refusals.about(names)) is not None:
+            raise PullConsumerError(refusal)
+
+
+def _cache_of(assigned: AssignedQueue) -> PolledQueue:
+    (cache,) = assigned.process_queues
+    assert isinstance(cache, PolledQueue)
+    return cache

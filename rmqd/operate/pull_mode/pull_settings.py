@@ -1,0 +1,76 @@
+"""The keywords of a pull consumer, checked by the models and the rules of the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from rmqd.client.client_options import ClientOptions
+from rmqd.config.load import Loading
+from rmqd.config.model.root_model import ClientConfig, RootConfig
+from rmqd.config.problems import ConfigProblem, path_text
+from rmqd.config.reading.config_source import Source
+from rmqd.config.reading.yaml_tree import YamlMapping as Tree
+from rmqd.config.reading.yaml_tree import tree_of
+from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.errors import ConfigError, SettingError
+from rmqd.plugins.model_options import consumer_options
+
+STATE_DIR: Final = "~/.rmqd"  # a program runs as its user, who may not write to the daemon's folder
+_PLACE: Final = "PullConsumer"
+_ROOT_KEYS: Final = ("nameserver", "nameserver_url", "state_dir")
+_GROUP_KEYS: Final = ("consume_from_where", "consume_timestamp", "message_model", "pull_batch_size")
+KEYWORDS: Final = ("auto_commit", *_GROUP_KEYS, *_ROOT_KEYS, *ClientConfig.model_fields)
+
+Expression = str | Mapping[str, str]
+"""A tag expression, or `{"sql": CONDITION}`."""
+
+
+class Settings:
+    """The group and the keywords of a consumer. Raises SettingError with all problems."""
+
+    def __init__(self, group: str, keywords: Mapping[str, Any]) -> None:
+        if unknown := keywords.keys() - set(KEYWORDS):
+            raise SettingError(f"unknown keyword {', '.join(unknown)}; accepted: {', '.join(KEYWORDS)}")
+        given = {key: _literal(value) for key, value in keywords.items() if value is not None}
+        self.auto_commit = given.pop("auto_commit", False)
+        if not isinstance(self.auto_commit, bool):
+            raise SettingError(f"auto_commit: {self.auto_commit!r} is neither True nor False")
+        self._group = group
+        # a group's configuration needs a handler; this one is never loaded
+        self._section = {"handler": {"plugin": "poll"}} | {key: given.pop(key) for key in _GROUP_KEYS if key in given}
+        self._root = {key: given.pop(key) for key in _ROOT_KEYS if key in given} | {"client": given}
+        self._root.setdefault("state_dir", str(Path(STATE_DIR).expanduser()))
+        self.client: ClientOptions = self._config({"TOPIC": "*"}).client_options()
+
+    def options(self, subscriptions: Mapping[str, Expression]) -> ConsumerOptions:
+        """Return the options of a group with these subscriptions. Raises SettingError."""
+        return replace(consumer_options(self._config(subscriptions), self._group), auto_commit=self.auto_commit)
+
+    def _config(self, subscriptions: Mapping[str, Expression]) -> RootConfig:
+        groups = {self._group: {**self._section, "subscriptions": _literal(subscriptions)}}
+        tree = tree_of({**self._root, "groups": groups}, _PLACE)
+        assert isinstance(tree, Tree)
+        try:
+            return Loading(Source((Path(_PLACE),), tree)).trusted()
+        except ConfigError as error:
+            raise SettingError("; ".join(map(_text, error.problems))) from None
+
+
+def _literal(value: Any) -> Any:
+    """Escape each `${` in a value, so that a password with `${` stays unchanged."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {key: _literal(inner) for key, inner in value.items()}
+    return value.replace("${", "$${") if isinstance(value, str) else value
+
+
+def _text(problem: object) -> str:
+    """Return the text of a problem, with the keyword in place of the key in a file."""
+    assert isinstance(problem, ConfigProblem)
+    path = problem.path[{"groups": 2, "client": 1}.get(str(problem.path[0]), 0) :]
+    return f"{path_text(path) or 'group'}: {problem.message}"

@@ -1,0 +1,122 @@
+"""SyncPullConsumer: PullConsumer without `await`, for programs and notebooks that have no event loop to share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
+
+from rmqd.errors import PullConsumerError
+from rmqd.operate.pull_mode.pull_consumer import PullConsumer
+from rmqd.runtime.event_loop import close_loop, new_loop
+from rmqd.wire.messages.message import Message
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+END_SECONDS: Final = 5.0  # limit for an interrupted call to end
+
+
+def _waiting(
+    method: Callable[Concatenate[PullConsumer, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncPullConsumer, P], T]:
+    """Return a function that calls a method of PullConsumer and waits for its result."""
+
+    def call(self: SyncPullConsumer, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._call(method(self._consumer, *args, **kwargs))
+
+    functools.update_wrapper(call, method)
+    return call
+
+
+class SyncPullConsumer:
+    """The methods of PullConsumer without `await`: each call waits for its result.
+
+    The event loop runs in a separate thread, so the member stays in its group while the program computes.
+    Only one thread at a time may use the consumer. Ctrl-C ends a call; the next poll returns its messages.
+    """
+
+    def __init__(self, group: str, **settings: Any) -> None:
+        """Accept the keywords of PullConsumer. Raises SettingError."""
+        self._consumer = PullConsumer(group, **settings)
+        self._loop = new_loop()
+        self._thread = threading.Thread(target=self._serve, name=f"pull consumer {group}", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._thread.is_alive():
+            try:
+                self._call(self._consumer.__aexit__(kind, error, traceback))
+            finally:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join(END_SECONDS)
+
+    def close(self) -> None:
+        """Commit the returned messages if `auto_commit` is on, and leave the group."""
+        self.__exit__(None, None, None)
+
+    subscribe = _waiting(PullConsumer.subscribe)
+    unsubscribe = _waiting(PullConsumer.unsubscribe)
+    assign = _waiting(PullConsumer.assign)
+    commit = _waiting(PullConsumer.commit)
+    committed = _waiting(PullConsumer.committed)
+    assignment = _waiting(PullConsumer.assignment)
+    queues = _waiting(PullConsumer.queues)
+    seek = _waiting(PullConsumer.seek)
+    seek_to_first = _waiting(PullConsumer.seek_to_first)
+    seek_to_last = _waiting(PullConsumer.seek_to_last)
+    offset_for_time = _waiting(PullConsumer.offset_for_time)
+    pause = _waiting(PullConsumer.pause)
+    resume = _waiting(PullConsumer.resume)
+
+    def poll(self, timeout: float = 5.0, max_messages: int = 32) -> list[Message]:
+        """Return messages as soon as there are some; an empty list after `timeout` seconds."""
+        polled: list[Message] = []
+
+        async def poll() -> None:
+            polled.extend(await self._consumer.poll(timeout, max_messages))
+
+        try:
+            self._call(poll())
+        except BaseException:
+            first = {message.message_queue: message.queue_offset for message in reversed(polled)}
+            for queue, offset in first.items():  # the poll took messages before the interrupt
+                with contextlib.suppress(PullConsumerError):  # another member owns the queue by now
+                    self.seek(queue, offset)
+            raise
+        return polled
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop. If the wait is interrupted, cancel the coroutine and wait for its end."""
+        if not self._thread.is_alive():
+            work.close()
+            raise PullConsumerError("the consumer is closed; make another one")
+        ended = threading.Event()
+
+        async def run() -> T:
+            try:
+                return await work
+            finally:
+                ended.set()
+
+        future = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            if not future.done():
+                future.cancel()
+                ended.wait(END_SECONDS)
+            raise
+
+    def _serve(self) -> None:
+        self._loop.run_forever()
+        close_loop(self._loop, END_SECONDS / 2)

@@ -1,0 +1,314 @@
+"""The topics of a cluster; one topic with its queues, and the groups that read it.
+
+Reads parts of queues, between two offsets or two times, without a group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rmqd.client.api.admin_requests import topic_config, topic_configs, topic_consumers, topic_stats
+from rmqd.client.api.offset_requests import get_max_offset, get_min_offset, query_consumer_offset, search_offset
+from rmqd.client.api.pull_requests import read_part
+from rmqd.errors import RmqdError, RouteNotFoundError
+from rmqd.errors.broker_errors import TopicNotExistError
+from rmqd.wire.bodies.config_bodies import MESSAGE_TYPE
+from rmqd.wire.bodies.route_data import PERM_READ, PERM_WRITE
+from rmqd.wire.messages.decode import frame_messages, open_all
+from rmqd.wire.topics import REPLY_TOPIC_SUFFIX, SYSTEM_TOPIC_PREFIX, is_dlq_topic, is_retry_topic, is_system_topic
+
+if TYPE_CHECKING:
+    from rmqd.client.instance import ClientInstance
+    from rmqd.operate.queries.message_queries import Brokers, FoundMessage
+    from rmqd.wire.bodies.config_bodies import TopicConfig
+    from rmqd.wire.bodies.heartbeat_data import SubscriptionData
+    from rmqd.wire.bodies.stats_bodies import TopicStatsTable
+    from rmqd.wire.message_queue import MessageQueue
+    from rmqd.wire.messages.message import CorruptMessage, Message
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSummary:
+    """One topic. `queues` is the number of readable queues of all brokers. `permissions` is "rw", "r", "w" or "".
+
+    `message_type` is from the topic's settings; "" if it is not set, as on brokers of 4.x.
+    """
+
+    topic: str
+    queues: int
+    permissions: str
+    message_type: str
+    brokers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicQueue:
+    """The ends of one queue. `last_stored_ms` is the store time of its last message (Unix milliseconds), 0 if none."""
+
+    broker: str
+    queue: int
+    min: int
+    max: int
+    last_stored_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """The topic's settings on one broker."""
+
+    read_queues: int
+    write_queues: int
+    permissions: str
+    attributes: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDetail:
+    """One topic. `messages` is the number of messages on its brokers, `groups` are its present and past consumers."""
+
+    topic: str
+    messages: int
+    queues: tuple[TopicQueue, ...]
+    groups: tuple[str, ...]
+    brokers: Mapping[str, TopicSettings]
+
+
+async def list_topics(
+    brokers: Brokers, *, namespace: str = "", with_system: bool = False
+) -> tuple[list[TopicSummary], dict[str, RmqdError]]:
+    """Return the topics by name, and the failed queries. A `namespace` selects its own topics.
+
+    `with_system` includes RocketMQ's own topics, retry topics and dead letter topics.
+    """
+    remoting = brokers.client.remoting
+    tables = await brokers.ask(lambda address: topic_configs(remoting, address))
+    where: dict[str, dict[str, TopicConfig]] = {}
+    for broker, table in tables.by_broker.items():
+        for topic, config in table.items():
+            if topic.startswith(f"{namespace}%" if namespace else "") and (
+                with_system or not _is_inner(topic, brokers)
+            ):
+                where.setdefault(topic, {})[broker] = config
+    return [_summary(topic, where[topic]) for topic in sorted(where)], dict(tables.errors)
+
+
+async def show_topic(brokers: Brokers, topic: str) -> tuple[TopicDetail, dict[str, RmqdError]]:
+    """Return one topic, and the failed queries. Raises TopicNotExistError if no reachable broker has it."""
+    remoting = brokers.client.remoting
+    configs = await brokers.ask(lambda address: topic_config(remoting, address, topic))
+    missing = [error for error in configs.errors.values() if isinstance(error, TopicNotExistError)]
+    errors = {name: error for name, error in configs.errors.items() if error not in missing}
+    if not configs.by_broker:
+        unknown = RmqdError(f"no broker has topic {topic}; run `rmqd topics list` to see all")
+        raise next(iter(errors.values()), unknown)
+    stats, groups = await asyncio.gather(
+        brokers.ask(lambda address: topic_stats(remoting, address, topic), configs.by_broker),
+        brokers.ask(lambda address: topic_consumers(remoting, address, topic), configs.by_broker),
+    )
+    queues = tuple(_queues(stats.by_broker.values()))
+    detail = TopicDetail(
+        topic,
+        sum(queue.max - queue.min for queue in queues),
+        queues,
+        tuple(sorted({group for found in groups.by_broker.values() for group in found})),
+        {name: _settings(config) for name, config in configs.by_broker.items()},
+    )
+    return detail, {**errors, **stats.errors, **groups.errors}
+
+
+def _is_inner(topic: str, brokers: Brokers) -> bool:
+    """Return whether a topic is not for users. Brokers also create topics named after each broker and cluster."""
+    is_derived = is_retry_topic(topic) or is_dlq_topic(topic) or topic.endswith(REPLY_TOPIC_SUFFIX)
+    is_system = is_system_topic(topic) or topic.startswith(SYSTEM_TOPIC_PREFIX)
+    return is_derived or is_system or topic in brokers.masters or topic in brokers.clusters
+
+
+def _summary(topic: str, configs: Mapping[str, TopicConfig]) -> TopicSummary:
+    permissions = 0
+    for config in configs.values():
+        permissions |= config.perm
+    return TopicSummary(
+        topic,
+        sum(config.read_queue_nums for config in configs.values()),
+        _permissions(permissions),
+        next((kind for config in configs.values() if (kind := config.attributes.get(MESSAGE_TYPE))), ""),
+        tuple(configs),
+    )
+
+
+def _queues(tables: Iterable[TopicStatsTable]) -> Iterable[TopicQueue]:
+    for table in tables:
+        for queue, ends in sorted(table.offset_table.items()):
+            yield TopicQueue(
+                queue.broker_name, queue.queue_id, ends.min_offset, ends.max_offset, ends.last_update_timestamp
+            )
+
+
+def _settings(config: TopicConfig) -> TopicSettings:
+    return TopicSettings(config.read_queue_nums, config.write_queue_nums, _permissions(config.perm), config.attributes)
+
+
+def _permissions(perm: int) -> str:
+    return ("r" if perm & PERM_READ else "") + ("w" if perm & PERM_WRITE else "")
+
+
+MOST_AT_ONCE: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetWindow:
+    """The offsets of a queue from `start` to before `end`."""
+
+    queue: MessageQueue
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """The number of offsets. Filters and compaction may leave fewer messages."""
+        return max(0, self.end - self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The opened messages of a part of a queue, in order, and its corrupt messages."""
+
+    messages: Sequence[Message] = ()
+    corrupt: Sequence[CorruptMessage] = ()
+
+
+async def whole_queues(client: ClientInstance, topic: str) -> list[OffsetWindow]:
+    """Return the present content of all readable queues of a topic. Raises RmqdError."""
+
+    async def whole(queue: MessageQueue) -> OffsetWindow:
+        address = queue_address(client, queue)
+        ends = await asyncio.gather(
+            get_min_offset(client.remoting, address, queue), get_max_offset(client.remoting, address, queue)
+        )
+        return OffsetWindow(queue, *ends)
+
+    await client.routes.lookup(topic)
+    return await asyncio.gather(*(whole(queue) for queue in client.routes.queues(topic)))
+
+
+async def between(
+    client: ClientInstance, topic: str, from_ms: int | None = None, to_ms: int | None = None
+) -> list[OffsetWindow]:
+    """Return the parts of a topic's queues that were stored at or after a time and before another (Unix milliseconds).
+
+    If no message was stored at or after the time, a 4.x broker finds the nearest message: then the window begins or
+    ends one message off. Raises RmqdError.
+    """
+
+    async def cut(window: OffsetWindow) -> OffsetWindow:
+        async def find(at_ms: int | None, otherwise: int) -> int:
+            if at_ms is None:
+                return otherwise
+            found = await search_offset(client.remoting, queue_address(client, window.queue), window.queue, at_ms)
+            return min(max(found, window.start), window.end)
+
+        start, end = await asyncio.gather(find(from_ms, window.start), find(to_ms, window.end))
+        return OffsetWindow(window.queue, start, max(start, end))
+
+    return await asyncio.gather(*(cut(window) for window in await whole_queues(client, topic)))
+
+
+async def not_committed(client: ClientInstance, topic: str, group: str) -> list[OffsetWindow]:
+    """Return the parts of a topic's queues that a group has not committed, which may be all. Raises RmqdError."""
+
+    async def cut(window: OffsetWindow) -> OffsetWindow:
+        address = queue_address(client, window.queue)
+        committed = await query_consumer_offset(client.remoting, address, group, window.queue)
+        start = window.start if committed is None else min(max(committed, window.start), window.end)
+        return OffsetWindow(window.queue, start, window.end)
+
+    return await asyncio.gather(*(cut(window) for window in await whole_queues(client, topic)))
+
+
+async def read_window(
+    client: ClientInstance, window: OffsetWindow, subscription: SubscriptionData, *, namespace: str = ""
+) -> AsyncIterator[Read]:
+    """Yield the messages of a window that match the subscription, part by part. Raises RmqdError."""
+    offset, address = window.start, queue_address(client, window.queue)
+    while offset < window.end:
+        most = min(MOST_AT_ONCE, window.end - offset)
+        part = await read_part(client.remoting, address, window.queue, offset, most, subscription=subscription)
+        block = open_all(frame_messages(part.records, window.queue, namespace=namespace))
+        block.min_offset, block.max_offset = part.min_offset, part.max_offset
+        yield Read(
+            [one for one in block.messages if offset <= one.queue_offset < window.end and matches(one, subscription)],
+            [one for one in block.corrupt if offset <= one.message.queue_offset < window.end],
+        )
+        if part.next_offset <= offset:  # the queue ends here now
+            return
+        offset = part.next_offset
+
+
+async def read_newest(
+    client: ClientInstance,
+    windows: Iterable[tuple[OffsetWindow, SubscriptionData]],
+    most: int,
+    *,
+    namespace: str = "",
+) -> Read:
+    """Return the newest messages of several queues that match their subscriptions, in order of store time.
+
+    Queues are read backwards, always the queue that may have the newest unread message.
+    """
+    behind = [_Backwards(window, subscription, window.end) for window, subscription in windows if window.size]
+    heapq.heapify(behind)
+    messages: list[Message] = []
+    corrupt: list[CorruptMessage] = []
+    while behind:
+        newest = behind[0]
+        if sum(one.store_timestamp >= newest.oldest_ms for one in messages) >= most:
+            break
+        start = max(newest.window.start, newest.reached - newest.step)
+        part = OffsetWindow(newest.window.queue, start, newest.reached)
+        is_empty = True
+        async for read in read_window(client, part, newest.subscription, namespace=namespace):
+            messages += read.messages
+            corrupt += read.corrupt
+            if read.messages:
+                newest.oldest_ms = min(newest.oldest_ms, read.messages[0].store_timestamp)
+                is_empty = False
+        newest.reached = start
+        newest.step = newest.step * 2 if is_empty else MOST_AT_ONCE
+        if start > newest.window.start:
+            heapq.heapreplace(behind, newest)
+        else:
+            heapq.heappop(behind)
+    messages.sort(key=lambda one: one.store_timestamp)
+    return Read(messages[-most:], corrupt)
+
+
+@dataclass(slots=True)
+class _Backwards:
+    """A window that is read from its end. `oldest_ms` is the store time of the oldest message read so far."""
+
+    window: OffsetWindow
+    subscription: SubscriptionData
+    reached: int
+    oldest_ms: int = 2**63 - 1
+    step: int = MOST_AT_ONCE  # grows while nothing matches, because a broker skips such messages itself
+
+    def __lt__(self, other: _Backwards) -> bool:
+        return self.oldest_ms > other.oldest_ms
+
+
+def matches(message: Message | FoundMessage, subscription: SubscriptionData) -> bool:
+    """Return whether a message has a subscribed tag. Brokers compare only the hash of a tag, which others may share."""
+    return not subscription.tags_set or message.tags in subscription.tags_set
+
+
+def queue_address(client: ClientInstance, queue: MessageQueue) -> str:
+    """Return the address of the broker that serves a queue. Raises RouteNotFoundError."""
+    name = client.routes.endpoint(queue)
+    address = client.routes.address(name)
+    if address is None:
+        raise RouteNotFoundError(queue.topic, f"no route names an address of broker {name}")
+    return address

@@ -1,0 +1,1 @@
+"""`rmqd replay`: a time window again, in a shadow group."""

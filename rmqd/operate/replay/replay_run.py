@@ -1,0 +1,274 @@
+"""How failed messages are retried in a replay, without the brokers.
+
+Brokers would apply their delay levels, which take hours, and would leave messages in topics that are removed at the
+end. So the message is handled again in this process: after some seconds, or in place in an orderly group. After its
+last attempt, or if the handler asks for a dead letter, the message is written to a file.
+
+One run of a replay. The group's handler is a member of the shadow group until all messages are handled, or it is
+stopped.
+
+The shadow group on the brokers: created at the windows' starts, queried, and removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from rmqd.client.api.group_requests import get_consumer_list, subscription_groups, update_subscription_group
+from rmqd.client.api.offset_requests import query_consumer_offset, update_consumer_offset
+from rmqd.client.instance import ClientInstance
+from rmqd.consumer.allocate import AllocateStrategy, averagely
+from rmqd.consumer.hooks import Hook, HookContext
+from rmqd.consumer.push_consumer import PushConsumer
+from rmqd.errors import RmqdError
+from rmqd.operate.queries.group_queries import remove_group
+from rmqd.operate.queries.message_queries import Brokers
+from rmqd.operate.queries.topic_queries import between, queue_address
+from rmqd.operate.replay.replay_plan import Failures
+from rmqd.plugins.strategies import hooks_of
+from rmqd.runtime.plain_text import describe
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
+from rmqd.wire.messages.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rmqd.consumer.consumer_options import ConsumerOptions
+    from rmqd.handler_api.batch import LoadedHandler
+    from rmqd.operate.queries.topic_queries import OffsetWindow
+    from rmqd.operate.replay.replay_plan import Failures, ReplayPlan
+
+
+log = structlog.get_logger(__name__)
+
+
+class ReplayWaysBack:
+    """The retries of a shadow group: N retries make N + 1 attempts."""
+
+    def __init__(self, failures: Failures, retries: int) -> None:
+        self.limit = "all attempts of the replay failed"
+        self._failures = failures
+        self._retries = retries
+
+    def is_last_attempt(self, message: Message, not_counted: int = 0) -> bool:
+        """Return whether no attempt follows this one."""
+        return message.reconsume_times - not_counted >= self._retries
+
+    def delay_level(self, message: Message, asked: int) -> int:
+        """Return the requested level, which has no effect here: no broker delays the message."""
+        return asked
+
+    async def retry(self, message: Message, delay_level: int) -> bool:
+        """Return False: no broker takes the message, so the consumer counts the attempt and handles it again."""
+        return False
+
+    async def dead_letter(self, message: Message, reason: str, error: BaseException | None) -> bool:
+        """Write the message's offset and the reason to the file. Returns False if that fails."""
+        failure = {
+            "msg_id": message.msg_id,
+            "topic": message.topic,
+            "broker": message.broker_name,
+            "queue": message.queue_id,
+            "offset": message.queue_offset,
+            "keys": message.keys,
+            "reason": reason,
+            "exception": None if error is None else describe(error),
+            "attempts": message.reconsume_times + 1,
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        }
+        try:
+            self._failures.add(failure)
+        except OSError as fault:
+            log.error("replay.failure_not_written", path=str(self._failures.path), error=str(fault))  # noqa: TRY400
+            return False
+        return True
+
+
+LOOK_SECONDS: Final = 0.25
+PERSIST_SECONDS: Final = 1.0  # after kill -9, a run repeats at most the messages of this time
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayProgress:
+    """The progress of a replay. `passed` includes messages that filters excluded. `outcomes` counts only this run."""
+
+    passed: int
+    outcomes: Counter[str] = field(default_factory=Counter)
+    is_done: bool = False
+
+
+class ReplayRun:
+    """Runs a started replay until it is done or stopped. `rate` is in messages per second; 0 means no limit."""
+
+    def __init__(
+        self,
+        plan: ReplayPlan,
+        options: ConsumerOptions,
+        handler: LoadedHandler,
+        client: ClientInstance,
+        failures: Failures,
+        *,
+        rate: int,
+        retries: int,
+    ) -> None:
+        self._plan = plan
+        self._client = client
+        self._own_ends = {queue.without(options.namespace): end for queue, end in plan.ends.items()}
+        own = ((one.queue.without(options.namespace), one) for one in plan.windows)
+        self._windows = {(queue.topic, queue.broker_name, queue.queue_id): one for queue, one in own}
+        self._passed = dict.fromkeys(plan.ends, 0)
+        self._consumer = PushConsumer(
+            _of_shadow(options, plan, rate, retries),
+            handler,
+            client,
+            hooks=(*hooks_of(options), Hook("rmqd.replay", wants=self._is_within)),
+            ways_back=ReplayWaysBack(failures, retries),
+            ends=plan.ends,
+        )
+
+    def stop(self) -> None:
+        """Wait for running handlers, commit, and leave the group."""
+        self._consumer.stop()
+
+    async def run(self, tell: Callable[[ReplayProgress], None]) -> ReplayProgress:
+        """Handle the remaining messages. Raises errors that end the group, such as a handler that fails to start."""
+        serving = asyncio.create_task(self._client.run(), name="client")
+        consuming = asyncio.create_task(self._consumer.run(), name=f"group {self._plan.shadow}")
+        try:
+            while not consuming.done():
+                tell(progress := self._progress())
+                if progress.is_done:
+                    self._consumer.stop()
+                    break
+                await asyncio.wait((consuming, serving), timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                if serving.done():
+                    break
+            self._consumer.stop()
+            await asyncio.wait((consuming,))
+            progress = self._progress()
+        finally:
+            self._consumer.stop(shutdown_timeout_seconds=0)
+            await asyncio.wait((consuming,))
+            self._client.stop()
+            await asyncio.wait((serving,))
+        for task in (serving, consuming):
+            task.result()
+        return progress
+
+    def _progress(self) -> ReplayProgress:
+        snapshot = self._consumer.snapshot()
+        for queue in snapshot.queues:
+            window = self._windows.get((queue.topic, queue.broker, queue.queue))
+            if window is not None and not queue.is_retry and queue.committed is not None:
+                self._passed[window.queue] = min(max(queue.committed - window.start, 0), window.size)
+        outcomes: Counter[str] = Counter()
+        for topic in snapshot.topics:
+            outcomes.update(topic.handled)
+        passed = sum(self._passed.values())
+        return ReplayProgress(passed, outcomes, passed == self._plan.messages)
+
+    def _is_within(self, message: Message, context: HookContext) -> bool:
+        """Return whether a message is inside a window. A filter may return messages after its end."""
+        end = self._own_ends.get(context.message_queue)
+        return end is not None and message.queue_offset < end
+
+
+def _of_shadow(options: ConsumerOptions, plan: ReplayPlan, rate: int, retries: int) -> ConsumerOptions:
+    """Return the group's options for its shadow group. It is alone: it pulls all queues, and commits to the brokers."""
+    return replace(
+        options,
+        group=plan.shadow,
+        replay=plan.made_at,  # `message.once` and `deduplicate` work once per replay
+        message_model="clustering",
+        consume_mode="orderly" if options.consume_mode == "orderly" else "concurrently",
+        allocate_strategy=AllocateStrategy("averagely", averagely),
+        max_reconsume_times=retries,
+        pull_rate_limit=rate,
+        persist_consumer_offset_interval_seconds=PERSIST_SECONDS,
+        deduplication=None,  # messages are handled again on purpose
+        trace=None,
+    )
+
+
+GONE_SECONDS: Final = 10.0  # how soon brokers notice that a process was killed
+AGAIN_SECONDS: Final = 0.5
+
+
+async def windows_of(
+    client: ClientInstance, topics: Iterable[str], from_ms: int, to_ms: int
+) -> tuple[OffsetWindow, ...]:
+    """Return the windows of messages that some topics stored within a time. Raises RmqdError."""
+    parts = await asyncio.gather(*(between(client, topic, from_ms, to_ms) for topic in topics))
+    return tuple(window for part in parts for window in part)
+
+
+async def make(client: ClientInstance, plan: ReplayPlan) -> None:
+    """Create the shadow group if it is missing, with its group's settings, and commit the windows' starts as its
+    offsets.
+
+    Raises RmqdError.
+    """
+    remoting, brokers = client.remoting, await Brokers.look_up(client)
+    await learn_routes(client, plan)
+
+    async def make_at(address: str) -> None:
+        known = (await subscription_groups(remoting, address)).get(plan.group)
+        settings = known or SubscriptionGroupConfig(group_name=plan.group)
+        await update_subscription_group(
+            remoting, address, replace(settings, group_name=plan.shadow, consume_enable=True, attributes={})
+        )
+
+    _raise_one((await brokers.ask(make_at)).errors)
+    for window in plan.windows:
+        address = queue_address(client, window.queue)
+        await update_consumer_offset(remoting, address, plan.shadow, window.queue, window.start)
+
+
+async def handled(client: ClientInstance, plan: ReplayPlan) -> int:
+    """Return how many messages of the windows the shadow group has passed, by its offsets. Raises RmqdError."""
+    await learn_routes(client, plan)
+
+    async def passed(window: OffsetWindow) -> int:
+        address = queue_address(client, window.queue)
+        committed = await query_consumer_offset(client.remoting, address, plan.shadow, window.queue)
+        return 0 if committed is None else min(max(committed - window.start, 0), window.size)
+
+    return sum(await asyncio.gather(*(passed(window) for window in plan.windows)))
+
+
+async def refuse_second_run(client: ClientInstance, plan: ReplayPlan) -> None:
+    """Raise RmqdError if the shadow group has a member, because then the replay is already running."""
+    brokers, waited = await Brokers.look_up(client), 0.0
+    while members := await _members(brokers, plan.shadow):
+        if waited >= GONE_SECONDS:
+            raise RmqdError(f"this replay is already running, as client {', '.join(sorted(members))} of {plan.shadow}")
+        await asyncio.sleep(AGAIN_SECONDS)
+        waited += AGAIN_SECONDS
+
+
+async def remove(client: ClientInstance, plan: ReplayPlan) -> Mapping[str, RmqdError]:
+    """Remove the shadow group from all brokers. Returns the errors by broker; it still exists there."""
+    return await remove_group(await Brokers.look_up(client), plan.shadow)
+
+
+async def learn_routes(client: ClientInstance, plan: ReplayPlan) -> None:
+    """Look up the routes of the windows' topics. Raises RmqdError."""
+    for topic in {window.queue.topic for window in plan.windows}:
+        await client.routes.lookup(topic)
+
+
+async def _members(brokers: Brokers, group: str) -> set[str]:
+    asked = await brokers.ask(lambda address: get_consumer_list(brokers.client.remoting, address, group))
+    return {client_id for ids in asked.by_broker.values() for client_id in ids}
+
+
+def _raise_one(errors: Mapping[str, RmqdError]) -> None:
+    for error in errors.values():
+        raise error

@@ -1,0 +1,1 @@
+"""Offset resets: plan, execute and verify."""

@@ -1,0 +1,265 @@
+"""Whether a queue, and its owner, continue at an operator's new offset.
+
+A broker's response is not proof. The broker has the new offset at once. Until a pull of the group takes the reset, it
+answers commits with success and stores nothing. The pull that takes it may belong to a lost connection: then the member
+continues at its old offset, and its next commit undoes the reset (docs/proof/ownership.md). So the member is asked for
+its own offset `at`:
+
+    forward    neither `at` nor the stored offset is below the target
+    back       `at` is below the member's previous offset; or it replaced its cache, which both rmqd and Java do. Then
+               the queue may have caught up since the previous poll.
+
+In both cases the stored offset is not above `at`: a commit in flight may undo the reset until the next commit.
+
+Polls queues after a reset until each reaches its target or the time is over.
+
+Resets a group: sends the resets, and waits a limited time until the members have applied them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal
+
+from rmqd.operate.resets.reset_places import PlaceReader, WayOf, push_all, reset_one, store_one
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rmqd.errors import RmqdError
+    from rmqd.operate.queries.message_queries import Brokers
+    from rmqd.operate.resets.reset_places import GroupPlaces, QueuePlace
+    from rmqd.operate.resets.reset_plan import PlannedMove, ResetPlan
+    from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
+    from rmqd.wire.message_queue import MessageQueue
+
+
+def has_obeyed(target: int, before: QueuePlace, now: QueuePlace) -> bool:
+    """Return whether the queue's present owner continues at the target. `before` is from before the reset."""
+    if now.held is None:
+        return _is_proven_by_offset(target, before, now)
+    at = now.held.commit_offset
+    if now.committed is None or not target <= now.committed <= at:
+        return False
+    begun = _at(before)
+    if begun is None or target >= begun:
+        return True
+    if before.owner != now.owner or before.held is None:
+        return at < (before.committed or 0)
+    return at < begun or _is_new(before.held, now.held, is_orderly=now.is_orderly)
+
+
+def _is_proven_by_offset(target: int, before: QueuePlace, now: QueuePlace) -> bool:
+    """Return the same for a member that does not report its offset: whether the stored offset proves the reset."""
+    if now.committed is None:
+        return False
+    return target < now.committed and (before.committed is None or before.committed <= target
+                                       or now.committed < before.committed)  # fmt: skip
+
+
+def is_lost(target: int, before: QueuePlace, now: QueuePlace) -> bool:
+    """Return whether the broker's reset was lost: the broker accepts commits again, and the member never received it.
+
+    Only known if the owner is still the same, and reports its offset.
+    """
+    if now.held is None or before.held is None or now.owner != before.owner or now.committed is None:
+        return False
+    is_pending = now.committed == target
+    return not is_pending and now.held.commit_offset >= before.held.commit_offset
+
+
+def is_stored(target: int, now: QueuePlace) -> bool:
+    """Return whether the broker has the target, or a later commit."""
+    return now.committed is not None and now.committed >= target
+
+
+def _at(place: QueuePlace) -> int | None:
+    return place.committed if place.held is None else place.held.commit_offset
+
+
+def _is_new(before: ProcessQueueInfo, now: ProcessQueueInfo, *, is_orderly: bool) -> bool:
+    """Return whether a member has replaced its cache of a queue.
+
+    Java sets a cache's last lock time when it is created, and so does rmqd. In an orderly group this is the time when
+    the lock was renewed, so there the last consume time counts.
+    """
+    if is_orderly:
+        return now.last_consume_timestamp > before.last_consume_timestamp
+    return now.last_lock_timestamp > before.last_lock_timestamp
+
+
+POLL_SECONDS: Final = 0.2
+LOST_SECONDS: Final = 3.0
+
+State = Literal["moved", "stored", "not_obeyed", "failed", "unchanged"]
+
+
+class ResetWatch:
+    """Watches the queues of one plan.
+
+    A reset that is lost for LOST_SECONDS is sent again. Brokers of 5.x report it once, possibly in the response to a
+    pull of a lost connection. The member then continues without it.
+    """
+
+    def __init__(
+        self, brokers: Brokers, plan: ResetPlan, targets: Mapping[MessageQueue, int], wait_seconds: float
+    ) -> None:
+        self.states: dict[MessageQueue, State] = {}
+        self.now: dict[MessageQueue, QueuePlace] = {}
+        self.errors: dict[MessageQueue, RmqdError] = {}
+        """The error of a queue's broker in the last poll."""
+        self.members = plan.places.members
+        self.silent = plan.places.silent
+        self._before = {move.queue: move.place for move in plan.moves}
+        self._brokers = brokers
+        self._plan = plan
+        self._targets = targets
+        self._reader = PlaceReader(brokers, plan.group, plan.topic)
+        self._wait_seconds = wait_seconds
+        self._clock = brokers.client.clock
+        self._lost_since: dict[MessageQueue, float] = {}
+
+    async def run(self) -> None:
+        """Poll until all queues are at their targets, or the time is over."""
+        deadline = self._clock.monotonic() + self._wait_seconds
+        while open_queues := [queue for queue in self._targets if queue not in self.states]:
+            seen = await self._reader.look(open_queues)
+            self.members, self.silent, self.errors = seen.members, seen.silent, dict(seen.errors)
+            self.now.update(seen.places)
+            is_last = self._clock.monotonic() >= deadline
+            for queue, place in seen.places.items():
+                state = self._state(queue, place, seen, is_last=is_last)
+                if state is not None:
+                    self.states[queue] = state
+            if is_last:
+                return
+            await self._send_again([queue for queue in open_queues if self._is_lost(queue)])
+            await self._clock.sleep(POLL_SECONDS)
+
+    def _state(self, queue: MessageQueue, now: QueuePlace, seen: GroupPlaces, *, is_last: bool) -> State | None:
+        target, before = self._targets[queue], self._before[queue]
+        if now.held is None and (now.is_popped or not seen.members):
+            return "stored" if is_stored(target, now) else None
+        if has_obeyed(target, before, now):
+            return "moved"
+        # all members report their queues, and the queue has no owner: its next owner will begin at the target
+        is_orphan = not now.owner and not seen.silent
+        return "stored" if is_last and is_orphan and now.committed == target else None
+
+    def _is_lost(self, queue: MessageQueue) -> bool:
+        now = self.now.get(queue)
+        if queue in self.states or now is None or not is_lost(self._targets[queue], self._before[queue], now):
+            self._lost_since.pop(queue, None)
+            return False
+        since = self._lost_since.setdefault(queue, self._clock.monotonic())
+        return self._clock.monotonic() - since >= LOST_SECONDS
+
+    async def _send_again(self, lost: list[MessageQueue]) -> None:
+        remoting, group = self._brokers.client.remoting, self._plan.group
+        pulled = [queue for queue in lost if self._plan.ways[queue.broker_name] is WayOf.PULLED]
+        await self._brokers.ask_about(
+            pulled, lambda address, queue: reset_one(remoting, address, group, queue, self._targets[queue])
+        )
+        for queue in pulled:
+            del self._lost_since[queue]
+
+
+@dataclass(frozen=True, slots=True)
+class MovedQueue:
+    """The outcome for one queue.
+
+    `moved`: the owner continues at the target. `stored`: the broker has the target, and the queue has no owner, or is
+    popped. `not_obeyed`: neither before the timeout; `now` is the last observed place. `failed`: the broker refused, or
+    did not answer. `unchanged`: the group was at the target already.
+    """
+
+    move: PlannedMove
+    state: State
+    now: QueuePlace
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResetOutcome:
+    """The outcome of a plan. `members` are the topic's readers, `silent` those members without an answer.
+
+    `pushed_by` are the brokers that pushed the reset to the members, and do not store it for other members.
+    """
+
+    queues: tuple[MovedQueue, ...]
+    errors: Mapping[str, RmqdError]
+    members: frozenset[str]
+    silent: frozenset[str]
+    pushed_by: frozenset[str]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every queue reached its target."""
+        return not self.errors and all(one.state not in ("not_obeyed", "failed") for one in self.queues)
+
+
+async def carry_out(
+    brokers: Brokers, plan: ResetPlan, wait_seconds: float, *, sent: Callable[[], None] = lambda: None
+) -> ResetOutcome:
+    """Apply a plan that was made just now. `sent` is called after the requests to the brokers, before the wait."""
+    targets, errors = await _send(brokers, plan)
+    sent()
+    watch = ResetWatch(brokers, plan, targets, wait_seconds)
+    await watch.run()
+    failed = {queue.broker_name: error for queue, error in (errors | watch.errors).items()}
+    queues = tuple(_moved(move, targets, errors, watch) for move in plan.moves)
+    pushed_by = frozenset(broker for broker in plan.ways if _is_pushed(plan, broker))
+    return ResetOutcome(queues, {**plan.errors, **failed}, watch.members, watch.silent, pushed_by)
+
+
+def _is_pushed(plan: ResetPlan, broker: str) -> bool:
+    return plan.ways[broker] is WayOf.PUSHED and bool(plan.places.members)
+
+
+def _moved(
+    move: PlannedMove, targets: Mapping[MessageQueue, int], errors: Mapping[MessageQueue, RmqdError], watch: ResetWatch
+) -> MovedQueue:
+    queue = move.queue
+    if queue in targets:
+        state, now = watch.states.get(queue, "not_obeyed"), watch.now.get(queue, move.place)
+        silence = None if queue in watch.states else watch.errors.get(queue)
+        return MovedQueue(replace(move, target=targets[queue]), state, now, str(silence or ""))
+    if not move.is_due:
+        return MovedQueue(move, "unchanged", move.place)
+    return MovedQueue(move, "failed", move.place, str(errors.get(queue, "the broker did not confirm the reset")))
+
+
+async def _send(brokers: Brokers, plan: ResetPlan) -> tuple[dict[MessageQueue, int], dict[MessageQueue, RmqdError]]:
+    """Send the resets. Returns the target of each queue, and the errors of the others."""
+    remoting, group = brokers.client.remoting, plan.group
+    singly: list[MessageQueue] = []
+    at_once: dict[str, list[PlannedMove]] = {}
+    by_queue = {move.queue: move for move in plan.due}
+    for move in plan.due:
+        if _is_pushed(plan, move.queue.broker_name):
+            at_once.setdefault(move.queue.broker_name, []).append(move)
+        else:
+            singly.append(move.queue)
+
+    async def send_one(address: str, queue: MessageQueue) -> dict[MessageQueue, int]:
+        target = by_queue[queue].target
+        if plan.ways[queue.broker_name] is WayOf.PULLED:
+            return await reset_one(remoting, address, group, queue, None if plan.goal.kind == "last" else target)
+        return await store_one(remoting, address, group, queue, target)
+
+    async def push(address: str, queue: MessageQueue) -> dict[MessageQueue, int]:
+        meant = {move.queue for move in plan.moves}
+        of_broker = {one for one in brokers.client.routes.queues(plan.topic) if one.broker_name == queue.broker_name}
+        return await push_all(remoting, address, group, plan.topic, plan.goal, is_whole=of_broker <= meant)
+
+    ones, pushes = await asyncio.gather(
+        brokers.ask_about(singly, send_one),
+        brokers.ask_about([moves[0].queue for moves in at_once.values()], push),
+    )
+    told = {
+        queue: offset for part in (ones, pushes) for table in part.by_queue.values() for queue, offset in table.items()
+    }
+    refused = {move.queue: error for queue, error in pushes.errors.items() for move in at_once[queue.broker_name]}
+    return {queue: told[queue] for queue in by_queue if queue in told}, {**ones.errors, **refused}

@@ -1,0 +1,296 @@
+"""The handler's source line that raised, hangs or crashed: not a line of rmqd or of a library.
+
+Dead letters in the form in which the group would receive them again.
+
+Selects the messages that a handler is tried with, without a group, and makes batches of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rmqd.consumer.assembly import subscriptions_of
+from rmqd.consumer.health.consistency import check_filters
+from rmqd.errors import RmqdError, RouteNotFoundError
+from rmqd.operate.queries import topic_queries as windows
+from rmqd.operate.queries.message_queries import Brokers, find_by_id, find_by_key
+from rmqd.operate.queries.topic_queries import OffsetWindow
+from rmqd.wire.bodies.heartbeat_data import SubscriptionData
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.decode import decode_messages
+from rmqd.wire.messages.encode import StoredMessage, encode_message
+from rmqd.wire.messages.message import Message
+from rmqd.wire.topics import SUBSCRIPTION_ALL, dlq_topic, retry_topic
+
+if TYPE_CHECKING:
+    from rmqd.client.instance import ClientInstance
+    from rmqd.consumer.consumer_options import ConsumerOptions
+    from rmqd.operate.queries.message_queries import FoundMessage
+    from rmqd.wire.messages.message import CorruptMessage, Message
+
+
+_OWN_FOLDER: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STANDARD: Final = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
+_LIBRARIES: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+_FAULT_LINE: Final = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
+
+
+class Frame(NamedTuple):
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Recognises the lines of a handler by the folder of its package or module."""
+
+    folder: str
+
+    @classmethod
+    def of(cls, function: Callable[..., object]) -> Author:
+        """Return the author of a function."""
+        while hasattr(function, "func") or hasattr(function, "__wrapped__"):  # functools.partial, and decorators
+            function = getattr(function, "func", None) or function.__wrapped__  # type: ignore[attr-defined]
+        module = sys.modules.get(getattr(function, "__module__", None) or type(function).__module__)
+        top = None if module is None else sys.modules.get(module.__name__.partition(".")[0])
+        file = getattr(top, "__file__", None) or getattr(module, "__file__", None) or ""
+        return cls(os.path.dirname(os.path.abspath(file)) + os.sep if file else "")
+
+    def place(self, innermost_first: Sequence[Frame]) -> Frame | None:
+        """Return the innermost line of the author; if there is none, the innermost line outside rmqd."""
+        for is_his in (self.wrote, lambda frame: not frame.file.startswith(_OWN_FOLDER)):
+            for frame in innermost_first:
+                if is_his(frame):
+                    return frame
+        return None
+
+    def wrote(self, frame: Frame) -> bool:
+        """Return whether a line belongs to the author."""
+        file = os.path.abspath(frame.file)
+        if not self.folder or not file.startswith(self.folder) or file.startswith(_OWN_FOLDER):
+            return False
+        inner = file[len(self.folder) - 1 :]  # a project's folder may contain its libraries
+        return not _LIBRARIES.search(inner) and not file.startswith(_STANDARD)
+
+
+def place_of(error: BaseException, author: Author) -> str | None:
+    """Return the line where an exception was raised."""
+    frames = [Frame(one.filename, one.lineno or 0, one.name) for one in traceback.extract_tb(error.__traceback__)]
+    frame = author.place(frames[::-1])
+    return None if frame is None else str(frame)
+
+
+def place_of_fault(stacks: str, author: Author) -> str | None:
+    """Return the author's line where a process is, from the stacks of all threads that Python's faulthandler wrote."""
+    for stack in re.split(r"\n(?=(?:Current thread|Thread) )", stacks):
+        lines = filter(None, map(_FAULT_LINE.match, stack.splitlines()))
+        for frame in (Frame(one[1], int(one[2]), one[3]) for one in lines):
+            if author.wrote(frame):
+                return str(frame)
+    return None
+
+
+def as_retried(letter: Message, group: str) -> Message:
+    """Return the message as in the group's retry topic, at its first attempt. So it shows its original topic.
+
+    It keeps its queue and offset in the dead-letter topic.
+    """
+    topic = retry_topic(group)
+    record = encode_message(
+        StoredMessage(
+            topic=topic,
+            body=letter.stored_body,
+            queue_id=letter.stored_queue_id,
+            queue_offset=letter.queue_offset,
+            commit_log_offset=letter.commit_log_offset,
+            flag=letter.flag,
+            sys_flag=letter.sys_flag,
+            born_timestamp=letter.born_timestamp,
+            born_host=letter.born_host,
+            store_timestamp=letter.store_timestamp,
+            store_host=letter.store_host,
+            properties=letter.stored_properties,
+        )
+    )
+    queue = MessageQueue(topic, letter.broker_name, letter.queue_id)
+    return decode_messages(record, queue, namespace=letter.block.namespace).messages[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The requested messages. Times are Unix milliseconds: stored at or after `from_ms`, and before `to_ms`."""
+
+    ids: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    from_ms: int | None = None
+    to_ms: int | None = None
+    last: int | None = None
+    waiting: bool = False
+    """Only messages that the group has not committed."""
+    topics: tuple[str, ...] = ()
+    """Only these topics of the group, by their names at the brokers."""
+    dead_letters: bool = False
+    """The group's dead letters instead of its topics."""
+    without: frozenset[str] = frozenset()
+    """Ids of messages to skip."""
+    most: int = 10_000
+    """The limit; the oldest messages are chosen."""
+
+
+@dataclass(slots=True)
+class Chosen:
+    """The messages in the order of their store times. `remarks` report messages that could not be read."""
+
+    messages: list[Message] = field(default_factory=list)
+    corrupt: list[CorruptMessage] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    is_cut: bool = False
+    """Whether there are more messages."""
+    are_dead_letters: bool = False
+    """Whether they are dead letters. Each then looks as if it came from the retry topic."""
+
+
+async def choose(client: ClientInstance, options: ConsumerOptions, selection: Selection) -> Chosen:
+    """Read the selected messages that match the group's subscriptions. Raises RmqdError."""
+    return await _Choice(client, options, selection).chosen()
+
+
+def batches_of(messages: Iterable[Message], most: int) -> list[list[Message]]:
+    """Return the batches that a consumer would make: each from one queue, in its order, and full if possible.
+
+    The batches are ordered by their first messages.
+    """
+    batches: list[list[Message]] = []
+    open_batches: dict[MessageQueue, list[Message]] = {}
+    for message in messages:
+        batch = open_batches.get(message.message_queue)
+        if batch is None or len(batch) == most:
+            batch = open_batches[message.message_queue] = []
+            batches.append(batch)
+        batch.append(message)
+    return batches
+
+
+class _Choice:
+    def __init__(self, client: ClientInstance, options: ConsumerOptions, selection: Selection) -> None:
+        self._client = client
+        self._options = options
+        self._asked = selection
+        self._chosen = Chosen()
+        retries, dead = retry_topic(options.group), dlq_topic(options.group)
+        self._subscriptions = subscriptions_of(options, 0)
+        if selection.dead_letters:
+            self._subscriptions = {dead: SubscriptionData(dead, SUBSCRIPTION_ALL)}
+        elif selection.topics:
+            self._subscriptions = {topic: self._subscriptions[topic] for topic in selection.topics}
+        elif not (selection.waiting or selection.ids):
+            self._subscriptions.pop(retries, None)  # copies of messages in its topics
+
+    async def chosen(self) -> Chosen:
+        asked, chosen = self._asked, self._chosen
+        # RocketMQ returns every message to a pull with an invalid condition
+        await check_filters(self._client, self._options.group, self._subscriptions.values())
+        if asked.ids or asked.keys:
+            places = [place async for place in self._named()]
+            await self._read(places)
+        elif asked.last is not None:
+            newest = await windows.read_newest(
+                self._client, await self._windows(), asked.last + len(asked.without), namespace=self._options.namespace
+            )
+            self._take(newest.messages, newest.corrupt)
+            chosen.messages = chosen.messages[-asked.last :]
+        else:
+            await self._read(await self._windows())
+        chosen.messages.sort(key=lambda one: one.store_timestamp)
+        if len(chosen.messages) > asked.most:
+            chosen.messages, chosen.is_cut = chosen.messages[: asked.most], True
+        if asked.dead_letters:
+            chosen.are_dead_letters = True
+            chosen.messages = [as_retried(one, self._options.group) for one in chosen.messages]
+        return chosen
+
+    async def _windows(self) -> list[tuple[OffsetWindow, SubscriptionData]]:
+        found: list[tuple[OffsetWindow, SubscriptionData]] = []
+        for topic, subscription in self._subscriptions.items():
+            try:
+                if self._asked.waiting:
+                    parts = await windows.not_committed(self._client, topic, self._options.group)
+                else:
+                    parts = await windows.between(self._client, topic, self._asked.from_ms, self._asked.to_ms)
+            except RouteNotFoundError:
+                if topic != retry_topic(self._options.group):
+                    self._chosen.remarks.append(f"no broker has topic {topic}")
+                continue
+            found += [(part, subscription) for part in parts if part.size]
+        return found
+
+    async def _named(self) -> AsyncIterator[tuple[OffsetWindow, SubscriptionData]]:
+        """Yield the queues and offsets of the messages with these ids and keys."""
+        brokers = await Brokers.look_up(self._client)
+        for msg_id in self._asked.ids:
+            found, errors = await find_by_id(brokers, msg_id)
+            ours = [one for one in found if one.topic in self._subscriptions]
+            self._remark(f"id {msg_id}", found, ours, errors)
+            for one in ours[:1]:  # the others are its retries
+                yield await self._place(one)
+        for key in self._asked.keys:
+            for topic in self._subscriptions:
+                found, errors = await find_by_key(brokers, topic, key, most=self._asked.most)
+                self._remark(f"key {key} in {topic}", found, found, errors)
+                for one in found:
+                    yield await self._place(one)
+
+    async def _place(self, found: FoundMessage) -> tuple[OffsetWindow, SubscriptionData]:
+        await self._client.routes.lookup(found.topic)
+        queue = MessageQueue(found.topic, found.broker, found.queue)
+        return OffsetWindow(queue, found.offset, found.offset + 1), self._subscriptions[found.topic]
+
+    def _remark(
+        self, what: str, found: Sequence[FoundMessage], ours: Sequence[FoundMessage], errors: dict[str, RmqdError]
+    ) -> None:
+        remarks = self._chosen.remarks
+        remarks += [f"{what}: {where}: {error}" for where, error in errors.items()]
+        if not found:
+            remarks.append(f"{what}: no broker has this message")
+        elif not ours:
+            elsewhere = ", ".join(sorted({one.topic for one in found}))
+            remarks.append(f"{what}: it is in {elsewhere}, which was not selected")
+
+    async def _read(self, parts: Iterable[tuple[OffsetWindow, SubscriptionData]]) -> None:
+        """Read parts of queues concurrently, from each up to the limit of messages."""
+
+        async def read(window: OffsetWindow, subscription: SubscriptionData) -> None:
+            taken = 0
+            async for read in windows.read_window(
+                self._client, window, subscription, namespace=self._options.namespace
+            ):
+                taken += self._take(read.messages, read.corrupt)
+                if taken > self._asked.most:
+                    break
+            if not taken and window.size == 1 and (self._asked.ids or self._asked.keys):
+                place = f"{window.queue.topic}, {window.queue.broker_name}, queue {window.queue.queue_id}"
+                self._chosen.remarks.append(
+                    f"the message at {place}, offset {window.start} does not match the group's subscriptions"
+                )
+
+        await asyncio.gather(*(read(*part) for part in parts))
+
+    def _take(self, messages: Sequence[Message], corrupt: Sequence[CorruptMessage]) -> int:
+        asked = self._asked
+        low, high = asked.from_ms or 0, 2**63 - 1 if asked.to_ms is None else asked.to_ms
+        taken = [one for one in messages if low <= one.store_timestamp < high and one.msg_id not in asked.without]
+        self._chosen.messages += taken
+        self._chosen.corrupt += corrupt
+        return len(taken)

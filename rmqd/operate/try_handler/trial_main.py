@@ -1,0 +1,225 @@
+"""How a call of the handler settles each message of its batch, by the rules of the group's settlement.
+
+A group's handler in this process: created and started as the consumer does, and called with one batch at a time.
+
+The main program of the process that tries a handler: `python -m rmqd.operate.try_handler.trial_main DESCRIPTOR`.
+
+It serves the parent over an inherited socket, one request after the other. The handler's output is sent to standard
+error, because the parent's standard output contains only the command's results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from rmqd.client.instance import ClientInstance
+from rmqd.consumer.assembly import assemble
+from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.consumer.handling.batch_worker import batch_apart, called_apart
+from rmqd.consumer.handling.handler_failures import default_decision, give_up
+from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, call_start_or_stop
+from rmqd.consumer.handling.orderly import rest_seconds
+from rmqd.consumer.handling.settlement import given_up
+from rmqd.errors import NameServerError
+from rmqd.errors.exit_codes import ExitCode
+from rmqd.handler_api.batch import (
+    Batch,
+    Closing,
+    DeadLetter,
+    InvalidPayloadError,
+    ManualBatch,
+    Outcome,
+    Retry,
+    Suspend,
+    is_only,
+)
+from rmqd.handler_api.once.once_group import once_of
+from rmqd.operate.try_handler.selection import Author, place_of
+from rmqd.operate.try_handler.trial_process import CallResult, Ready, TrialHandlerSpec, Verdict
+from rmqd.plugins.child_process import ChildAnswer, ChildChannel, NotUsable, Request, answer_not_usable, first_order
+from rmqd.plugins.handler_catalogue import load_handler
+from rmqd.plugins.model_options import consumer_options
+from rmqd.plugins.strategies import hooks_of
+from rmqd.runtime.event_loop import leave, run_in_loop
+from rmqd.runtime.logs import log_setup as logs
+from rmqd.runtime.plain_text import describe
+from rmqd.wire.messages.message import once_in_group
+
+if TYPE_CHECKING:
+    from rmqd.config.model.root_model import RootConfig
+    from rmqd.consumer.services import WaysBack
+    from rmqd.wire.messages.message import Message
+
+
+_ACKED = Verdict("acked")
+
+
+def is_failure(error: BaseException | None) -> bool:
+    """Return whether a call failed, other than by a decision or an invalid body."""
+    return error is not None and not is_only(error, (Retry, DeadLetter, Suspend, InvalidPayloadError))
+
+
+def verdicts_of(
+    batch: Batch, error: BaseException | None, options: ConsumerOptions, ways_back: WaysBack
+) -> tuple[Verdict, ...]:
+    """Return a verdict for each message of a batch."""
+    if options.consume_mode == "orderly" and not options.order_by:
+        return tuple(_in_order(batch, error, options, ways_back))
+    return tuple(_each_alone(batch, error, options, ways_back))
+
+
+def _each_alone(
+    batch: Batch, error: BaseException | None, options: ConsumerOptions, ways_back: WaysBack
+) -> Iterator[Verdict]:
+    decisions, rest = batch.decisions(), default_decision(error, batch)
+    for index, message in enumerate(batch):
+        decision = decisions.get(index, rest)
+        level = decision.delay_level
+        level = options.delay_level_when_next_consume if level is None else level
+        reason = given_up(ways_back, message, decision, level)
+        if decision.outcome is Outcome.ACK:
+            yield _ACKED
+        elif reason is not None:
+            yield _given_up(reason, options)
+        elif decision.outcome is Outcome.AGAIN:  # no call started with it
+            yield Verdict("retried", rest_seconds=decision.seconds)
+        elif options.order_by:
+            yield Verdict("retried", rest_seconds=rest_seconds(error, options.suspend_current_queue_time_seconds))
+        else:
+            yield Verdict("retried", delay_level=ways_back.delay_level(message, level))
+
+
+def _in_order(
+    batch: Batch, error: BaseException | None, options: ConsumerOptions, ways_back: WaysBack
+) -> Iterator[Verdict]:
+    decisions, rest = batch.decisions(), default_decision(error, batch)
+    again = Verdict("retried", rest_seconds=rest_seconds(error, options.suspend_current_queue_time_seconds))
+    is_rolled_back = isinstance(batch, ManualBatch) and batch.closing is Closing.ROLLBACK
+    has_failed = False
+    for index, message in enumerate(batch):
+        decision = decisions.get(index, rest)
+        reason = None if is_rolled_back else given_up(ways_back, message, decision, decision.delay_level)
+        if reason is not None:
+            yield _given_up(reason, options)
+        elif decision.outcome is Outcome.ACK and not is_rolled_back and (index in decisions or not has_failed):
+            yield _ACKED
+        else:
+            has_failed = True
+            yield again
+
+
+def _given_up(reason: str, options: ConsumerOptions) -> Verdict:
+    return Verdict("dropped" if options.message_model == "broadcasting" else "dead_lettered", reason=reason)
+
+
+class HandlerCalls:
+    """The handler of a group, inside the installed hooks. A consumer of the group is built, but never joins it.
+
+    Raises ConfigError if the handler cannot be created.
+    """
+
+    def __init__(self, config: RootConfig, group: str) -> None:
+        self._options = replace(consumer_options(config, group), deduplication=None, trace=None)
+        self._handler = load_handler(group, config.groups[group])
+        self._client = client = ClientInstance(config.cluster_of(group).client_options(config.state_dir))
+        hooks = hooks_of(self._options)
+        self._context, _ = assemble(self._options, self._handler, client, client.clock, hooks)
+        self.author = Author.of(self._handler.handle)
+
+    async def start(self) -> None:
+        """Learn the cluster's id, and call the handler's `start`. Raises its exceptions."""
+        with contextlib.suppress(NameServerError):
+            await self._client.cluster_id.learn(may_write=False)
+        identity = partial(self._client.identity, self._options.group)
+        once_in_group.set(once_of(self._options.group, identity))
+        await call_start_or_stop(self._handler.start, self._context.clock)
+
+    async def stop(self) -> None:
+        """Call the handler's `stop`. Raises its exceptions."""
+        await call_start_or_stop(self._handler.stop, self._context.clock)
+        await self._client.close()
+
+    async def call(self, messages: list[Message]) -> CallResult:
+        """Call the handler with messages of one queue. Raises HandlerNotAwaitedError."""
+        batch = batch_apart(self._options, messages)
+        started = time.monotonic()
+        error = await called_apart(self._context.service, batch)
+        seconds = time.monotonic() - started
+        if isinstance(error, HandlerNotAwaitedError):
+            raise error
+        if self._options.failures is not None:
+            give_up(batch, error, self._options.failures.dead_letter_on)
+        verdicts = verdicts_of(batch, error, self._options, self._context.send_back)
+        if error is None:  # an exception that was raised for one message only
+            error = next((one.error for one in batch.decisions().values() if one.error is not None), None)
+        return CallResult(
+            verdicts,
+            seconds,
+            None if error is None else describe(error),
+            None if error is None else place_of(error, self.author),
+            is_failure(error),
+            _closing(batch),
+        )
+
+
+def _closing(batch: Batch) -> Literal["commit", "rollback"] | None:
+    if not isinstance(batch, ManualBatch) or batch.closing is None:
+        return None
+    return "commit" if batch.closing is Closing.COMMIT else "rollback"
+
+
+def main(descriptor: int) -> int:
+    """Serve the parent until it requests a stop or ends. Returns the exit code."""
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return run_in_loop(_serve(socket.socket(fileno=descriptor)))
+
+
+async def _serve(sock: socket.socket) -> int:
+    channel = await ChildChannel.over(sock)
+    first = await first_order(channel, TrialHandlerSpec)
+    if first is None:
+        return ExitCode.USAGE
+    number, order = first
+    log = order.config.log
+    logs.configure_logging(log.level, log.format, namespaces=order.config.namespaces)
+    (group,) = order.config.groups
+    try:
+        calls = HandlerCalls(order.config, group)
+        await calls.start()
+    except Exception as error:  # noqa: BLE001  any exception of the handler
+        await answer_not_usable(channel, number, error)
+        return ExitCode.FAILURE
+    channel.post(ChildAnswer(number, Ready(calls.author)))
+    return await _answer(channel, calls)
+
+
+async def _answer(channel: ChildChannel, calls: HandlerCalls) -> int:
+    while (request := await channel.receive()) is not None:
+        assert isinstance(request, Request)
+        value: object = None
+        try:
+            if request.action == "call":
+                value = await calls.call(request.argument)
+            else:
+                await calls.stop()
+        except Exception as error:  # noqa: BLE001  an exception of `stop`, or of a handler that cannot run
+            value = NotUsable(describe(error))
+        channel.post(ChildAnswer(request.number, value))
+        if request.action != "call":
+            break
+    await channel.close()
+    return ExitCode.OK
+
+
+if __name__ == "__main__":
+    leave(main(int(sys.argv[1])))

@@ -1,0 +1,286 @@
+"""Finds handlers by their entry point in `rmqd.handlers`, or as `module:attribute`.
+
+Only plugins that a configuration names are imported. An error becomes a problem of that configuration.
+
+Describes installed handlers and pipelines with their options, including broken ones, for `rmqd handlers`.
+
+Finds pipelines by their entry point in `rmqd.pipelines`, or as `module:attribute`; also the code of sinks.
+
+A pipeline is a function of a DataFrame and its SparkSession that returns another DataFrame. This module does not need
+Spark.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel
+
+from rmqd.config.model.group_model import BROKER, GroupConfig, HandlerConfig
+from rmqd.config.problems import ConfigProblem
+from rmqd.errors import ConfigError
+from rmqd.handler_api.batch import LoadedHandler
+from rmqd.handler_api.typed.signatures import is_async, yields
+from rmqd.plugins.entry_points import find_object, installed, loaded, located, look_again, object_at
+from rmqd.plugins.handler_plugin import CallLimit, HandlerPlugin
+from rmqd.plugins.option_form import OptionsForm, PluginFaultError, plugin_fault, refuse_unbound, with_article
+from rmqd.plugins.strategies import middleware_faults, with_middleware
+
+HANDLER_ENTRY_POINTS: Final = "rmqd.handlers"
+
+
+def load_handler(group: str, settings: GroupConfig, given: object = None) -> LoadedHandler:
+    """Create the handler of a group, without starting it. Raises ConfigError with all problems.
+
+    `given` is an object that replaces the configured plugin.
+    """
+    assert settings.handler is not None
+    try:
+        plugin, options = _plugin_and_options(settings.handler, given)
+        return with_middleware(plugin.load(options), settings.handler.middleware)
+    except PluginFaultError as error:
+        raise ConfigError(list[object](located(group, settings, ("handler",), error))) from error
+
+
+def handler_problems(group: str, settings: GroupConfig) -> list[ConfigProblem]:
+    """Return the problems of a group's handler, its options and its middleware. All are imported, but not run."""
+    if settings.handler is None:
+        return []
+    try:
+        typed = _plugin_and_options(settings.handler)[0].typed
+        if typed is not None and typed.form.named("connection") is not None and settings.offset_store.plugin == BROKER:
+            raise plugin_fault("the handler takes offset_connection, which needs offset_store: {plugin: NAME}")
+    except PluginFaultError as error:
+        return list(located(group, settings, ("handler",), error))
+    return []
+
+
+def call_limit(settings: GroupConfig) -> CallLimit | None:
+    """Return the limit that keeps calls below the configured concurrency of a group's handler, which must be loaded.
+
+    None if there is no limit, or if the concurrency is the default, which was not chosen.
+    """
+    handler = settings.handler
+    if handler is None or handler.processes or settings.engine != "local":
+        return None
+    if "concurrency" not in handler.model_fields_set:
+        return None
+    plugin, options = _plugin_and_options(handler)
+    limit = plugin.call_limit(options)
+    return limit if limit is not None and limit.calls < handler.most_calls else None
+
+
+def find_plugin(name: str) -> HandlerPlugin:
+    """Import the plugin of this name, or `module:attribute`. Raises PluginFaultError."""
+    if name in installed(PIPELINE_ENTRY_POINTS) and name not in installed(HANDLER_ENTRY_POINTS):
+        raise plugin_fault(
+            f"{name} is a pipeline, not a handler; expected engine: spark, pipeline: {{plugin: {name}}} instead of "
+            "handler, and a sink; see docs/pipelines.md"
+        )
+    return HandlerPlugin.of(name, find_object("handler", HANDLER_ENTRY_POINTS, name))
+
+
+def _plugin_and_options(handler: HandlerConfig, given: object = None) -> tuple[HandlerPlugin, Any]:
+    plugin = find_plugin(handler.plugin) if given is None else HandlerPlugin.of(handler.plugin, given)
+    options = plugin.validated(handler.options)
+    if faults := tuple(middleware_faults(handler.middleware)):
+        raise PluginFaultError(*faults)
+    return plugin, options
+
+
+PIPELINE_ENTRY_POINTS: Final = "rmqd.pipelines"
+
+
+@dataclass(frozen=True, slots=True)
+class FrameFunction:
+    """A function of a DataFrame, one more argument, and perhaps options. It was imported, and has not run."""
+
+    name: str
+    kind: str
+    """Its name in messages."""
+    target: Callable[..., Any]
+    options: OptionsForm
+
+    @classmethod
+    def of(cls, name: str, target: object, kind: str, form: str) -> FrameFunction:
+        """Check an object; `form` names its two arguments. Raises PluginFaultError if it is not such a function."""
+        accepted = f"expected a function of ({form}) or ({form}, options)"
+        if inspect.isclass(target) or not callable(target):
+            what = "a class" if inspect.isclass(target) else with_article(type(target).__name__)
+            raise plugin_fault(f"the plugin is {what}, not a {kind}; {accepted}")
+        refuse_unbound(name, target, accepted)
+        if yields(target) or is_async(target):
+            word = "with yield" if yields(target) else "with async"
+            raise plugin_fault(f"the plugin is a function {word}, which would never run; {accepted}")
+        try:
+            options = OptionsForm.of(target, 2)
+        except ValueError as error:
+            raise plugin_fault(f"the plugin {error}; {accepted}") from None
+        if options.needs > 2 or options.most < 2:
+            count = options.needs + options.takes if options.needs > 2 else options.most
+            raise plugin_fault(f"the plugin takes {count} argument{'' if count == 1 else 's'}; {accepted}")
+        return cls(name, kind, target, options)
+
+    def validated(self, options: dict[str, Any]) -> Any:
+        """Return the options in the function's form: an instance of its model, or the dict. Raises PluginFaultError."""
+        return self.options.validated(self.kind, options)
+
+    def bound(self, options: dict[str, Any]) -> Callable[[Any, Any], Any]:
+        """Return the function with its options bound, so that two arguments remain. Raises PluginFaultError."""
+        return self.options.bound(self.target, self.validated(options))
+
+
+def find_pipeline(name: str) -> FrameFunction:
+    """Import the pipeline of this name, or `module:attribute`. Raises PluginFaultError."""
+    return pipeline_of(name, find_object("pipeline", PIPELINE_ENTRY_POINTS, name))
+
+
+def pipeline_of(name: str, target: object) -> FrameFunction:
+    """Check the object of an entry point. Raises PluginFaultError if it is not a pipeline."""
+    return FrameFunction.of(name, target, "pipeline", "frame, spark")
+
+
+def load_pipeline(group: str, settings: GroupConfig) -> Callable[[Any, Any], Any]:
+    """Return a group's pipeline as a function of (frame, spark). Raises ConfigError with all problems."""
+    assert settings.pipeline is not None
+    try:
+        return find_pipeline(settings.pipeline.plugin).bound(settings.pipeline.options)
+    except PluginFaultError as error:
+        raise ConfigError(list[object](located(group, settings, ("pipeline",), error))) from error
+
+
+def load_batch_function(group: str, settings: GroupConfig) -> Callable[[Any, Any], Any]:
+    """Return the function that a foreach_batch sink calls with (frame, batch_id). Raises ConfigError."""
+    assert settings.sink is not None
+    try:
+        target = object_at(settings.sink.plugin)
+        function = FrameFunction.of(settings.sink.plugin, target, "function of batches", "frame, batch_id")
+        return function.bound(settings.sink.options)
+    except PluginFaultError as error:
+        raise ConfigError(list[object](located(group, settings, ("sink",), error))) from error
+
+
+def pipeline_loaders(settings: GroupConfig) -> list[Callable[[str, GroupConfig], object]]:
+    """Return the functions that load a group's pipeline and its sink's function."""
+    loaders: list[Callable[[str, GroupConfig], object]] = []
+    if settings.pipeline is not None:
+        loaders.append(load_pipeline)
+    if settings.sink is not None and settings.sink.format == "foreach_batch" and settings.sink.plugin:
+        loaders.append(load_batch_function)
+    return loaders
+
+
+Kind = Literal["handler", "pipeline"]
+
+_GROUPS: Final[dict[Kind, str]] = {
+    "handler": HANDLER_ENTRY_POINTS,
+    "pipeline": PIPELINE_ENTRY_POINTS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OptionDescription:
+    """One option, as the handler's model describes it."""
+
+    name: str
+    type: str
+    required: bool
+    default: Any
+    """The default as JSON; None if there is none, or if it is null."""
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerDescription:
+    """One installed handler or pipeline."""
+
+    kind: Kind
+    name: str
+    target: str
+    """`module:attribute`."""
+    distribution: str
+    version: str
+    description: str
+    options: tuple[OptionDescription, ...] | None
+    """None if it takes options without a model; empty if it takes none."""
+    error: str | None
+    """Why it cannot be used; None if it can."""
+
+
+def describe_installed() -> list[HandlerDescription]:
+    """Import and describe every installed handler and pipeline. A broken one is described with its error."""
+    look_again()
+    return [
+        _describe(kind, name, entry_points)
+        for kind, group in _GROUPS.items()
+        for name, entry_points in installed(group).items()
+    ]
+
+
+def _describe(kind: Kind, name: str, entry_points: list[EntryPoint]) -> HandlerDescription:
+    plugin: HandlerPlugin | FrameFunction | None = None
+    error = None
+    try:
+        target = loaded(kind, entry_points)
+        plugin = HandlerPlugin.of(name, target) if kind == "handler" else pipeline_of(name, target)
+    except PluginFaultError as fault:
+        error = str(fault)
+    entry_point = entry_points[0]
+    return HandlerDescription(
+        kind=kind,
+        name=name,
+        target=entry_point.value,
+        distribution=entry_point.dist.name if entry_point.dist else "",
+        version=entry_point.dist.version if entry_point.dist else "",
+        description=_first_line(plugin.target) if plugin else "",
+        options=_options(plugin) if plugin else (),
+        error=error,
+    )
+
+
+def _first_line(target: object) -> str:
+    text = inspect.getdoc(target) or ""
+    return text.strip().partition("\n")[0]
+
+
+def _options(plugin: HandlerPlugin | FrameFunction) -> tuple[OptionDescription, ...] | None:
+    if not plugin.options.takes:
+        return ()
+    return None if plugin.options.model is None else tuple(_fields(plugin.options.model))
+
+
+def _fields(model: type[BaseModel]) -> list[OptionDescription]:
+    schema = model.model_json_schema()
+    required = schema.get("required", [])
+    definitions = schema.get("$defs", {})
+    return [
+        OptionDescription(
+            name=name,
+            type=_type_name(field, definitions),
+            required=name in required,
+            default=field.get("default"),
+            description=" ".join(field.get("description", "").split()),
+        )
+        for name, field in schema.get("properties", {}).items()
+    ]
+
+
+def _type_name(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
+    """Return a JSON Schema's type in a few words: `string`, `list of string`, `info | debug`."""
+    if "$ref" in schema:
+        return _type_name(definitions.get(schema["$ref"].rpartition("/")[2], {}), definitions)
+    for words in ("anyOf", "oneOf"):
+        if words in schema:
+            return " | ".join(dict.fromkeys(_type_name(choice, definitions) for choice in schema[words]))
+    if "enum" in schema:
+        return " | ".join(str(value) for value in schema["enum"])
+    if "const" in schema:
+        return str(schema["const"])
+    kind = schema.get("type", "any")
+    if kind == "array":
+        return f"list of {_type_name(schema.get('items', {}), definitions)}"
+    return {"object": "mapping", "boolean": "true | false"}.get(kind, str(kind))

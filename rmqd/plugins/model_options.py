@@ -1,0 +1,128 @@
+"""Loads a configuration that can run: its handlers, pipelines and strategies exist, and accept their options.
+
+Converts a group's configuration to the engine's options.
+
+An option of ConsumerOptions has the name of its key, perhaps with a unit at its end, and is copied by this name. This
+module only defines the other options.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final
+
+from rmqd.client.client_options import TraceOptions
+from rmqd.config.load import Loading, source_of
+from rmqd.config.model.group_model import GroupConfig
+from rmqd.config.model.root_model import RootConfig
+from rmqd.config.problems import ConfigProblem
+from rmqd.config.reading.config_source import Source
+from rmqd.config.rules.group_rules import run_findings
+from rmqd.consumer.consumer_options import CircuitOptions, ConsumerOptions, DeduplicationOptions, FailureOptions
+from rmqd.errors import ConfigError
+from rmqd.plugins.entry_points import look_again
+from rmqd.plugins.handler_catalogue import handler_problems, pipeline_loaders
+from rmqd.plugins.strategies import hook_problems, load_offset_store, load_strategy
+from rmqd.wire.topics import wrap_namespace
+
+
+def load_runnable(
+    path: Path | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    groups: Collection[str] = (),
+    environ: Mapping[str, str] = os.environ,
+) -> RootConfig:
+    """Load a configuration as `load_config` does, and check the plugins of its groups. Raises ConfigError with all
+    problems.
+
+    The plugins of all groups, or of the groups in `groups`, are imported, and their options are validated.
+    """
+    return runnable(source_of(path, overrides, environ=environ), groups=groups, environ=environ)
+
+
+def runnable(source: Source, *, groups: Collection[str] = (), environ: Mapping[str, str] = os.environ) -> RootConfig:
+    """Do the same for a configuration whose files were already read."""
+    loading = Loading(source, environ)
+    look_again()
+    loading.add(run_findings(loading.config, groups))
+    for name, group in loading.config.groups.items():
+        if not groups or name in groups:
+            problems = [*handler_problems(name, group), *hook_problems(name, group)]
+            for load in (*pipeline_loaders(group), load_strategy, load_offset_store):
+                problems += _problems_of(load, name, group)
+            for problem in problems:
+                loading.report(problem.path, problem)
+    return loading.trusted()
+
+
+def _problems_of(load: Callable[[str, GroupConfig], object], name: str, group: GroupConfig) -> list[ConfigProblem]:
+    """Return the problems of a plugin, which is imported but not run."""
+    try:
+        load(name, group)
+    except ConfigError as error:
+        return [problem for problem in error.problems if isinstance(problem, ConfigProblem)]
+    return []
+
+
+_KEYS: Final = {
+    field.name: key
+    for field in fields(ConsumerOptions)
+    if (key := field.name.removesuffix("_seconds").removesuffix("_bytes")) in GroupConfig.model_fields
+}
+"""The configuration key of each option."""
+
+
+def consumer_options(config: RootConfig, group: str) -> ConsumerOptions:
+    """Return the options of a group. Raises ConfigError."""
+    namespace = config.cluster_of(group).client.namespace
+    return options_of_group(config.groups[group], group, config.state_of(group), namespace)
+
+
+def options_of_group(settings: GroupConfig, name: str, state_directory: str, namespace: str = "") -> ConsumerOptions:
+    """Return the options of a group; `name` is its key in the configuration. Raises ConfigError.
+
+    The `namespace` is added to the names of the group and its topics, because the engine uses the brokers' names.
+    """
+    options: dict[str, Any] = {option: getattr(settings, key) for option, key in _KEYS.items()}
+    options |= {
+        "group": wrap_namespace(name, namespace),
+        "namespace": namespace,
+        "local_offsets_directory": f"{state_directory}/offsets",
+        "subscriptions": {wrap_namespace(topic, namespace): one for topic, one in settings.subscriptions.items()},
+        "consume_timestamp_ms": settings.consume_timestamp_ms(),
+        "allocate_strategy": load_strategy(name, settings, namespace),
+        "concurrency": (settings.handler.processes or settings.handler.most_calls) if settings.handler else 1,
+        "auto_concurrency": settings.handler is not None and settings.handler.concurrency == "auto",
+        "failures": _failures(settings),
+        "circuit": _circuit(settings),
+        "deduplication": _deduplication(settings, f"{state_directory}/deduplicate/{name}.sqlite3"),
+        "offset_store": load_offset_store(name, settings),
+        "trace": TraceOptions(settings.trace_topic, settings.trace_msg_batch_num) if settings.enable_trace else None,
+    }
+    return ConsumerOptions(**options)
+
+
+def _failures(settings: GroupConfig) -> FailureOptions | None:
+    """Return how the group handles failures of its handler; None for the default."""
+    retry, dead_letter_on = settings.retry, frozenset(settings.dead_letter.on)
+    if not retry.in_place and not dead_letter_on:
+        return None
+    return FailureOptions(retry.in_place, retry.backoff, retry.max_backoff, frozenset(retry.on), dead_letter_on)
+
+
+def _circuit(settings: GroupConfig) -> CircuitOptions | None:
+    """Return when the group stops calling its handler; None if never."""
+    breaker = settings.circuit_breaker
+    if not breaker.is_on:
+        return None
+    return CircuitOptions(breaker.consecutive, breaker.ratio, breaker.window, breaker.open_for)
+
+
+def _deduplication(settings: GroupConfig, file: str) -> DeduplicationOptions | None:
+    """Return how the group deduplicates. `file` is the default path for SQLite."""
+    one = settings.deduplicate
+    return None if one is None else DeduplicationOptions(one.by, one.store, one.url or file, one.keep)

@@ -1,0 +1,242 @@
+"""Finds options that a plugin's model does not have: typos, which pydantic ignores unless the model forbids them.
+
+Checks for all kinds of plugins: the number of arguments, the model of the options, the options themselves.
+
+A problem with a plugin is a Fault. Its path starts below the key that names the plugin, such as `handler`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import AliasChoices, AliasPath, BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from rmqd.config.model.forms import model_at
+from rmqd.config.model.value_kinds import Substituted, as_list
+from rmqd.config.problems import KeyPath, unknown
+from rmqd.handler_api.typed.signatures import (
+    AnnotationError,
+    TypedHandler,
+    hint_of,
+    options_parameter,
+    owner_of_unbound,
+    parameters_of,
+    room,
+)
+
+
+def unknown_options(given: object, model: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, list[str]]]:
+    """Find the keys of `given` that are not fields of the validated `model`. Yields paths and the known names.
+
+    Models in fields, lists and mappings are searched too. A model that sets `extra` decides about unknown keys itself,
+    and is skipped.
+    """
+    if isinstance(model, BaseModel) and isinstance(given, Mapping):
+        yield from unknown_keys(given, type(model), path)
+        for name, field in type(model).model_fields.items():
+            for key in _names(name, field):
+                if key in given:
+                    yield from unknown_options(given[key], getattr(model, name), (*path, key))
+    elif isinstance(model, Mapping) and isinstance(given, Mapping):
+        for key in given.keys() & model.keys():
+            yield from unknown_options(given[key], model[key], (*path, key))
+    elif _is_list(model) and _is_list(given) and len(model) == len(given):  # type: ignore[arg-type]
+        for index, (one, held) in enumerate(zip(given, model, strict=True)):  # type: ignore[call-overload]
+            yield from unknown_options(one, held, (*path, index))
+
+
+def unknown_keys(
+    given: Mapping[str, object], model: type[BaseModel], path: KeyPath = ()
+) -> Iterator[tuple[KeyPath, list[str]]]:
+    """Find the unknown keys at the top level of `given`. The rest of `given` need not be valid."""
+    if "extra" in model.model_config:
+        return
+    known = [name for field in model.model_fields.items() for name in _names(*field)]
+    for key in given:
+        if key not in known:
+            yield (*path, key), known
+
+
+def _names(name: str, field: FieldInfo) -> list[str]:
+    """Return the keys that a field accepts: its alias and, if the model allows it, its name."""
+    aliases = [field.alias, field.validation_alias]
+    for choice in field.validation_alias.choices if isinstance(field.validation_alias, AliasChoices) else ():
+        aliases.append(choice if isinstance(choice, str) else str(choice.path[0]))
+    if isinstance(field.validation_alias, AliasPath):
+        aliases.append(str(field.validation_alias.path[0]))
+    return list(dict.fromkeys([*(alias for alias in aliases if isinstance(alias, str)), name]))
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class PluginFault:
+    """A problem with a plugin, at a path below the key that names it in the configuration."""
+
+    path: KeyPath
+    message: str
+    at_key: bool = False
+
+
+class PluginFaultError(Exception):
+    """A plugin cannot be used. `faults` has the reasons."""
+
+    def __init__(self, *faults: PluginFault) -> None:
+        super().__init__("; ".join(fault.message for fault in faults))
+        self.faults = faults
+
+
+def plugin_fault(message: str) -> PluginFaultError:
+    """Return an error with one fault, about the plugin itself."""
+    return PluginFaultError(PluginFault(("plugin",), message))
+
+
+@dataclass(frozen=True, slots=True)
+class OptionsForm:
+    """Whether and how a plugin's function or constructor takes the options."""
+
+    takes: bool
+    name: str = ""
+    """The parameter for the options; "" if they are the last positional argument."""
+    model: type[BaseModel] | None = None
+    needs: int = 0
+    """How many arguments it needs before the options."""
+    most: int = 0
+    """How many it takes before the options."""
+    default: str = ""
+    """The parameter with a default at the position of the options."""
+
+    @classmethod
+    def of(cls, target: Callable[..., Any], place: int) -> OptionsForm:
+        """Inspect a callable with `place` arguments before its options. Raises ValueError, as `room` does."""
+        needs, most = room(target, ("options",))
+        taken = options_parameter(target, place)
+        if taken is None:
+            defaults = (one.name for one in parameters_of(target)[place:] if one.default is not one.empty)
+            return cls(False, needs=needs, most=most, default=next((one for one in defaults if one != "options"), ""))
+        by_place = taken.kind is taken.POSITIONAL_ONLY
+        if taken.kind is not taken.KEYWORD_ONLY:
+            needs, most = needs - (taken.default is taken.empty), most - 1
+        return cls(True, "" if by_place else taken.name, model_of(target, taken), needs, most)
+
+    def bound(self, target: Callable[..., Any], options: Any) -> Callable[..., Any]:
+        """Return the callable with its options bound, if it takes them; the arguments before them remain."""
+        if not self.takes:
+            return target
+        if self.name:
+            return functools.partial(target, **{self.name: options})
+        return functools.partial(_with_options, target, options)
+
+    def validated(self, kind: str, options: dict[str, Any]) -> Any:
+        """Return the options in the plugin's form: an instance of its model, or the dict. Raises PluginFaultError.
+
+        `options` come from the configuration; their classes show which values must not be printed.
+        """
+        if not self.takes:
+            if options:
+                hint = f"; its parameter {self.default} has a default: call it options to get them"
+                message = f"the {kind} takes no options{hint if self.default else ''}; expected no options"
+                raise PluginFaultError(PluginFault(("options",), message, True))
+            return options
+        given = _plain(options)
+        if self.model is None:
+            return given
+        try:
+            made = self.model.model_validate(given)
+        except ValidationError as error:
+            invalid = [_option_fault(self.model, one, options) for one in error.errors(include_url=False)]
+            raise PluginFaultError(*invalid, *_unknown_faults(unknown_keys(given, self.model))) from None
+        faults = _unknown_faults(unknown_options(given, made))
+        if faults:
+            raise PluginFaultError(*faults)
+        return made
+
+
+def refuse_unbound(name: str, target: object, instead: str) -> None:
+    """Raise PluginFaultError for a method that was taken from its class: rmqd would pass a batch as `self`.
+
+    `instead` is the next step, with `{owner}` for `module:Class`.
+    """
+    function = target.function if isinstance(target, TypedHandler) else target
+    if owner := owner_of_unbound(function):
+        is_path = ":" in name and name.endswith(f".{function.__name__}")  # type: ignore[attr-defined]
+        owner = name.rpartition(".")[0] if is_path else f"{function.__module__}:{owner}"
+        raise plugin_fault(f"{name} is a method; {instead.format(owner=owner)}")
+
+
+def _with_options(function: Callable[..., Any], options: Any, *first: Any) -> Any:
+    return function(*first, options)
+
+
+def model_of(
+    target: Callable[..., Any], parameter: inspect.Parameter, names: Mapping[str, Any] | None = None
+) -> type[BaseModel] | None:
+    """Return the pydantic model in a parameter's annotation; None if there is none. `names` as in `hint_of`."""
+    try:
+        hint = hint_of(target, parameter, names)
+    except AnnotationError:
+        return None
+    return hint if inspect.isclass(hint) and issubclass(hint, BaseModel) else None
+
+
+def with_article(word: str) -> str:
+    return f"{'an' if word[:1].lower() in 'aeiou' else 'a'} {word}"
+
+
+def _plain(value: Any) -> Any:
+    """Return options with ordinary strings, because a plugin must not see the class of text from `${...}`."""
+    if isinstance(value, Substituted):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def _at(options: Any, path: KeyPath) -> object:
+    """Return the configuration's value at a path; None if a step is not a key, for example if a model has several
+    forms.
+    """
+    for step in path:
+        if isinstance(options, dict):
+            options = options.get(step)
+        elif isinstance(options, list) and isinstance(step, int) and step < len(options):
+            options = options[step]
+        else:
+            return None
+    return options
+
+
+def _option_fault(model: type[BaseModel], details: ErrorDetails, options: dict[str, Any]) -> PluginFault:
+    path, key = ("options", *details["loc"]), str(details["loc"][-1]) if details["loc"] else ""
+    holder = model_at(model, details["loc"][:-1])
+    fields = holder.model_fields if holder is not None else {}
+    if details["type"] == "extra_forbidden":
+        if holder is None:  # for example in a union of models
+            return PluginFault(path, "unknown option", at_key=True)
+        return _unknown_option(path, [field.alias or name for name, field in fields.items()])
+    if details["type"] == "missing":
+        field = fields.get(key)
+        return PluginFault(path, f"missing; expected {(field and field.description) or 'a value'}")
+    if details["type"] == "value_error":
+        return PluginFault(path, str(details.get("ctx", {}).get("error", details["msg"])))
+    if details["type"] == "list_type":
+        return PluginFault(path, f"the value should be a list, such as {as_list(_at(options, details['loc']))}")
+    return PluginFault(path, details["msg"].replace("Input should", "the value should", 1))
+
+
+def _unknown_option(path: KeyPath, known: list[str]) -> PluginFault:
+    return PluginFault(path, unknown("option", str(path[-1]), known), at_key=True)
+
+
+def _unknown_faults(found: Iterable[tuple[KeyPath, list[str]]]) -> list[PluginFault]:
+    return [_unknown_option(("options", *path), known) for path, known in found]

@@ -1,0 +1,178 @@
+"""The copy of a message that is forwarded, its hop count and its order key.
+
+The handler `rocketmq`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Annotated, Final, Self
+
+import structlog
+from pydantic import Field, model_validator
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.sending.outgoing_message import OutgoingMessage, by_hash, may_pass
+from rmqd.config.model.forms import setting
+from rmqd.config.model.root_model import ClusterConfig
+from rmqd.config.model.value_kinds import Duration
+from rmqd.errors import InvalidMessageError, RmqdError
+from rmqd.errors.broker_errors import MessageIllegalError
+from rmqd.handler_api.batch import Batch
+from rmqd.handler_api.decisions import WAIT
+from rmqd.runtime.clock import doubled, spread
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message
+from rmqd.wire.messages.properties import SHARDING_KEY, UNIQ_KEY
+from rmqd.wire.topics import wrap_namespace
+
+HOPS: Final = "RMQD_HOPS"
+"""The property that counts how often a message was forwarded."""
+
+
+MOST_HOPS: Final = 9999
+"""Higher numbers count as this one. It is above any `max_hops`, and Python limits the digits that `int` parses."""
+
+
+def hops(message: Message) -> int:
+    """Return how often the message was forwarded before; 0 if its property is not a number."""
+    said = message.properties.get(HOPS, "")
+    if not (said.isascii() and said.isdigit()):
+        return 0
+    return int(said) if len(said) <= len(str(MOST_HOPS)) else MOST_HOPS
+
+
+def copy_of(message: Message, topic: str) -> OutgoingMessage:
+    """Return the message for another topic, with its id, born time and own properties, and one more hop."""
+    return OutgoingMessage(
+        topic,
+        bytes(message.body),
+        properties={**message.own_properties, HOPS: str(hops(message) + 1), UNIQ_KEY: message.msg_id},
+        flag=message.flag,
+        born_timestamp_ms=message.born_timestamp,
+    )
+
+
+def order_key(message: Message, queue: MessageQueue, order_by: str) -> str | None:
+    """Return the key that this message shares with all messages that must stay in order; None if it needs no order."""
+    if order_by == "queue":
+        return f"{queue.topic}@{queue.broker_name}@{queue.queue_id}"
+    if order_by == "keys":
+        return message.keys or None
+    name = SHARDING_KEY if order_by == "sharding_key" else order_by.removeprefix("property:")
+    return message.properties.get(name) or None
+
+
+log = structlog.get_logger(__name__)
+
+FIRST_SECONDS: Final = 0.1
+MOST_SECONDS: Final = 2.0
+
+
+class RocketMqOptions(ClusterConfig):
+    """The target cluster, with the same keys as clusters in the configuration, and the options of forwarding."""
+
+    topic: str = setting("", "the topic to send to; by default the message's own")
+    order_by: Annotated[str, Field(pattern=r"^(sharding_key|keys|queue|property:.+)$")] = setting(
+        "sharding_key",
+        "messages with the same sharding_key, keys, queue or property:NAME are sent in order, to one queue; all others "
+        "go to all queues in turn",
+    )
+    max_hops: Annotated[int, Field(ge=1, le=1000)] = setting(
+        1, "how often a message may be forwarded; a message at this limit is acknowledged, and not sent"
+    )
+    in_flight: Annotated[int, Field(ge=1, le=1000)] = setting(
+        32, "how many messages of a batch are sent at the same time; those with one key are sent one after the other"
+    )
+    retry_for: Annotated[float, Duration("0s")] = setting(
+        "30s",
+        "how long a batch is retried in place while brokers are unavailable, before it is sent back for a retry; "
+        "keep it below consume_timeout",
+    )
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        if not self.is_named:
+            raise ValueError("nameserver is missing; expected the target cluster, even if it is the group's own")
+        return self
+
+
+class RocketMq:
+    """Forwards messages to another topic or cluster. Messages with the same key keep their order."""
+
+    Options = RocketMqOptions
+
+    def __init__(self, options: RocketMqOptions) -> None:
+        self._options = options
+        self._client: ClientInstance
+        self._running: asyncio.Task[None]
+        self._served: set[str] = set()
+
+    async def start(self) -> None:
+        """Start to refresh routes. An unreachable cluster does not fail the start."""
+        self._client = ClientInstance(self._options.client_options())
+        self._running = asyncio.create_task(self._client.run(), name="rocketmq handler: client")
+
+    async def stop(self) -> None:
+        self._running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._running
+
+    async def handle(self, batch: Batch) -> None:
+        slots = asyncio.Semaphore(self._options.in_flight)
+        until = asyncio.get_running_loop().time() + self._options.retry_for
+        failures = await asyncio.gather(
+            *(self._send_in_order(batch, key, messages, slots, until) for key, messages in self._lanes(batch)),
+            return_exceptions=True,  # sends that have started are not cut off
+        )
+        for failure in failures:
+            if isinstance(failure, RmqdError):
+                setattr(failure, WAIT, MOST_SECONDS)  # wait: the broker's failure says nothing about the message
+            if failure is not None:
+                raise failure
+
+    def _lanes(self, batch: Batch) -> list[tuple[str | None, list[Message]]]:
+        """Return the messages to send, grouped by key in their order."""
+        lanes: dict[object, tuple[str | None, list[Message]]] = {}
+        for message in batch:
+            if hops(message) >= self._options.max_hops:
+                log.debug("forward.left_out", msg_id=message.msg_id, hops=hops(message))
+                batch.ack(message)
+                continue
+            key = order_key(message, batch.message_queue, self._options.order_by)
+            lanes.setdefault(object() if key is None else key, (key, []))[1].append(message)
+        return list(lanes.values())
+
+    async def _send_in_order(
+        self, batch: Batch, key: str | None, messages: list[Message], slots: asyncio.Semaphore, until: float
+    ) -> None:
+        async with slots:
+            for message in messages:
+                try:
+                    await self._send(message, key, until)
+                except (InvalidMessageError, MessageIllegalError) as error:
+                    batch.dead_letter(message, error)
+                else:
+                    batch.ack(message)  # even if later messages fail
+
+    async def _send(self, message: Message, key: str | None, until: float) -> None:
+        """Store a copy. Retries until the event loop's time `until`, then raises the last RmqdError."""
+        copy = copy_of(message, wrap_namespace(self._options.topic or message.topic, self._options.client.namespace))
+        selector = None if key is None else by_hash(key)
+        loop = asyncio.get_running_loop()
+        tries = 0
+        while True:
+            try:
+                await self._client.producer.send(copy, selector=selector)
+                self._served.add(copy.topic)
+                return
+            except RmqdError as error:
+                tries += 1
+                pause_seconds = spread(doubled(FIRST_SECONDS, tries, MOST_SECONDS))
+                if not may_pass(error, self._served) or loop.time() + pause_seconds > until:
+                    raise
+                log.warning("forward.retried", topic=copy.topic, error=str(error))
+            await asyncio.sleep(pause_seconds)
+            with contextlib.suppress(RmqdError):
+                await self._client.routes.refresh(copy.topic)

@@ -1,0 +1,236 @@
+"""The main program of a handler's worker process: `python -m rmqd.plugins.worker_processes.handler_main DESCRIPTOR`.
+
+It serves the daemon over an inherited socket: creates the handler, starts it, calls it with one batch at a time, and
+stops it. It ends when the daemon ends for any reason.
+"""
+
+from __future__ import annotations
+
+from rmqd.runtime import structlog_without_rich  # noqa: F401  before structlog, see there
+
+# isort: split
+
+import asyncio
+import ctypes
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+from rmqd.consumer.handling.batch_worker import LeftTasks, take_cancellations_back
+from rmqd.consumer.handling.handler_threads import HandlerThread, UnusableHandlerError, call_start_or_stop, check_result
+from rmqd.errors.exit_codes import ExitCode
+from rmqd.handler_api.batch import Batch, LoadedHandler, ManualBatch, OrderlyBatch
+from rmqd.handler_api.once.once_group import once_of
+from rmqd.plugins.child_process import ChildAnswer, ChildChannel, NotUsable, Request, answer_not_usable, first_order
+from rmqd.plugins.handler_catalogue import load_handler
+from rmqd.plugins.worker_processes.handler_process import BatchCall, CallOutcome, WorkerHandlerSpec
+from rmqd.runtime.clock import SystemClock
+from rmqd.runtime.event_loop import collect_as_memory_grows, leave, run_in_loop, settle_garbage_collection
+from rmqd.runtime.logs import log_setup as logs
+from rmqd.runtime.plain_text import describe, text_of
+from rmqd.wire.message_queue import Identity
+from rmqd.wire.messages.message import Message, consume_start, once_in_group
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def main(descriptor: int) -> int:
+    """Serve the daemon until it requests a stop. Returns the exit code."""
+    _end_with_parent()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # a function, because processes started by the handler would inherit SIG_IGN
+        signal.signal(number, _leave_to_daemon)
+    return run_in_loop(_serve(socket.socket(fileno=descriptor)))
+
+
+def _leave_to_daemon(_number: int, _frame: object) -> None:
+    """Do nothing: the daemon decides when its worker processes end."""
+
+
+def _end_with_parent() -> None:
+    """Make the kernel kill this process when the daemon is killed: a hung call does not see the socket's end.
+
+    Only Linux supports this; elsewhere only the socket's end remains.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+async def _serve(sock: socket.socket) -> int:
+    channel = await ChildChannel.over(sock)
+    first = await first_order(channel, WorkerHandlerSpec)
+    if first is None:
+        return ExitCode.USAGE
+    number, order = first
+    order.log.apply()
+    structlog.contextvars.bind_contextvars(group=order.group, handler_pid=os.getpid())
+    _limit_memory(order.memory_bytes)
+    try:
+        calls = _HandlerCalls(order)
+    except Exception as error:  # noqa: BLE001  any exception of the handler's code
+        await answer_not_usable(channel, number, error)
+        return ExitCode.CONFIG
+    channel.post(ChildAnswer(number, calls.keeps_calls_open))
+    helpers = [asyncio.create_task(one) for one in (collect_as_memory_grows(), logs.flush_repeats())]
+    settle_garbage_collection()
+    try:
+        return await _answer_requests(channel, calls)
+    finally:
+        for helper in helpers:
+            helper.cancel()
+
+
+def _limit_memory(limit_bytes: int) -> None:
+    if limit_bytes != -1:
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        most = limit_bytes if hard == resource.RLIM_INFINITY else min(limit_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+async def _answer_requests(channel: ChildChannel, calls: _HandlerCalls) -> int:
+    """Run the handler's requests one after the other in a task, and receive lost locks meanwhile."""
+    jobs: asyncio.Queue[Request] = asyncio.Queue()
+    working = asyncio.create_task(calls.work(jobs, channel), name="handler")
+    listening = asyncio.create_task(_listen(channel, calls, jobs, working), name="requests")
+    await asyncio.wait((working, listening), return_when=asyncio.FIRST_COMPLETED)
+    if not working.done():
+        os._exit(ExitCode.FAILURE)  # the daemon has ended, and would receive no result of the call
+    listening.cancel()
+    working.result()
+    await channel.close()
+    return ExitCode.OK
+
+
+async def _listen(
+    channel: ChildChannel, calls: _HandlerCalls, jobs: asyncio.Queue[Request], working: asyncio.Task[None]
+) -> None:
+    while (request := await channel.receive()) is not None:
+        assert isinstance(request, Request)
+        if request.action == "revoke":
+            calls.lease.valid = False
+        elif request.action == "log":
+            request.argument.apply()
+        elif request.action == "end_calls":
+            calls.end_calls(working)
+        elif request.action == "so_far":
+            channel.post(ChildAnswer(request.number, calls.so_far()))
+        else:
+            if isinstance(
+                request.argument, BatchCall
+            ):  # here, because the lock may be lost before the task starts the call
+                calls.lease = _Lease(valid=not request.argument.is_revoked)
+            jobs.put_nowait(request)
+
+
+class _Lease:
+    """The lock of the batch's queue, as far as the daemon has reported it."""
+
+    def __init__(self, *, valid: bool) -> None:
+        self.valid = valid
+
+
+class _HandlerCalls:
+    """The handler in this process. Raises ConfigError if it cannot be created."""
+
+    def __init__(self, order: WorkerHandlerSpec) -> None:
+        self.lease = _Lease(valid=True)
+        self._order = order
+        self._identity = Identity("", "", order.name)  # until the first call
+        self._handler = load_handler(order.name, order.settings)
+        self._call = _caller(self._handler)
+        self._clock = SystemClock()
+        self._called_with: Batch | None = None
+        self._called_at = 0.0  # Unix time
+        self._unusable = ""
+
+    @property
+    def keeps_calls_open(self) -> bool:
+        """Whether the handler has `end_calls`."""
+        return self._handler.end_calls is not None
+
+    def so_far(self) -> CallOutcome | None:
+        """Return the decisions of the running call so far; None if no call runs."""
+        return None if self._called_with is None else CallOutcome.of(self._called_with, None, is_limited=False)
+
+    def end_calls(self, working: asyncio.Task[None]) -> None:
+        """Call the handler's `end_calls` to end the call that it keeps open in the task `working`. If it raises, the
+        group ends.
+        """
+        if self._called_with is None or self._handler.end_calls is None:
+            return  # the call has ended meanwhile
+        try:
+            self._handler.end_calls()
+        except Exception as error:  # noqa: BLE001  any exception of the handler's code
+            self._unusable = f"its end_calls raised {describe(error)}"
+            working.cancel()
+
+    async def work(self, jobs: asyncio.Queue[Request], channel: ChildChannel) -> None:
+        """Start, call and stop the handler, as requested. All in one task, so that its context variables are kept."""
+        once_in_group.set(once_of(self._order.group, lambda: self._identity))
+        consume_start.set(self._call_started)
+        if self._handler.is_async and (working := asyncio.current_task()) is not None:
+            LeftTasks(self._handler).watch(working, lambda: self._called_with)
+        while True:
+            request = await jobs.get()
+            channel.post(ChildAnswer(request.number, await self._answered(request)))
+            if request.action == "stop":
+                return
+            del request  # while no request waits, no batch is kept alive
+
+    async def _answered(self, request: Request) -> object:
+        try:
+            if request.action == "call":
+                return await self._called(request.argument)
+            step = self._handler.start if request.action == "start" else self._handler.stop
+            await call_start_or_stop(step, self._clock)
+        except UnusableHandlerError as error:
+            return NotUsable(text_of(error))
+        except Exception as error:  # noqa: BLE001  any exception of the handler's start or stop
+            return NotUsable(describe(error))
+        return None
+
+    async def _called(self, call: BatchCall) -> CallOutcome:
+        """Call the handler. Raises UnusableHandlerError."""
+        self._called_with, self._called_at = (batch := self._batch(call)), self._clock.wall()
+        self._identity = call.identity
+        error: BaseException | None = None
+        try:
+            check_result(await self._call(batch), self._handler.name)
+        except UnusableHandlerError:
+            raise
+        except BaseException as raised:  # noqa: BLE001  any exception of a handler is its result
+            error = raised
+        finally:
+            self._called_with = None
+        await take_cancellations_back()
+        if self._unusable:
+            raise UnusableHandlerError(self._unusable)
+        try:
+            batch.end()
+            return CallOutcome.of(batch, error, is_limited=self._order.memory_bytes != -1)
+        finally:
+            del error  # its traceback refers to this frame, and would keep the batch alive
+
+    def _call_started(self, message: Message) -> int | None:
+        return int(self._called_at * 1000) if message in (self._called_with or ()) else None
+
+    def _batch(self, call: BatchCall) -> Batch:
+        messages = list(call.messages)
+        if call.kind == "plain":
+            return Batch(messages, call.message_queue)
+        kind = OrderlyBatch if call.kind == "orderly" else ManualBatch
+        return kind(self.lease, messages, call.message_queue)
+
+
+def _caller(handler: LoadedHandler) -> Callable[[Batch], Any]:
+    return handler.handle if handler.is_async else HandlerThread(handler, 0).call
+
+
+if __name__ == "__main__":
+    leave(main(int(sys.argv[1])))

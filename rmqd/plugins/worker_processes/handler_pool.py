@@ -1,0 +1,309 @@
+"""The messages over which processes were lost. One loss may be an accident; two over the same message are not.
+
+A process may hang because of something that the handler waits for, regardless of the message. So a hang is a failed
+attempt, but does not count as a loss.
+
+Each member of a group remembers only its own suspects. It cannot store them at the brokers, because a sent-back message
+is a copy of the broker's.
+
+The worker processes of one handler: the running ones, and a warm spare that replaces a lost one.
+
+The *spare* has imported and created the handler, which takes longest. Its `start` is called when the spare is needed.
+So the handler's `start` opens resources once in each running process, and a lost process is replaced in milliseconds.
+
+Each slot of the group has its own process, on a *seat* of the pool. While its process is being replaced, a slot takes
+no batch; the other slots continue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import OrderedDict
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from rmqd.consumer.handling.handler_failures import HandlerProcessLostError
+from rmqd.consumer.handling.handler_threads import UnusableHandlerError
+from rmqd.handler_api.batch import ProcessCounts
+from rmqd.plugins.worker_processes.handler_process import HandlerNotStartedError, HandlerProcess, WorkerHandlerSpec
+from rmqd.runtime.clock import Clock, doubled
+from rmqd.wire.messages.message import Message
+
+MOST_LOSSES: Final = 2  # lost processes for each message, not counting hangs
+MOST_SUSPECTS: Final = 10_000  # the oldest ones are dropped first
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """How a process was lost: `how` in words that follow its name, and the stacks that it wrote."""
+
+    how: str
+    stacks: str = ""
+    is_hang: bool = False
+
+    def error(self) -> HandlerProcessLostError:
+        """Return the loss as an exception."""
+        return _error(f"the handler's process {self.how}", self.stacks)
+
+
+class Suspects:
+    """Messages over which a process of this member was lost."""
+
+    def __init__(self) -> None:
+        self._losses: OrderedDict[tuple[str, str], list[Loss]] = OrderedDict()
+
+    def add(self, messages: Iterable[Message], loss: Loss) -> None:
+        """Record that a process was lost while it had these messages."""
+        for message in messages:
+            losses = self._losses.setdefault(_key(message), [])
+            if not loss.is_hang:
+                losses.append(loss)
+            self._losses.move_to_end(_key(message))
+        while len(self._losses) > MOST_SUSPECTS:
+            self._losses.popitem(last=False)
+
+    def any_of(self, messages: Sequence[Message]) -> bool:
+        """Return whether a process was lost over one of these messages."""
+        return bool(self._losses) and any(_key(message) in self._losses for message in messages)
+
+    def verdict(self, message: Message) -> HandlerProcessLostError | None:
+        """Return why a message must be dead-lettered; None if it may be tried again."""
+        losses = self._losses.get(_key(message), [])
+        if len(losses) < MOST_LOSSES:
+            return None
+        last = losses[-1]
+        told = " and ".join(dict.fromkeys(loss.how for loss in losses))
+        return _error(f"the handler's process was lost {len(losses)} times over this message: it {told}", last.stacks)
+
+    def clear(self, message: Message) -> None:
+        """Drop a message that was handled or dead-lettered."""
+        self._losses.pop(_key(message), None)
+
+
+def _key(message: Message) -> tuple[str, str]:
+    return message.topic, message.lasting_id
+
+
+def _error(text: str, stacks: str) -> HandlerProcessLostError:
+    error = HandlerProcessLostError(text)
+    error.told_traceback = f"{stacks}\n{HandlerProcessLostError.__name__}: {text}\n" if stacks else ""
+    return error
+
+
+log = structlog.get_logger(__name__)
+
+FIRST_REST_SECONDS: Final = 1.0
+LONGEST_REST_SECONDS: Final = 60.0
+
+
+class _Seat:
+    """The place of one process, which is empty while the process is being replaced."""
+
+    def __init__(self) -> None:
+        self.process: HandlerProcess | None = None
+        self.is_busy = False
+        self.usable = asyncio.Event()
+
+    def seat(self, process: HandlerProcess | None) -> None:
+        """Fill the seat, or empty it."""
+        self.process, self.is_busy = process, False
+        if process is None:
+            self.usable.clear()
+        else:
+            self.usable.set()
+
+    def take(self) -> HandlerProcess:
+        """Return the process, and mark it as busy."""
+        assert self.process is not None
+        self.is_busy = True
+        self.usable.clear()
+        return self.process
+
+
+class HandlerPool:
+    """The processes of a group's handler. `start` and `stop` are the handler's."""
+
+    def __init__(self, order: WorkerHandlerSpec, size: int, clock: Clock, counts: ProcessCounts) -> None:
+        self._order = order
+        self._clock = clock
+        self._counts = counts
+        self._seats = [_Seat() for _ in range(size)]
+        self._owners: dict[asyncio.Task[Any], _Seat] = {}  # the slots' tasks, each with its seat
+        self._spare: asyncio.Task[HandlerProcess] | None = None
+        self._replacements: set[asyncio.Task[Any]] = set()
+        self._ends: set[asyncio.Task[Any]] = set()  # ends of lost processes
+        self._is_ending = False
+        self._failure: HandlerNotStartedError | None = None
+
+    async def start(self) -> None:
+        """Start all processes and the handler in each. Raises HandlerNotStartedError."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for seat in self._seats:
+                    tasks.create_task(self._fill(seat), name="start of a handler's process")
+        except BaseExceptionGroup as group:
+            await self.stop()
+            raise next(one for one in group.exceptions if isinstance(one, Exception)) from None
+        except BaseException:
+            await self.stop()
+            raise
+        self._warm_up()
+
+    async def stop(self) -> None:
+        """Stop the handler in each process, and end the processes. Raises HandlerNotStartedError with the error of a
+        `stop`.
+        """
+        self._is_ending = True
+        idle = [seat.process for seat in self._seats if seat.process is not None and not seat.is_busy]
+        busy = [seat.process for seat in self._seats if seat.process is not None and seat.is_busy]
+        for seat in self._seats:
+            seat.seat(None)
+        tasks = {*self._replacements, *([self._spare] if self._spare is not None else [])}
+        for task in tasks:
+            task.cancel()
+        tasks |= self._ends  # killed processes end at once
+        try:
+            ended = await asyncio.gather(*(one.end() for one in idle))
+        finally:
+            self._counts.running = 0
+            await asyncio.gather(*(one.dispose() for one in busy))
+            if tasks:
+                await asyncio.wait(tasks)
+            if self._spare is not None and not self._spare.cancelled() and self._spare.exception() is None:
+                await self._spare.result().dispose()
+        for problem in filter(None, ended):
+            raise HandlerNotStartedError(f"the handler's stop {problem}")
+
+    @property
+    def keeps_calls_open(self) -> bool:
+        """Whether the handler has `end_calls`, as reported by a running process."""
+        return any(seat.process is not None and seat.process.keeps_calls_open for seat in self._seats)
+
+    def end_calls(self) -> None:
+        """Call the handler's `end_calls` in each process with a running call."""
+        for seat in self._seats:
+            if seat.process is not None and seat.is_busy:
+                seat.process.tell("end_calls")
+
+    async def ready(self) -> None:
+        """Wait until a call of this slot's task could start at once. Raises UnusableHandlerError."""
+        await self._usable(self._own_seat())
+
+    async def take(self) -> HandlerProcess:
+        """Return an idle process. The caller must put it back or lose it. Raises UnusableHandlerError.
+
+        A task that does not belong to a slot, such as an operator's call, gets any process.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        free = (seat for seat in self._seats if seat.usable.is_set())
+        seat = self._owners.get(task) or next(free, self._seats[0])
+        await self._usable(seat)
+        return seat.take()
+
+    def put(self, process: HandlerProcess) -> None:
+        """Return a process after its call."""
+        if (seat := self._seat_of(process)) is not None:
+            seat.seat(process)
+
+    def lose(self, process: HandlerProcess, cause: str) -> None:
+        """Kill a process, if it still runs, and replace it. `cause` is one of LOSS_CAUSES, or empty if none applies."""
+        seat = self._seat_of(process)
+        if seat is None:
+            return
+        process.kill()
+        seat.seat(None)
+        self._counts.running -= 1
+        if cause:
+            self._counts.lost[cause] += 1
+        if not self._is_ending:
+            _own(process.dispose(), "end of a handler's process", self._ends)
+            _own(self._refill(seat), "replacement of a handler's process", self._replacements)
+
+    async def _usable(self, seat: _Seat) -> None:
+        while not seat.usable.is_set() or self._failure is not None:
+            if self._failure is not None:  # for all seats, so that each slot raises it
+                raise UnusableHandlerError(f"no process of the handler runs: {self._failure}")
+            await seat.usable.wait()
+            if seat.process is not None and seat.process.is_gone:
+                self._look_at(seat.process)
+
+    def _own_seat(self) -> _Seat:
+        task = asyncio.current_task()
+        assert task is not None
+        if task not in self._owners:
+            for ended in [one for one in self._owners if one.done()]:
+                del self._owners[ended]
+            taken = set(self._owners.values())
+            self._owners[task] = next((seat for seat in self._seats if seat not in taken), self._seats[0])
+        return self._owners[task]
+
+    def _seat_of(self, process: HandlerProcess) -> _Seat | None:
+        return next((seat for seat in self._seats if seat.process is process), None)
+
+    def _warm_up(self) -> None:
+        self._spare = asyncio.create_task(HandlerProcess.build(self._order), name="spare of the handler's processes")
+        self._spare.add_done_callback(lambda task: task.cancelled() or task.exception())  # `_made` asks for it again
+
+    async def _refill(self, seat: _Seat) -> None:
+        """Seat a process. Retries after failures, unless no process is left: then the group fails."""
+        for failures in itertools.count(1):
+            try:
+                await self._fill(seat)
+            except HandlerNotStartedError as error:
+                failure = error
+            else:
+                return
+            rest, running = doubled(FIRST_REST_SECONDS, failures, LONGEST_REST_SECONDS), self._counts.running
+            log.error("handler_process.not_started", error=str(failure), running=running, retry_in_seconds=rest)
+            if not running:
+                self._failure = failure
+                for one in self._seats:
+                    one.usable.set()
+                return
+            await self._clock.sleep(rest)
+
+    async def _fill(self, seat: _Seat) -> None:
+        process = await self._made()
+        try:
+            await process.begin()
+        except BaseException:
+            await process.dispose()
+            raise
+        process.reading.add_done_callback(lambda _: self._look_at(process))
+        self._counts.running += 1
+        log.info("handler_process.started", pid=process.pid)
+        seat.seat(process)
+
+    async def _made(self) -> HandlerProcess:
+        """Return the spare, if any, and start another one; otherwise a new process."""
+        spare, self._spare = self._spare, None
+        if spare is None:
+            return await HandlerProcess.build(self._order)
+        try:
+            process = await spare
+        finally:
+            if not self._is_ending:
+                self._warm_up()
+        if not process.is_gone:
+            return process
+        await process.dispose()
+        return await HandlerProcess.build(self._order)
+
+    def _look_at(self, process: HandlerProcess) -> None:
+        """Replace a process that ended while it was idle."""
+        seat = self._seat_of(process)
+        if seat is not None and not seat.is_busy and not self._is_ending:
+            log.error("handler_process.lost", pid=process.pid, how=process.how_now(), messages=0)
+            self.lose(process, "died")
+
+
+def _own(work: Coroutine[Any, Any, None], name: str, tasks: set[asyncio.Task[Any]]) -> None:
+    """Run this in a task, which is in `tasks` until it ends."""
+    task = asyncio.create_task(work, name=name)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)

@@ -1,0 +1,342 @@
+"""Exceptions of a worker process, sent to the daemon as names, texts and traceback, not as objects.
+
+Unpickling an object in the daemon would import the handler's modules and run their code there, and it fails for many
+exceptions. rmqd's reaction to an exception depends on the names of its classes, on its texts, and on the values of
+rmqd's own classes (Retry and the others). All of these can be sent. `raised` makes a stand-in. Its class has the names
+of all base classes of the original, and inherits from the first of them that belongs to Python or rmqd.
+
+The requests to a worker process, and its responses. All of them are picklable.
+
+One worker process of a handler, as seen by the daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Final, Literal, Self
+
+from rmqd.config.model.group_model import GroupConfig
+from rmqd.consumer.handling.handler_threads import UnusableHandlerError
+from rmqd.errors import RmqdError
+from rmqd.handler_api.batch import (
+    AlreadyHandled,
+    Batch,
+    Closing,
+    DeadLetter,
+    Decision,
+    InvalidPayloadError,
+    ManualBatch,
+    OrderlyBatch,
+    Retry,
+    Suspend,
+    leaves_of,
+)
+from rmqd.handler_api.decisions import WAIT, asked, checked_level, checked_seconds, reason_text, wait_seconds
+from rmqd.plugins.child_process import ChildGoneError, NotUsable, WatchedChild, how_it_ended
+from rmqd.runtime.clock import Clock
+from rmqd.runtime.logs import log_setup as logs
+from rmqd.runtime.logs.log_setup import LogSettings
+from rmqd.runtime.plain_text import RaisedElsewhere, text_of, traceback_of
+from rmqd.wire.message_queue import Identity, MessageQueue
+from rmqd.wire.messages.message import Message, running_group
+
+_OWN: Final[tuple[type[BaseException], ...]] = (Retry, DeadLetter, Suspend, AlreadyHandled, InvalidPayloadError)
+_KINDS_KEPT: Final = 500
+
+ClassNames = tuple[str, str]
+"""The module and the name of a class."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToldError:
+    """The description of an exception."""
+
+    classes: tuple[ClassNames, ...]
+    """Its class and all base classes, in Python's order."""
+    text: str
+    shown: str
+    """Its `repr`."""
+    traceback: str
+    values: dict[str, Any] = field(default_factory=dict)
+    """The attributes that rmqd reads from its own classes."""
+    about: int | None = None
+    """For AlreadyHandled: the index of its message in the batch."""
+    leaves: tuple[ToldError, ...] = ()
+    """For a group: the exceptions in it and in its nested groups."""
+
+
+def told(error: BaseException, batch: Sequence[Message]) -> ToldError:
+    """Return the description of an exception that a call with this batch raised."""
+    classes = tuple((str(one.__module__), _name(one)) for one in type(error).__mro__ if issubclass(one, BaseException))
+    values: dict[str, Any] = {}
+    about = None
+    if (seconds := wait_seconds(error)) is not None:
+        values[WAIT] = seconds
+    if isinstance(error, Retry):
+        values["delay_level"] = asked(error, "delay_level", checked_level)
+    if isinstance(error, DeadLetter):
+        values["reason"] = asked(error, "reason", reason_text) or ""
+    if isinstance(error, Suspend):
+        values["seconds"] = asked(error, "seconds", checked_seconds)
+    if isinstance(error, AlreadyHandled):
+        about = next((index for index, one in enumerate(batch) if one is error.message), 0)
+    leaves = tuple(told(one, batch) for one in leaves_of(error)) if isinstance(error, BaseExceptionGroup) else ()
+    return ToldError(classes, text_of(error), text_of(error, repr), traceback_of(error), values, about, leaves)
+
+
+def raised(what: ToldError, batch: Sequence[Message]) -> BaseException:
+    """Return the stand-in for a description; `batch` is the daemon's batch."""
+    kind = _kind(what.classes)
+    inside = (what.text, [raised(one, batch) for one in what.leaves]) if what.leaves else ()
+    error: BaseException = kind.__new__(kind, *inside)
+    attributes = {"told_text": what.text, "told_shown": what.shown, "told_traceback": what.traceback, **what.values}
+    if what.about is not None:
+        attributes["message"] = batch[what.about]
+    for name, value in attributes.items():
+        setattr(error, name, value)
+    return error
+
+
+class _StandIn(RaisedElsewhere):
+    told_text = ""
+    told_shown = ""
+
+    def __str__(self) -> str:
+        return self.told_text
+
+    def __repr__(self) -> str:
+        return self.told_shown
+
+
+@lru_cache(maxsize=_KINDS_KEPT)
+def _kind(classes: tuple[ClassNames, ...]) -> type[BaseException]:
+    known = next((one for one in map(_known, classes) if one is not None), BaseException)
+    inherited = {(one.__module__, one.__name__) for one in known.__mro__}
+    kind: type[BaseException] = known
+    for module, name in reversed([one for one in classes if one not in inherited]):
+        kind = type(name, (kind,), {"__module__": module})
+    module, name = classes[0]
+    return type(name, (_StandIn, kind), {"__module__": module})
+
+
+def _known(names: ClassNames) -> type[BaseException] | None:
+    """Return the class of Python or rmqd with this name, if it can be created without its arguments."""
+    module, name = names
+    if own := next((one for one in _OWN if (one.__module__, one.__name__) == names), None):
+        return own
+    kind = getattr(builtins, name, None) if module == "builtins" else None
+    return kind if isinstance(kind, type) and issubclass(kind, BaseException) else None
+
+
+def _name(kind: type) -> str:
+    return str(type.__dict__["__name__"].__get__(kind))  # a metaclass may define any __name__
+
+
+BatchKind = Literal["plain", "orderly", "manual"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHandlerSpec:
+    """The specification of a handler."""
+
+    name: str
+    """The group's key in the configuration."""
+    group: str
+    """The group's name at the brokers."""
+    settings: GroupConfig
+    memory_bytes: int
+    """The memory limit of the process; -1 means no limit."""
+    import_path: tuple[str, ...]
+    """The daemon's sys.path: the process must find the same handlers."""
+    log: LogSettings
+    fault_file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCall:
+    """A request to handle a batch."""
+
+    messages: tuple[Message, ...]
+    message_queue: MessageQueue
+    kind: BatchKind
+    is_revoked: bool
+    identity: Identity
+    """The identity of the group. Its cluster may be unknown when the process starts."""
+
+    @classmethod
+    def of(cls, batch: Batch) -> BatchCall:
+        """Return the request for this batch."""
+        manual = "manual" if isinstance(batch, ManualBatch) else "orderly"
+        kind: BatchKind = manual if isinstance(batch, OrderlyBatch) else "plain"  # type: ignore[assignment]
+        return cls(tuple(batch), batch.message_queue, kind, batch.revoked, running_group())
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutcome:
+    """The result of a call, and the handler's decisions."""
+
+    decisions: dict[int, tuple[Decision, ToldError | None]]
+    """By index, each without its error, and with a copy of that. Several messages may share one error."""
+    error: ToldError | None
+    closing: Closing | None
+    no_memory: tuple[int, ...]
+    """The indexes of the messages over which the process reached its memory limit."""
+
+    @classmethod
+    def of(cls, batch: Batch, error: BaseException | None, *, is_limited: bool) -> CallOutcome:
+        """Return the response for a batch whose call raised `error`. `is_limited`: the process has a memory limit."""
+        errors: dict[int, ToldError] = {}
+
+        def telling(one: BaseException | None) -> ToldError | None:
+            return None if one is None else errors.setdefault(id(one), told(one, batch))
+
+        decided = dict(batch.decisions())
+        raised_for = {index: decided[index].error if index in decided else error for index in range(len(batch))}
+        return cls(
+            {index: (replace(one, error=None), telling(one.error)) for index, one in decided.items()},
+            telling(error),
+            batch.closing if isinstance(batch, ManualBatch) else None,
+            tuple(index for index, one in raised_for.items() if is_limited and _has_no_memory(one)),
+        )
+
+    def take_over(self, batch: Batch) -> BaseException | None:
+        """Apply the handler's decisions to the daemon's batch. Returns the handler's exception."""
+        errors: dict[int, BaseException] = {}
+
+        def standing_for(one: ToldError | None) -> BaseException | None:
+            if one is None:
+                return None
+            if id(one) not in errors:
+                errors[id(one)] = raised(one, batch)
+            return errors[id(one)]
+
+        for index, (one, error) in self.decisions.items():
+            batch.decide(index, replace(one, error=standing_for(error)))
+        if isinstance(batch, ManualBatch):
+            batch.close(self.closing)
+        return standing_for(self.error)
+
+
+def _has_no_memory(error: BaseException | None) -> bool:
+    return error is not None and any(isinstance(one, MemoryError) for one in leaves_of(error))
+
+
+MODULE: Final = "rmqd.plugins.worker_processes.handler_main"
+BUILD_SECONDS: Final = 300.0
+STOP_SECONDS: Final = 30.0
+SO_FAR_SECONDS: Final = 1.0  # for the event loop of a process with a hung call
+LOOK_SECONDS: Final = 0.2  # how often the lock of an orderly batch is checked during its call
+
+
+class HandlerNotStartedError(RmqdError):
+    """The handler cannot be created or started in its process."""
+
+
+class HandlerProcess(WatchedChild):
+    """A running worker process. Created by `build`; then call `begin`, any number of `call`, and `end` or `dispose`."""
+
+    name = "handler's process"
+    keeps_calls_open = False
+    """Whether the handler has `end_calls`. A request "end_calls" calls it."""
+    _log: logs.LogSettings
+
+    @classmethod
+    async def build(cls, order: WorkerHandlerSpec) -> Self:
+        """Start a process that creates the handler. Raises HandlerNotStartedError."""
+        try:
+            process = await cls.begin_watched((MODULE,))
+        except OSError as error:
+            raise HandlerNotStartedError(f"cannot start a process: {error}") from error
+        process._log = logs.log_settings()
+        order = replace(order, fault_file=str(process.fault_file), log=process._log)
+        try:
+            async with asyncio.timeout(BUILD_SECONDS):
+                answer = await process.ask("build", order)
+        except BaseException as error:
+            how = None if isinstance(error, asyncio.CancelledError) else await process._reason(error)
+            await process.dispose()
+            if how is None:
+                raise
+            raise HandlerNotStartedError(f"the handler's import {how}") from None
+        if isinstance(answer, NotUsable):
+            await process.dispose()
+            raise HandlerNotStartedError(answer.reason)
+        process.keeps_calls_open = bool(answer)
+        return process
+
+    async def begin(self) -> None:
+        """Call the handler's `start`. Raises HandlerNotStartedError."""
+        try:
+            answer = await self.ask("start")
+        except ChildGoneError:
+            raise HandlerNotStartedError(f"the handler's start ended its process: it {await self.how()}") from None
+        if isinstance(answer, NotUsable):
+            raise HandlerNotStartedError(answer.reason)
+
+    async def call(self, batch: Batch, clock: Clock) -> CallOutcome:
+        """Handle a batch. Raises ChildGoneError, UnusableHandlerError."""
+        if (now := logs.log_settings()) is not self._log:
+            self._log = now
+            self.tell("log", now)
+        call = BatchCall.of(batch)
+        if isinstance(batch, OrderlyBatch):
+            answer = await self._call_under_lock(batch, call, clock)
+        else:
+            answer = await self.ask("call", call)
+        if isinstance(answer, NotUsable):
+            raise UnusableHandlerError(answer.reason)
+        assert isinstance(answer, CallOutcome)
+        return answer
+
+    async def so_far(self) -> CallOutcome | None:
+        """Return the decisions of the running call so far; None if the process's event loop hangs and cannot
+        respond.
+        """
+        with suppress(ChildGoneError, TimeoutError):
+            async with asyncio.timeout(SO_FAR_SECONDS):
+                answer: CallOutcome | None = await self.ask("so_far")
+                return answer
+        return None
+
+    async def _call_under_lock(self, batch: OrderlyBatch, call: BatchCall, clock: Clock) -> object:
+        """Call the handler, and notify it if the queue's lock is lost meanwhile."""
+        asking = asyncio.create_task(self.ask("call", call), name="call in the handler's process")
+        is_told = call.is_revoked
+        try:
+            while not asking.done():
+                await clock.wait((asking,), timeout=LOOK_SECONDS)
+                if batch.revoked and not is_told:
+                    is_told = True
+                    self.tell("revoke")
+            return asking.result()
+        finally:
+            asking.cancel()
+
+    async def end(self) -> str | None:
+        """Call the handler's `stop`, and end the process. Returns the problem if this fails, else None."""
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                answer = await self.ask("stop")
+                await asyncio.shield(self.reading)
+        except (ChildGoneError, TimeoutError) as error:
+            return await self._reason(error)
+        finally:
+            await self.dispose()
+        return f"raised {answer.reason}" if isinstance(answer, NotUsable) else None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has ended, or is about to end."""
+        return self._gone
+
+    def how_now(self) -> str:
+        """Return how it ended, as far as that is already known."""
+        return how_it_ended(self.reading.result()) if self.reading.done() else "closed its socket to rmqd"
+
+    async def _reason(self, error: BaseException) -> str:
+        return "did not end in time" if isinstance(error, TimeoutError) else await self.how()

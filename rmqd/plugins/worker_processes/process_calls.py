@@ -1,0 +1,218 @@
+"""The handler that a group with `handler.processes` sees: it passes batches to worker processes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import structlog
+
+from rmqd.config.model.group_model import GroupConfig
+from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.consumer.handling.handler_failures import EXPIRED_DELAY_LEVEL, PAST_DEADLINE
+from rmqd.consumer.handling.handler_threads import UnusableHandlerError
+from rmqd.handler_api.batch import (
+    ACK,
+    AGAIN,
+    LOSS_CAUSES,
+    Batch,
+    Decision,
+    LoadedHandler,
+    Outcome,
+    ProcessCounts,
+    decision_of,
+)
+from rmqd.plugins.child_process import ChildGoneError
+from rmqd.plugins.worker_processes.handler_pool import HandlerPool, Loss, Suspects
+from rmqd.plugins.worker_processes.handler_process import CallOutcome, HandlerProcess, WorkerHandlerSpec
+from rmqd.runtime.clock import Clock
+from rmqd.runtime.logs.log_setup import log_settings
+from rmqd.runtime.plain_text import traceback_of
+
+log = structlog.get_logger(__name__)
+
+Cause = Literal["died", "hung", "memory"]
+
+
+def handler_in_processes(name: str, settings: GroupConfig, options: ConsumerOptions, clock: Clock) -> LoadedHandler:
+    """Return the handler of a group whose calls run in worker processes. They create it when the group starts."""
+    assert settings.handler is not None
+    own = settings.handler
+    counts = ProcessCounts(0, dict.fromkeys(LOSS_CAUSES, 0))
+    order = WorkerHandlerSpec(name, options.group, settings, own.process_memory, tuple(sys.path), log_settings())
+    pool = HandlerPool(order, own.processes, clock, counts)
+    calls = PooledCalls(pool, options.consume_timeout_seconds, clock)
+
+    async def start() -> None:
+        await pool.start()
+        if pool.keeps_calls_open:
+            loaded.end_calls = pool.end_calls
+
+    loaded = LoadedHandler(own.plugin, calls.handle, is_async=True, start=start, stop=pool.stop)
+    loaded.ready, loaded.processes = pool.ready, counts
+    return loaded
+
+
+class PooledCalls:
+    """The calls of one group's handler."""
+
+    def __init__(self, pool: HandlerPool, timeout_seconds: float, clock: Clock) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._timeout_seconds = timeout_seconds
+        self._suspects = Suspects()
+
+    async def handle(self, batch: Batch) -> None:
+        """Handle the batch in a process. Raises the handler's exception, or HandlerProcessLostError.
+
+        If a process was lost over some of its messages, the batch is called message by message, because each may be the
+        one that kills the process.
+        """
+        if not self._suspects.any_of(batch):
+            await self._call(batch)
+            return
+        has_whole_time = True  # the messages share this time, so only the first call has all of it
+        for index in range(len(batch)):
+            if self._give_up(batch, index):
+                continue
+            part = batch.part([index])
+            try:
+                await self._call(part, has_whole_time=has_whole_time)
+            except UnusableHandlerError:
+                raise
+            except asyncio.CancelledError:
+                for behind in range(index, len(batch)):
+                    batch.decide(behind, AGAIN)
+                raise
+            except BaseException as error:  # noqa: BLE001  any exception of a handler is its result
+                part.decide(0, replace(decision_of(error), error=error))
+            part.decide(0, ACK)
+            if batch.ends_at(index):
+                return
+            has_whole_time = False
+
+    def _give_up(self, batch: Batch, index: int) -> bool:
+        """Dead-letter a message if too many processes were lost over it. Returns whether it was dead-lettered.
+
+        Earlier decisions of the handler about this message, before its process was lost, do not count.
+        """
+        error = self._suspects.verdict(batch[index])
+        if error is None:
+            return False
+        batch.overrule(index, Decision(Outcome.DEAD_LETTER, reason=str(error), error=error))
+        self._suspects.clear(batch[index])
+        return True
+
+    async def _call(self, batch: Batch, *, has_whole_time: bool = True) -> None:
+        """Handle the whole batch in a process. Raises the handler's exception, or HandlerProcessLostError.
+
+        `has_whole_time` is whether the call may take all of consume_timeout: only then is the message to blame for a
+        timeout.
+        """
+        process = await self._pool.take()
+        try:
+            answer = await process.call(batch, self._clock)
+        except asyncio.CancelledError as cut:
+            await self._cut_off(process, batch, is_late=cut.args == (PAST_DEADLINE,), is_blamed=has_whole_time)
+            raise
+        except ChildGoneError:
+            self._isolate(batch, await self._lose_dead(process, batch))
+            return
+        except BaseException:
+            self._pool.put(process)
+            raise
+        error = answer.take_over(batch)
+        try:
+            if answer.no_memory:
+                self._end_for_memory(process, batch, answer, error)
+                is_told = len(batch.decisions()) == len(batch)  # then the decisions include the error
+            else:
+                self._pool.put(process)
+                self._clear(batch, error)
+                is_told = False
+            if error is not None and not is_told:
+                raise error
+        finally:
+            del error  # its traceback refers to this frame, and would keep the batch alive
+
+    async def _lose_dead(self, process: HandlerProcess, batch: Batch) -> Loss:
+        """Replace a process that died, or closed its socket but still runs, even if the deadline passes meanwhile."""
+        how = process.how_now()
+        try:
+            how = await process.how()
+        finally:
+            loss = Loss(how, process.faults())
+            self._lose(process, "died", batch, range(len(batch)), loss)
+        return loss
+
+    async def _cut_off(self, process: HandlerProcess, batch: Batch, *, is_late: bool, is_blamed: bool) -> None:
+        """End a call that the group no longer waits for: it expired, or the group or an operator's call ends.
+
+        Only a timeout counts as an attempt of the message, and only if the message had all of the time.
+        """
+        if not is_late:
+            self._pool.lose(process, "")
+            return
+        try:
+            if (answer := await process.so_far()) is not None:
+                answer.take_over(batch)
+            await process.kill_and_tell()
+        finally:
+            undecided = [index for index in range(len(batch)) if index not in batch.decisions()]
+            how = f"did not finish its call within consume_timeout ({self._timeout_seconds:g} s), and was killed"
+            loss = Loss(how, process.faults(), is_hang=True)
+            self._lose(process, "hung", batch, undecided or range(len(batch)), loss)
+            if is_blamed:
+                error = loss.error()
+                for index in undecided:
+                    batch.decide(index, Decision(Outcome.RETRY, EXPIRED_DELAY_LEVEL, error=error))
+
+    def _end_for_memory(
+        self, process: HandlerProcess, batch: Batch, answer: CallOutcome, error: BaseException | None
+    ) -> None:
+        raised = batch.decisions()[answer.no_memory[0]].error if answer.no_memory[0] in batch.decisions() else error
+        stacks = "" if raised is None else traceback_of(raised)
+        loss = Loss("reached its memory limit (handler.process_memory), and was ended", stacks)
+        self._lose(process, "memory", batch, answer.no_memory, loss)
+        if error is not None and len(batch) > 1:
+            self._isolate(batch, loss)
+
+    def _lose(self, process: HandlerProcess, cause: Cause, batch: Batch, indexes: Sequence[int], loss: Loss) -> None:
+        """Replace a process, and record the messages over which it was lost. Some of them may be dead-lettered because
+        of that.
+        """
+        self._pool.lose(process, cause)
+        first = batch[indexes[0]]
+        log.error(
+            "handler_process.lost",
+            pid=process.pid,
+            how=loss.how,
+            queue=str(first.message_queue),
+            msg_id=first.msg_id,
+            messages=len(indexes),
+        )
+        self._suspects.add((batch[index] for index in indexes), loss)
+        for index in indexes:
+            self._give_up(batch, index)
+
+    def _isolate(self, batch: Batch, loss: Loss) -> None:
+        """Retry the undecided messages, each alone, because one of them ended the process.
+
+        A message that was already alone has had its attempt: raises HandlerProcessLostError.
+        """
+        undecided = [index for index in range(len(batch)) if index not in batch.decisions()]
+        if undecided and len(batch) == 1:
+            raise loss.error()
+        for index in undecided:
+            batch.decide(index, Decision(Outcome.AGAIN, error=loss.error()))
+
+    def _clear(self, batch: Batch, error: BaseException | None) -> None:
+        if not self._suspects.any_of(batch):
+            return
+        decisions, rest = batch.decisions(), decision_of(error)
+        for index, message in enumerate(batch):
+            if decisions.get(index, rest).outcome in (Outcome.ACK, Outcome.DEAD_LETTER):
+                self._suspects.clear(message)

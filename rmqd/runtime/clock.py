@@ -1,0 +1,121 @@
+"""The clock that rmqd's parts use, so that tests can replace it.
+
+Consumers and clients read the time and wait only with this clock (tests/test_architecture.py). So a test that sets the
+clock decides when timeouts and delays end.
+
+Delays between attempts of a request that failed or was refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+
+F = TypeVar("F", bound="asyncio.Future[Any]")
+
+
+def suspended_seconds() -> float:
+    """Return how long the machine was suspended since boot. The monotonic clock does not count that time.
+
+    Rounded to whole seconds: the two clocks are read one after the other, and without rounding a sum with the monotonic
+    clock could decrease.
+    """
+    return max(0.0, round(_boottime() - time.monotonic()))
+
+
+_boottime = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+
+
+class Timer(Protocol):
+    """A scheduled callback."""
+
+    def cancel(self) -> None:
+        """Cancel the call. No effect if it was already made."""
+        ...
+
+
+class Clock(Protocol):
+    """Two times in seconds: one for durations and waits, and one for display."""
+
+    def monotonic(self) -> float:
+        """Return seconds that never decrease. Only differences are meaningful."""
+        ...
+
+    def wall(self) -> float:
+        """Seconds since 1970 (UTC); may jump when the machine's clock is set."""
+        ...
+
+    def sleep(self, seconds: float, /) -> Coroutine[Any, Any, None]:
+        """Wait like asyncio.sleep, but with this clock."""
+        ...
+
+    def timeout(self, seconds: float | None, /) -> AbstractAsyncContextManager[object]:
+        """Return a block like asyncio.timeout: it raises TimeoutError if it takes longer; None sets no limit."""
+        ...
+
+    def wait(
+        self, waited_for: Iterable[F], /, *, timeout: float | None = None, return_when: str = asyncio.ALL_COMPLETED
+    ) -> Coroutine[Any, Any, tuple[set[F], set[F]]]:
+        """Wait like asyncio.wait. Returns the done and the pending awaitables."""
+        ...
+
+    def call_at(self, monotonic: float, callback: Callable[..., object], *args: Any) -> Timer:
+        """Schedule a callback in the running event loop for when `monotonic()` reaches this value."""
+        ...
+
+    def call_later(self, delay_seconds: float, callback: Callable[..., object], *args: Any) -> None:
+        """Schedule a callback in the running event loop after a delay that RocketMQ prescribes, such as before a
+        retry.
+        """
+        ...
+
+
+async def wait_within(clock: Clock, seconds: float | None, event: Awaitable[object]) -> bool:
+    """Wait for `event`, for at most this many seconds of the clock. Returns whether it finished in time."""
+    try:
+        async with clock.timeout(seconds):
+            await event
+    except TimeoutError:
+        return False
+    return True
+
+
+class SystemClock:
+    """The machine's clock. `monotonic` and `wall` are the system's own functions, because every batch reads the
+    time.
+    """
+
+    __slots__ = ()
+    monotonic = staticmethod(time.monotonic)
+    wall = staticmethod(time.time)
+    sleep = staticmethod(asyncio.sleep)
+    timeout = staticmethod(asyncio.timeout)
+    wait = staticmethod(asyncio.wait)
+
+    @staticmethod
+    def call_at(monotonic: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
+        """Use the event loop's time, whose zero may differ from that of `monotonic`."""
+        return asyncio.get_running_loop().call_later(monotonic - time.monotonic(), callback, *args)
+
+    @staticmethod
+    def call_later(delay_seconds: float, callback: Callable[..., object], *args: Any) -> None:
+        asyncio.get_running_loop().call_later(delay_seconds, callback, *args)
+
+
+RANDOM: Final = random.Random()  # a separate generator, because the program may have seeded the shared one
+_MOST_DOUBLINGS: Final = 10
+
+
+def doubled(first_seconds: float, times: int, most_seconds: float) -> float:
+    """Return the delay after this many failures in a row. It doubles with each failure, up to `most_seconds`."""
+    return min(first_seconds * float(1 << min(times - 1, _MOST_DOUBLINGS)), most_seconds)
+
+
+def spread(seconds: float, least: float = 0.75, most: float = 1.25) -> float:
+    """Return the delay with random jitter, so that clients of one broker do not all retry at once."""
+    return seconds * RANDOM.uniform(least, most)

@@ -1,0 +1,213 @@
+"""Detects changed files in folders by polling.
+
+A poll takes a millisecond for a hundred files and needs only the standard library. It also works where the system sends
+no notifications: in mounted folders of containers, and on network file systems.
+
+Files and folders of local state, accessible to their owner and the owner's group whatever the umask.
+
+A file lock that a process holds until it ends, so that two processes never write the same files.
+
+The operating system releases it when the process ends, even after kill -9. So no cleanup is necessary, and the lock
+file may remain.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from rmqd.errors import InUseError
+
+_Stamp = tuple[int, int, int]  # modification time, size, inode
+LOOK_SECONDS: Final = 0.3
+_LEFT_OUT: Final = {"__pycache__", "node_modules", "site-packages"}
+
+
+class FileWatch:
+    """The files with given extensions in some folders. Files that exist at the creation are known, so only later
+    changes count.
+    """
+
+    def __init__(
+        self,
+        below: Iterable[Path] = (),
+        inside: Iterable[Path] = (),
+        endings: Sequence[str] = (".py",),
+        before: FileWatch | None = None,
+    ) -> None:
+        """`below` are folders with all their subfolders; `inside` are folders without them.
+
+        The state that `before` knew is adopted: changes that it has not returned are returned here.
+        """
+        self._below = {path.resolve() for path in below}
+        self._inside = {path.resolve() for path in inside}
+        self._endings = tuple(endings)
+        self._last = dict(self._stamps())
+        known: dict[str, _Stamp] = {} if before is None else before._known
+        self._known: dict[str, _Stamp] = {path: known.get(path, stamp) for path, stamp in self._last.items()}
+
+    def changes(self) -> list[Path]:
+        """Return the files that were changed, created or removed since the last call. Empty while a file is being
+        written.
+
+        Files count as written when two polls in a row find the same state.
+        """
+        stamps = dict(self._stamps())
+        differing = {path for path in self._known.keys() | stamps.keys() if self._known.get(path) != stamps.get(path)}
+        is_at_rest, self._last = stamps == self._last, stamps
+        if not differing or not is_at_rest:
+            return []
+        self._known = stamps
+        return sorted(map(Path, differing))
+
+    def _stamps(self) -> Iterator[tuple[str, _Stamp]]:
+        for folder in sorted(self._below):
+            for top, folders, names in os.walk(folder):
+                folders[:] = [name for name in folders if _is_watched(top, name)]
+                yield from self._of(top, names)
+        for folder in sorted(self._inside):
+            if folder.is_dir():
+                yield from self._of(str(folder), os.listdir(folder))
+
+    def _of(self, folder: str, names: Iterable[str]) -> Iterator[tuple[str, _Stamp]]:
+        for name in names:
+            if not name.endswith(self._endings):
+                continue
+            path = os.path.join(folder, name)
+            try:
+                found = os.stat(path)
+            except OSError:  # removed meanwhile
+                continue
+            yield path, (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def _is_watched(top: str, name: str) -> bool:
+    return (
+        not name.startswith(".") and name not in _LEFT_OUT and not os.path.exists(os.path.join(top, name, "pyvenv.cfg"))
+    )
+
+
+FILE_MODE: Final = 0o640
+FOLDER_MODE: Final = 0o750
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder and its missing parents. Existing folders keep their mode."""
+    try:
+        path.mkdir(mode=FOLDER_MODE, exist_ok=True)
+    except FileNotFoundError:
+        make_folder(path.parent)
+        path.mkdir(mode=FOLDER_MODE, exist_ok=True)
+
+
+def open_file(path: Path | str, flags: int) -> int:
+    """Return a descriptor of a file, which is created if the flags say so. Removes other users' permissions."""
+    descriptor = os.open(path, flags, FILE_MODE)
+    mode = os.fstat(descriptor).st_mode & 0o777
+    if mode & ~FILE_MODE:
+        with suppress(OSError):  # the file has another owner, or the disk has no modes
+            os.fchmod(descriptor, mode & FILE_MODE)
+    return descriptor
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace a file atomically: the content is on disk before the name refers to it. Raises OSError."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with os.fdopen(open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def sync_folder(path: Path) -> None:
+    """Write the names in a folder to disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that cannot sync a directory
+            raise
+    finally:
+        os.close(descriptor)
+
+
+_AT_ONCE: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
+
+_held: dict[Path, int] = {}
+_turn = threading.Lock()
+
+
+def hold(path: Path) -> None:
+    """Lock a file and create it if it is missing. A lock that this process already holds stays.
+
+    Raises InUseError if another process holds it, and OSError if it cannot be locked at all.
+    """
+    path = path.resolve()
+    with _turn:
+        if path not in _held:
+            _held[path] = _locked(path)
+
+
+def check_free(path: Path) -> None:
+    """Check that a file can be locked, without keeping the lock. Raises like `hold`."""
+    path = path.resolve()
+    with _turn:
+        if path not in _held:
+            os.close(_locked(path))
+
+
+def _locked(path: Path) -> int:
+    """Return a descriptor that holds the lock. Executed child processes do not inherit it.
+
+    It is opened for reading if that is sufficient: a file open for writing prevents its disk from becoming read-only.
+    """
+    descriptor = open_file(path, os.O_RDONLY | os.O_CREAT)
+    try:
+        try:
+            fcntl.flock(descriptor, _AT_ONCE)
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise
+            os.close(descriptor)  # NFS requires a file open for writing
+            descriptor = os.open(path, os.O_RDWR)
+            fcntl.flock(descriptor, _AT_ONCE)
+        _write_owner(path)
+    except BlockingIOError:
+        owner = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+        os.close(descriptor)
+        raise InUseError(path, owner) from None
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _write_owner(path: Path) -> None:
+    try:
+        path.write_text(f"{os.getpid()} on {socket.gethostname()}\n")
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # full disk: keep the lock without the owner's name
+            raise
+
+
+def _let_go() -> None:
+    """Close the inherited descriptors in a forked child, which would keep the lock after the parent's end."""
+    for descriptor in _held.values():
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)

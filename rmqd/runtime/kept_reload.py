@@ -1,0 +1,14 @@
+"""The handler of SIGHUP until the daemon can reload. It imports nothing, so it is installed at the very start."""
+
+from __future__ import annotations
+
+
+class KeptReload:
+    """Remembers a SIGHUP, which would otherwise end the process."""
+
+    def __init__(self) -> None:
+        self.is_requested = False
+
+    def __call__(self, number: int, frame: object) -> None:
+        """Remember the signal. `signals_handled` then reloads."""
+        self.is_requested = True

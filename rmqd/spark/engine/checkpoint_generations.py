@@ -1,0 +1,344 @@
+"""Finds offsets on the brokers that the query did not commit, and describes them.
+
+Chooses the checkpoint of a group's next query: the last one, or a new one if the group was moved since.
+
+The checkpoint owns the offsets, and they are committed to the brokers after it. If a broker has a different offset,
+there are two explanations. Either the driver ended before it could commit: then the checkpoint is right. Or the group
+was consumed on the other engine, or an operator reset it: then the broker is right. A running query cannot be moved to
+other offsets. So in the second case a new generation of the checkpoint starts at the broker's offsets, and the old one
+is kept.
+
+    <checkpoint>/generation-000001/checkpoint     written by Spark
+                                  /note-000004.json
+
+Three offsets of a queue distinguish the cases: `done`, the checkpoint's; `held`, the offset that the broker is known to
+have on disk, recorded every few seconds and at a graceful end; and `stored`, the broker's current one. All commits of
+the query are between `held` and `done`. So if `stored` is above `done`, or below both, the query did not commit it.
+
+A killed broker forgets the commits of its last seconds. So `held` follows only offsets that the broker had
+FLUSHED_SECONDS ago and still has. A 5.x broker keeps an operator's reset until a pull fetches it, so no reset is
+missed. With an older broker a reset is missed if the group passed its offset in the last seconds before its driver was
+killed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from rmqd.config.model.spark_model import SparkConfig
+from rmqd.errors import RouteNotFoundError
+from rmqd.runtime.files import make_folder
+from rmqd.spark.engine.checkpoint import CheckpointFolder, IsWritten, Note, read_done, read_note, write_note
+from rmqd.spark.session.queue_queries import QueueResponses, patiently, those_there
+from rmqd.spark.session.spark_cluster import Cluster, cluster_of
+from rmqd.spark.source.source_offsets import ByQueue
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import retry_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from rmqd.spark.handlers.range_outcome import RangeOutcome
+    from rmqd.spark.session.group_spec import GroupOrder
+
+
+SHOWN: Final = 4
+
+
+def moves(done: ByQueue, held: ByQueue, stored: ByQueue) -> dict[MessageQueue, int]:
+    """Return the queues with a `stored` offset that the query cannot have committed, with that offset.
+
+    `done` are the checkpoint's offsets, `held` the offsets that brokers are known to have on disk, and `stored` the
+    brokers' current offsets.
+    """
+    return {
+        queue: offset
+        for queue, offset in stored.items()
+        if queue in done and (offset > done[queue] or offset < min(done[queue], held.get(queue, 0)))
+    }
+
+
+def reason_of(done: ByQueue, changed: ByQueue) -> str:
+    """Describe why queues continue at the offsets of `changed`, for logs and the note."""
+    ahead = {queue: offset for queue, offset in changed.items() if offset > done.get(queue, 0)}
+    back = {queue: offset for queue, offset in changed.items() if queue not in ahead}
+    parts = []
+    if ahead:
+        parts.append(f"the group was consumed elsewhere, or moved forward: {_changes(done, ahead)}")
+    if back:
+        parts.append(f"the group was reset: {_changes(done, back)}")
+    return "; ".join(parts)
+
+
+def _changes(done: ByQueue, to: ByQueue) -> str:
+    shown = [f"{queue} from {done.get(queue, 'nowhere')} to {to[queue]}" for queue in sorted(to)[:SHOWN]]
+    return ", ".join(shown) + (f" and {len(to) - SHOWN} more queues" if len(to) > SHOWN else "")
+
+
+log = structlog.get_logger(__name__)
+
+PATIENCE_SECONDS: Final = 60.0  # for unreachable brokers at the start; the same as the source's unavailableToleranceMs
+NOTE_SECONDS: Final = 5.0
+# between two reads of the checkpoint while brokers show no change; object stores charge for each read
+DONE_SECONDS: Final = 30.0
+KEPT_GENERATIONS: Final = 10  # a group that fails at a corrupt message starts a generation at each restart
+FLUSHED_SECONDS: Final = 10.0  # brokers write offsets to disk every 5 s (flushConsumerOffsetInterval)
+
+CHECKPOINT: Final = "checkpoint"
+_FOLDER: Final = re.compile(r"generation-([0-9]{6,})")
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A checkpoint. `path` is Spark's checkpointLocation. A query starts at `starting` if the checkpoint is empty."""
+
+    number: int
+    path: str
+    starting: Mapping[MessageQueue, int] | None
+    """None: the query starts at the group's offsets on the brokers."""
+    reason: str
+
+
+def checkpoint_folder(order: GroupOrder) -> str:
+    """Return the folder or URL of all generations of a group."""
+    config = order.settings.spark or SparkConfig()
+    return config.checkpoint or f"{order.config.state_of(order.name)}/spark/{order.name}"
+
+
+def generations_of(order: GroupOrder, spark: SparkSession) -> Generations:
+    """Return the generations of a group, accessed through the session's file systems. Raises RmqdError."""
+    from rmqd.spark.session.hadoop_folder import HadoopFolder
+
+    if not (order.settings.spark or SparkConfig()).checkpoint:
+        with suppress(OSError):  # Hadoop reports the same error, or the folder is not local
+            make_folder(Path(checkpoint_folder(order)))  # all users could read a folder that Hadoop creates
+    is_written = None
+    if order.settings.pipeline is not None:
+        from rmqd.spark.pipelines.pipeline_query import written_batches
+
+        is_written = written_batches(spark, order)
+    return Generations(order, HadoopFolder(spark, checkpoint_folder(order)), is_written)
+
+
+class Generations:
+    """The generations of one group. Methods block, may be called in any thread, and raise RmqdError."""
+
+    def __init__(self, order: GroupOrder, folder: CheckpointFolder, is_written: IsWritten | None = None) -> None:
+        self._order = order
+        self._folder = folder
+        self._is_written = is_written
+        self._lock = threading.RLock()
+        self._number = 0
+        self._note = Note()
+        self._noted_at = 0.0
+        self._held: dict[MessageQueue, int] = {}
+        self._done: ByQueue = {}  # the checkpoint's offsets at the last read
+        self._done_at = -math.inf
+        self._looks: deque[tuple[float, ByQueue, ByQueue]] = deque()  # time, brokers' offsets, checkpoint's offsets
+
+    def current(self) -> Generation:
+        """Return the generation for the next query. Call it before each query, while no other engine runs the group."""
+        with self._lock:
+            return patiently(self._current, PATIENCE_SECONDS)
+
+    def note(self, resets: ByQueue) -> None:
+        """Store an operator's reset, so that it survives a crash. The next generation starts there."""
+        with self._lock:
+            log.warning(
+                "spark.group_reset", group=self._order.name, to={str(queue): resets[queue] for queue in sorted(resets)}
+            )
+            self._write(replace(self._note, resets={**self._note.resets, **resets}))
+
+    def note_outcomes(self, outcomes: Iterable[RangeOutcome]) -> bool:
+        """Store resets that executors found in a batch. Return whether there are any.
+
+        Call it before the batch counts as done.
+        """
+        resets = {outcome.queue: outcome.reset_to for outcome in outcomes if outcome.reset_to is not None}
+        if resets:
+            self.note(resets)
+        return bool(resets)
+
+    def moved(self) -> Mapping[MessageQueue, int]:
+        """Return and store the group's new offsets if it was moved since `current`. If any, the query must end.
+
+        Call it every few seconds while the query runs, because an executor finds a reset only in a queue with messages.
+        Answers of some brokers count even if others do not answer; their error is raised afterwards.
+        """
+        with self._lock:
+            if self._note.resets:
+                return self._note.resets
+            if time.monotonic() - self._done_at >= DONE_SECONDS:
+                self._look_up_done()
+            asked = self._ask_stored(self._done)
+            stored = _present(asked)
+            if any(at != self._done[queue] for queue, at in stored.items()):
+                self._look_up_done()  # read after the answer: by then the checkpoint has all that the query committed
+            done = self._done
+            changed = moves(done, self._held, stored) or self._unheard(stored, done)
+            if changed:
+                self.note(changed)
+                return changed
+            self._look(stored, done)
+            if self._held != self._note.held and time.monotonic() - self._noted_at >= NOTE_SECONDS:
+                self._write(replace(self._note, held=dict(self._held)))
+            those_there(asked)
+            return {}
+
+    def finish(self) -> None:
+        """Commit the offsets at which the group continues, possibly on the other engine. Call it after the query ended.
+
+        Brokers that answer receive their commits even if others do not answer; their error is raised afterwards.
+        """
+        with self._lock:
+            asked = self._ask_stored(self._look_up_done())
+            done = self._look_up_done()
+            others = moves(done, self._held, _present(asked))  # set by an operator or another member, so they stay
+            wanted = {**done, **self._note.resets}
+            places = {queue: at for queue, at in wanted.items() if queue in asked.found and queue not in others}
+            told = self._cluster.commit(self._order.group, places)
+            self._held |= {queue: places[queue] for queue in told.found if queue not in self._note.resets}
+            self._write(replace(self._note, held=dict(self._held)))
+            those_there(asked)
+            those_there(told)
+
+    def _current(self) -> Generation:
+        queues = self._queues()
+        stored = self._stored(queues)
+        pending = those_there(self._cluster.pending_resets(self._order.group, stored))
+        resets = {queue: offset for queue, offset in pending.items() if offset is not None}
+        self._number = max(map(int, _matches(self._folder.names())), default=0)
+        last = read_note(self._folder, self._path(self._number)) if self._number else None
+        if last is None:
+            return self._begin(Note(reason="the first generation"))
+        self._note = last
+        if resets:
+            self.note(resets)
+        done = self._look_up_done()
+        elsewhere = moves(done, last.held, stored) if last.told else {}
+        # later entries win: a reset in the note is older than a move that brokers show now, or a pending reset
+        changed = {**last.resets, **elsewhere, **resets}
+        changed = {queue: at for queue, at in changed.items() if queue in queues}
+        if not changed:
+            return self._go_on()
+        places = {**(stored if last.told else {}), **done, **changed}
+        reason = reason_of(done, changed)
+        self._number += 1
+        log.warning("spark.generation_begun", group=self._order.name, generation=self._number, reason=reason)
+        starting = {queue: places[queue] for queue in sorted(queues) if queue in places}
+        begun = self._begin(Note(starting=starting, reason=reason, told=False))
+        self._delete_old()
+        return begun
+
+    def _begin(self, note: Note) -> Generation:
+        self._number = max(self._number, 1)
+        self._write(note)
+        return self._go_on()
+
+    def _go_on(self) -> Generation:
+        note = self._note
+        if not note.told and note.starting is not None:
+            those_there(self._cluster.commit(self._order.group, note.starting))
+            self._write(replace(note, told=True))
+        self._held = dict(self._note.held)
+        self._looks.clear()
+        self._done_at = -math.inf
+        url = f"{self._folder.url}/{self._path(self._number)}/{CHECKPOINT}"
+        return Generation(self._number, url, note.starting, note.reason)
+
+    def _delete_old(self) -> None:
+        """Delete all but the last generations."""
+        numbers = sorted(map(int, _matches(self._folder.names())))
+        for number in numbers[:-KEPT_GENERATIONS]:
+            self._folder.delete(self._path(number))
+            log.info("spark.generation_deleted", group=self._order.name, generation=number, kept=KEPT_GENERATIONS)
+
+    def _unheard(self, stored: ByQueue, done: ByQueue) -> dict[MessageQueue, int]:
+        """Repeat the commits that brokers have lost. Return the queues whose broker ignores them: a reset is pending.
+
+        A killed broker returns an old offset, and accepts a new commit. A broker with a reset that no pull has fetched
+        returns the reset's offset, answers commits with success, and does not store them.
+        """
+        if not self._looks:
+            return {}
+        _, had, had_done = self._looks[-1]
+        # unchanged since the last check, and behind the offset done at that time: so no commit is in flight
+        lost = [queue for queue, at in stored.items() if at == had.get(queue) and at < had_done.get(queue, 0)]
+        told = {queue: done[queue] for queue in lost if queue in done}
+        # a broker that does not answer is asked again at the next check, and must not hide resets at other brokers
+        taken = self._cluster.commit(self._order.group, told).found
+        now = _present(self._ask_stored(taken))
+        return {queue: at for queue, at in now.items() if at == stored[queue] != told[queue]}
+
+    def _look(self, stored: ByQueue, done: ByQueue) -> None:
+        """Raise `held` to the offsets that brokers had FLUSHED_SECONDS ago and still have.
+
+        Both conditions are needed. A broker that does not answer may have been killed at any time since its last
+        answer; a broker with a lower offset than before was killed in between.
+        """
+        now = time.monotonic()
+        self._looks.append((now, stored, done))
+        while len(self._looks) > 1 and self._looks[1][0] <= now - FLUSHED_SECONDS:
+            self._looks.popleft()
+        at, had, _ = self._looks[0]
+        if at <= now - FLUSHED_SECONDS:
+            self._held |= {queue: offset for queue, offset in had.items() if stored.get(queue, -1) >= offset}
+
+    def _write(self, note: Note) -> None:
+        write_note(self._folder, self._path(self._number), note)
+        self._note, self._noted_at = note, time.monotonic()
+
+    def _look_up_done(self) -> ByQueue:
+        """Read the checkpoint's offsets."""
+        done = read_done(self._folder, f"{self._path(self._number)}/{CHECKPOINT}", self._is_written)
+        self._done, self._done_at = done.positions or self._note.starting or {}, time.monotonic()
+        return self._done
+
+    def _stored(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """Return the group's offsets on the brokers. Raises RmqdError if a broker does not answer.
+
+        A queue without an offset is left out: its broker lost it, or the group was deleted. Then the checkpoint counts.
+        """
+        asked = self._ask_stored(queues)
+        those_there(asked)
+        return _present(asked)
+
+    def _ask_stored(self, queues: Iterable[MessageQueue]) -> QueueResponses[int | None]:
+        return self._cluster.committed(self._order.group, queues)
+
+    def _queues(self) -> set[MessageQueue]:
+        retries = retry_topic(self._order.group)
+        found = self._cluster.queues([*self._order.topics, retries])
+        for asked, error in found.failed.items():
+            # a missing topic does not stop the others, but without any topic the group has nothing to do
+            is_gone = isinstance(error, RouteNotFoundError)
+            if not is_gone or (asked.topic != retries and found.found.keys() <= {MessageQueue(retries, "", -1)}):
+                raise error
+        return {queue for queues in found.found.values() for queue in queues}
+
+    @property
+    def _cluster(self) -> Cluster:
+        return cluster_of(self._order.access)
+
+    @staticmethod
+    def _path(number: int) -> str:
+        return f"generation-{number:06}"
+
+
+def _present(asked: QueueResponses[int | None]) -> dict[MessageQueue, int]:
+    return {queue: offset for queue, offset in asked.found.items() if offset is not None}
+
+
+def _matches(names: Iterable[str]) -> list[str]:
+    return [found[1] for name in names if (found := _FOLDER.fullmatch(name))]

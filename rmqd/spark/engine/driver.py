@@ -1,0 +1,377 @@
+"""One group on Spark in this process, without a daemon: no restarts, no HTTP; its metrics are logged.
+
+Converts the standard error of Spark's processes to events of rmqd's log.
+
+Java's log lines, and log lines of handlers in Spark's Python processes, go to the standard error that the JVM inherits.
+To keep a log of JSON lines valid, standard error is replaced by a pipe, and a thread reads it.
+
+`python -m rmqd.spark.engine.driver DESCRIPTOR`: the process that runs Spark for one group of a daemon.
+
+It serves `rmqd run` like a worker process: it receives one specification through the inherited socket, reports the
+group's state on request, and drains when the daemon asks for it or ends. SIGTERM also drains it; other signals are left
+to the daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from rmqd.consumer.stats.stats_snapshot import HANDLED_RESULTS, GroupSnapshot
+from rmqd.errors import ConfigError, RmqdError
+from rmqd.errors.exit_codes import ExitCode
+from rmqd.plugins.child_process import BuildOrder, ChildAnswer, ChildChannel, Request
+from rmqd.runtime.clock import SystemClock
+from rmqd.runtime.event_loop import leave, run_in_loop
+from rmqd.runtime.logs import log_setup as logs
+from rmqd.spark import check_versions
+from rmqd.spark.engine.group_run import GroupRun, failure_of
+from rmqd.spark.engine.spark_parts import SparkParts
+from rmqd.spark.session.group_spec import GroupOrder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+# Import first: it keeps structlog from importing rich, see there.
+
+# isort: split
+
+
+log = structlog.get_logger(__name__)
+
+FIGURES_SECONDS: Final = 10.0
+
+
+def run_group(
+    order: GroupOrder,
+    stop: threading.Event,
+    on_session: Callable[[SparkSession], None] = lambda session: None,
+    hurry: threading.Event | None = None,
+) -> int:
+    """Run a group until `stop` is set and the drain is over. Return the exit code.
+
+    `hurry` shortens the drain. Both events may be set in any thread, or by a signal handler. `on_session` is called in
+    a thread when Spark runs.
+    """
+    catch_output(order.config.log.format)
+    config = order.config
+    logs.configure_logging(config.log.level, config.log.format, namespaces=config.namespaces)
+    try:
+        return run_in_loop(_run(order, stop, on_session, hurry or threading.Event()))
+    finally:
+        settle_output()
+
+
+async def _run(
+    order: GroupOrder, stop: threading.Event, on_session: Callable[[SparkSession], None], hurry: threading.Event
+) -> int:
+    clock = SystemClock()
+    run = GroupRun(order, SparkParts(order, clock, on_session), clock)
+    loop = asyncio.get_running_loop()
+    for event, action in ((stop, run.stop), (hurry, run.hurry)):
+        _when_set(event, loop, action)
+    telling = asyncio.create_task(_tell_figures(run), name="figures")
+    try:
+        await run.run()
+    except Exception as error:
+        # an expected error is reported in one line; a bug needs its traceback
+        is_fault = not isinstance(error, RmqdError)
+        log.error("group.failed", group=order.name, error=failure_of(error), exc_info=is_fault)  # noqa: TRY400
+        return ExitCode.FAILURE
+    finally:
+        telling.cancel()
+        await asyncio.wait({telling})
+        tell_figures(run.snapshot())
+    return ExitCode.OK
+
+
+def tell_figures(group: GroupSnapshot) -> None:
+    """Log the messages handled so far, and the lag."""
+    log.info(
+        "spark.progress_reported",
+        group=group.name,
+        state=group.state,
+        lag=sum(queue.lag or 0 for queue in group.queues),
+        batches=0 if group.batches is None else group.batches.duration.count,
+        **{result: sum(topic.handled.get(result, 0) for topic in group.topics) for result in HANDLED_RESULTS},
+    )
+
+
+async def _tell_figures(run: GroupRun) -> None:
+    while True:
+        await asyncio.sleep(FIGURES_SECONDS)
+        logs.repeats.flush()
+        tell_figures(run.snapshot())
+
+
+def _when_set(event: threading.Event, loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
+    """Call a function in the loop when the event is set. The waiting thread is a daemon, so it delays no exit."""
+
+    def wait() -> None:
+        event.wait()
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(action)
+
+    threading.Thread(target=wait, name="rmqd.spark.wait", daemon=True).start()
+
+
+QUIET_SECONDS: Final = 0.2  # events of several lines, such as tracebacks, arrive without such a pause
+MOST_CHARACTERS: Final = 8000
+MOST_LINES: Final = 1000  # limit for one event; further lines are dropped
+MOST_LINE_BYTES: Final = 1024 * 1024
+READ_BYTES: Final = 65536
+SETTLE_SECONDS: Final = 1.0
+MARK: Final = "-- rmqd: all that was written before is to be in the log --"
+# `26/11/21 20:14:14 WARN DAGScheduler: Failed to cancel job group 2e2d1447`
+_JAVA_EVENT: Final = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (FATAL|ERROR|WARN|INFO|DEBUG|TRACE) ([\w.$]+): (.*)")
+_LEVELS: Final = {"FATAL": "error", "ERROR": "error", "WARN": "warning", "INFO": "info"}
+# Printed at every start or stop, and never useful
+_NOISE: Final = (
+    "WARNING: Using incubator modules",
+    "Using Spark's default log4j profile",
+    "Setting default log level to",
+    "Setting Spark log level to",
+    "To adjust logging level use",
+    "Failed to cancel job group",  # printed when an idle query is stopped
+)
+_NOISY_SOURCES: Final = ("Utils", "NativeCodeLoader", "ResolveWriteToStream")
+
+_caught, _settled = threading.Event(), threading.Event()
+
+
+def catch_output(log_format: str) -> None:
+    """Redirect the standard error of processes started from now on into the log. Call it before configuring logging.
+
+    This process's own log goes to the original standard error. Does nothing if spark-submit has started Java.
+    """
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
+    as_json = log_format == "json" or (log_format == "auto" and not sys.stderr.isatty())
+    reading, writing = os.pipe()
+    os.dup2(writing, 2)
+    os.close(writing)
+    lines = OutputLines(_write_raw if as_json else _log_again, _settled.set)
+    _caught.set()
+    threading.Thread(target=_read, args=(reading, lines), name="rmqd.spark.output", daemon=True).start()
+
+
+def settle_output() -> None:
+    """Wait until all output so far is in the log. Call it before the process ends."""
+    if not _caught.is_set():
+        return
+    _settled.clear()
+    os.write(2, f"\n{MARK}\n".encode())
+    _settled.wait(SETTLE_SECONDS)
+
+
+class OutputLines:
+    """Combines lines into events. `relay` receives events of rmqd's own log, as text and as values."""
+
+    def __init__(self, relay: Callable[[str, dict[str, Any]], None], settled: Callable[[], None]) -> None:
+        self._relay = relay
+        self._settled = settled
+        self._rest = b""
+        self._source = self._level = ""
+        self._lines: list[str] = []
+
+    def feed(self, data: bytes) -> None:
+        """Add output, which may be cut anywhere."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > MOST_LINE_BYTES:
+            lines.append(self._rest)
+            self._rest = b""
+        for line in lines:
+            self._take(line.decode("utf-8", "replace").rstrip("\r"))
+
+    def pause(self) -> None:
+        """Called when no output arrived for a while: the current event is complete."""
+        if not self._lines:
+            return
+        text, level = "\n".join(self._lines).rstrip()[:MOST_CHARACTERS], self._level
+        source = {"source": self._source} if self._source else {}
+        self._lines = []
+        if text.startswith(_NOISE) or (self._source in _NOISY_SOURCES and level == "warning"):
+            level = "debug"
+        match level:
+            case "error":
+                log.error("spark.output_read", text=text, **source)
+            case "warning":
+                log.warning("spark.output_read", text=text, **source)
+            case "info":
+                log.info("spark.output_read", text=text, **source)
+            case _:
+                log.debug("spark.output_read", text=text, **source)
+
+    def _take(self, line: str) -> None:
+        if line == MARK:
+            self.pause()
+            self._settled()
+        elif line.startswith("{") and (values := _event(line)) is not None:
+            self.pause()
+            self._relay(line, values)
+        elif found := _JAVA_EVENT.match(line):
+            self.pause()
+            self._level, self._source = _LEVELS.get(found[1], "debug"), found[2]
+            self._lines = [found[3]]
+        elif self._lines and not line.startswith(_NOISE):
+            if len(self._lines) < MOST_LINES:
+                self._lines.append(line)
+        elif line.strip():
+            self.pause()
+            self._level, self._source, self._lines = "info", "", [line]
+
+
+def _event(line: str) -> dict[str, Any] | None:
+    try:
+        values = json.loads(line)
+    except ValueError:
+        return None
+    return values if isinstance(values, dict) and isinstance(values.get("event"), str) else None
+
+
+def _write_raw(line: str, _values: dict[str, Any]) -> None:
+    logs.write_line(line)
+
+
+def _log_again(_line: str, values: dict[str, Any]) -> None:
+    fields = {name: value for name, value in values.items() if name not in ("timestamp", "level", "logger", "event")}
+    again = structlog.get_logger(str(values.get("logger", __name__)))
+    write = getattr(again, str(values.get("level", "info")), again.info)
+    write(values["event"], **fields)
+
+
+def _read(descriptor: int, lines: OutputLines) -> None:
+    while True:
+        ready, _, _ = select.select([descriptor], [], [], QUIET_SECONDS)
+        if not ready:
+            lines.pause()
+            continue
+        data = os.read(descriptor, READ_BYTES)
+        if not data:
+            return
+        lines.feed(data)
+
+
+# Import first: it keeps structlog from importing rich, see there.
+
+# isort: split
+
+
+def main(descriptor: int) -> int:
+    """Serve the daemon at the other end of the inherited socket. Return the exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        return run_in_loop(_serve(socket.socket(fileno=descriptor)))
+    finally:
+        settle_output()
+
+
+async def _serve(sock: socket.socket) -> int:
+    channel = await ChildChannel.over(sock)
+    first = await channel.receive()
+    if not isinstance(first, Request) or not isinstance(first.argument, BuildOrder):
+        return ExitCode.USAGE
+    try:
+        run = _build(first.argument)
+    except RmqdError as error:
+        problems = error.problems if isinstance(error, ConfigError) else [error]
+        channel.post(ChildAnswer(first.number, problems=tuple(str(problem) for problem in problems)))
+        await channel.close()
+        return ExitCode.CONFIG
+    channel.post(ChildAnswer(first.number))
+    return await Driver(channel, run).run()
+
+
+def _build(build: BuildOrder) -> GroupRun:
+    """Create the group's run. Raises RmqdError."""
+    sys.path[:] = build.import_path
+    (name,) = build.config.groups
+    catch_output(build.config.log.format)
+    config = build.config
+    logs.configure_logging(config.log.level, config.log.format, namespaces=config.namespaces)
+    check_versions()
+    from rmqd.spark.engine.spark_parts import SparkParts
+
+    order = GroupOrder(name, build.config, build.import_path)
+    share_import_path(build.import_path)
+    clock = SystemClock()
+    run = GroupRun(order, SparkParts(order, clock), clock)
+    for scope in build.pauses.get(name, ()):
+        run.pause(scope)
+    return run
+
+
+def share_import_path(path: Iterable[str]) -> None:
+    """Give local Python processes of Spark this process's path, to find for example a handler in the working folder."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in path)
+
+
+class Driver:
+    """Runs a group, and answers the daemon's requests."""
+
+    def __init__(self, channel: ChildChannel, run: GroupRun) -> None:
+        self._channel = channel
+        self._run = run
+
+    async def run(self) -> int:
+        """Run the group to its end. Return the exit code."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._run.stop)
+        helpers = [
+            asyncio.create_task(self._listen(), name="requests"),
+            asyncio.create_task(logs.flush_repeats(), name="log flush"),
+        ]
+        try:
+            await self._run.run()
+        except Exception as error:
+            # the daemon reports that the group failed; a bug would be lost without its traceback
+            if not isinstance(error, RmqdError):
+                log.exception("spark.driver_failed")
+            return ExitCode.FAILURE
+        finally:
+            self._channel.post(ChildAnswer(0, self._run.snapshot()))
+            for helper in helpers:
+                helper.cancel()
+            await asyncio.wait(helpers)
+            await self._channel.close()
+        return ExitCode.OK
+
+    async def _listen(self) -> None:
+        while (request := await self._channel.receive()) is not None:
+            assert isinstance(request, Request)
+            self._channel.post(ChildAnswer(request.number, self._answer(request)))
+        log.warning("spark.parent_gone", action="drain")
+        self._run.stop()
+
+    def _answer(self, request: Request) -> Any:
+        match request.action:
+            case "snapshot":
+                return self._run.snapshot()
+            case "pause":
+                self._run.pause(request.argument)
+            case "resume":
+                self._run.resume(request.argument)
+            case "stop":
+                self._run.stop(request.argument)
+            case "hurry":
+                self._run.hurry()
+            case _:
+                log.error("spark.request_unknown", action=request.action)
+        return None
+
+
+if __name__ == "__main__":
+    leave(main(int(sys.argv[1])))

@@ -1,0 +1,258 @@
+"""The driver as a member of its group, so that brokers list it, and each engine sees a member of the other engine.
+
+It takes no part in the rebalance, and pulls nothing. `consumer.rebalance.rivals` decides which engine must leave if
+both run the group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from rmqd.client.api.group_requests import get_consumer_list
+from rmqd.client.client_options import DEFAULT_INSTANCE, SPARK_PREFIX, unique_instance
+from rmqd.client.heartbeat import PushedResets
+from rmqd.client.instance import ClientInstance
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.admin.running_info_report import CLIENT_VERSION
+from rmqd.consumer.assembly import subscriptions_of
+from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
+from rmqd.consumer.offsets.new_group_check import BrokerFounding
+from rmqd.consumer.rebalance.ownership import Rivals
+from rmqd.errors import GroupHeldElsewhereError, RmqdError, RouteNotFoundError
+from rmqd.runtime.clock import Clock, SystemClock
+from rmqd.version import __version__
+from rmqd.wire.bodies import group_bodies as wire
+from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo
+from rmqd.wire.bodies.heartbeat_data import ConsumeFromWhere, ConsumerData, ConsumeType
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.message_queue import MessageQueue
+
+if TYPE_CHECKING:
+    from rmqd.client.remoting.remoting_client import Reply
+    from rmqd.spark.session.group_spec import GroupOrder
+
+
+Held = Callable[[], Mapping[MessageQueue, wire.ProcessQueueInfo]]
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS: Final = 20.0  # the same as for members of the local engine; sooner if a broker reports a new member
+LOOK_AGAIN_SECONDS: Final = 1.0  # while another member is present
+LEAVE_SECONDS: Final = 10.0
+PATIENCE_SECONDS: Final = 60.0  # for unreachable brokers at the start; the same as the source's unavailableToleranceMs
+
+
+class Presence:
+    """One membership, from `join` to `leave`. Used once.
+
+    `on_reset` is called with offsets by queue when a broker pushes an operator's reset. Brokers of 4.x push resets, and
+    later brokers only with useServerSideResetOffset=false. `held` returns the query's offsets, for operators who ask.
+    """
+
+    def __init__(
+        self,
+        order: GroupOrder,
+        *,
+        on_reset: Callable[[Mapping[MessageQueue, int]], None] | None = None,
+        held: Held = dict,
+        clock: Clock | None = None,
+    ) -> None:
+        options = order.client_options
+        instance = unique_instance()
+        if options.instance_name != DEFAULT_INSTANCE:
+            instance = f"{options.instance_name}-{instance}"
+        self._clock = clock or SystemClock()
+        self._client = ClientInstance(replace(options, instance_name=SPARK_PREFIX + instance), clock=self._clock)
+        self.group: Final = order.group
+        self.client_id: Final = self._client.client_id
+        self._options = order.options
+        self._subscriptions = subscriptions_of(self._options, int(self._clock.wall() * 1000))
+        self._rivals = Rivals(self.group, self.client_id, self._clock)
+        store = RemoteBrokerOffsetStore(self._client, self.group, self._clock)
+        # Spark's query needs all brokers at its start, so none may be skipped
+        self._founding = BrokerFounding(self._client, self._options, self._clock, store, leaves_brokers_out=False)
+        self._on_reset = on_reset
+        self._held = held
+        self._resets = PushedResets()
+        self._started_at = self._clock.wall()
+        self._changed = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+
+    async def join(self) -> None:
+        """Join the group, and wait until this is its only member.
+
+        Raises GroupHeldElsewhereError, and RmqdError if no broker returns the members. Then it has already left again.
+        """
+        self._running = asyncio.create_task(self._client.run(), name=f"presence:{self.group}")
+        try:
+            await self._learn_routes(self._options.subscriptions)
+            # check before the heartbeat: if this member must leave at once, other clients need not rebalance
+            await self._until_alone(Rivals(self.group, self.client_id, self._clock))
+            self._client.register(self)
+            await self._client.heartbeat.beat()
+            await self._until_alone(self._rivals)
+        except BaseException:
+            await self.leave()
+            raise
+        log.info("presence.joined", group=self.group, client_id=self.client_id)
+
+    async def found(self) -> None:
+        """Commit start offsets if the group is new, by the same rule as the local engine. Raises RmqdError.
+
+        Call it before a query reads the group's offsets. A queue that has no offset after that was added later.
+        """
+        deadline = self._clock.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                await self._founding.ensure()
+                return
+            except RmqdError as error:
+                if self._clock.monotonic() >= deadline:
+                    raise
+                log.warning("presence.not_founded", group=self.group, error=str(error))
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
+
+    async def watch(self) -> None:
+        """Watch for other members until cancelled. Raises GroupHeldElsewhereError if one stays."""
+        while True:
+            self._changed.clear()
+            try:
+                rivals = self._rivals.among(await self._members())
+                self._rivals.seen(rivals)
+            except GroupHeldElsewhereError:
+                raise
+            except RmqdError as error:  # the query reports that brokers are unreachable
+                rivals = set()
+                log.debug("presence.members_unknown", group=self.group, error=str(error))
+            await self._until_change(LOOK_AGAIN_SECONDS if rivals else LOOK_SECONDS)
+
+    async def leave(self) -> None:
+        """Unregister at the brokers, so that the group can run elsewhere at once. Raises nothing."""
+        if self._running is None:
+            return
+        running, self._running = self._running, None
+        self._client.stop()
+        await asyncio.wait({running}, timeout=LEAVE_SECONDS)
+        if not running.done():
+            running.cancel()
+            await asyncio.wait({running})
+        if not running.cancelled() and (error := running.exception()) is not None:
+            log.error("presence.failed", group=self.group, exc_info=error)
+
+    def consumer_data(self) -> ConsumerData:
+        """Return the group's part of a heartbeat, the same as for members of the local engine."""
+        return ConsumerData(
+            group_name=self.group,
+            subscription_data_set=tuple(self._subscriptions.values()),
+            consume_from_where=ConsumeFromWhere[self._options.consume_from_where.upper()],
+            unit_mode=self._client.options.unit_mode,
+        )
+
+    def on_consumer_ids_changed(self) -> None:
+        """Called when a broker reports that members joined or left: check the members now."""
+        self._changed.set()
+
+    async def on_request(self, command: RemotingCommand) -> Reply | None:
+        """Answer a request that an operator sent through a broker."""
+        match command.code:
+            case RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+                await self._reset(command)
+                return None
+            case RequestCode.GET_CONSUMER_RUNNING_INFO:
+                return ResponseCode.SUCCESS, "", {}, self._running_info().to_json()
+        remark = f"request type {command.code} not supported: the group runs on Spark"
+        return ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark, {}, b""
+
+    async def _reset(self, command: RemotingCommand) -> None:
+        reset = await self._resets.read(command)
+        if reset.offsets and reset.topic in self._subscriptions and self._on_reset is not None:
+            self._on_reset(reset.offsets)
+
+    def _running_info(self) -> ConsumerRunningInfo:
+        return ConsumerRunningInfo(
+            properties={
+                wire.PROP_CLIENT_VERSION: CLIENT_VERSION,
+                wire.PROP_CONSUME_ORDERLY: str(self._options.consume_mode == "orderly").lower(),
+                wire.PROP_CONSUME_TYPE: ConsumeType.PASSIVELY,
+                wire.PROP_CONSUMER_START_TIMESTAMP: str(int(self._started_at * 1000)),
+                wire.PROP_NAMESERVER_ADDR: "".join(f"{address};" for address in self._client.name_servers.addresses),
+                wire.PROP_THREADPOOL_CORE_SIZE: str(self._options.concurrency),
+            },
+            subscription_set=tuple(self._subscriptions.values()),
+            mq_table=self._held(),
+            status_table={},
+            user_consumer_info={
+                "rmqd": __version__,
+                "engine": "spark",
+                "python": platform.python_version(),
+                "pid": str(os.getpid()),
+            },
+        )
+
+    async def _until_alone(self, rivals: Rivals) -> None:
+        self._changed.clear()
+        while not rivals.seen(rivals.among(await self._members())):
+            await self._until_change(LOOK_AGAIN_SECONDS)
+            self._changed.clear()
+
+    async def _until_change(self, seconds: float) -> None:
+        """Wait until a broker reports a change of members, for a limited time. Raises the error of a failed client."""
+        change = asyncio.create_task(self._changed.wait(), name=f"members:{self.group}")
+        waited_for: set[asyncio.Task[Any]] = {change} if self._running is None else {change, self._running}
+        try:
+            await asyncio.wait(waited_for, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            change.cancel()
+        if self._running is not None and self._running.done():
+            self._running.result()
+
+    async def _members(self) -> set[str]:
+        """Return the members of the group known to any broker that answers. Raises RmqdError if none does."""
+        addresses = self._brokers()
+        found = await asyncio.gather(*map(self._members_at, addresses), return_exceptions=True)
+        lists = [ids for ids in found if isinstance(ids, set)]
+        errors = [error for error in found if isinstance(error, BaseException)]
+        for error in errors:
+            if not lists or not isinstance(error, RmqdError):
+                raise error
+        return set().union(*lists)
+
+    async def _members_at(self, address: str) -> set[str]:
+        remoting = self._client.remoting
+        ids = await get_consumer_list(remoting, address, self.group)
+        if self.client_id not in ids and self.group in self._client.groups:
+            # a restarted broker knows this member only after the next heartbeat; until then others cannot see it
+            await self._client.heartbeat.beat_address(address)
+            ids = await get_consumer_list(remoting, address, self.group)
+        return set(ids)
+
+    def _brokers(self) -> list[str]:
+        routes = self._client.routes
+        names = {
+            broker.broker_name
+            for topic in self._subscriptions
+            if (route := routes.route(topic)) is not None
+            for broker in route.broker_datas
+        }
+        return [address for name in sorted(names) if (address := routes.address(name)) is not None]
+
+    async def _learn_routes(self, topics: Iterable[str]) -> None:
+        """Raise the last error if no topic has a route."""
+        missing: RmqdError | None = None
+        for topic in topics:
+            try:
+                await self._client.routes.lookup(topic)
+                self._founding.note_route(topic)
+            except RmqdError as error:
+                if isinstance(error, RouteNotFoundError):
+                    self._founding.note_route(topic)
+                missing = error
+        if missing is not None and not self._brokers():
+            raise missing

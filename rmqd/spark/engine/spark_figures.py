@@ -1,0 +1,338 @@
+"""The metrics of a group on Spark, from the executors' outcomes, Spark's progress and the brokers' answers.
+
+Executors return an outcome for each range of a queue that they handled. Spark reports progress for each micro-batch.
+Brokers are polled for the ends of the queues every few seconds, because an idle query makes no progress while its lag
+may grow.
+
+Receives Spark's progress of each micro-batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from rmqd.client.group_lag import QueueLag
+from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.consumer.health.causes import Problem, found
+from rmqd.consumer.health.group_status import RecentResults
+from rmqd.consumer.pauses import Pauses
+from rmqd.consumer.stats.counters import GroupProblems
+from rmqd.consumer.stats.stats_snapshot import (
+    BATCH_PHASES,
+    BatchesSnapshot,
+    GroupSnapshot,
+    QueueSnapshot,
+    TopicSnapshot,
+)
+from rmqd.daemon.groups.spark_group import blank_snapshot
+from rmqd.daemon.metrics.metric_totals import add_topics
+from rmqd.errors import RmqdError
+from rmqd.runtime.clock import Clock
+from rmqd.runtime.histogram import Histogram
+from rmqd.spark.handlers.range_outcome import RangeOutcome
+from rmqd.spark.source.source_offsets import Offsets
+from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import is_retry_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import (
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+        StreamingQueryProgress,
+    )
+
+
+log = structlog.get_logger(__name__)
+
+BATCH_SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+STALL_SECONDS: Final = 120.0  # longer than on the local engine: a queue advances only after a whole micro-batch
+# Spark's names for the phases of a micro-batch
+PHASES: Final = {
+    "latestOffset": "asking_offsets",
+    "getBatch": "asking_offsets",
+    "queryPlanning": "planning",
+    "walCommit": "logging_offsets",
+    "addBatch": "handling",
+    "commitOffsets": "logging_commit",
+    "commitBatch": "logging_commit",
+}
+WHOLE_BATCH: Final = "triggerExecution"
+
+
+class Figures:
+    """The metrics of one driver. Used only in its event loop."""
+
+    def __init__(self, options: ConsumerOptions, clock: Clock) -> None:
+        self._options = options
+        self._clock = clock
+        self._log = log.bind(group=options.group)
+        self._blank = blank_snapshot(options)
+        self._topics: tuple[TopicSnapshot, ...] = self._blank.topics
+        self._hook_failures: dict[str, int] = {}
+        self._left_out: dict[str, int] = {}
+        self._trace_records: dict[str, int] = {}
+        self._durations = Histogram(BATCH_SECONDS)
+        self._phases = dict.fromkeys(BATCH_PHASES, 0.0)
+        self._last_end: float | None = None
+        self._lost = 0
+        self._retired = 0
+        self._late_rows = 0
+        self._positions: dict[MessageQueue, int] = {}
+        self._moved_at = clock.wall()
+        self._queues: dict[MessageQueue, _Queue] = {}
+        self.handler_hung = False
+        """Whether the group failed because handlers hang in all slots of an executor's process."""
+        self._results = RecentResults(clock)
+        self._problems = GroupProblems()
+        self._unknown: dict[str, str] = {}
+        self._answered: set[str] = set()
+
+    def handled(self, outcomes: Iterable[RangeOutcome]) -> None:
+        """Count ranges that executors have handled."""
+        for outcome in outcomes:
+            self._topics = add_topics(self._topics, outcome.topics)
+            self._lost += outcome.lost
+            _count(self._hook_failures, outcome.hook_failures)
+            _count(self._left_out, outcome.left_out_by_hooks)
+            _count(self._trace_records, outcome.trace_records)
+
+        self._results.look(self._topics)
+        with structlog.contextvars.bound_contextvars(group=self._options.group):
+            self._problems.set("handler", self._results.problem)
+
+    def claim_store_is(self, failure: str) -> None:
+        """Record why the driver cannot reach the store of `deduplicate`; an empty string if it can."""
+        evidence = f"messages are handled only with a claim, and the driver cannot reach the store: {failure}"
+        with structlog.contextvars.bound_contextvars(group=self._options.group):
+            self._problems.set("claims", found("claim_store_away", evidence) if failure else None)
+
+    def batch_done(
+        self, phases_ms: Mapping[str, int], positions: Mapping[MessageQueue, int], *, empty: bool, retired: int = 0
+    ) -> None:
+        """Record the end of a micro-batch: its phases, the query's offsets, and the number of removed queues."""
+        self._positions |= positions
+        self._retired += retired
+        if empty:
+            return
+        self._last_end = self._clock.wall()
+        self._durations.observe(phases_ms.get(WHOLE_BATCH, 0) / 1000)
+        for name, milliseconds in phases_ms.items():
+            if name in PHASES:
+                self._phases[PHASES[name]] += milliseconds / 1000
+
+    def moved_to(self, positions: Mapping[MessageQueue, int]) -> None:
+        """Record that the next query starts elsewhere, because an operator moved the group."""
+        self._positions |= positions
+        self._moved_at = self._clock.wall()
+
+    def held(self) -> dict[MessageQueue, ProcessQueueInfo]:
+        """Return the query's offset in each known queue, in the form that members of the local engine report."""
+        moved_ms = int(self._moved_at * 1000)
+        return {
+            queue: ProcessQueueInfo(commit_offset=position, last_lock_timestamp=moved_ms)
+            for queue, position in self._positions.items()
+        }
+
+    def dropped_late(self, rows: int, watermark: str) -> None:
+        """Count rows that a micro-batch dropped because they were behind the watermark."""
+        self._late_rows += rows
+        self._log.warning("spark.late_rows_dropped", rows=rows, watermark=watermark)
+
+    def queues_are(self, topic: str, lags: Iterable[QueueLag]) -> None:
+        """Record the brokers' answer about the queues of a topic, which may be the group's retry topic."""
+        self._unknown.pop(topic, None)
+        self._answered.add(topic)
+        found = {MessageQueue(topic, lag.broker, lag.queue): lag for lag in lags}
+        for gone in [queue for queue in self._queues if queue.topic == topic and queue not in found]:
+            del self._queues[gone]
+        for queue, lag in found.items():
+            self._queues.setdefault(queue, _Queue(self._clock)).is_at(lag)
+
+    def queues_unknown(self, topic: str, reason: str) -> None:
+        """Record that brokers did not answer for a topic."""
+        self._unknown[topic] = reason
+
+    def snapshot(
+        self, state: str, failure: str | None, client_id: str, pauses: Pauses, *, handling: bool
+    ) -> GroupSnapshot:
+        """Return the group's current snapshot; `handling` is whether a micro-batch is running."""
+        is_over = state in ("failed", "stopped")
+        work = "waiting" if state == "starting" else "handling" if handling else "pulling"
+        reason = self._not_ready(state)
+        return replace(
+            self._blank,
+            state=state,
+            failure=failure,
+            client_id=client_id,
+            paused=pauses.whole,
+            pauses=pauses.scopes,
+            ready=reason is None,
+            not_ready_reason=reason,
+            topics=self._topics,
+            queues=() if is_over else tuple(self._queue(queue, pauses.whole, work) for queue in sorted(self._queues)),
+            assigned={
+                topic: 0 if is_over else sum(queue.topic == topic for queue in self._queues)
+                for topic in self._options.subscriptions
+            },
+            hook_failures=dict(self._hook_failures),
+            left_out_by_hooks=dict(self._left_out),
+            trace_records=dict(self._trace_records),
+            handler_hung=self.handler_hung,
+            problems=tuple(self._problems),
+            rates=self._results.rates(self._topics),
+            batches=BatchesSnapshot(
+                self._durations.snapshot(),
+                dict(self._phases),
+                self._last_end,
+                self._lost,
+                self._retired,
+                self._late_rows,
+            ),
+        )
+
+    def _not_ready(self, state: str) -> str | None:
+        group = self._options.group
+        if state == "starting":
+            return self._blank.not_ready_reason
+        if state != "running":
+            return f"group {group} is {state}"
+        missing = sorted(set(self._options.subscriptions) - self._answered)
+        if not missing:
+            return None
+        why = "; ".join(dict.fromkeys(self._unknown[topic] for topic in missing if topic in self._unknown))
+        waits = f"group {group} waits for the queues of {', '.join(missing)}"
+        return f"{waits}: {why}" if why else waits
+
+    def _queue(self, queue: MessageQueue, paused: bool, work: str) -> QueueSnapshot:
+        # the retry topic of a group with one topic is shown under that topic, as on the local engine
+        is_retry, topics = is_retry_topic(queue.topic), list(self._options.subscriptions)
+        topic = topics[0] if is_retry and len(topics) == 1 else queue.topic
+        entry = self._queues[queue]
+        stall, lag = self._stall(queue, entry, paused), entry.lag
+        self._tell(queue, entry, stall)
+        entry.note("stuck" if stall is not None else "paused" if paused else work if lag.lag else "waiting")
+        return QueueSnapshot(
+            topic=topic,
+            is_retry=is_retry,
+            broker=queue.broker_name,
+            queue=queue.queue_id,
+            state=entry.state,
+            since=entry.since,
+            committed=lag.committed,
+            max=lag.max,
+            lag=lag.lag,
+            lag_seconds=lag.lag_seconds,
+            position=self._positions.get(queue, lag.committed),
+            last_commit=entry.last_commit,
+            stall=stall,
+        )
+
+    def _tell(self, queue: MessageQueue, entry: _Queue, stall: Problem | None) -> None:
+        """Log once when a queue stalls, and once when it recovers."""
+        told, entry.told = entry.told, "" if stall is None else stall.cause
+        if stall is not None and stall.cause != told:
+            facts = {"topic": queue.topic, "broker": queue.broker_name, "queues": [queue.queue_id]}
+            self._log.error("queue.stalled", **facts, cause=stall.cause, evidence=stall.evidence, next=stall.next)
+        elif stall is None and told:
+            self._log.info("queue.recovered", queue=str(queue), cause=told)
+
+    def _stall(self, queue: MessageQueue, entry: _Queue, paused: bool) -> Problem | None:
+        if queue.topic in self._unknown:
+            what = "check that the brokers run and are reachable; the query waits for them for a minute, then it fails"
+            return found("broker_unreachable", self._unknown[queue.topic], step=what)
+        seconds = self._clock.monotonic() - entry.moved_at
+        if paused or not entry.lag.lag or seconds < STALL_SECONDS:
+            return None
+        evidence = f"{entry.lag.lag} messages wait, and the offset has not changed for {seconds:.0f} s"
+        what = "look for slow handlers and failing tasks in the log: a micro-batch ends when its slowest queue is done"
+        return found("stalled_queue", evidence, step=what)
+
+
+class _Queue:
+    """The state of a queue, and since when."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.lag = QueueLag("", 0, None, 0, 0, 0, 0.0)
+        self.state = "waiting"
+        self.since = clock.wall()
+        self.moved_at = clock.monotonic()
+        self.last_commit: float | None = None
+        self.told = ""  # the cause that was logged for its stall
+
+    def is_at(self, lag: QueueLag) -> None:
+        if lag.committed != self.lag.committed or not lag.lag or not self.lag.lag:
+            self.moved_at = self._clock.monotonic()
+        if lag.committed is not None and lag.committed != self.lag.committed and self.lag.broker:
+            self.last_commit = self._clock.wall()
+        self.lag = lag
+
+    def note(self, state: str) -> None:
+        if state != self.state:
+            self.state, self.since = state, self._clock.wall()
+
+
+def _count(total: dict[str, int], more: Mapping[str, int]) -> None:
+    for name, count in more.items():
+        total[name] = total.get(name, 0) + count
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """Spark's progress after one micro-batch. An idle query reports an `empty` one every ten seconds."""
+
+    number: int
+    empty: bool
+    phases_ms: Mapping[str, int]
+    """Durations in milliseconds by Spark's names of the phases; `triggerExecution` is the whole batch."""
+    positions: Mapping[MessageQueue, int] = field(default_factory=dict)
+    """The query's offsets after the batch, exclusive."""
+    retired: int = 0
+    """Number of queues that the batch removed from the checkpoint."""
+    late_rows: int = 0
+    """Number of rows dropped because they were behind the watermark. Spark counts them after its first aggregation."""
+    watermark: str = ""
+    """The watermark of the batch."""
+
+
+class ProgressListener(StreamingQueryListener):
+    """Passes each progress on. Called in a Spark thread. The JVM would only log an exception."""
+
+    def __init__(self, heard: Callable[[BatchProgress], None]) -> None:
+        self._heard = heard
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Do nothing."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Called after each micro-batch, and every ten seconds while the query is idle."""
+        self._heard(progress_of(event.progress))
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Do nothing: RunningQuery waits for the end."""
+
+
+def progress_of(progress: StreamingQueryProgress) -> BatchProgress:
+    """Extract the parts of a progress that the group's figures need."""
+    phases = {name: int(milliseconds) for name, milliseconds in progress.durationMs.items()}
+    positions: dict[MessageQueue, int] = {}
+    retired = 0
+    for source in progress.sources:
+        try:
+            after = Offsets.of(json.loads(source.endOffset)).positions
+            positions |= after
+            if source.startOffset:  # missing for the first batch
+                retired += len(Offsets.of(json.loads(source.startOffset)).positions.keys() - after.keys())
+        except (RmqdError, ValueError, TypeError, AttributeError):  # a pipeline may read other sources
+            log.debug("spark.source_changed", source=source.description)
+    late = sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators)
+    watermark = progress.eventTime.get("watermark", "") if late else ""
+    return BatchProgress(progress.batchId, not progress.numInputRows, phases, positions, retired, late, watermark)

@@ -1,0 +1,291 @@
+"""A callback before the end of Spark's Python worker processes, which run no exit handlers.
+
+Spark closes a worker's pipe, whereupon pyspark.daemon ends the process with `os._exit`, and sends SIGHUP at the same
+time. Before each task, pyspark.daemon sets the default action of SIGHUP, which ends the process. So the signal is
+blocked here, and a thread waits for it.
+
+A group's handler in one of Spark's Python worker processes: started once, it handles range after range.
+
+Spark calls it in the process's main thread, one task at a time. The handler, its slots and the connections run in an
+event loop in another thread, so that a handler's background work continues between tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import structlog
+
+from rmqd.client.instance import ClientInstance
+from rmqd.consumer.assembly import stats_of
+from rmqd.consumer.handling.concurrently import ConsumeMessageConcurrentlyService
+from rmqd.consumer.handling.handler_threads import call_start_or_stop
+from rmqd.consumer.handling.message_trace import message_trace
+from rmqd.consumer.handling.orderly import ConsumeMessageOrderlyService
+from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
+from rmqd.consumer.hooks import GroupHooks
+from rmqd.errors import RmqdError
+from rmqd.handler_api.batch import LoadedHandler
+from rmqd.handler_api.once.once_group import once_of
+from rmqd.plugins.handler_catalogue import load_handler
+from rmqd.plugins.strategies import hooks_of
+from rmqd.runtime.clock import SystemClock
+from rmqd.runtime.event_loop import collect_as_memory_grows, keep_running, new_loop
+from rmqd.runtime.logs import log_setup as logs
+from rmqd.spark.handlers.range_outcome import RangeOutcome
+from rmqd.spark.handlers.range_run import RangeRun
+from rmqd.spark.session.spark_process import is_spark_worker, settle_worker
+from rmqd.wire.messages.message import once_in_group
+from rmqd.wire.topics import retry_topic
+
+if TYPE_CHECKING:
+    from rmqd.consumer.consumer_options import ConsumerOptions
+    from rmqd.consumer.handling.slots import HandlerSlots
+    from rmqd.plugins.telemetry import Telemetry
+    from rmqd.spark.session.group_spec import GroupOrder, QueueRange
+    from rmqd.wire.message_queue import MessageQueue
+
+
+_leave: Final = os._exit
+_turn: Final = threading.Lock()
+_last_words: dict[int, Callable[[], object]] = {}
+"""The callback by process id, because handlers may have forked other processes."""
+
+
+def at_worker_end(call: Callable[[], object]) -> None:
+    """Run `call` when this worker process ends, except by SIGKILL. A later call replaces the callback.
+
+    Call it in the worker's main thread, before starting threads that could receive the signal.
+    """
+    is_first = os.getpid() not in _last_words
+    _last_words[os.getpid()] = call
+    if is_first:
+        os._exit = _end  # type: ignore[assignment]
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+        threading.Thread(target=_await_signal, name="rmqd.end", daemon=True).start()
+
+
+def _await_signal() -> None:
+    signal.sigwait({signal.SIGHUP})
+    _end(128 + signal.SIGHUP)
+
+
+def _end(code: int) -> None:
+    """Replaces `os._exit`. A second caller waits while the first one ends the process."""
+    call = _last_words.get(os.getpid())
+    if call is not None:
+        with _turn:
+            try:
+                call()
+            finally:
+                _leave(code)
+    _leave(code)
+
+
+T = TypeVar("T")
+
+STOP_SECONDS: Final = 5.0  # for a handler's `stop`, when its process must end
+
+_processes: dict[tuple[int, str], TaskHandler] = {}
+
+
+def handler_process(order: GroupOrder, key: str) -> TaskHandler:
+    """Return this process's started handler; `key` identifies the configuration. Raises errors of the start."""
+    whole_key = os.getpid(), key
+    found = _processes.get(whole_key)
+    if found is None or found.has_ended:
+        if is_spark_worker():
+            at_worker_end(stop_handlers)  # before any thread starts
+        found = TaskHandler(order)
+        _processes[whole_key] = found
+        try:
+            found.start()
+        except BaseException:
+            del _processes[whole_key]
+            raise
+        settle_worker()
+    return found
+
+
+class TaskLease:
+    """The lease of a queue on Spark. It is always valid: Spark runs one task for a range, and no locks are needed."""
+
+    valid = True
+
+    def lease(self, queue: MessageQueue) -> TaskLease:
+        """Return this lease, because the task owns its queue."""
+        return self
+
+
+class TaskHandler:
+    """A handler and its event loop in this process. Methods are called in the main thread, and block."""
+
+    def __init__(self, order: GroupOrder) -> None:
+        # always JSON: the driver, or the collector of the executors' files, formats the log by its own settings
+        logs.configure_logging(order.config.log.level, "json", namespaces=order.config.namespaces)
+        sys.path += [folder for folder in order.import_path if folder not in sys.path]
+        self.has_ended = False
+        self._order = order
+        self._options = order.options
+        self._clock = SystemClock()
+        self._where = f"{socket.gethostname()}:{os.getpid()}"
+        self._telemetry: Telemetry | None = None
+        self._loop = new_loop()
+        self._is_over = False
+        # a daemon thread, because Spark ends its Python processes without notice
+        threading.Thread(target=self._serve, name="rmqd.handler", daemon=True).start()
+
+    def start(self) -> None:
+        """Load the handler and start it. Raises ConfigError, and any exception of its `start`."""
+        try:
+            self._run(self._start())
+        except BaseException:
+            self.has_ended = True
+            self._end_loop()
+            raise
+
+    def handle(self, queue_range: QueueRange) -> RangeOutcome:
+        """Handle a range. Raises errors that end the group, such as HandlerHungError."""
+        try:
+            return self._run(self._handle(queue_range))
+        except BaseException:
+            # Spark kills the process of a failed task
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Call the handler's `stop`, and wait for it for a limited time. Raises nothing. A second call does nothing."""
+        if self.has_ended:
+            return
+        self.has_ended = True
+        future = asyncio.run_coroutine_threadsafe(self._stop(), self._loop)
+        with contextlib.suppress(Exception):
+            future.result(STOP_SECONDS)
+        self._end_loop()
+
+    def _end_loop(self) -> None:
+        self._is_over = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _serve(self) -> None:
+        keep_running(self._loop, lambda: self._is_over)
+        self._loop.close()
+
+    async def _start(self) -> None:
+        self._client = ClientInstance(self._order.client_options)
+        try:
+            await self._client.cluster_id.learn()
+            await self._start_handler()
+        except BaseException:
+            await self._client.close()
+            raise
+
+    async def _start_handler(self) -> None:
+        order, options = self._order, self._options
+        once_in_group.set(once_of(options.group, partial(self._client.identity, options.group)))
+        handler = load_handler(order.name, order.settings)
+        hooks = hooks_of(options)
+        self._trace = message_trace(options, self._client, self._clock)
+        if self._trace is not None:
+            hooks = (*hooks, self._trace.hook)
+        if order.config.tracing.opentelemetry:
+            from rmqd.plugins.telemetry import start_telemetry
+
+            self._telemetry = start_telemetry()
+            hooks = (self._telemetry.hook(options), *hooks)
+        self._hooks = GroupHooks(hooks, order.name, self._client.client_id, self._clock) if hooks else None
+        self._stop_handler = handler.stop
+        await call_start_or_stop(handler.start, self._clock)
+        if self._hooks is not None:
+            handler = self._hooks.around(handler)
+        self._ways_back = SendBack(self._client, options.group, reconsume_limit(options))
+        self._service = self._build_service(options, handler)
+        for topic in (*options.subscriptions, retry_topic(options.group)):
+            self._client.routes.watch(topic)
+        self._tasks = [
+            asyncio.create_task(self._service.run(), name=f"handlers:{order.name}"),
+            asyncio.create_task(self._client.run(), name="client"),
+            asyncio.create_task(collect_as_memory_grows(), name="garbage"),
+        ]
+        if self._trace is not None:
+            self._tasks.append(asyncio.create_task(self._trace.dispatcher.run(), name=f"trace:{order.name}"))
+
+    def _build_service(self, options: ConsumerOptions, handler: LoadedHandler) -> HandlerSlots:
+        if options.consume_mode == "orderly":
+            return ConsumeMessageOrderlyService(options, handler, self._ways_back, TaskLease(), self._clock)
+        return ConsumeMessageConcurrentlyService(options, handler, self._ways_back, self._clock)
+
+    async def _handle(self, queue_range: QueueRange) -> RangeOutcome:
+        stats = stats_of(self._options)[queue_range.topic]
+        failures, left_out = self._hook_counts()
+        traced = self._trace_counts()
+        run = RangeRun(
+            queue_range, self._options, self._client, self._service, self._ways_back, stats, self._hooks, self._clock
+        )
+        running = asyncio.create_task(run.run(), name=f"range:{queue_range.queue}")
+        await asyncio.wait((running, *self._tasks), return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            running.cancel()
+            run.queue.drop("task_failed")
+            await asyncio.wait((running,))
+            self._raise_end()
+        running.result()
+        failures_now, left_out_now = self._hook_counts()
+        return RangeOutcome(
+            queue=queue_range.queue,
+            start=queue_range.start,
+            end=queue_range.end,
+            topics=stats.snapshots(),
+            reset_to=run.reset_to,
+            failure=run.failure,
+            lost=run.plan.lost,
+            hook_failures={name: count - failures.get(name, 0) for name, count in failures_now.items()},
+            left_out_by_hooks={name: count - left_out.get(name, 0) for name, count in left_out_now.items()},
+            trace_records={name: count - traced[name] for name, count in self._trace_counts().items()},
+            host=self._where,
+        )
+
+    def _raise_end(self) -> None:
+        for task in self._tasks:
+            if task.done():
+                task.result()
+        raise RmqdError("the handler's slots ended without an error")
+
+    def _hook_counts(self) -> tuple[dict[str, int], dict[str, int]]:
+        return ({}, {}) if self._hooks is None else (dict(self._hooks.failures), dict(self._hooks.left_out))
+
+    def _trace_counts(self) -> dict[str, int]:
+        return {} if self._trace is None else dict(self._trace.dispatcher.counts)
+
+    async def _stop(self) -> None:
+        service, client, *helpers = self._tasks
+        for task in (service, *helpers):
+            task.cancel()
+        await asyncio.wait((service, *helpers))
+        await call_start_or_stop(self._stop_handler, self._clock)
+        if self._trace is not None:
+            await self._trace.dispatcher.close()
+        client.cancel()
+        await asyncio.wait((client,))
+        if self._telemetry is not None:
+            await self._telemetry.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        with structlog.contextvars.bound_contextvars(group=self._order.name):
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return future.result()
+
+
+def stop_handlers() -> None:
+    """Stop this process's handlers. A later `handler_process` starts new ones."""
+    for key in [key for key in _processes if key[0] == os.getpid()]:
+        _processes.pop(key).stop()

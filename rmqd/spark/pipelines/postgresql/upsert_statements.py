@@ -1,0 +1,308 @@
+"""The SQL of the sink `postgresql` for rows that may be deletions. No I/O.
+
+A deleted key leaves no row in the table that could be compared with an older change. So a second table keeps the keys
+of deletions and their order columns: an older row of the key is skipped, a later row replaces the deletion.
+
+The SQL of the sink `postgresql`. No I/O.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+DELETED_AT: Final = "rmqd_deleted_at"
+"""An additional column of the table of deletions: when the deletion was written, by the database's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deletions:
+    """The statements of a group for a table if a column of its rows marks deletions."""
+
+    statements: Statements
+
+    @property
+    def name(self) -> str:
+        """The name of the table of deletions. All groups that write to the table use the same name."""
+        return self.statements.companion("rmqd_deleted_")
+
+    @property
+    def table(self) -> str:
+        """The full name of the table of deletions."""
+        return self.statements.beside(self.name)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of a row that are stored."""
+        return tuple(dict.fromkeys((*self.statements.keys, *self.statements.order_by)))
+
+    def make(self) -> Iterable[str]:
+        """Create the table of deletions, with the types of the table's columns."""
+        yield (
+            f"CREATE TABLE {self.table} AS SELECT {listed(self.columns)}, now() AS {DELETED_AT} "
+            f"FROM {self.statements.target} WITH NO DATA"
+        )
+        yield f"ALTER TABLE {self.table} ADD PRIMARY KEY ({listed(self.statements.keys)})"
+
+    def lock(self) -> str:
+        """Serialize the groups that write to the table, so that no group misses an uncommitted deletion of another."""
+        return f"LOCK TABLE {self.table} IN SHARE ROW EXCLUSIVE MODE"
+
+    def move(self, epoch: int, part: range | None = None) -> str:
+        """Apply the rows of attempts, and return the number of keys with a later row or a later deletion.
+
+        Parameter: the attempts. All parts of the statement see the tables as they were before it, and no two parts
+        touch the same row, because only one row of each key counts.
+        """
+        statements = self.statements
+        keys, deleted = listed(statements.keys), f"{quoted(statements.delete_column)} IS TRUE"
+        kept, stored = listed(self.columns), listed(statements.columns)
+        changes = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in self.columns)
+        return (
+            f"WITH latest AS MATERIALIZED (SELECT DISTINCT ON ({keys}) {listed(statements.staged)} "
+            f"{statements.chosen(epoch, part)} ORDER BY {statements.newest()}), "
+            f"coming AS MATERIALIZED (SELECT * FROM latest c WHERE NOT EXISTS (SELECT FROM {self.table} d "
+            f"WHERE {self._same('d', 'c')} AND {self._later('d', 'c')})), "
+            f"removed AS (DELETE FROM {statements.target} t USING coming c WHERE c.{deleted} "
+            f"AND {self._same('t', 'c')} AND NOT {self._later('t', 'c')}), "
+            f"noted AS (INSERT INTO {self.table} ({kept}, {DELETED_AT}) SELECT {kept}, now() FROM coming c "
+            f"WHERE c.{deleted} AND NOT EXISTS (SELECT FROM {statements.target} t "
+            f"WHERE {self._same('t', 'c')} AND {self._later('t', 'c')}) "
+            f"ON CONFLICT ({keys}) DO UPDATE SET {changes}, {DELETED_AT} = EXCLUDED.{DELETED_AT} RETURNING 1), "
+            f"back AS (DELETE FROM {self.table} d USING coming c WHERE (c.{deleted}) IS FALSE "
+            f"AND {self._same('d', 'c')}), "
+            f"stored AS (INSERT INTO {statements.target} AS t ({stored}) SELECT {stored} FROM coming c "
+            f"WHERE (c.{deleted}) IS FALSE{statements.on_conflict()} RETURNING 1) "
+            "SELECT (SELECT count(*) FROM latest) - (SELECT count(*) FROM noted) - (SELECT count(*) FROM stored)"
+        )
+
+    def _same(self, one: str, other: str) -> str:
+        """Return the condition that two rows have the same key."""
+        return " AND ".join(f"{one}.{quoted(name)} = {other}.{quoted(name)}" for name in self.statements.keys)
+
+    def _later(self, one: str, other: str) -> str:
+        """Return the condition that row `one` is later."""
+        return f"({later(one, other, self.statements.order_by)})"
+
+
+ATTEMPT: Final = "rmqd_attempt"
+"""A column of the staging table: the task attempt that copied the row."""
+ROW: Final = "rmqd_row"
+"""A column of the staging table: the position of the row in the batch, by partition."""
+OFFSET: Final = "rmqd_queue_offset"
+_MESSAGE: Final = ("rmqd_topic", "rmqd_broker", "rmqd_queue_id", OFFSET)
+REASON: Final = "rmqd_reason"
+"""A column of the staging table: why the row is refused; null if it is not."""
+_CONTENT: Final = "rmqd_content"
+_MORE: Final = {
+    ROW: "bigint", **dict(zip(_MESSAGE, ("text", "text", "integer", "bigint"), strict=True)), REASON: "text",
+    _CONTENT: "text",
+}  # fmt: skip
+OWN: Final = (ATTEMPT, *_MORE)
+_LONGEST_NAME: Final = 63  # bytes; PostgreSQL's limit
+BATCHES: Final = "rmqd_batches"
+ONE_AT_A_TIME: Final = 0x726D7164
+"""The advisory lock for creating the tables that all groups share: the letters rmqd."""
+
+
+def quoted(name: str) -> str:
+    """Quote an identifier for SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def listed(names: Iterable[str]) -> str:
+    """Quote several identifiers, separated by commas."""
+    return ", ".join(map(quoted, names))
+
+
+def later(one: str, other: str, names: Sequence[str]) -> str:
+    """Return the condition that row `one` is later: the first column that differs decides, and null comes first."""
+    found, same = [], ""
+    for name in names:
+        first, second = f"{one}.{quoted(name)}", f"{other}.{quoted(name)}"
+        found.append(f"{same}(({first} > {second}) IS TRUE OR ({first} IS NOT NULL AND {second} IS NULL))")
+        same += f"{first} IS NOT DISTINCT FROM {second} AND "
+    return " OR ".join(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """The statements of one group for one table. A driver is identified by its epoch."""
+
+    writer: str
+    """The group's name."""
+    schema: str
+    table: str
+    staged: tuple[str, ...]
+    """The columns of the rows, in their order."""
+    keys: tuple[str, ...] = ()
+    """Key columns: a row replaces the row with the same key. If empty, rows are appended."""
+    order_by: tuple[str, ...] = ()
+    """Columns that determine the later of two rows with the same key."""
+    delete_column: str = ""
+    """A column of the rows, not of the table: whether the row deletes its key."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the rows that the table has."""
+        return tuple(name for name in self.staged if name != self.delete_column)
+
+    @property
+    def target(self) -> str:
+        """The table's full name."""
+        return f"{quoted(self.schema)}.{quoted(self.table)}"
+
+    @property
+    def batches(self) -> str:
+        """The full name of the table of batches."""
+        return f"{quoted(self.schema)}.{BATCHES}"
+
+    @property
+    def staging_prefix(self) -> str:
+        """Prefix of all staging tables of this group and table. PostgreSQL limits names to 63 bytes."""
+        digest = hashlib.sha256(f"{self.writer}\0{self.table}".encode()).hexdigest()[:16]
+        return f"rmqd_staged_{digest}_"
+
+    def staging(self, epoch: int) -> str:
+        """The full name of a driver's staging table."""
+        return self.beside(f"{self.staging_prefix}{epoch}")
+
+    def beside(self, name: str) -> str:
+        """The full name of another table in the same schema."""
+        return f"{quoted(self.schema)}.{quoted(name)}"
+
+    def companion(self, prefix: str) -> str:
+        """Return the name of a table next to the table. All groups that write to the table use the same name."""
+        whole = f"{prefix}{self.table}"
+        if len(whole.encode()) <= _LONGEST_NAME:
+            return whole
+        return f"{prefix}{hashlib.sha256(self.table.encode()).hexdigest()[:16]}"
+
+    @property
+    def refused(self) -> str:
+        """The full name of the table of refused rows."""
+        return self.beside(self.companion("rmqd_refused_"))
+
+    def make_batches(self) -> str:
+        """Create the table of batches."""
+        return (
+            f"CREATE TABLE IF NOT EXISTS {self.batches} (writer text NOT NULL, target text NOT NULL, "
+            "epoch bigint NOT NULL, query text, batch bigint, plan text, rows bigint, written_at timestamptz, "
+            "PRIMARY KEY (writer, target))"
+        )
+
+    def take_epoch(self) -> str:
+        """Take the next epoch; parameters: writer, table."""
+        return (
+            f"INSERT INTO {self.batches} AS b (writer, target, epoch) VALUES (%s, %s, 1) "
+            "ON CONFLICT (writer, target) DO UPDATE SET epoch = b.epoch + 1 RETURNING epoch"
+        )
+
+    def make_staging(self, epoch: int) -> str:
+        """Create a driver's staging table. After a crash of the database it may be empty; the batch is repeated."""
+        delete = f", false AS {quoted(self.delete_column)}" if self.delete_column else ""
+        return (
+            f"CREATE UNLOGGED TABLE {self.staging(epoch)} AS SELECT ''::text AS {ATTEMPT}, {listed(self.columns)}"
+            f"{delete}, {', '.join(f'NULL::{kind} AS {name}' for name, kind in _MORE.items())} "
+            f"FROM {self.target} WITH NO DATA"
+        )
+
+    def copy(self, epoch: int) -> str:
+        """Copy rows to the staging table, each after its attempt, its position in the batch, and its message."""
+        return f"COPY {self.staging(epoch)} ({listed((ATTEMPT, ROW, *_MESSAGE, *self.staged))}) FROM STDIN"
+
+    def refuse(self, epoch: int) -> str:
+        """Stage a refused row; parameters as for `copy`, but reason and content instead of the row's columns."""
+        names = (ATTEMPT, ROW, *_MESSAGE, REASON, _CONTENT)
+        return f"INSERT INTO {self.staging(epoch)} ({listed(names)}) VALUES ({', '.join(['%s'] * len(names))})"
+
+    def staged_rows(self, epoch: int) -> str:
+        """Select the positions of rows that are not refused, in order; parameter: the attempts."""
+        return f"SELECT {ROW} FROM {self.staging(epoch)} WHERE {ATTEMPT} = ANY(%s) AND {REASON} IS NULL ORDER BY {ROW}"
+
+    def refuse_staged(self, epoch: int) -> str:
+        """Refuse a staged row, and return its message; parameters: reason, attempts, position in the batch."""
+        return (
+            f"UPDATE {self.staging(epoch)} s SET {REASON} = %s, {_CONTENT} = (to_jsonb(s) - ARRAY{list(OWN)})::text "
+            f"WHERE {ATTEMPT} = ANY(%s) AND {ROW} = %s RETURNING {', '.join(_MESSAGE)}"
+        )
+
+    def make_refused(self) -> str:
+        """Create the table of refused rows."""
+        return (
+            f"CREATE TABLE IF NOT EXISTS {self.refused} (writer text, query text, batch bigint, topic text, "
+            "broker text, queue_id integer, queue_offset bigint, reason text, content text, refused_at timestamptz)"
+        )
+
+    def keep_refused(self, epoch: int) -> str:
+        """Store refused rows, and return their messages and reasons; parameters: writer, query, batch, attempts."""
+        kept = ", ".join((*_MESSAGE, REASON, _CONTENT))
+        return (
+            f"INSERT INTO {self.refused} SELECT %s, %s, %s, {kept}, now() FROM {self.staging(epoch)} "
+            f"WHERE {ATTEMPT} = ANY(%s) AND {REASON} IS NOT NULL "
+            "RETURNING topic, broker, queue_id, queue_offset, reason"
+        )
+
+    def last_batch(self, *, lock: bool) -> str:
+        """Select epoch, query, batch and plan; parameters: writer, table."""
+        return (
+            f"SELECT epoch, query, batch, plan FROM {self.batches} WHERE writer = %s AND target = %s"
+            f"{' FOR UPDATE' if lock else ''}"
+        )
+
+    def count_staged(self, epoch: int) -> str:
+        """Count the rows of attempts; parameter: the attempts."""
+        return f"SELECT count(*) FROM {self.staging(epoch)} WHERE {ATTEMPT} = ANY(%s)"
+
+    def chosen(self, epoch: int, part: range | None = None) -> str:
+        """Return the FROM clause of the staged rows that are not refused, optionally of a part of the batch."""
+        between = "" if part is None else f" AND {ROW} >= {part.start} AND {ROW} < {part.stop}"
+        return f"FROM {self.staging(epoch)} WHERE {ATTEMPT} = ANY(%s) AND {REASON} IS NULL{between}"
+
+    def newest(self) -> str:
+        """Return the ORDER BY that puts the last row of each key first. Ties are broken by offset, then position."""
+        columns = [listed(self.keys), *(f"{quoted(name)} DESC NULLS LAST" for name in self.order_by)]
+        return ", ".join([*columns, f"{OFFSET} DESC NULLS LAST", f"{ROW} DESC"])
+
+    def move(self, epoch: int, part: range | None = None) -> str:
+        """Move the rows of attempts to the table, and return the number of keys with a later row in the table.
+
+        Parameter: the attempts.
+        """
+        stored = listed(self.columns)
+        insert = f"INSERT INTO {self.target} AS t ({stored}) SELECT {stored}"
+        staged = self.chosen(epoch, part)
+        if not self.order_by or set(self.columns) <= set(self.keys):
+            return f"WITH stored AS ({insert} {staged}{self.on_conflict()}) SELECT 0"
+        return (
+            f"WITH latest AS MATERIALIZED (SELECT DISTINCT ON ({listed(self.keys)}) {stored} {staged} "
+            f"ORDER BY {self.newest()}), stored AS ({insert} FROM latest{self.on_conflict()} RETURNING 1) "
+            "SELECT (SELECT count(*) FROM latest) - (SELECT count(*) FROM stored)"
+        )
+
+    def on_conflict(self) -> str:
+        """Return the ON CONFLICT clause."""
+        if not self.keys:
+            return ""
+        others = [name for name in self.columns if name not in self.keys]
+        if not others:
+            return f" ON CONFLICT ({listed(self.keys)}) DO NOTHING"
+        changes = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in others)
+        return f" ON CONFLICT ({listed(self.keys)}) DO UPDATE SET {changes}{self._unless_later()}"
+
+    def _unless_later(self) -> str:
+        """Return the condition that keeps a later row in the table."""
+        return f" WHERE NOT ({later('t', 'EXCLUDED', self.order_by)})" if self.order_by else ""
+
+    def note_batch(self) -> str:
+        """Record a batch; parameters: query, batch, plan, rows, writer, table."""
+        return (
+            f"UPDATE {self.batches} SET query = %s, batch = %s, plan = %s, rows = %s, written_at = now() "
+            "WHERE writer = %s AND target = %s"
+        )
+
+    def empty_staging(self, epoch: int) -> str:
+        """Remove all copied rows."""
+        return f"TRUNCATE {self.staging(epoch)}"

@@ -1,0 +1,305 @@
+"""The sink `delta`: rows of a Delta Lake table, appended or merged by key, each batch exactly once.
+
+Delta Lake stores a query's last batch in each commit (`txnAppId`, `txnVersion`), and silently skips a batch that is
+not later, without running its plan. That would lose the state of a stateful query, and the rows after a checkpoint was
+reset to an earlier batch. So each commit also names its batch in `userMetadata`, which the first batch after a start
+checks.
+
+The sink `jdbc`: rows of a table, at least once, or exactly once if a column names the batch of each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from rmqd.errors import ConfigError, RmqdError
+from rmqd.spark.pipelines.pipeline_counts import MicroBatch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from rmqd.config.model.spark_model import SinkConfig
+
+
+EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
+CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+CONF: Final = (
+    "{spark.jars.packages: 'io.delta:delta-spark_4.2_2.13:VERSION', "
+    f"spark.sql.extensions: {EXTENSION}, spark.sql.catalog.spark_catalog: {CATALOG}}}"
+)
+_SOURCE: Final = "rmqd_batch"
+_LATEST: Final = "rmqd_latest"
+_ROW: Final = "rmqd_row"
+_LOOKED_THROUGH: Final = 100  # commits; includes the sink's own last commit unless others wrote 100 since
+_NOT_FOR_THIS_SPARK: Final = tuple(
+    f"java.lang.{name}Error" for name in ("NoSuchMethod", "NoSuchField", "NoClassDefFound", "IncompatibleClassChange")
+)
+# A MERGE reads these options of a write from its session.
+_SESSION: Final = {
+    "txnAppId": "spark.databricks.delta.write.txnAppId",
+    "txnVersion": "spark.databricks.delta.write.txnVersion",
+    "userMetadata": "spark.databricks.delta.commitInfo.userMetadata",
+}
+
+
+class DeltaTable:
+    """One table, given by its path. For one query at a time, on the driver."""
+
+    def __init__(self, spark: SparkSession, sink: SinkConfig, options: Mapping[str, str]) -> None:
+        self._spark = spark
+        self._sink = sink
+        self._options = dict(options)
+        self._table = f"delta.{_quoted(sink.path)}"
+        self._may_be_repeated = True
+
+    def prepare(self, schema: StructType) -> None:
+        """Create the table if it is missing. Raises RmqdError for a missing Delta Lake or for unsuitable columns."""
+        java = self._spark.sparkContext._jvm
+        assert java is not None
+        if not _has_class(java, EXTENSION):
+            raise RmqdError(
+                "sink.format: delta needs the Delta Lake package, which Spark does not contain; "
+                f"use parquet, or set spark.conf: {CONF} with a version for this Spark"
+            )
+        problems: list[object] = [
+            f"sink.{key}: the pipeline's rows have no column {name}; expected one of {', '.join(schema.fieldNames())}"
+            for key in ("keys", "order_by", "partition_by")
+            for name in getattr(self._sink, key)
+            if name not in schema.fieldNames()
+        ]
+        if problems:
+            raise ConfigError(problems)
+        self._appending(self._spark.createDataFrame([], schema)).mode("ignore").save(self._sink.path)
+        found = self._look().schema
+        there = found.fieldNames()
+        missing = [name for name in schema.fieldNames() if name.lower() not in map(str.lower, there)]
+        if missing and not self._evolves:
+            raise ConfigError([
+                f"sink.path: the table {self._sink.path} has no column {', '.join(missing)}; run ALTER TABLE "
+                f"{self._table} ADD COLUMNS, or set sink.options: {{mergeSchema: true}}"
+            ])  # fmt: skip
+
+        problems = [
+            f"sink.order_by: {name} is {kind} in the pipeline and {found[name].dataType.simpleString()} in the table "
+            f"{self._sink.path}, which may distinguish fewer values; expected the same type in both"
+            for name in self._sink.order_by
+            if name in there and (kind := schema[name].dataType.simpleString()) != found[name].dataType.simpleString()
+        ]
+        if problems:
+            raise ConfigError(problems)
+
+    def write(self, frame: DataFrame, batch: MicroBatch) -> None:
+        """Write a batch's rows to the table, exactly once even if the batch is repeated.
+
+        Raises RmqdError if the table has a later batch of the query, or the same batch with other messages.
+        """
+        if self._may_be_repeated and self._is_written(batch):
+            # Spark updates the state of a stateful query only if the plan runs
+            frame.write.format("noop").mode("overwrite").save()
+        elif self._sink.keys:
+            self._merge(frame, batch)
+        else:
+            self._appending(frame).options(**_named(batch)).save(self._sink.path)
+        self._may_be_repeated = False
+
+    def _look(self) -> DataFrame:
+        """Return the table after a test read, which fails if Delta Lake was built for another Spark version."""
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+        table = self._spark.read.format("delta").load(self._sink.path)
+        try:
+            table.isEmpty()
+        except Py4JJavaError as error:
+            said = error.java_exception.toString()
+            if not said.startswith(_NOT_FOR_THIS_SPARK):
+                raise
+            raise RmqdError(
+                f"sink.format: the Delta Lake in spark.conf is not built for Spark {self._spark.version}: {said}; "
+                "use a Delta Lake version for this Spark, or the Spark version of this Delta Lake"
+            ) from None
+        return table
+
+    @property
+    def _evolves(self) -> bool:
+        return self._options.get("mergeSchema", "").lower() == "true"
+
+    def _appending(self, frame: DataFrame) -> Any:
+        writer = frame.write.format("delta").mode("append").options(**self._options)
+        return writer.partitionBy(*self._sink.partition_by) if self._sink.partition_by else writer
+
+    def _is_written(self, batch: MicroBatch) -> bool:
+        history = self._spark.sql(f"DESCRIBE HISTORY {self._table} LIMIT {_LOOKED_THROUGH}")
+        for (noted,) in history.select("userMetadata").collect():
+            words = (noted or "").split()
+            if len(words) != 4 or words[:2] != ["rmqd", batch.query]:
+                continue
+            if int(words[2]) < batch.number:
+                return False
+            if words[2:] == [str(batch.number), batch.plan_id]:
+                return True
+            raise RmqdError(
+                f"the table {self._sink.path} already has batch {words[2]} of this query, and batch {batch.number} "
+                "has different messages: was the checkpoint reset? Delta Lake would skip the batch; a new "
+                "checkpoint writes it"
+            )
+        return False
+
+    def _merge(self, frame: DataFrame, batch: MicroBatch) -> None:
+        """Replace rows by key. The topics are read only once, even if Delta Lake reads the rows several times."""
+        rows = self._last_of_each_key(frame).persist()
+        try:
+            if not self._sink.order_by:
+                self._see_one_of_each_key(rows, batch)
+            rows.createOrReplaceTempView(_SOURCE)
+            evolving = "WITH SCHEMA EVOLUTION " if self._evolves else ""
+            with _told(rows.sparkSession, _named(batch)):
+                rows.sparkSession.sql(
+                    f"MERGE {evolving}INTO {self._table} AS t USING {_SOURCE} AS s "
+                    f"ON {' AND '.join(f't.{name} <=> s.{name}' for name in map(_quoted, self._sink.keys))} "
+                    f"WHEN MATCHED{self._unless_later()} THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+                )
+        finally:
+            rows.unpersist()
+
+    def _last_of_each_key(self, frame: DataFrame) -> DataFrame:
+        if not self._sink.order_by:
+            return frame
+        from pyspark.sql import Window
+        from pyspark.sql.functions import col, monotonically_increasing_id, row_number
+
+        # among rows with equal order the last one in its partition counts, which is the last one in its queue
+        frame = frame.withColumn(_ROW, monotonically_increasing_id())
+        newest = [*(col(_quoted(name)).desc_nulls_last() for name in self._sink.order_by), col(_ROW).desc()]
+        of_key = Window.partitionBy(*map(_quoted, self._sink.keys)).orderBy(*newest)
+        return frame.withColumn(_LATEST, row_number().over(of_key)).where(f"{_LATEST} = 1").drop(_LATEST, _ROW)
+
+    def _see_one_of_each_key(self, rows: DataFrame, batch: MicroBatch) -> None:
+        if rows.groupBy(*map(_quoted, self._sink.keys)).count().where("count > 1").limit(1).collect():
+            raise RmqdError(
+                f"{self._sink.path}: batch {batch.number} has several rows with the same key "
+                f"({', '.join(self._sink.keys)}); set sink.order_by to the columns that determine the last one"
+            )
+
+    def _unless_later(self) -> str:
+        """Return the condition that keeps a later row in the table; nulls come first, as Spark compares structs."""
+        if not self._sink.order_by:
+            return ""
+        names = [*map(_quoted, self._sink.order_by)]
+        there, coming = (", ".join(f"{side}.{name}" for name in names) for side in "ts")
+        return f" AND struct({coming}) >= struct({there})"
+
+
+def _named(batch: MicroBatch) -> dict[str, str]:
+    note = f"rmqd {batch.query} {batch.number} {batch.plan_id}"
+    return {"txnAppId": batch.query, "txnVersion": str(batch.number), "userMetadata": note}
+
+
+@contextmanager
+def _told(session: SparkSession, options: Mapping[str, str]) -> Iterator[None]:
+    """Attribute the session's statements to a batch, inside this context."""
+    for name, value in options.items():
+        session.conf.set(_SESSION[name], value)
+    try:
+        yield
+    finally:
+        for name in options:
+            session.conf.unset(_SESSION[name])
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _has_class(java: Any, name: str) -> bool:
+    from py4j.protocol import Py4JError
+
+    try:
+        java.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
+    except Py4JError:
+        return False
+    return True
+
+
+class JdbcTable:
+    """One table. `spark.conf` must give the driver's JVM the JDBC driver of the database."""
+
+    def __init__(self, spark: SparkSession, options: Mapping[str, str], batch_column: str) -> None:
+        self._spark = spark
+        self._options = dict(options)
+        self._column = batch_column
+        self._may_be_repeated = True
+
+    def prepare(self, schema: StructType) -> None:
+        """Raises RmqdError if the database is unreachable."""
+        if self._column in schema.fieldNames():
+            raise ConfigError([f"sink.batch_column: the pipeline's rows already have a column {self._column}"])
+        self._ask(lambda connection: None)
+
+    def write(self, frame: DataFrame, batch: MicroBatch) -> None:
+        """Insert a batch's rows, after deleting rows that an earlier attempt inserted."""
+        from pyspark.sql.functions import lit
+
+        if self._column:
+            name = f"{batch.query}/{batch.number}"
+            if self._may_be_repeated:  # only the first batch of a query may already have rows in the table
+                self._ask(lambda connection: self._forget(connection, name))
+            frame = frame.withColumn(self._column, lit(name))
+        frame.write.format("jdbc").options(**self._options, **self._types()).mode("append").save()
+        self._may_be_repeated = False
+
+    def _types(self) -> dict[str, str]:
+        """Return a comparable type for the batch's column, in case Spark creates the table."""
+        if not self._column or "createTableColumnTypes" in self._options:
+            return {}
+        return {"createTableColumnTypes": f"`{self._column}` VARCHAR(64)"}
+
+    def _forget(self, connection: Any, name: str) -> None:
+        if not self._jdbc.JdbcUtils.tableExists(connection, self._jdbc.JdbcOptionsInWrite(self._scala_options())):
+            return  # Spark creates it with the first rows
+        statement = connection.prepareStatement(
+            f"DELETE FROM {self._options['dbtable']} WHERE {self._dialect().quoteIdentifier(self._column)} = ?"
+        )
+        try:
+            statement.setString(1, name)
+            statement.executeUpdate()
+        finally:
+            statement.close()
+
+    def _ask(self, work: Any) -> None:
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors.exceptions.captured import CapturedException
+
+        try:
+            options = self._jdbc.JDBCOptions(self._scala_options())
+            connection = self._dialect().createConnectionFactory(options).apply(-1)
+            try:
+                work(connection)
+            finally:
+                connection.close()
+        except Py4JJavaError as error:
+            raise RmqdError(f"sink {self._where()}: {error.java_exception.toString()}") from error
+        except CapturedException as error:
+            raise RmqdError(f"sink {self._where()}: {error.getMessage()}") from error
+
+    def _where(self) -> str:
+        """Return the table without the part of the URL that may contain a password."""
+        return f"{self._options['dbtable']} of {self._options['url'].partition('?')[0].partition(';')[0]}"
+
+    @property
+    def _jdbc(self) -> Any:
+        java = self._spark.sparkContext._jvm
+        assert java is not None
+        return java.org.apache.spark.sql.execution.datasources.jdbc
+
+    def _dialect(self) -> Any:
+        java = self._spark.sparkContext._jvm
+        assert java is not None
+        return java.org.apache.spark.sql.jdbc.JdbcDialects.get(self._options["url"])
+
+    def _scala_options(self) -> Any:
+        java = self._spark.sparkContext._jvm
+        assert java is not None
+        return java.PythonUtils.toScalaMap(self._options)

@@ -1,0 +1,1 @@
+"""Spark sessions, access to the cluster, and helpers of the driver."""

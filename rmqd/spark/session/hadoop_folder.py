@@ -1,0 +1,250 @@
+"""A local or remote folder, accessed through Hadoop's FileSystem, on any file system that Spark can write to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from rmqd.errors import RmqdError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+T = TypeVar("T")
+
+LEFT_MS: Final = 24 * 3600 * 1000  # writes of small files take seconds; the clocks of hosts may differ by hours
+# does not match files that `_replace` puts aside, which may be the only copies
+_TEMPORARY: Final = re.compile(r"[^.].*\.[0-9a-f]{32}\.tmp")
+EXISTS: Final = "org.apache.hadoop.fs.FileAlreadyExistsException"
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """Properties of a file."""
+
+    size_bytes: int
+    modified_ms: int
+
+
+class HadoopFolder:
+    """A folder, for the driver of a local session. Paths are relative to it, with `/` between their parts.
+
+    Raises RmqdError if the file system rejects an operation.
+    """
+
+    def __init__(self, spark: SparkSession, url: str) -> None:
+        self._spark = spark
+        self._cleared: set[str] = set()  # folders already cleared of remains of other writers
+        java = spark.sparkContext._jvm
+        assert java is not None
+        self._make_path: Any = java.org.apache.hadoop.fs.Path
+        path = self._make_path(url)
+        configuration = spark.sparkContext._jsc.hadoopConfiguration()
+        with_checksums = _told("open", url, lambda: path.getFileSystem(configuration))
+        # the local file system with checksums would add a hidden file for each file
+        self._files: Any = with_checksums.getRaw() if _scheme(with_checksums) == "file" else with_checksums
+        self._base: Any = self._files.makeQualified(path)
+
+    @property
+    def url(self) -> str:
+        """The folder's URL with its scheme, in Spark's form."""
+        return str(self._base.toString())
+
+    @property
+    def local_path(self) -> str:
+        """The folder's local path; empty if it is not local."""
+        return str(self._base.toUri().getPath()) if _scheme(self._files) == "file" else ""
+
+    @property
+    def name(self) -> str:
+        """The last part of its path; empty at the root of a file system."""
+        return str(self._base.getName())
+
+    def sibling(self, name: str) -> HadoopFolder:
+        """Return a folder next to this one, or below it if this is a root."""
+        parent = self._base.getParent()
+        return HadoopFolder(self._spark, self._make_path(parent or self._base, name).toString())
+
+    def make(self, path: str = "") -> None:
+        """Create this folder, or one below it, with all parents."""
+        _told("make", path or self.url, lambda: self._files.mkdirs(self._at(path)))
+
+    def exists(self, path: str) -> bool:
+        """Return whether a file or folder exists."""
+        return _told("look for", path, lambda: bool(self._files.exists(self._at(path))))
+
+    def names(self, path: str = "") -> list[str]:
+        """Return the names in a folder, sorted; empty if it is missing."""
+        if not self.exists(path):
+            return []
+        return sorted(str(one.getPath().getName()) for one in _told("list", path, lambda: self._list(path)))
+
+    def files(self, path: str = "") -> list[str]:
+        """Return the paths of all files below a folder, sorted; empty if it is missing."""
+        return sorted(self.facts(path))
+
+    def facts(self, path: str = "") -> dict[str, FileFacts]:
+        """Return all files below a folder, by path; empty if it is missing."""
+        if not self.exists(path):
+            return {}
+        base = self._base.toUri().getPath().rstrip("/") + "/"
+
+        def below() -> dict[str, FileFacts]:
+            found, remaining = {}, self._files.listFiles(self._at(path), True)
+            while remaining.hasNext():
+                status = remaining.next()
+                name = str(status.getPath().toUri().getPath()).removeprefix(base)
+                found[name] = FileFacts(int(status.getLen()), int(status.getModificationTime()))
+            return found
+
+        return _told("list", path, below)
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a small file."""
+
+        def content() -> bytes:
+            stream = self._files.open(self._at(path))
+            try:
+                return bytes(stream.readAllBytes())
+            finally:
+                stream.close()
+
+        return _told("read", path, content)
+
+    def put(self, path: str, content: bytes) -> None:
+        """Write a file atomically, replacing an existing file."""
+        self.move(self._write_beside(path, content), self, path)
+
+    def put_new(self, path: str, content: bytes) -> bool:
+        """Write a file atomically, unless it exists. Return whether it was written.
+
+        If several drivers try, only one succeeds, except on object stores that rename by copying.
+        """
+        temporary = self._write_beside(path, content)
+        source, destination = self._at(temporary), self._at(path)
+        try:
+            if self.local_path:  # a local rename would replace the file
+                return _link(f"{self.local_path}/{temporary}", f"{self.local_path}/{path}")
+            return _told("write", path, lambda: self._rename(source, destination))
+        finally:
+            self.delete(temporary)
+
+    def move(self, path: str, target: HadoopFolder, target_path: str) -> None:
+        """Move a file to a folder of the same file system, replacing an existing file.
+
+        Raises RmqdError if the file is missing, for example because another driver has moved it.
+        """
+        source, destination = self._at(path), target._at(target_path)
+
+        def rename() -> bool:
+            self._files.mkdirs(destination.getParent())
+            return self._rename(source, destination) or self._replace(source, destination)
+
+        if not _told("move", path, rename):
+            raise RmqdError(f"{path} could not be moved from {self.url} to {target_path} in {target.url}")
+
+    def _write_beside(self, path: str, content: bytes) -> str:
+        """Write a file under a temporary name next to `path`. Return that name."""
+        temporary = f"{path}.{uuid.uuid4().hex}.tmp"
+
+        def write() -> None:
+            stream = self._files.create(self._at(temporary), True)
+            try:
+                stream.write(bytearray(content))
+            finally:
+                stream.close()
+
+        _told("write", temporary, write)
+        folder = path.rpartition("/")[0]
+        if folder not in self._cleared:
+            self._cleared.add(folder)
+            with contextlib.suppress(RmqdError):  # the next writer there tries again
+                self._clear(folder, temporary)
+        return temporary
+
+    def _clear(self, folder: str, temporary: str) -> None:
+        """Delete temporary files of writers that died during a write, by the file system's own clock."""
+        modified_ms = {
+            str(one.getPath().getName()): int(one.getModificationTime())
+            for one in _told("list", folder, lambda: self._list(folder))
+            if _TEMPORARY.fullmatch(str(one.getPath().getName()))
+        }
+        now_ms = modified_ms.get(temporary.rpartition("/")[2], 0)
+        for name, written_ms in modified_ms.items():
+            if now_ms - written_ms > LEFT_MS:
+                self.delete(f"{folder}/{name}" if folder else name)
+
+    def _rename(self, source: Any, destination: Any) -> bool:
+        """Rename a file. Return False if it is missing, or, except for local files, if the destination exists."""
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+        try:
+            return bool(self._files.rename(source, destination))
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getName() == EXISTS:  # S3A raises, while HDFS returns false
+                return False
+            raise
+
+    def _replace(self, source: Any, destination: Any) -> bool:
+        """Rename a file over another one, which few file systems can do atomically. Return whether it succeeded.
+
+        A refused rename gives no reason. If the source is missing, another driver may have just moved it to the
+        destination. So the file there is not deleted: it is renamed aside until the rename succeeds, and renamed back
+        if it fails.
+        """
+        if not self._files.exists(source) or not self._files.exists(destination):
+            return False
+        aside = self._make_path(destination.getParent(), f".{destination.getName()}.{uuid.uuid4().hex}.tmp")
+        if not self._rename(destination, aside):
+            return False
+        if self._rename(source, destination):
+            self._files.delete(aside, False)
+            return True
+        self._rename(aside, destination)
+        return False
+
+    def delete(self, path: str) -> None:
+        """Delete a file, or a folder with its content. A missing one is not an error."""
+        _told("delete", path, lambda: self._files.delete(self._at(path), True))
+
+    def _list(self, path: str) -> Any:
+        return self._files.listStatus(self._at(path))
+
+    def _at(self, path: str) -> Any:
+        return self._make_path(self._base, path) if path else self._base
+
+
+def _link(source: str, destination: str) -> bool:
+    """Hard-link a local file, unless the destination exists. Return whether it was linked."""
+    try:
+        os.link(source, destination)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without hard links
+        if os.path.exists(destination):
+            return False
+        os.replace(source, destination)
+    return True
+
+
+def _scheme(file_system: Any) -> str:
+    return str(file_system.getUri().getScheme())
+
+
+def _told(what: str, path: str, work: Callable[[], T]) -> T:
+    """Run an operation of the JVM, with its errors in one line."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors.exceptions.captured import CapturedException
+
+    try:
+        return work()
+    except Py4JJavaError as error:
+        raise RmqdError(f"cannot {what} {path}: {error.java_exception.toString()}") from error
+    except CapturedException as error:  # exceptions that PySpark converts
+        raise RmqdError(f"cannot {what} {path}: {error.getMessage()}") from error

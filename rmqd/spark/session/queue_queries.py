@@ -1,0 +1,281 @@
+"""The answers of brokers and name servers for many queues, and their errors. No I/O.
+
+Retries requests while brokers or name servers are unavailable.
+
+Requests to a broker that only Spark drivers send: pending resets, message sizes, creating a retry topic.
+
+Queries first and next offsets of queues, with one request for all queues of a topic if the broker supports that.
+
+A query asks every 100 or 200 ms, even when idle: for a topic with 1,000 queues that would be 10,000 requests a second.
+Some brokers refuse requests about a topic (access control, a proxy), and are asked for each queue. Only masters are
+asked about a topic; a slave is asked about a queue, if its answer is acceptable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+import structlog
+
+from rmqd.client.api.admin_requests import topic_stats
+from rmqd.client.api.group_requests import get_consumer_list, send_heartbeat, unregister_client
+from rmqd.client.api.offset_requests import get_max_offset, get_min_offset, search_offset
+from rmqd.client.api.remoting_request import request
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.codes import ResponseCode
+from rmqd.consumer.pull.pull_request import OPERATOR_RESET
+from rmqd.errors import (
+    DataLossError,
+    FilterRefusedError,
+    LightQueueError,
+    ProtocolError,
+    RemotingError,
+    RmqdError,
+    RouteNotFoundError,
+    StaticTopicError,
+    UnknownTopicKindError,
+)
+from rmqd.errors.broker_errors import BrokerError, TopicNotExistError
+from rmqd.wire.bodies.heartbeat_data import (
+    EXPRESSION_TAG,
+    SUBSCRIPTION_ALL,
+    ConsumerData,
+    HeartbeatData,
+    SubscriptionData,
+)
+from rmqd.wire.bodies.stats_bodies import QueryConsumeQueueResponseBody
+from rmqd.wire.headers.pull_headers import PULLED, PullMessageRequestHeader, PullMessageResponseHeader
+from rmqd.wire.headers.topic_headers import QueryConsumeQueueRequestHeader
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.decode import frame_messages
+from rmqd.wire.messages.properties import PullSysFlag
+from rmqd.wire.topics import TOOLS_GROUP
+
+if TYPE_CHECKING:
+    from rmqd.wire.bodies.stats_bodies import TopicOffset
+
+
+T = TypeVar("T")
+
+
+class MasterAwayError(RemotingError):
+    """The broker's master is missing in all routes, and only a master can answer."""
+
+
+# errors that do not go away after a moment
+AWAY: Final = RouteNotFoundError, TopicNotExistError, MasterAwayError
+
+
+@dataclass(frozen=True, slots=True)
+class QueueResponses(Generic[T]):
+    """The answers for many queues, and the errors of queues without an answer."""
+
+    found: dict[MessageQueue, T] = field(default_factory=dict)
+    failed: dict[MessageQueue, RmqdError] = field(default_factory=dict)
+
+    @property
+    def away(self) -> frozenset[MessageQueue]:
+        """Queues whose topic, broker or master is in no route. The other answers are complete without them."""
+        return frozenset(queue for queue, error in self.failed.items() if isinstance(error, AWAY))
+
+    @property
+    def failures(self) -> list[RmqdError]:
+        """The errors of all other queues without an answer."""
+        return [error for error in self.failed.values() if not isinstance(error, AWAY)]
+
+
+def those_there(answers: QueueResponses[T]) -> dict[MessageQueue, T]:
+    """Return the answers for all queues except missing ones. Raises the first other error if there is one."""
+    for error in answers.failures:
+        raise error
+    return answers.found
+
+
+log = structlog.get_logger(__name__)
+
+
+RETRY_SECONDS: Final = 0.5
+# final errors: waiting does not create a topic, change its type or bring a message back
+ANSWERS: Final = (
+    RouteNotFoundError, DataLossError, FilterRefusedError, LightQueueError, StaticTopicError, UnknownTopicKindError,
+)  # fmt: skip
+
+
+def patiently(ask: Callable[[], T], seconds: float) -> T:
+    """Call `ask`, and repeat it while it raises an RmqdError, for a limited time. Raises the last error."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return ask()
+        except ANSWERS:
+            raise
+        except RmqdError as error:
+            if time.monotonic() + RETRY_SECONDS > until:
+                raise
+            log.warning("spark.request_retried", error=str(error))
+        time.sleep(RETRY_SECONDS)
+
+
+SAMPLE_MESSAGES: Final = 64
+
+
+async def pending_reset(
+    remoting: RemotingClient, address: str, group: str, queue: MessageQueue, offset: int
+) -> int | None:
+    """Return the pending reset of a group's queue, which is at `offset`; None if there is none.
+
+    Brokers of 5.x keep a reset until a pull fetches it. They report it only once.
+    """
+    reply = await request(remoting, address, _pull_of_one(group, queue, offset), accepted=PULLED)
+    if reply.code != ResponseCode.PULL_OFFSET_MOVED or reply.remark != OPERATOR_RESET:
+        return None
+    return PullMessageResponseHeader.from_ext_fields(reply.ext_fields).next_begin_offset
+
+
+async def offset_at(remoting: RemotingClient, address: str, queue: MessageQueue, time_ms: int) -> int:
+    """Return the offset of the first message stored at or after `time_ms` (milliseconds since 1970).
+
+    A 4.x broker returns the message nearest to the time, which may be the one before it.
+    """
+    found = await search_offset(remoting, address, queue, time_ms)
+    reply = await request(remoting, address, _pull_of_one(TOOLS_GROUP, queue, found), accepted=PULLED)
+    if reply.code != ResponseCode.SUCCESS:
+        return found
+    messages = frame_messages(reply.payload, queue, reply.body_start).messages
+    is_before = bool(messages) and messages[0].queue_offset == found and messages[0].store_timestamp < time_ms
+    return found + 1 if is_before else found
+
+
+async def stored_at(remoting: RemotingClient, address: str, queue: MessageQueue, offset: int) -> int:
+    """Return the store time of the message at an offset (milliseconds since 1970); -1 if there is none."""
+    reply = await request(remoting, address, _pull_of_one(TOOLS_GROUP, queue, offset), accepted=PULLED)
+    if reply.code == ResponseCode.SUCCESS:
+        for message in frame_messages(reply.payload, queue, reply.body_start).messages:
+            if message.queue_offset == offset:
+                return message.store_timestamp
+    return -1
+
+
+async def mean_size(remoting: RemotingClient, address: str, queue: MessageQueue, start: int) -> float:
+    """Return the mean size of the next messages after an offset in bytes, from the queue's index."""
+    header = QueryConsumeQueueRequestHeader(
+        topic=queue.topic, queue_id=queue.queue_id, index=start, count=SAMPLE_MESSAGES
+    )
+    reply = await request(remoting, address, header)
+    entries = QueryConsumeQueueResponseBody.from_json(reply.body).queue_data
+    if not entries:
+        raise RmqdError(f"the index of {queue} has no entry at {start}")
+    return sum(entry.physic_size for entry in entries) / len(entries)
+
+
+async def join_briefly(
+    remoting: RemotingClient, address: str, client_id: str, group: str, topics: Iterable[str]
+) -> None:
+    """Join a group and leave it at once, because only a heartbeat makes the broker create the group's retry topic.
+
+    It does not join if the group has members, which would share their queues with this client; their heartbeats have
+    already created the topic.
+    """
+    subscriptions = tuple(SubscriptionData(topic) for topic in topics)
+    if not await get_consumer_list(remoting, address, group):
+        await send_heartbeat(remoting, address, HeartbeatData(client_id, (ConsumerData(group, subscriptions),)))
+        await unregister_client(remoting, address, client_id, consumer_group=group)
+
+
+def _pull_of_one(group: str, queue: MessageQueue, offset: int) -> PullMessageRequestHeader:
+    """Return a pull of one message that commits nothing, and that the broker answers immediately."""
+    return PullMessageRequestHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=1,
+        sys_flag=PullSysFlag.SUBSCRIPTION,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        subscription=SUBSCRIPTION_ALL,
+        sub_version=0,
+        expression_type=EXPRESSION_TAG,
+    )
+
+
+Ask = Callable[["RemotingClient", str, "MessageQueue"], Awaitable[T]]
+
+SINGLY_SECONDS: Final = 60.0
+"""How long queues are queried one by one after their broker failed to answer for the topic."""
+
+
+class AskBrokers(Protocol):
+    """Sends a request to each queue's broker."""
+
+    async def __call__(self, queues: Iterable[MessageQueue], ask: Ask[T], *, of_slaves: bool) -> QueueResponses[T]:
+        """Return the answers; with `of_slaves`, a slave's if no route names a master."""
+
+
+class QueueEnds:
+    """The ends of one cluster's queues."""
+
+    def __init__(self, ask_brokers: AskBrokers) -> None:
+        self._ask_brokers = ask_brokers
+        self._singly_since: dict[tuple[str, str], float] = {}  # key: broker and topic
+
+    async def first(self, queues: Iterable[MessageQueue]) -> QueueResponses[int]:
+        """Return the offsets of the oldest messages; 0 for a queue that never had messages."""
+        return await self._each_broker(queues, attrgetter("min_offset"), _first_of_one, of_slaves=False)
+
+    async def next(self, queues: Iterable[MessageQueue], *, of_slaves: bool) -> QueueResponses[int]:
+        """Return the offsets of the next messages. With `of_slaves`, a slave is asked if there is no master."""
+        return await self._each_broker(queues, attrgetter("max_offset"), get_max_offset, of_slaves=of_slaves)
+
+    async def _each_broker(
+        self, queues: Iterable[MessageQueue], pick: Callable[[TopicOffset], int], singly: Ask[int], *, of_slaves: bool
+    ) -> QueueResponses[int]:
+        together: dict[tuple[str, str], list[MessageQueue]] = {}
+        for queue in queues:
+            together.setdefault((queue.broker_name, queue.topic), []).append(queue)
+        answers: QueueResponses[int] = QueueResponses()
+
+        async def of_broker(group: list[MessageQueue]) -> None:
+            left = await self._by_topic(group, pick, answers)
+            one_by_one = await self._ask_brokers(left, singly, of_slaves=of_slaves)
+            answers.found.update(one_by_one.found)
+            answers.failed.update(one_by_one.failed)
+
+        await asyncio.gather(*map(of_broker, together.values()))
+        return answers
+
+    async def _by_topic(
+        self, queues: list[MessageQueue], pick: Callable[[TopicOffset], int], answers: QueueResponses[int]
+    ) -> list[MessageQueue]:
+        """Query the queues of one topic on one broker together. Return the queues without an answer."""
+        key = queues[0].broker_name, queues[0].topic
+        if len(queues) == 1 or time.monotonic() - self._singly_since.get(key, -math.inf) < SINGLY_SECONDS:
+            return queues
+        told = await self._ask_brokers(queues[:1], _of_topic, of_slaves=False)
+        for error in told.failed.values():
+            if not isinstance(error, AWAY):
+                self._singly_since[key] = time.monotonic()
+            if isinstance(error, (*AWAY, BrokerError, ProtocolError)):
+                return queues
+            answers.failed.update(dict.fromkeys(queues, error))  # the broker would not answer for each queue either
+            return []
+        (table,) = told.found.values()
+        answers.found.update({queue: pick(table[queue]) for queue in queues if queue in table})
+        left = [queue for queue in queues if queue not in table]
+        if left:
+            self._singly_since[key] = time.monotonic()
+        return left
+
+
+async def _of_topic(remoting: RemotingClient, address: str, queue: MessageQueue) -> dict[MessageQueue, TopicOffset]:
+    return (await topic_stats(remoting, address, queue.topic)).offset_table
+
+
+async def _first_of_one(remoting: RemotingClient, address: str, queue: MessageQueue) -> int:
+    return max(0, await get_min_offset(remoting, address, queue))  # -1: the queue never had messages

@@ -1,0 +1,202 @@
+"""Parsing of options in Spark's `load()` and `save()`, and parsers that both use. No I/O.
+
+Spark passes all values as text, and all names in lower case.
+
+Access to RocketMQ for Spark processes: name servers, keys and TLS, from options or from a group's configuration.
+
+Spark shows options in plans, in its UI and in its event logs. So options contain only references to secrets, and each
+process, on the driver and on executors, resolves them itself. No other I/O.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final, TypeVar
+
+from rmqd.client.client_options import ClientOptions, TlsOptions
+from rmqd.config.problems import nearest
+from rmqd.config.reading.yaml_tree import SubstitutionError, substitute
+from rmqd.errors import RmqdError
+from rmqd.wire.acl import Credentials
+
+T = TypeVar("T")
+
+_HOST_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}", re.ASCII)
+
+
+class GivenOptions:
+    """The given options by their proper names, and a line for each problem."""
+
+    instead: ClassVar[Mapping[str, str]] = {}
+    """Our options for options of another source."""
+
+    def __init__(
+        self,
+        values: Mapping[str, str],
+        names: tuple[str, ...],
+        *,
+        unknown: str = "there is no such option",
+        passed_over: frozenset[str] = frozenset(),
+    ) -> None:
+        """Options that are not in `names` become problems with the text `unknown`, except those in `passed_over`."""
+        proper = {name.lower(): name for name in names}
+        self.values: dict[str, str] = {}
+        self.problems: list[object] = []
+        for key, value in values.items():
+            if name := proper.get(key.lower()):
+                self.values[name] = value
+            elif key.lower() not in passed_over:
+                instead = {name.lower(): meant for name, meant in self.instead.items()}.get(key.lower())
+                self.problem(key, f"{unknown}; " + (f"expected {instead}" if instead else meant_or_all(key, names)))
+
+    def read(self, name: str, parse: Callable[[str], T], default: T) -> T:
+        """Parse an option; `default` if it is missing. An RmqdError or ValueError becomes a problem."""
+        text = self.values.get(name)
+        if text is None:
+            return default
+        try:
+            return parse(text)
+        except (RmqdError, ValueError) as error:
+            self.problem(name, str(error))
+            return default
+
+    def fields(self, table: Mapping[str, tuple[str, Callable[[str], Any]]]) -> dict[str, Any]:
+        """Return the fields that the given options set; `table` has the field and its parser by option."""
+        found = {field: self.read(name, parse, None) for name, (field, parse) in table.items() if name in self.values}
+        return {field: value for field, value in found.items() if value is not None}
+
+    def problem(self, name: str, text: str) -> None:
+        """Add a problem of an option."""
+        self.problems.append(f"{name}: {text}")
+
+
+def meant_or_all(wrong: str, names: Sequence[str]) -> str:
+    """Return a suggestion for an unknown name: the most similar name, or else all names."""
+    guess = nearest(wrong, names)
+    return f"did you mean {guess}?" if guess else f"expected one of {', '.join(names)}"
+
+
+def positive(text: str) -> int:
+    """Return a number above 0. Raises ValueError with the expected value, like all parsers below."""
+    if not text.strip().isdecimal() or int(text) == 0:
+        raise ValueError(f"{text!r} is not valid; expected a number above 0")
+    return int(text)
+
+
+def milliseconds(text: str) -> float:
+    """Convert a number of milliseconds to seconds."""
+    if not text.strip().isdecimal():
+        raise ValueError(f"{text!r} is not valid; expected a number of milliseconds")
+    return int(text) / 1000
+
+
+def nameservers(text: str) -> str:
+    """Return addresses `host:port`, separated by `;` or commas, in the client's form."""
+    addresses = [part.strip() for part in re.split("[;,]", text) if part.strip()]
+    wrong = [address for address in addresses if not _HOST_PORT.fullmatch(address)]
+    if wrong or not addresses:
+        raise ValueError(f"{(wrong or [text])[0]!r} is not a valid address; expected host:port")
+    return ";".join(addresses)
+
+
+SECRET: Final = ("secretKey", "securityToken", "tlsKeyPassword")
+TLS: Final = ("tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsKeyPassword", "tlsVerify", "tlsServerName")
+NAMES: Final = ("nameserver", "accessKey", "secretKey", "securityToken", "tls", *TLS)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The settings of a client. Picklable. `has_references`: secrets are references, as in options."""
+
+    options: ClientOptions
+    has_references: bool = False
+
+    @property
+    def nameserver(self) -> str:
+        """The name servers, for display."""
+        return self.options.shown_nameserver
+
+    def client_options(self) -> ClientOptions:
+        """Return the client's options, with references resolved in this process. Raises RmqdError if that fails."""
+        if not self.has_references:
+            return self.options
+        options = self.options
+        return replace(
+            options,
+            access_key=_value("accessKey", options.access_key),
+            secret_key=_value("secretKey", options.secret_key),
+            security_token=_value("securityToken", options.security_token),
+            tls=replace(options.tls, key_password=_value("tlsKeyPassword", options.tls.key_password)),
+        )
+
+    def credentials(self) -> Credentials | None:
+        """Return the credentials to sign requests; None if they are not signed. Raises like `client_options`."""
+        options = self.client_options()
+        if not options.access_key:
+            return None
+        return Credentials(options.access_key, options.secret_key, options.security_token)
+
+
+def read_access(values: Mapping[str, str]) -> tuple[Access, list[str]]:
+    """Read the options in NAMES, given by their proper names. Return also a line for each problem."""
+    problems = []
+    servers: tuple[str, ...] = ()
+    if "nameserver" not in values:
+        problems.append("nameserver: missing; expected host:port, several separated by ;")
+    else:
+        try:
+            servers = tuple(nameservers(values["nameserver"]).split(";"))
+        except ValueError as error:
+            problems.append(f"nameserver: {error}")
+    for name in SECRET:
+        if "${" not in values.get(name, "${"):
+            problems.append(
+                f"{name}: Spark shows options in plans and logs; expected a reference, which each of Spark's Python "
+                "processes resolves: ${NAME} (an environment variable) or ${file:PATH}"
+            )
+    for one, other in (("accessKey", "secretKey"), ("secretKey", "accessKey"), ("securityToken", "secretKey")):
+        if values.get(one) and not values.get(other):
+            problems.append(f"{other}: missing; {one} needs it")
+    tls, more = _read_tls(values)
+    options = ClientOptions(
+        nameservers=servers,
+        access_key=values.get("accessKey", ""),
+        secret_key=values.get("secretKey", ""),
+        security_token=values.get("securityToken", ""),
+        tls=tls,
+    )
+    return Access(options, has_references=True), problems + more
+
+
+def _read_tls(values: Mapping[str, str]) -> tuple[TlsOptions, list[str]]:
+    flags, problems = {"tls": False, "tlsVerify": True}, []
+    for name in flags.keys() & values.keys():
+        word = values[name].strip().lower()
+        if word not in ("true", "false"):
+            problems.append(f"{name}: {values[name]!r} is not a valid truth value; expected true or false")
+        flags[name] = word == "true"
+    if not flags["tls"]:
+        problems += [f"{name}: needs tls=true" for name in TLS if name in values]
+    for one, other in (("tlsCertFile", "tlsKeyFile"), ("tlsKeyFile", "tlsCertFile")):
+        if values.get(one) and not values.get(other):
+            problems.append(f"{other}: missing; {one} needs it")
+    tls = TlsOptions(
+        enabled=flags["tls"],
+        ca_file=values.get("tlsCaFile", ""),
+        cert_file=values.get("tlsCertFile", ""),
+        key_file=values.get("tlsKeyFile", ""),
+        verify=flags["tlsVerify"],
+        key_password=values.get("tlsKeyPassword", ""),
+        server_name=values.get("tlsServerName", ""),
+    )
+    return tls, problems
+
+
+def _value(name: str, text: str) -> str:
+    try:
+        return substitute(text, os.environ)
+    except SubstitutionError as error:
+        raise RmqdError(f"{name}: {error} (in this Spark process)") from None

@@ -1,0 +1,338 @@
+"""Queries a RocketMQ cluster from synchronous code: one client for each process and name server, in a thread.
+
+Spark calls sources synchronously, in processes that it forks and reuses. A client is created on first use, and kept for
+the next batch; a process forked later creates its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from rmqd.client.api.admin_requests import topic_list
+from rmqd.client.api.group_requests import get_consumer_list, subscription_group
+from rmqd.client.api.offset_requests import query_consumer_offset, update_consumer_offset
+from rmqd.client.client_options import ClientOptions
+from rmqd.client.instance import ClientInstance
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.client.routing.route_table import RouteTable
+from rmqd.consumer.health.consistency import check_filters, check_kinds
+from rmqd.errors import LightQueueError, RmqdError, RouteNotFoundError, StaticTopicError
+from rmqd.spark.session.group_spec import Filter, Replica
+from rmqd.spark.session.queue_queries import (
+    Ask,
+    MasterAwayError,
+    QueueEnds,
+    QueueResponses,
+    join_briefly,
+    mean_size,
+    offset_at,
+    pending_reset,
+    stored_at,
+    those_there,
+)
+from rmqd.spark.session.spark_access import Access
+from rmqd.spark.session.spark_process import log_to_stderr
+from rmqd.wire.bodies.heartbeat_data import SubscriptionData
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import is_light_queue
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+DEADLINE_SECONDS: Final = 20.0  # for queries of many queues; each request has its own limit of 3 s
+ROUTE_SECONDS: Final = 1.0
+
+_clusters: dict[tuple[int, Access], Cluster] = {}
+_lock = threading.Lock()
+
+
+def cluster_of(access: Access) -> Cluster:
+    """Return this process's client of a cluster. Raises RmqdError if a required secret or file is missing."""
+    with _lock:
+        key = os.getpid(), access
+        if key not in _clusters:
+            _clusters[key] = Cluster(access)
+        return _clusters[key]
+
+
+def close_clusters() -> None:
+    """Close this process's clients. A later `cluster_of` creates new ones."""
+    with _lock:
+        for key in [key for key in _clusters if key[0] == os.getpid()]:
+            _clusters.pop(key).close()
+
+
+class Cluster:
+    """A client for synchronous code.
+
+    Methods block, may be called in any thread, and raise RmqdError unless they return `QueueResponses`.
+    """
+
+    def __init__(self, access: Access) -> None:
+        log_to_stderr()
+        options = access.client_options()
+        self._looked_at: dict[str, float] = {}
+        self._loop = asyncio.new_event_loop()
+        # a daemon thread, because Spark ends its Python processes without notice
+        self._thread = threading.Thread(target=self._loop.run_forever, name="rmqd.spark", daemon=True)
+        self._thread.start()
+        self._client = self._run(_make_client(options))
+        self._ends = QueueEnds(self._asked)
+        self._of_known_kind: set[str] = set()  # topics whose type is already checked
+
+    def close(self) -> None:
+        """Close the connections and end the thread. Do not use the client after that."""
+        self._run(self._client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def topics(self) -> tuple[str, ...]:
+        """Return all topics that the name server knows."""
+        client = self._client
+        return self._run(client.name_servers.ask(lambda address: topic_list(client.remoting, address)))
+
+    def queues(self, topics: Iterable[str]) -> QueueResponses[list[MessageQueue]]:
+        """Return the readable queues in the current routes of topics. The keys are queues that name only a topic."""
+        keys = [MessageQueue(topic, "", -1) for topic in topics]
+        return self._run(self._each(keys, lambda queue: self._queues_of(queue.topic)))
+
+    def replicas(self, queue: MessageQueue) -> tuple[Replica, ...]:
+        """Return the replicas of a queue's broker, the master first; empty if none is known."""
+        with contextlib.suppress(RmqdError):
+            self._run(self._know_master(queue))
+        known = self._client.routes.brokers().get(queue.broker_name, {})
+        return tuple(Replica(*each) for each in sorted(known.items()))
+
+    def replicas_now(self, queue: MessageQueue) -> tuple[Replica, ...]:
+        """Return the replicas in the topic's current route; see the function `replicas_now`."""
+        return self._run(replicas_now(self._client.routes, queue))
+
+    def min_offsets(self, queues: Iterable[MessageQueue]) -> QueueResponses[int]:
+        """Return the offsets of the oldest messages; 0 for a queue that never had messages."""
+        return self._run(self._ends.first(queues))
+
+    def max_offsets(self, queues: Iterable[MessageQueue], *, of_slaves: bool = False) -> QueueResponses[int]:
+        """Return the offsets of the next messages. With `of_slaves`, a slave is asked if there is no master."""
+        return self._run(self._ends.next(queues, of_slaves=of_slaves))
+
+    def begin_max_offsets(self, queues: Iterable[MessageQueue]) -> Future[QueueResponses[int]]:
+        """Query the same with `of_slaves`, without waiting for the answers."""
+        return self._begin(self._ends.next(queues, of_slaves=True))
+
+    def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> QueueResponses[int]:
+        """Return the offsets of the first messages stored at or after a time (milliseconds since 1970)."""
+        return self._at_broker(
+            times_ms, lambda remoting, address, queue: offset_at(remoting, address, queue, times_ms[queue])
+        )
+
+    def stored_at(self, offsets: Mapping[MessageQueue, int]) -> QueueResponses[int]:
+        """Return the store times of the messages at these offsets; -1 if there is no message."""
+        return self._at_broker(
+            offsets, lambda remoting, address, queue: stored_at(remoting, address, queue, offsets[queue])
+        )
+
+    def committed(self, group: str, queues: Iterable[MessageQueue]) -> QueueResponses[int | None]:
+        """Return a group's offsets; None for queues without one."""
+        errors: dict[str, asyncio.Future[RmqdError | None]] = {}  # broker address: its answer about the group
+
+        async def ask(remoting: RemotingClient, address: str, queue: MessageQueue) -> int | None:
+            # this creates the group if brokers create groups automatically; they accept no offsets of unknown groups
+            if address not in errors:
+                answer = errors[address] = asyncio.get_running_loop().create_future()
+                try:
+                    answer.set_result(await _refused(subscription_group(remoting, address, group)))
+                finally:
+                    answer.cancel()  # otherwise others would wait forever for a missing result
+            if (error := await errors[address]) is not None:
+                raise error
+            return await query_consumer_offset(remoting, address, group, queue)
+
+        return self._at_broker(queues, ask)
+
+    def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> QueueResponses[None]:
+        """Commit a group's offsets, and wait for the brokers' answers."""
+
+        async def ask(remoting: RemotingClient, address: str, queue: MessageQueue) -> None:
+            await update_consumer_offset(remoting, address, group, queue, offsets[queue])
+
+        return self._at_broker(offsets, ask)
+
+    def members(self, group: str, queues: Iterable[MessageQueue]) -> frozenset[str]:
+        """Return the client ids of a group's members. Each is connected to all brokers of its queues.
+
+        Raises RmqdError if none of the queues' brokers answers.
+        """
+        by_broker = {queue.broker_name: queue for queue in queues}
+        answers = self._at_broker(
+            by_broker.values(), lambda remoting, address, _: get_consumer_list(remoting, address, group)
+        )
+        found = answers.found or those_there(answers)
+        return frozenset(client_id for client_ids in found.values() for client_id in client_ids)
+
+    def make_retry_topic(self, group: str, queues: Iterable[MessageQueue]) -> QueueResponses[None]:
+        """Create a group's retry topic at the queues' brokers. The answer has one queue of each broker."""
+        by_broker = {queue.broker_name: queue for queue in queues}
+        topics = sorted({queue.topic for queue in by_broker.values()})
+        client_id = self._client.client_id
+        return self._at_broker(
+            by_broker.values(), lambda remoting, address, _: join_briefly(remoting, address, client_id, group, topics)
+        )
+
+    def pending_resets(self, group: str, offsets: Mapping[MessageQueue, int]) -> QueueResponses[int | None]:
+        """Return the resets of operators that wait for the group's next pull; None for a queue without one.
+
+        A 5.x broker keeps a reset until the queue is pulled, and ignores commits until then. It reports a reset once.
+        """
+        return self._at_broker(
+            offsets, lambda remoting, address, queue: pending_reset(remoting, address, group, queue, offsets[queue])
+        )
+
+    def mean_sizes(self, starts: Mapping[MessageQueue, int]) -> QueueResponses[float]:
+        """Return the mean sizes of the next messages after an offset in bytes, from the queues' indexes."""
+        return self._at_broker(
+            starts, lambda remoting, address, queue: mean_size(remoting, address, queue, starts[queue]), of_slaves=True
+        )
+
+    def check_filters(self, group: str, by_topic: Mapping[str, Filter]) -> None:
+        """Check SQL conditions at the brokers. In pulls, a broker that cannot parse one lets every message pass."""
+        data = [
+            SubscriptionData(topic, subscription.expression, expression_type=subscription.kind)
+            for topic, subscription in by_topic.items()
+        ]
+        self._run(check_filters(self._client, group, data))
+
+    async def _queues_of(self, topic: str) -> list[MessageQueue]:
+        if is_light_queue(topic):
+            raise LightQueueError(topic)
+        route = await self._client.routes.refresh(topic)
+        if route.mappings:
+            raise StaticTopicError(topic)
+        if topic not in self._of_known_kind:
+            await check_kinds(self._client, [topic])
+            self._of_known_kind.add(topic)
+        return self._client.routes.queues(topic)
+
+    def _at_broker(
+        self,
+        queues: Iterable[MessageQueue],
+        ask: Ask[T],
+        *,
+        of_slaves: bool = False,
+    ) -> QueueResponses[T]:
+        """Send the queries of `_asked`, and wait for the answers."""
+        return self._run(self._asked(queues, ask, of_slaves=of_slaves))
+
+    async def _asked(
+        self,
+        queues: Iterable[MessageQueue],
+        ask: Ask[T],
+        *,
+        of_slaves: bool,
+    ) -> QueueResponses[T]:
+        """Query the queues' masters; with `of_slaves`, a slave if no route names a master.
+
+        A slave may be behind its master. With its answer a query could start after messages that the master has, or the
+        group could seem to be moved by an operator; and offsets committed to a slave are lost when the master returns.
+        """
+
+        async def at_broker(queue: MessageQueue) -> T:
+            remoting = self._client.remoting
+            address = await self._address(queue, of_slaves=of_slaves)
+            try:
+                return await ask(remoting, address, queue)
+            except RmqdError:
+                # the queue's broker may have moved
+                await self._client.routes.refresh(queue.topic)
+                other = await self._address(queue, of_slaves=of_slaves)
+                if other == address:
+                    raise
+                return await ask(remoting, other, queue)
+
+        return await self._each(queues, at_broker)
+
+    async def _address(self, queue: MessageQueue, *, of_slaves: bool) -> str:
+        routes, name = self._client.routes, queue.broker_name
+        await self._know_master(queue)
+        address = routes.address(name) if of_slaves else routes.master(name)
+        if address is not None:
+            return address
+        if routes.address(name) is not None:
+            raise MasterAwayError(name, "no route names its master: it is down, or being replaced")
+        raise RouteNotFoundError(queue.topic, f"no address is known for broker {name}")
+
+    async def _know_master(self, queue: MessageQueue) -> None:
+        """Look up a topic's route. Refresh it, but not at every query, while it has no master."""
+        routes, topic, now = self._client.routes, queue.topic, time.monotonic()
+        await routes.lookup(topic)
+        if routes.master(queue.broker_name) is None and now - self._looked_at.get(topic, -math.inf) >= ROUTE_SECONDS:
+            self._looked_at[topic] = now
+            await routes.refresh(topic)
+
+    @staticmethod
+    async def _each(queues: Iterable[MessageQueue], ask: Callable[[MessageQueue], Awaitable[T]]) -> QueueResponses[T]:
+        answers: QueueResponses[T] = QueueResponses()
+
+        async def one(queue: MessageQueue) -> None:
+            try:
+                answers.found[queue] = await ask(queue)
+            except RmqdError as error:
+                answers.failed[queue] = error
+
+        await asyncio.gather(*map(one, queues))
+        return answers
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = self._begin(work)
+        try:
+            return future.result(DEADLINE_SECONDS)
+        except TimeoutError:
+            future.cancel()
+            raise RmqdError(f"RocketMQ did not answer within {DEADLINE_SECONDS:g} s") from None
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+async def _refused(asking: Awaitable[object]) -> RmqdError | None:
+    """Return the error of a request, or None."""
+    try:
+        await asking
+    except RmqdError as error:
+        return error
+    return None
+
+
+def everyone(answers: QueueResponses[T]) -> dict[MessageQueue, T]:
+    """Return the answers for all queues. Raises the first error if there is one."""
+    for error in answers.failed.values():
+        raise error
+    return answers.found
+
+
+async def replicas_now(routes: RouteTable, queue: MessageQueue) -> tuple[Replica, ...]:
+    """Return the replicas of a queue's broker in the topic's current route.
+
+    Empty if the topic, or the broker in its route, is missing. Raises RmqdError if no name server answers.
+    """
+    try:
+        route = await routes.refresh(queue.topic)
+    except RouteNotFoundError:
+        return ()
+    brokers = [broker for broker in route.broker_datas if broker.broker_name == queue.broker_name]
+    return tuple(Replica(*each) for broker in brokers for each in sorted(broker.broker_addrs.items()))
+
+
+async def _make_client(options: ClientOptions) -> ClientInstance:
+    return ClientInstance(options)

@@ -1,0 +1,233 @@
+"""The sink's options and columns, checked together before anything is sent. No I/O.
+
+For a stream, Spark also passes its own options.
+
+Converts rows to messages: one message for each row of an Arrow batch.
+
+The message that a pipeline's row was read from. A sink names the message if it rejects the row.
+
+A pipeline keeps the message's place in the column `_place`, which no sink stores, or in columns of the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from rmqd.client.sending.outgoing_message import OutgoingMessage
+from rmqd.errors import ConfigError, InvalidMessageError
+from rmqd.spark.session import spark_access as access
+from rmqd.spark.session.spark_access import Access, GivenOptions, meant_or_all, milliseconds, positive
+from rmqd.spark.source.source_columns import COLUMNS
+from rmqd.wire.messages.properties import SET_BY_ROCKETMQ, SHARDING_KEY
+from rmqd.wire.topics import check_topic, wrap_namespace
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+
+NAMES: Final = (*access.NAMES, "topic", "sendParallelism", "unavailableToleranceMs")
+MOST_IN_FLIGHT: Final = 1024
+_FIELDS: Final = {
+    "topic": ("topic", check_topic),
+    "sendParallelism": ("in_flight", lambda text: min(positive(text), MOST_IN_FLIGHT)),
+    "unavailableToleranceMs": ("tolerance_seconds", milliseconds),
+}
+"""Fields of SinkOptions that a single option sets."""
+SPARKS_OWN: Final = frozenset(("path", "queryname", "checkpointlocation"))
+_TEXT: Final = ("string",)
+_NUMBER: Final = ("int", "bigint", "smallint", "tinyint")
+# name: (valid SQL types, content)
+SINK_COLUMNS: Final = {
+    "body": (("binary", "string"), "the body; text is sent as UTF-8"),
+    "topic": (_TEXT, "the row's topic, unless the option topic is set"),
+    "tags": (_TEXT, "the tag"),
+    "keys": (_TEXT, "the keys, separated by spaces"),
+    "properties": (("map<string,string>",), "user properties; properties that RocketMQ sets itself are skipped"),
+    "sharding_key": (_TEXT, "rows of one key go to one queue, in their order in the partition"),
+    "delay_level": (_NUMBER, "the broker's delay level, 1 to 18; null or 0: none"),
+    "deliver_at": (("timestamp",), "the delivery time, for the timer of a 5.x broker"),
+    "queue_id": (_NUMBER, "the queue, by its number"),
+    "broker": (_TEXT, "the broker of queue_id, if several brokers have the topic"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """Destination and concurrency of a sink. `topic` is empty if a column gives it."""
+
+    access: Access
+    topic: str = ""
+    in_flight: int = 64
+    tolerance_seconds: float = 60.0
+    leaves_out: bool = False
+    """Whether a row that cannot be sent is skipped instead of failing its task."""
+
+
+def parse_sink_options(
+    values: Mapping[str, str], columns: Mapping[str, str], *, overwrite: bool, otherwise: Access | None = None
+) -> SinkOptions:
+    """Read the options of `save()` or `start()`, and check the columns, given as names and SQL types.
+
+    `otherwise` is the default access to RocketMQ. Raises ConfigError with a line for each problem.
+    """
+    given = GivenOptions(values, NAMES, unknown="the sink has no such option", passed_over=SPARKS_OWN)
+    problems = given.problems
+    if otherwise is None or any(name in given.values for name in access.NAMES):
+        otherwise, wrong = access.read_access(given.values)
+        problems += wrong
+    options = SinkOptions(access=otherwise, **given.fields(_FIELDS))
+    if overwrite:
+        problems.append('mode: a topic cannot be overwritten; use mode("append")')
+    problems += column_problems(columns)
+    if "topic" not in given.values and "topic" not in columns:
+        problems.append("topic: missing; expected an option for all rows, or a column")
+    if problems:
+        raise ConfigError(problems)
+    return options
+
+
+def column_problems(columns: Mapping[str, str]) -> list[str]:
+    """Return the problems of columns, by name and SQL type. Columns that only the source has are ignored."""
+    problems = [] if "body" in columns else ["column body: missing; expected a binary or a string"]
+    for name, type_name in columns.items():
+        if name in SINK_COLUMNS:
+            accepted = SINK_COLUMNS[name][0]
+            if type_name not in accepted:
+                problems.append(f"column {name}: is {type_name}; expected {', '.join(accepted)}")
+        elif name not in (*COLUMNS, PLACE):
+            problems.append(f"column {name}: the sink has no such column; {meant_or_all(name, tuple(SINK_COLUMNS))}")
+    return problems
+
+
+log = structlog.get_logger(__name__)
+
+QUERY: Final = "RMQD_QUERY"
+BATCH: Final = "RMQD_BATCH"
+PART: Final = "RMQD_PART"
+SEQUENCE: Final = "RMQD_SEQ"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOrigin:
+    """The task that sends rows: the same if Spark retries the task, so that readers can drop duplicates."""
+
+    query: str
+    batch: str
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingRow:
+    """A message. Its queue is chosen by `queue_id` and `broker` if set, else by its sharding key."""
+
+    message: OutgoingMessage
+    queue_id: int | None = None
+    broker: str = ""
+    place: Sequence[Any] = ()
+    """The message from which the row was read."""
+
+    @property
+    def lane(self) -> object:
+        """Rows with the same lane are stored in order; None if no order is requested."""
+        message = self.message
+        if self.queue_id is not None:
+            return message.topic, self.broker, self.queue_id
+        return (message.topic, message.sharding_key) if message.sharding_key else None
+
+
+def rows_of(batch: pa.RecordBatch, options: SinkOptions, origin: TaskOrigin, first: int) -> Iterator[OutgoingRow]:
+    """Yield the rows of a batch. `first` is the number of its first row in the task.
+
+    The option `topic` overrides the column. Both topics are without the namespace, which is added. A row that cannot be
+    sent is refused.
+    """
+    columns = {name: _values(batch.column(name)) for name in batch.schema.names if name in SINK_COLUMNS}
+    marks = {QUERY: origin.query, BATCH: origin.batch, PART: str(origin.part)}
+    places = zip(*places_of(batch), strict=True)
+    for number, (place, *values) in enumerate(zip(places, *columns.values(), strict=True), first):
+        row, marked = dict(zip(columns, values, strict=True)), {**marks, SEQUENCE: str(number)}
+        try:
+            yield _row(row, options.topic, marked, options.access.options.namespace, place)
+        except ValueError as error:
+            refuse(place, marked, error, options)
+
+
+def refuse(place: Sequence[Any], marks: Mapping[str, str], error: Exception, options: SinkOptions) -> None:
+    """Skip a row and log it, or raise InvalidMessageError, depending on the options."""
+    is_known = bool(place) and place[-1] is not None
+    name = place_text(place) if is_known else f"row {marks[SEQUENCE]} of partition {marks[PART]}"
+    if not options.leaves_out:
+        raise InvalidMessageError(f"{name}: {error}") from error
+    log.warning("spark.rows_refused", rows=1, first=f"{name}: {error}")
+
+
+def _row(
+    row: Mapping[str, Any], topic: str, marks: Mapping[str, str], namespace: str, place: Sequence[Any]
+) -> OutgoingRow:
+    body = row["body"]
+    if body is None:
+        raise ValueError("its body is null")
+    topic = topic or row["topic"] or ""
+    if not topic:
+        raise ValueError("its topic is null, and the option topic is not set")
+    delay_level, deliver_at_ms = row.get("delay_level") or 0, row.get("deliver_at")
+    if delay_level and deliver_at_ms is not None:
+        raise ValueError("both delay_level and deliver_at are set; expected only one of them")
+    if delay_level < 0:
+        raise ValueError(f"its delay_level is {delay_level}; expected 1 or higher")
+    given = dict(row.get("properties") or ())
+    properties = {name: value or "" for name, value in given.items() if name not in SET_BY_ROCKETMQ}
+    message = OutgoingMessage(
+        wrap_namespace(topic, namespace),
+        body.encode() if isinstance(body, str) else body,
+        tags=row.get("tags") or "",
+        keys=row.get("keys") or "",
+        delay_level=delay_level,
+        deliver_at_ms=deliver_at_ms,
+        sharding_key=row.get("sharding_key") or properties.get(SHARDING_KEY, ""),
+        properties={**properties, **marks},
+    )
+    return OutgoingRow(message, row.get("queue_id"), row.get("broker") or "", place)
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """Return a column's values. Timestamps, which Arrow has in microseconds, are in milliseconds since 1970."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type):
+        return [None if value is None else value // 1000 for value in column.cast(pa.int64()).to_pylist()]
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+PLACE: Final = "_place"
+PLACE_COLUMNS: Final = ("topic", "broker", "queue_id", "queue_offset")
+"""The fields of `_place`; also columns of the source."""
+
+
+def places_of(batch: pa.RecordBatch) -> list[list[Any]]:
+    """Return the messages of a batch's rows, by `PLACE_COLUMNS`; None for fields that the pipeline dropped."""
+    from pyarrow import types
+
+    found = {name: batch.column(name) for name in PLACE_COLUMNS if name in batch.schema.names}
+    if PLACE in batch.schema.names:
+        place = batch.column(PLACE)
+        found = {field.name: place.field(field.name) for field in place.type}
+    kinds = (types.is_string, types.is_string, types.is_integer, types.is_integer)
+    return [
+        found[name].to_pylist() if name in found and is_kind(found[name].type) else [None] * batch.num_rows
+        for name, is_kind in zip(PLACE_COLUMNS, kinds, strict=True)
+    ]
+
+
+def place_text(place: Sequence[Any]) -> str:
+    """Return the text that identifies a rejected row in errors, by its message."""
+    topic, broker, queue_id, offset = place
+    if offset is None:
+        return f"a row of an unknown message, because the pipeline's rows have no column {PLACE}"
+    at = f" of {broker}" if broker else ""
+    return f"the row of topic {topic}, queue {queue_id}{at}, offset {offset}"

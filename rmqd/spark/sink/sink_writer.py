@@ -1,0 +1,305 @@
+"""Groups rows into requests to the broker. No I/O.
+
+A RocketMQ batch has one topic and one queue, and none of its messages is delayed. The broker stores each message
+separately. Rows of one lane stay together, in order.
+
+An executor's producer: one for each process and name server, kept from task to task.
+
+Its event loop runs only while a batch of rows is sent, in the thread of the task. Between batches, Spark's process
+reads the next batch, so a second thread would gain nothing; and sends waiting for a stopped loop would time out.
+
+The format `rocketmq` as a sink: `df.write.format("rocketmq")` and `df.writeStream`.
+
+Delivery is at least once: a task returns its commit message only when all of its rows are stored. A task that Spark
+retries sends all of its rows again, with the same RMQD_QUERY, RMQD_BATCH, RMQD_PART and RMQD_SEQ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import uuid
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from rmqd.client.client_options import ClientOptions
+from rmqd.client.instance import ClientInstance
+from rmqd.client.sending.outgoing_message import MessageQueueSelector, by_hash, by_id, may_pass
+from rmqd.codes import ResponseCode
+from rmqd.errors import InvalidMessageError, RmqdError
+from rmqd.errors.broker_errors import BrokerError
+from rmqd.spark.session.spark_access import Access
+from rmqd.spark.session.spark_process import freeze_imports, log_to_stderr
+from rmqd.spark.sink.sink_rows import OutgoingRow, SinkOptions, TaskOrigin, parse_sink_options, refuse, rows_of
+from rmqd.wire.topics import RETRY_PREFIX
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+
+MOST_ROWS: Final = 32
+MOST_BYTES: Final = 256 * 1024  # bodies and properties; brokers accept 4 MiB unless configured lower
+HEAD_BYTES: Final = 256  # upper limit for a message without its body and the row's properties
+
+
+def bundles(rows: Iterable[OutgoingRow]) -> Iterator[Sequence[OutgoingRow]]:
+    """Yield all rows, in groups for one request each. Raises errors of `rows`."""
+    collected: dict[object, list[OutgoingRow]] = {}
+    sizes: dict[object, int] = {}
+    for row in rows:
+        if not _may_share(row):
+            if before := collected.pop(row.lane, None) if row.lane is not None else None:
+                yield before  # earlier rows of the same lane must be stored first
+            yield [row]
+            continue
+        key = (row.message.topic, None) if row.lane is None else row.lane
+        size = _size(row)
+        if key in collected and (len(collected[key]) == MOST_ROWS or sizes[key] + size > MOST_BYTES):
+            yield collected.pop(key)
+        if key not in collected:
+            collected[key], sizes[key] = [], 0
+        collected[key].append(row)
+        sizes[key] += size
+    yield from collected.values()
+
+
+def _may_share(row: OutgoingRow) -> bool:
+    message = row.message
+    return not (message.delay_level or message.is_timed or message.topic.startswith(RETRY_PREFIX))
+
+
+def _size(row: OutgoingRow) -> int:
+    message = row.message
+    properties = sum(len(name) + len(value) for name, value in message.properties.items())
+    return HEAD_BYTES + len(message.body) + 4 * (properties + len(message.keys) + len(message.tags))
+
+
+log = structlog.get_logger(__name__)
+
+PAUSE_SECONDS: Final = 0.5
+
+_senders: dict[tuple[int, int, Access], RowSender] = {}
+
+
+def sender_to(access: Access) -> RowSender:
+    """Return the sender of this process and thread. Raises RmqdError if a required file or secret is missing."""
+    key = os.getpid(), threading.get_ident(), access
+    if key not in _senders:
+        _senders[key] = RowSender(access)
+    return _senders[key]
+
+
+def close_senders() -> None:
+    """Close the senders of this process and thread. A later `sender_to` creates new ones."""
+    for key in [key for key in _senders if key[:2] == (os.getpid(), threading.get_ident())]:
+        _senders.pop(key).close()
+
+
+class RowSender:
+    """Sends rows, and waits until each is stored. For one thread, without a running event loop."""
+
+    def __init__(self, access: Access) -> None:
+        log_to_stderr()
+        options = access.client_options()
+        self._loop = asyncio.new_event_loop()
+        self._client = self._loop.run_until_complete(_make_client(options))
+        self._served: set[str] = set()
+
+    def send(self, rows: Iterable[OutgoingRow], options: SinkOptions) -> tuple[int, int]:
+        """Store all rows, with `in_flight` concurrent requests. Return their number, and the size of their bodies.
+
+        A row is retried for `tolerance_seconds` while brokers or name servers are unavailable. Raises the RmqdError of
+        the first row that could not be stored; others may be stored by then.
+        """
+        try:
+            return self._loop.run_until_complete(self._send(rows, options))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None  # the others are from concurrent rows
+
+    def close(self) -> None:
+        """Close the connections. Send nothing after that."""
+        self._loop.run_until_complete(self._client.close())
+        self._loop.close()
+
+    def look_again(self) -> None:
+        """Refresh the topics' routes before the next row, because queues may have changed."""
+        for topic in self._served:
+            with contextlib.suppress(RmqdError):
+                self._loop.run_until_complete(self._client.routes.refresh(topic))
+
+    async def _send(self, rows: Iterable[OutgoingRow], options: SinkOptions) -> tuple[int, int]:
+        turn = _Turn(bundles(rows))
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(options.in_flight):
+                tasks.create_task(self._send_in_turn(turn, options))
+        return turn.count, turn.size_bytes
+
+    async def _send_in_turn(self, turn: _Turn, options: SinkOptions) -> None:
+        for bundle in turn.bundles:
+            lane = bundle[0].lane
+            if lane is None:
+                stored = await self._store_bundle(bundle, options)
+            else:
+                async with turn.in_order(lane):
+                    stored = await self._store_bundle(bundle, options)
+            turn.count += len(stored)
+            turn.size_bytes += sum(len(row.message.body) for row in stored)
+
+    async def _store_bundle(self, bundle: Sequence[OutgoingRow], options: SinkOptions) -> Sequence[OutgoingRow]:
+        """Store the rows with one request. If it is refused, send the rows one by one to find the rejected ones."""
+        if len(bundle) > 1:
+            try:
+                await self._store(bundle, options.tolerance_seconds)
+            except (BrokerError, InvalidMessageError) as error:
+                if may_pass(error, self._served):
+                    raise
+            else:
+                return bundle
+        stored = []
+        for row in bundle:
+            try:
+                await self._store([row], options.tolerance_seconds)
+                stored.append(row)
+            except (BrokerError, InvalidMessageError) as error:
+                if isinstance(error, BrokerError) and error.code != ResponseCode.MESSAGE_ILLEGAL:
+                    raise
+                refuse(row.place, row.message.properties, error, options)
+        return stored
+
+    async def _store(self, rows: Sequence[OutgoingRow], tolerance: float) -> None:
+        topic, selector = rows[0].message.topic, _selector(rows[0])
+        until = asyncio.get_running_loop().time() + tolerance
+        while True:
+            try:
+                if len(rows) == 1:
+                    await self._client.producer.send(rows[0].message, selector=selector)
+                else:
+                    await self._client.producer.send_batch([row.message for row in rows], selector=selector)
+                self._served.add(topic)
+                return
+            except RmqdError as error:
+                if not may_pass(error, self._served) or asyncio.get_running_loop().time() + PAUSE_SECONDS > until:
+                    raise
+                log.warning("spark.send_retried", topic=topic, error=str(error))
+            await asyncio.sleep(PAUSE_SECONDS)
+            with contextlib.suppress(RmqdError):
+                await self._client.routes.refresh(topic)
+
+
+class _Turn:
+    """The bundles still to be sent, shared by several coroutines, and the totals sent so far."""
+
+    def __init__(self, all_bundles: Iterator[Sequence[OutgoingRow]]) -> None:
+        self.bundles = all_bundles
+        self.count = 0
+        self.size_bytes = 0
+        self._last: dict[object, asyncio.Event] = {}
+
+    @contextlib.asynccontextmanager
+    async def in_order(self, lane: object) -> AsyncIterator[None]:
+        """Enter when the previous user of the lane has left it. After an error no user leaves, and all tasks end."""
+        former, mine = self._last.get(lane), asyncio.Event()
+        self._last[lane] = mine
+        if former is not None:
+            await former.wait()
+        yield
+        mine.set()
+        if self._last[lane] is mine:
+            del self._last[lane]
+
+
+def _selector(row: OutgoingRow) -> MessageQueueSelector | None:
+    if row.queue_id is not None:
+        return by_id(row.queue_id, row.broker)
+    return by_hash(row.message.sharding_key) if row.message.sharding_key else None
+
+
+async def _make_client(options: ClientOptions) -> ClientInstance:
+    return ClientInstance(options)
+
+
+# local properties that Spark sets for the tasks of a streaming query
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+
+
+@dataclass
+class Stored(WriterCommitMessage):
+    """The number and size of messages that a task has stored."""
+
+    messages: int
+    size_bytes: int
+
+
+def make_options(
+    values: Mapping[str, str], schema: StructType, *, overwrite: bool, otherwise: Access | None = None
+) -> SinkOptions:
+    """Check options and columns like `parse_sink_options`. Raises ConfigError with a line for each problem."""
+    columns = {column.name: column.dataType.simpleString() for column in schema.fields}
+    return parse_sink_options(values, columns, overwrite=overwrite, otherwise=otherwise)
+
+
+class RocketMQWriter(DataSourceArrowWriter):
+    """Writes a DataFrame. Created and committed on the driver, pickled to executors for `write`."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._id = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
+        """Called on executors, for each partition."""
+        return _write(iterator, self._options, self._id)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Log how many messages were stored. They cannot be removed from the topic."""
+        _tell_stored(messages, "")
+
+
+class RocketMQStreamWriter(DataSourceStreamArrowWriter):
+    """The same for a streaming query. Spark creates a new one for each batch."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
+        """Called on executors, for each partition of each batch."""
+        return _write(iterator, self._options, "")
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Do nothing: all rows of the batch are already stored."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Log how many messages were stored. The repeated batch sends them again."""
+        _tell_stored(messages, str(batchId))
+
+
+def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, query: str) -> Stored:
+    context = TaskContext.get()
+    origin = TaskOrigin(query, "", 0)
+    if context is not None:
+        stream = context.getLocalProperty(QUERY_ID) or query
+        origin = TaskOrigin(stream, context.getLocalProperty(BATCH_ID) or "", context.partitionId())
+    sender = sender_to(options.access)
+    sender.look_again()
+    total = total_bytes = first = 0
+    for batch in batches:
+        count, size_bytes = sender.send(rows_of(batch, options, origin, first), options)
+        first += batch.num_rows
+        total += count
+        total_bytes += size_bytes
+    freeze_imports()
+    return Stored(total, total_bytes)
+
+
+def _tell_stored(messages: list[WriterCommitMessage | None], batch: str) -> None:
+    log_to_stderr()
+    stored = sum(message.messages for message in messages if isinstance(message, Stored))
+    log.warning("spark.write_failed", batch=batch, stored=stored, note="at least these messages are in the topic")

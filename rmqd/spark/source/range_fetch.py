@@ -1,0 +1,368 @@
+"""A blocking connection from an executor to a broker, with several pulls in flight.
+
+Spark reads synchronously, in one process for each core: an event loop in a second thread would only compete with the
+building of batches. While a batch is built, the broker writes the next responses into the socket's buffer.
+
+Reads ranges of queues on an executor of `spark.read` and `spark.readStream`, blocking.
+
+`range_plan` decides what to pull and what responses mean; this module sends, waits and passes messages on.
+
+Bounded reads: `spark.read.format("rocketmq")`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from rmqd.client.client_options import TlsOptions
+from rmqd.client.remoting.security import client_context, explain
+from rmqd.errors import RemotingClosedError, RemotingConnectError, RemotingTimeoutError, RmqdError
+from rmqd.spark.session.group_spec import QueueRange, share_tasks, split_ranges
+from rmqd.spark.session.queue_queries import patiently
+from rmqd.spark.session.spark_access import Access
+from rmqd.spark.session.spark_cluster import Cluster, cluster_of, everyone
+from rmqd.spark.session.spark_process import freeze_imports, log_to_stderr, reason_first
+from rmqd.spark.source.arrow_columns import BatchBuilder
+from rmqd.spark.source.framed_reply import FramedReply
+from rmqd.spark.source.group_offsets import Subscribed
+from rmqd.spark.source.range_plan import RangePlan, ResetByOperator
+from rmqd.spark.source.range_slices import Narrowing, resolve, starts_of
+from rmqd.spark.source.source_columns import VALUE_COLUMNS, Decoding
+from rmqd.spark.source.source_offsets import Bound
+from rmqd.spark.source.source_options import SourceOptions
+from rmqd.spark.source.source_records import QueueOrigin
+from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG
+from rmqd.wire.command import FrameDecoder, RemotingCommand
+from rmqd.wire.headers.pull_headers import AlikeHeaders
+from rmqd.wire.message_queue import MessageQueue
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+    from rmqd.spark.session.group_spec import QueueRange
+
+
+CONNECT_TIMEOUT_SECONDS: Final = 3.0
+RECEIVE_BYTES: Final = 1 << 20
+
+_idle: dict[tuple[int, str, Access], PullConnection] = {}
+
+
+class PullConnection:
+    """Sends requests, and returns responses in order of arrival."""
+
+    def __init__(self, address: str, access: Access) -> None:
+        self.address = address
+        self.access = access
+        self._frames = FrameDecoder()
+        self._headers = AlikeHeaders()
+        self._socket = _connect(address, access.client_options().tls)
+
+    def send(self, frames: list[bytes], timeout_seconds: float) -> None:
+        """Send whole request frames. Raises RemotingError."""
+        try:
+            self._socket.settimeout(timeout_seconds)
+            self._socket.sendall(b"".join(frames))
+        except OSError as error:
+            raise RemotingClosedError(self.address, str(error) or "the request could not be sent") from error
+
+    def receive(self, timeout_seconds: float) -> list[RemotingCommand]:
+        """Return all responses that have arrived, at least one. Raises RemotingError or ProtocolError."""
+        replies: list[RemotingCommand] = []
+        try:
+            self._socket.settimeout(timeout_seconds)
+            while not replies:
+                data = self._socket.recv(RECEIVE_BYTES)
+                if not data:
+                    raise RemotingClosedError(self.address, "the peer closed the connection")
+                commands = map(self._headers.decode, self._frames.feed(data))
+                replies = [command for command in commands if command.is_response]
+        except TimeoutError:
+            raise RemotingTimeoutError(self.address, f"no response to a pull in {timeout_seconds:g} s") from None
+        except OSError as error:
+            raise RemotingClosedError(self.address, str(error)) from error
+        return replies
+
+    def close(self) -> None:
+        """Close at once. Outstanding responses are lost."""
+        self._socket.close()
+
+
+def _connect(address: str, tls: TlsOptions) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    context = client_context(tls) if tls.enabled else None
+    try:
+        connected = socket.create_connection((host, int(port)), CONNECT_TIMEOUT_SECONDS)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context is None:
+            return connected
+        with contextlib.ExitStack() as unless_encrypted:
+            unless_encrypted.callback(connected.close)
+            encrypted = context.wrap_socket(connected, server_hostname=tls.server_name or host)
+            unless_encrypted.pop_all()
+        return encrypted
+    except (OSError, ValueError) as error:
+        reason = explain(error, tls.server_name or host) or str(error) or type(error).__name__
+        raise RemotingConnectError(address, reason) from error
+
+
+def take_connection(address: str, access: Access) -> PullConnection:
+    """Return an idle connection, a kept one or a new one.
+
+    Raises RemotingConnectError, and RmqdError for missing keys or certificates.
+    """
+    return _idle.pop((os.getpid(), address, access), None) or PullConnection(address, access)
+
+
+def keep_connection(connection: PullConnection) -> None:
+    """Keep a connection for the process's next task. It must not have outstanding responses."""
+    key = os.getpid(), connection.address, connection.access
+    former = _idle.pop(key, None)
+    if former is not None:
+        former.close()
+    _idle[key] = connection
+
+
+def close_kept_connections() -> None:
+    """Close the connections that this process keeps for its next task."""
+    for key in [key for key in _idle if key[0] == os.getpid()]:
+        _idle.pop(key).close()
+
+
+log = structlog.get_logger(__name__)
+
+
+def read_ranges(ranges: Sequence[QueueRange], decoding: Decoding) -> Generator[pa.RecordBatch, None, int]:
+    """Yield the messages of a task's ranges as record batches, one range after the other, each in its queue's order.
+
+    Returns the number of lost messages. Raises DataLossError if a broker no longer has all of them and the ranges
+    should fail, ProtocolError for a corrupt message unless permitted, and the error of the plan if no replica returns a
+    readable response for `patience_seconds`.
+    """
+    log_to_stderr()
+    builder, lost = BatchBuilder(decoding), 0
+    for queue_range in ranges:
+        # brokers compare hashes of tags; the tags themselves are compared after decoding
+        origin, settings = QueueOrigin(queue_range.queue, queue_range.subscription.tags), queue_range.pull
+        puller = RangePuller(queue_range)
+        for reply, low, high in puller.answers():
+            records = builder.records
+            records.add(reply, low, high, origin)
+            if len(records) >= settings.rows_per_batch or records.size_bytes >= settings.bytes_per_batch:
+                yield builder.finish()
+        lost += puller.lost
+    if builder.records:
+        yield builder.finish()
+    return lost
+
+
+class RangePuller:
+    """Pulls a range over one connection at a time, directed by its plan."""
+
+    def __init__(self, queue_range: QueueRange) -> None:
+        self._range = queue_range
+        self._timeout_seconds = queue_range.pull.timeout_seconds
+        self._plan = RangePlan(queue_range, queue_range.access.credentials())
+        self._connection: PullConnection | None = None
+        self._replies: dict[int | None, RemotingCommand] = {}  # key: opaque of the pull
+
+    @property
+    def lost(self) -> int:
+        """Number of messages lost so far."""
+        return self._plan.lost
+
+    def answers(self) -> Iterator[tuple[FramedReply, int, int]]:
+        """Yield the responses with messages, each with its wanted offsets, from the first to before the last."""
+        try:
+            while self._plan.more:
+                found: list[tuple[FramedReply, int, int]] = []
+                try:
+                    self._ask()
+                    self._await_first()
+                    self._settle_first_ones(found)
+                    self._ask()  # the broker answers while the received messages are decoded
+                except RmqdError as error:
+                    self._disconnect()
+                    self._plan.failed(error, time.monotonic())
+                yield from found
+            if self._connection is not None:
+                keep_connection(self._connection)
+                self._connection = None
+        finally:
+            self._disconnect()
+
+    def _ask(self) -> None:
+        """Pause and query the route if the plan requires it, and keep enough pulls in flight."""
+        plan = self._plan
+        if pause := plan.take_pause():
+            time.sleep(pause)
+        if plan.wants_route:
+            self._disconnect()
+            try:
+                replicas = cluster_of(self._range.access).replicas_now(self._range.queue)
+            except RmqdError as error:
+                plan.learn_nothing(error)
+            else:
+                plan.learn(replicas)
+        if plan.is_half_answered:  # send in groups, because each send wakes the broker
+            while plan.extend():
+                pass
+        frames = [frame for _, frame in plan.requests()]
+        if frames:
+            if self._connection is None:
+                self._connection = take_connection(plan.address, self._range.access)
+            self._connection.send(frames, self._timeout_seconds)
+
+    def _await_first(self) -> None:
+        """Wait for the first span's response. Responses for other spans that arrive meanwhile are kept."""
+        spans = self._plan.spans
+        asked = {span.opaque for span in spans}
+        while self._connection is not None and spans and spans[0].opaque not in self._replies:
+            for reply in self._connection.receive(self._timeout_seconds):
+                if reply.opaque in asked:
+                    self._replies[reply.opaque] = reply
+
+    def _settle_first_ones(self, found: list[tuple[FramedReply, int, int]]) -> None:
+        """Settle spans in order, as far as they have responses.
+
+        Append responses with messages to `found`, which keeps them if a later one raises.
+        """
+        plan = self._plan
+        while plan.spans and (reply := self._replies.pop(plan.spans[0].opaque, None)) is not None:
+            first = plan.spans[0].low
+            framed = FramedReply(reply.payload, reply.body_start)
+            decision = plan.answered(reply, framed.broken)
+            if isinstance(decision, ResetByOperator):
+                # the checkpoint determines the batch's range, regardless of an operator's reset
+                queue, reset_to = str(self._range.queue), decision.offset
+                log.warning("spark.reset_ignored", queue=queue, offset=first, reset_to=reset_to)
+            elif decision is not None and decision.found:
+                found.append((framed, decision.low, decision.high))
+
+    def _disconnect(self) -> None:
+        self._replies.clear()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class RocketMQBatchReader(DataSourceReader):
+    """Reads from the starting to the ending offsets, which are fixed when the read is planned."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self.narrowing = Narrowing()
+
+    @reason_first()
+    def partitions(self) -> list[InputPartition]:
+        """Called once for each action, in a process of the driver."""
+        options = self._options
+        cluster = cluster_of(options.access)
+        ranges = patiently(lambda: self._ranges(cluster), options.tolerance_seconds)
+        return as_partitions(options, ranges)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Called on executors. Spark passes a partition of None if there is nothing to read."""
+        return read_partition(partition, self._options.decoding)
+
+    def _ranges(self, cluster: Cluster) -> list[QueueRange]:
+        options = self._options
+        queues = Subscribed(options).now(cluster)
+        check_filter(cluster, options, queues)
+        starts = starts_of(cluster, options, Bound("earliest"), queues)
+        any_end = replace(options, must_find_timestamp=False)  # a read may end at the end of its queue
+        ends = resolve(cluster, any_end, options.ending, queues, Bound("latest"))
+        spans = self._narrowed(cluster, {queue: (starts[queue], ends[queue]) for queue in queues})
+        subscription = self.narrowing.filter(options.subscription)
+        return ranges_of(cluster, replace(options, subscription=subscription), spans)
+
+    def _narrowed(
+        self, cluster: Cluster, spans: dict[MessageQueue, tuple[int, int]]
+    ) -> dict[MessageQueue, tuple[int, int]]:
+        """Remove the offsets that the query's conditions rule out."""
+        narrowing = self.narrowing
+        spans = {queue: narrowing.cut(*span) for queue, span in spans.items() if narrowing.has(queue)}
+        first, end = narrowing.stored_ms
+        if first is None and end is None:
+            return spans
+        lows = everyone(cluster.offsets_at({} if first is None else dict.fromkeys(spans, max(first, 0))))
+        highs = everyone(cluster.offsets_at({} if end is None else dict.fromkeys(spans, max(end, 0))))
+        found = {queue: (lows.get(queue), highs.get(queue)) for queue in spans}
+        return {queue: narrowing.cut_by_time(span, found[queue]) for queue, span in spans.items()}
+
+
+def ranges_of(cluster: Cluster, options: SourceOptions, spans: dict[MessageQueue, tuple[int, int]]) -> list[QueueRange]:
+    """Return the non-empty ranges for executors, in order of the queues."""
+    return [
+        QueueRange(
+            topic=queue.topic,
+            broker_name=queue.broker_name,
+            queue_id=queue.queue_id,
+            start=low,
+            end=high,
+            access=options.access,
+            replicas=cluster.replicas(queue),
+            subscription=options.filter_of(queue.topic),
+            pull=options.pull,
+            fail_on_data_loss=options.fail_on_data_loss,
+        )
+        for queue, (low, high) in sorted(spans.items())
+        if low < high
+    ]
+
+
+def as_partitions(options: SourceOptions, ranges: list[QueueRange]) -> list[InputPartition]:
+    """Return the partitions, one for each task. Most have a range of one queue."""
+    most = options.max_records_per_partition
+    pieces = split_ranges(ranges, options.min_partitions, most)
+    return [InputPartition(task) for task in share_tasks(pieces, options.max_partitions, most)]
+
+
+def read_partition(partition: InputPartition, decoding: Decoding) -> Generator[pa.RecordBatch, None, int]:
+    """Yield the batches of a partition, none for None. Returns the number of lost messages."""
+    if partition.value is None:
+        return 0
+    try:
+        if not decoding.has_values:
+            return (yield from read_ranges(partition.value, decoding))
+        from rmqd.spark.values.value_format import ValueColumns
+
+        assert decoding.value is not None
+        made = ValueColumns(decoding.value, decoding.columns, decoding.used)
+        stored = replace(decoding, columns=made.stored, used=made.used)
+        return (yield from made.over(read_ranges(partition.value, stored)))
+    finally:
+        freeze_imports()  # everything is imported now
+
+
+def schema_of(decoding: Decoding) -> pa.Schema:
+    """Return the schema of the batches that `read_partition` yields."""
+    import pyarrow as pa
+
+    from rmqd.spark.source.arrow_columns import arrow_schema
+
+    stored = arrow_schema([name for name in decoding.columns if name not in VALUE_COLUMNS])
+    kinds = {field.name: field.type for field in stored}
+    if decoding.value is not None:
+        from rmqd.spark.values.value_format import value_types
+
+        kinds |= value_types(decoding.value)
+    return pa.schema([(name, kinds[name]) for name in decoding.columns])
+
+
+def check_filter(cluster: Cluster, options: SourceOptions, queues: frozenset[MessageQueue]) -> None:
+    """Raise FilterRefusedError if a broker does not support an SQL condition."""
+    filters = {topic: options.filter_of(topic) for topic in sorted({queue.topic for queue in queues})}
+    by_sql = {topic: subscription for topic, subscription in filters.items() if subscription.kind != EXPRESSION_TAG}
+    if by_sql:
+        cluster.check_filters(options.pull.group, by_sql)

@@ -1,0 +1,236 @@
+"""The columns of the source: names, SQL types and content. No I/O; imports neither pyspark nor pyarrow.
+
+Parsers for values of the source's options. They raise ValueError or RmqdError with the expected values.
+
+No I/O, except for reading the clock for `-1h`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from rmqd.config.model.value_kinds import parse_duration_ms
+from rmqd.errors import ConfigError
+from rmqd.spark.session.group_spec import Filter
+from rmqd.spark.session.spark_access import meant_or_all
+from rmqd.spark.source.source_offsets import Bound, Kind, milliseconds_since_1970
+from rmqd.spark.values.value_format import BAD_ROW, VALUE, ValueFormat
+from rmqd.wire.bodies.heartbeat_data import EXPRESSION_SQL92, EXPRESSION_TAG, sql_subscription, tag_subscription
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import check_topic
+
+# name: (SQL type, content)
+COLUMNS: Final = {
+    "topic": ("string", "the topic; for a retried message its original topic"),
+    "broker": ("string", "the broker that it was read from"),
+    "queue_id": ("int", "the queue that it was read from"),
+    "queue_offset": ("bigint", "its offset in the queue"),
+    "msg_id": ("string", "the producer's unique id, or the offset id if it has none"),
+    "offset_msg_id": ("string", "the id made of the storing broker's address and the commit log offset"),
+    "keys": ("string", "its keys, separated by spaces"),
+    "tags": ("string", "its tag"),
+    "body": ("binary", "the body, decompressed"),
+    "properties": ("map<string,string>", "system and user properties"),
+    "flag": ("int", "the producer's flag"),
+    "sys_flag": ("int", "RocketMQ's system flags"),
+    "born_timestamp": ("timestamp", "when the producer created it"),
+    "store_timestamp": ("timestamp", "when the broker stored it"),
+    "born_host": ("string", "the producer's `ip:port`"),
+    "store_host": ("string", "the storing broker's `ip:port`"),
+    "reconsume_times": ("int", "how often it was sent back"),
+    "sharding_key": ("string", "the key by which the producer chose the queue"),
+    "commit_log_offset": ("bigint", "its offset in the broker's commit log"),
+    "store_size": ("int", "its size in the broker's commit log, in bytes"),
+    "source_topic": ("string", "the topic that it was read from: for a retried message the group's retry topic"),
+    "decode_error": ("string", "with `mode` PERMISSIVE: why a corrupt message has no body"),
+}
+DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name not in ("source_topic", "decode_error"))
+"""The default columns of a pipeline, which decodes only the columns that it uses."""
+READ_COLUMNS: Final = ("keys", "body", "topic", "queue_id", "queue_offset", "store_timestamp", "tags")
+"""The default columns of `load()`: as in the Kafka source, plus the tag. Spark does not report which ones are used."""
+PERMISSIVE_COLUMNS: Final = (*DEFAULT_COLUMNS, "decode_error")
+# additional columns with the option `value`
+VALUE_COLUMNS: Final = {
+    VALUE: ("struct", "the decoded body, with the fields of its schema; null if it does not fit"),
+    BAD_ROW: ("string", "why the body does not fit its schema; null if it fits"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How an executor decodes messages: which columns, and how strictly. Picklable."""
+
+    columns: tuple[str, ...]
+    used: frozenset[str] | None = None
+    """The columns to decode, the others are null; None for all."""
+    permissive: bool = False
+    """Whether a corrupt message becomes a row without a body instead of an error."""
+    check_crc: bool = True
+    """Whether a message is corrupt if its body does not match its stored CRC."""
+    value: ValueFormat | None = None
+    """How to decode bodies into a column, if they are decoded."""
+
+    @property
+    def has_values(self) -> bool:
+        """Whether the columns need decoded bodies."""
+        return self.value is not None and not VALUE_COLUMNS.keys().isdisjoint(self.columns)
+
+
+def names_of_schema(fields: Sequence[tuple[str, str]], value: ValueFormat | None = None) -> tuple[str, ...]:
+    """Return the columns that a reader requests with `schema()`, given as names and SQL types.
+
+    Raises ConfigError with a line for each unknown column or wrong type.
+    """
+    problems: list[object] = []
+    names = [name for name, _ in fields]
+    known = (*COLUMNS, *(VALUE_COLUMNS if value is not None else ()))
+    for name, kind in fields:
+        if name not in known:
+            problems.append(f"schema: unknown column {name}; {meant_or_all(name, known)}")
+        elif name == VALUE and value is not None:
+            problems += value.problems_with(kind)
+        elif name != BAD_ROW and kind != COLUMNS[name][0]:
+            problems.append(f"schema: {name} is {kind}; expected {COLUMNS[name][0]}; cast the column after reading it")
+        elif names.count(name) > 1:
+            problems.append(f"schema: {name} occurs more than once")
+    if problems:
+        raise ConfigError(problems)
+    return tuple(names)
+
+
+def ddl(names: Iterable[str], value: ValueFormat | None = None) -> str:
+    """Return the schema in SQL. Raises ConfigError if the type of bodies is unknown."""
+    kinds = {name: kind for name, (kind, _) in COLUMNS.items()}
+    if value is not None:
+        kinds |= {VALUE: value.sql, BAD_ROW: "string"}
+    return ", ".join(f"{name} {kinds[name]}" for name in names)
+
+
+_DURATION: Final = re.compile(r"([0-9]+)(ms|s|m|h)")
+_TIME_FORMS: Final = (
+    "expected milliseconds since 1970, ISO 8601 with a zone such as 2026-03-01T10:00:00Z, or an age such as -1h"
+)
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def duration(text: str) -> float:
+    """Return a duration in seconds."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a valid duration; expected a number with a unit: 500ms, 30s, 15m or 1h")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def flag(text: str) -> bool:
+    """Return a truth value."""
+    word = text.strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError(f"{text!r} is not a valid truth value; expected true or false")
+    return word == "true"
+
+
+def topic_names(text: str) -> tuple[str, ...]:
+    """Return topics, separated by commas."""
+    topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not topics:
+        raise ValueError("names no topic; expected topics separated by commas")
+    return tuple(map(check_topic, topics))
+
+
+def topic_pattern(text: str) -> str:
+    """Check a regular expression."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r} is not a valid regular expression: {error}") from error
+    return text
+
+
+def queues_by_broker(text: str) -> tuple[MessageQueue, ...]:
+    """Return queues, from JSON."""
+    form = 'expected JSON such as {"orders": {"broker-a": [0, 1]}}'
+    try:
+        queues = [
+            MessageQueue(check_topic(topic), broker, queue_id)
+            for topic, brokers in json.loads(text).items()
+            for broker, queue_ids in brokers.items()
+            for queue_id in queue_ids
+        ]
+    except (ValueError, AttributeError, TypeError):
+        raise ValueError(f"{text!r:.80}: {form}") from None
+    if not queues or any(type(queue.queue_id) is not int or queue.queue_id < 0 for queue in queues):
+        raise ValueError(f"{text!r:.80}: {form}")
+    return tuple(sorted(set(queues)))
+
+
+def column_names(text: str, more: tuple[str, ...] = (), errors: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return columns, separated by commas. `more` are columns of other options; `*` stands for all columns."""
+    if text.strip() == "*":
+        return (*DEFAULT_COLUMNS, *errors, *more)
+    names = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
+    unknown = [name for name in names if name not in (*COLUMNS, *more)]
+    if unknown or not names:
+        raise ValueError(
+            f"unknown column {', '.join(unknown) or repr(text)}; expected one of {', '.join((*COLUMNS, *more))}"
+        )
+    return names
+
+
+def by_tags(text: str) -> Filter:
+    """Return a filter by tags."""
+    return Filter(EXPRESSION_TAG, tag_subscription("", text, 0).sub_string)
+
+
+def by_sql(text: str) -> Filter:
+    """Return a filter by an SQL92 condition."""
+    return Filter(EXPRESSION_SQL92, sql_subscription("", text, 0).sub_string)
+
+
+def time_ms(text: str) -> Bound:
+    """Return a time as a bound: milliseconds since 1970, ISO 8601 with a zone, or an age (`-1h`)."""
+    word = text.strip()
+    if word.isdecimal():
+        return Bound("timestamp", timestamp_ms=milliseconds_since_1970(int(word)))
+    try:
+        if word.startswith("-"):
+            return Bound("timestamp", timestamp_ms=round(time.time() * 1000 - parse_duration_ms(word[1:])))
+        moment = datetime.fromisoformat(word)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a valid time; {_TIME_FORMS}") from None
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone; {_TIME_FORMS}")
+    return Bound("timestamp", timestamp_ms=round(moment.timestamp() * 1000))
+
+
+def words(*words: Kind) -> Callable[[str], Bound]:
+    """Return a parser that accepts one of some words, as a bound."""
+
+    def parse(text: str) -> Bound:
+        for word in words:
+            if text.strip().lower() == word:
+                return Bound(word)
+        raise ValueError(f"{text!r} is not valid; expected one of {', '.join(words)}")
+
+    return parse
+
+
+def strategy(text: str) -> bool:
+    """Return whether a timestamp without any later message is an error."""
+    word = text.strip().lower()
+    if word not in ("error", "latest"):
+        raise ValueError(f"{text!r} is not valid; expected error or latest")
+    return word == "error"
+
+
+def error_mode(text: str) -> bool:
+    """Return whether an error is reported in its row. The words are the same as for Spark's file sources."""
+    word = text.strip().upper()
+    if word not in ("FAILFAST", "PERMISSIVE"):
+        raise ValueError(f"{text!r} is not valid; expected FAILFAST or PERMISSIVE")
+    return word == "PERMISSIVE"

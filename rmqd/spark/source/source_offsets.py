@@ -1,0 +1,159 @@
+"""Start and end of a read, from its options. No I/O.
+
+A query's offsets in all its queues, as stored in Spark's checkpoint. No I/O; imports neither pyspark nor pyarrow.
+
+The JSON is `{"v": 1, "q": {topic: {broker: {queue id: offset}}}, "new": {...}, ...}`. An offset is the first unread
+one. `new` contains the queues that this batch is the first to read (in a query's first batch: all), with their start
+offsets, so that a batch repeated from the checkpoint reads the same messages again. Spark compares the text, so all
+keys are sorted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from rmqd.errors import RmqdError
+from rmqd.wire.message_queue import MessageQueue
+
+Kind = Literal["earliest", "latest", "committed", "offsets", "timestamp", "timestamps"]
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+OLDEST_MS: Final = 946_684_800_000  # the year 2000: RocketMQ is younger
+_BEGINNING_MS: Final = 1_000_000  # numbers below, such as 0, mean the beginning
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One end of a read. `by_queue` has offsets (or LATEST, EARLIEST) or times, for the kinds that name queues."""
+
+    kind: Kind
+    timestamp_ms: int = 0
+    by_queue: Mapping[MessageQueue, int] = field(default_factory=dict)
+
+
+def offsets_bound(text: str, words: tuple[Kind, ...]) -> Bound:
+    """Read one of `words`, or offsets by queue in JSON. Raises RmqdError with the expected values."""
+    stripped = text.strip()
+    for word in words:
+        if stripped.lower() == word:
+            return Bound(word)
+    accepted = f"expected {', '.join(words)}, or JSON such as " + '{"orders": {"broker-a": {"0": 120, "1": -2}}}'
+    by_queue = _by_queue(stripped, accepted)
+    low = [f"{queue}: {offset}" for queue, offset in by_queue.items() if offset < EARLIEST]
+    if low:
+        raise RmqdError(f"{low[0]} is not a valid offset; {accepted}, where -2 is the earliest and -1 the latest")
+    return Bound("offsets", by_queue=by_queue)
+
+
+def timestamps_bound(text: str) -> Bound:
+    """Read times by queue (milliseconds since 1970) in JSON. Raises RmqdError with the expected form."""
+    form = '{"orders": {"broker-a": {"0": 1700000000000}}}'
+    by_queue = _by_queue(text.strip(), f"expected JSON such as {form}")
+    return Bound("timestamps", by_queue={queue: milliseconds_since_1970(at) for queue, at in by_queue.items()})
+
+
+def milliseconds_since_1970(number: int) -> int:
+    """Check a time. Raises ValueError if it is before RocketMQ existed, usually because it is in seconds."""
+    if _BEGINNING_MS < number < OLDEST_MS:
+        raise ValueError(
+            f"{number} is before the year 2000; expected milliseconds since 1970, which are seconds times 1000, or "
+            "startingOffsets=earliest to read everything"
+        )
+    return number
+
+
+def _by_queue(text: str, accepted: str) -> dict[MessageQueue, int]:
+    try:
+        tree = json.loads(text)
+    except ValueError:
+        raise RmqdError(f"{text!r:.80}: {accepted}") from None
+    try:
+        by_queue = flat(tree, "the JSON")
+    except RmqdError:
+        raise RmqdError(f"{text!r:.80}: {accepted}") from None
+    if not by_queue:
+        raise RmqdError(f"{text!r:.80} names no queue: {accepted}")
+    return by_queue
+
+
+VERSION: Final = 1
+
+_MORE: Final = ("gone", "marked_ms", "marks", "new")  # in the order of the text
+
+ByQueue = Mapping[MessageQueue, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """`positions` are exclusive ends by queue; `new` are the start offsets of new queues.
+
+    `gone` are the times (milliseconds since 1970) at which queues were first missing. `marks` are the offsets of some
+    read messages, and `marked_ms` their store times: a recreated topic has other messages at these offsets.
+    """
+
+    positions: ByQueue = field(default_factory=dict)
+    new: ByQueue = field(default_factory=dict)
+    gone: ByQueue = field(default_factory=dict)
+    marks: ByQueue = field(default_factory=dict)
+    marked_ms: ByQueue = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON tree that `of` reads. Equal offsets give equal text."""
+        value: dict[str, Any] = {name: nested(found) for name in _MORE if (found := getattr(self, name))}
+        value["q"] = nested(self.positions)
+        value["v"] = VERSION
+        return value
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Offsets:
+        """Read the output of `to_json`. Raises RmqdError for anything else."""
+        if value.get("v") != VERSION:
+            raise RmqdError(
+                f"the checkpoint has offsets of version {value.get('v')!r}; expected version {VERSION}: "
+                f"{json.dumps(value):.200}"
+            )
+        return cls(flat(value.get("q"), "q"), **{name: flat(value.get(name, {}), name) for name in _MORE})
+
+    def ranges(self, end: Offsets) -> dict[MessageQueue, tuple[int, int]]:
+        """Return the non-empty ranges between these and later offsets, in order of the queues."""
+        found = {}
+        for queue in sorted(end.positions):
+            high = end.positions[queue]
+            low = end.new.get(queue, self.positions.get(queue, high))
+            if low < high:
+                found[queue] = low, high
+        return found
+
+
+def nested(by_queue: ByQueue) -> dict[str, dict[str, dict[str, int]]]:
+    """Return offsets by topic, broker and queue id, with sorted keys."""
+    tree: dict[str, dict[str, dict[str, int]]] = {}
+    for queue in sorted(by_queue):
+        tree.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[str(queue.queue_id)] = by_queue[queue]
+    return {
+        topic: {broker: dict(sorted(queues.items())) for broker, queues in brokers.items()}
+        for topic, brokers in tree.items()
+    }
+
+
+def flat(tree: object, what: str) -> dict[MessageQueue, int]:
+    """Return the reverse of `nested`, also for input from users. Raises RmqdError with the expected shape."""
+    found: dict[MessageQueue, int] = {}
+    try:
+        for topic, brokers in tree.items():  # type: ignore[attr-defined]  # any type, see the except clause
+            for broker, queues in brokers.items():
+                for queue_id, offset in queues.items():
+                    found[MessageQueue(topic, broker, int(queue_id))] = _integer(offset)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise RmqdError(f'{what} must look like {{"topic": {{"broker": {{"0": 120}}}}}}; it has {error}') from error
+    return found
+
+
+def _integer(value: object) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} instead of an offset")
+    return value

@@ -1,0 +1,301 @@
+"""The source's options, checked together, so that all problems are reported at once. No I/O."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from rmqd.errors import ConfigError
+from rmqd.spark.session import spark_access as access
+from rmqd.spark.session.group_spec import Filter, PullSettings
+from rmqd.spark.session.spark_access import Access, GivenOptions, milliseconds, positive
+from rmqd.spark.source.source_columns import (
+    DEFAULT_COLUMNS,
+    READ_COLUMNS,
+    VALUE_COLUMNS,
+    Decoding,
+    by_sql,
+    by_tags,
+    column_names,
+    duration,
+    error_mode,
+    flag,
+    queues_by_broker,
+    strategy,
+    time_ms,
+    topic_names,
+    topic_pattern,
+    words,
+)
+from rmqd.spark.source.source_offsets import Bound, Kind, offsets_bound, timestamps_bound
+from rmqd.spark.values import value_format
+from rmqd.spark.values.value_format import MISSING, ValueFormat, read_value
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import TOOLS_GROUP, check_group, retry_topic
+
+_OTHERS: Final = tuple(
+    "subscribe subscribePattern assign tags sql columns groupId commitOffsets startingOffsets startingOffsetsFallback "
+    "startingTimestamp startingOffsetsByTimestamp startingOffsetsByTimestampStrategy endingOffsets endingTimestamp "
+    "endingOffsetsByTimestamp maxOffsetsPerTrigger maxRowsPerTrigger maxBytesPerTrigger minOffsetsPerTrigger "
+    "maxTriggerDelay minPartitions maxPartitions maxRecordsPerPartition failOnDataLoss fetchOffset.intervalMs "
+    "routeRefreshMs unavailableToleranceMs pullBatchSize pullParallelism pullTimeoutMs rowsPerBatch drainFile "
+    "includeRetryTopic includeProperties mode checkCrc pushdown queueRetention".split()
+)
+KAFKAS: Final = {
+    "kafka.bootstrap.servers": "nameserver",
+    "kafka.group.id": "groupId",
+    "groupIdPrefix": "groupId",
+    "includeHeaders": "includeProperties",
+    "kafkaConsumer.pollTimeoutMs": "pullTimeoutMs",
+    "fetchOffset.numRetries": "unavailableToleranceMs",
+    "fetchOffset.retryIntervalMs": "unavailableToleranceMs",
+    "kafka.security.protocol": "tls",
+    "kafka.sasl.jaas.config": "accessKey and secretKey",
+}
+"""Our options for options of the Kafka source."""
+NAMES: Final = (*access.NAMES, *_OTHERS, *value_format.NAMES)
+BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+_WHAT: Final = ("subscribe", "subscribePattern", "assign")
+_MAXIMUM: Final = ("maxOffsetsPerTrigger", "maxRowsPerTrigger")
+
+CATALOG_PREFIX: Final = "option."
+"""Prefix of a second copy of each option that Spark's catalog passes, together with `provider`, by CREATE TABLE."""
+NO_CATALOG: Final = (
+    "CREATE TABLE: Spark's catalog would store the options of a Python source; "
+    "use CREATE TEMPORARY VIEW name USING rocketmq OPTIONS (...)"
+)
+
+_Fields = Mapping[str, tuple[str, Callable[[str], Any]]]
+_LIMITS: Final[_Fields] = {
+    "minOffsetsPerTrigger": ("min_offsets", positive),
+    **dict.fromkeys(_MAXIMUM, ("max_offsets", positive)),
+    "minPartitions": ("min_partitions", positive),
+    "maxPartitions": ("max_partitions", positive),
+}
+_FIELDS: Final[_Fields] = {
+    "subscribe": ("topics", topic_names),
+    "subscribePattern": ("pattern", topic_pattern),
+    "assign": ("assigned", queues_by_broker),
+    "startingOffsetsFallback": ("fallback", words("earliest", "latest")),
+    "startingOffsetsByTimestampStrategy": ("must_find_timestamp", strategy),
+    "maxBytesPerTrigger": ("max_bytes", positive),
+    "maxTriggerDelay": ("max_trigger_delay_seconds", duration),
+    "maxRecordsPerPartition": ("max_records_per_partition", positive),
+    "failOnDataLoss": ("fail_on_data_loss", flag),
+    "fetchOffset.intervalMs": ("fetch_interval_seconds", milliseconds),
+    "routeRefreshMs": ("route_refresh_seconds", milliseconds),
+    "unavailableToleranceMs": ("tolerance_seconds", milliseconds),
+    "queueRetention": ("queue_retention_seconds", duration),
+    "drainFile": ("drain_file", str),
+    "checkCrc": ("check_crc", flag),
+    "pushdown": ("pushdown", flag),
+}
+"""Fields of SourceOptions that a single option sets."""
+_PULL: Final[_Fields] = {
+    "pullBatchSize": ("batch_size", lambda text: min(positive(text), 1024)),
+    "pullParallelism": ("in_flight", lambda text: min(positive(text), 64)),
+    "pullTimeoutMs": ("timeout_seconds", milliseconds),
+    "rowsPerBatch": ("rows_per_batch", positive),
+}
+"""Fields of PullSettings that a single option sets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """The topics, filters, bounds and speed of a read. One of `topics`, `pattern` and `assigned` is set."""
+
+    access: Access
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    assigned: tuple[MessageQueue, ...] = ()
+    include_retry_topic: bool = False
+    """Whether the group's retry topic is read together with the topics, when it exists."""
+    subscription: Filter = field(default_factory=Filter)
+    filters: Mapping[str, Filter] = field(default_factory=dict)
+    """Filters by topic; override `subscription`."""
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    used_columns: frozenset[str] | None = None
+    """The columns that the query uses, if known; the others are null."""
+    group: str = ""
+    commit_offsets: bool = False
+    starting: Bound | None = None
+    """None if not set: then `committed` with a group, else `latest` for a stream and `earliest` for a batch."""
+    fallback: Bound = field(default_factory=lambda: Bound("earliest"))
+    must_find_timestamp: bool = False
+    ending: Bound = field(default_factory=lambda: Bound("latest"))
+    given: frozenset[str] = frozenset()
+    max_offsets: int | None = None
+    max_bytes: int | None = None
+    min_offsets: int | None = None
+    max_trigger_delay_seconds: float = 900.0
+    min_partitions: int | None = None
+    max_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    fail_on_data_loss: bool = True
+    fetch_interval_seconds: float = 0.2
+    route_refresh_seconds: float = 30.0
+    tolerance_seconds: float = 60.0
+    queue_retention_seconds: float = 259200.0
+    drain_file: str = ""
+    permissive: bool = False
+    """Whether a corrupt message becomes a row with its error, instead of failing its task."""
+    check_crc: bool = True
+    pushdown: bool = False
+    value: ValueFormat | None = None
+    """How to decode bodies into a column, if they are decoded."""
+    pull: PullSettings = field(default_factory=PullSettings)
+
+    @property
+    def decoding(self) -> Decoding:
+        """The settings that executors need to decode columns."""
+        return Decoding(
+            self.columns,
+            used=self.used_columns,
+            permissive=self.permissive,
+            check_crc=self.check_crc,
+            value=self.value,
+        )
+
+    @property
+    def retry_topic(self) -> str:
+        """The group's retry topic if it is read, else an empty string."""
+        return retry_topic(self.group) if self.include_retry_topic else ""
+
+    def filter_of(self, topic: str) -> Filter:
+        """Return the broker-side filter of a topic. Retries are not filtered again."""
+        return Filter() if topic == self.retry_topic else self.filters.get(topic, self.subscription)
+
+    def refuse_batch_only(self) -> None:
+        """Raise ConfigError if an option is set that a stream, which has no end, cannot have."""
+        wrong: list[object] = [
+            f"{name}: a stream has no end; use this option with spark.read" for name in BATCH_ONLY if name in self.given
+        ]
+        if self.pushdown:
+            wrong.append("pushdown: Spark supports it only for spark.read; use tags or sql to filter a stream")
+        if wrong:
+            raise ConfigError(wrong)
+
+
+def parse_options(values: Mapping[str, str]) -> SourceOptions:
+    """Read the options of `load()`. Raises ConfigError with a line for each problem."""
+    if any(name.lower() == "provider" or name.lower().startswith(CATALOG_PREFIX) for name in values):
+        raise ConfigError([NO_CATALOG])
+    return _Reading(values, NAMES).options()
+
+
+def with_more(options: SourceOptions, given: GivenOptions) -> SourceOptions:
+    """Add the given options to `options`. Problems are recorded in `given`."""
+    fields = given.fields(_LIMITS) | given.fields(_FIELDS)
+    pull = _pull_fields(given, fields)
+    decoded = _decoded(given, options.columns)
+    if decoded["value"] == ValueFormat("json", None):  # a group has no schema() to provide it
+        given.problem("valueSchema", MISSING["json"])
+    return replace(options, **fields, **decoded, pull=replace(options.pull, **pull))
+
+
+def _decoded(given: GivenOptions, default: tuple[str, ...], *, permissive: bool = False) -> dict[str, Any]:
+    """Return the columns, which may include the two columns of bodies; `default` if no option sets them."""
+    more = tuple(VALUE_COLUMNS) if "value" in given.values else ()
+    errors = ("decode_error",) if permissive else ()
+    columns = given.read("columns", lambda text: column_names(text, more, errors), (*default, *errors, *more))
+    if given.read("includeProperties", flag, False):
+        columns = tuple(dict.fromkeys((*columns, "properties")))
+    return {"columns": columns, "value": read_value(given, flag)}
+
+
+def _pull_fields(given: GivenOptions, fields: Mapping[str, Any]) -> dict[str, Any]:
+    patience = {"patience_seconds": fields["tolerance_seconds"]} if "tolerance_seconds" in fields else {}
+    return patience | given.fields(_PULL)
+
+
+class _Reading(GivenOptions):
+    """Reads all options and collects their problems."""
+
+    instead = KAFKAS
+
+    def options(self) -> SourceOptions:
+        group = self.read("groupId", check_group, "")
+        if "tags" in self.values and "sql" in self.values:
+            self.problem("sql", "tags is also set; expected only one of them")
+        self._only_one(STARTS)
+        self._only_one(BATCH_ONLY)
+        self._only_one(_MAXIMUM)
+        # a query that starts elsewhere than its group usually only inspects what another consumer handles
+        commits = self.read("commitOffsets", flag, bool(group) and not self._starts_elsewhere())
+        if commits and not group:
+            self.problem("commitOffsets", "needs groupId, the consumer group for the offsets")
+        retries = self.read("includeRetryTopic", flag, False)
+        if retries and not group:
+            self.problem("includeRetryTopic", "needs groupId, the consumer group of the retries")
+        if retries and "assign" in self.values:
+            self.problem("includeRetryTopic", "assign already names all queues; use subscribe instead")
+        permissive = self.read("mode", error_mode, False)
+        starting = self._starting(bool(group))
+        limits = self.fields(_LIMITS)
+        minimum, maximum = limits.get("min_offsets", 0), limits.get("max_offsets", math.inf)
+        if minimum > maximum:
+            self.problem("minOffsetsPerTrigger", f"{minimum} is more than maxOffsetsPerTrigger, {maximum}")
+        fewest, most = limits.get("min_partitions", 0), limits.get("max_partitions", math.inf)
+        if fewest > most:
+            self.problem("minPartitions", f"{fewest} is more than maxPartitions, {most}")
+        reached, wrong = access.read_access(self.values)
+        self.problems += wrong
+        named = [name for name in _WHAT if name in self.values]
+        if len(named) != 1:
+            self.problem("subscribe", f"expected exactly one of {', '.join(_WHAT)}; {len(named)} of them are set")
+        fields = self.fields(_FIELDS)
+        values: dict[str, Any] = {
+            "access": reached,
+            "subscription": self._filter(),
+            "include_retry_topic": retries,
+            **_decoded(self, READ_COLUMNS, permissive=permissive),
+            "group": group,
+            "commit_offsets": commits,
+            "starting": starting,
+            "ending": self._ending(),
+            "given": frozenset(self.values),
+            "permissive": permissive,
+            "must_find_timestamp": True,
+            "pull": PullSettings(group=group or TOOLS_GROUP, **_pull_fields(self, fields)),
+        }
+        if self.problems:
+            raise ConfigError(self.problems)
+        return SourceOptions(**(values | limits | fields))
+
+    def _filter(self) -> Filter:
+        if "sql" in self.values:
+            return self.read("sql", by_sql, Filter())
+        return self.read("tags", by_tags, Filter())
+
+    def _starting(self, has_group: bool) -> Bound | None:
+        if "startingOffsets" in self.values:
+            kinds: tuple[Kind, ...] = ("earliest", "latest", "committed")
+            bound = self.read("startingOffsets", lambda text: offsets_bound(text, kinds), Bound("earliest"))
+            if bound.kind == "committed" and not has_group:
+                self.problem("startingOffsets", "committed needs groupId, the consumer group of the committed offsets")
+            return bound
+        if "startingTimestamp" in self.values:
+            return self.read("startingTimestamp", time_ms, None)
+        if "startingOffsetsByTimestamp" in self.values:
+            return self.read("startingOffsetsByTimestamp", timestamps_bound, None)
+        return Bound("committed") if has_group else None
+
+    def _starts_elsewhere(self) -> bool:
+        """Return whether an option sets a start other than the group's offsets."""
+        given = [self.values[name].strip().lower() for name in STARTS if name in self.values]
+        return any(value != "committed" for value in given)
+
+    def _ending(self) -> Bound:
+        if "endingTimestamp" in self.values:
+            return self.read("endingTimestamp", time_ms, Bound("latest"))
+        if "endingOffsetsByTimestamp" in self.values:
+            return self.read("endingOffsetsByTimestamp", timestamps_bound, Bound("latest"))
+        return self.read("endingOffsets", lambda text: offsets_bound(text, ("latest",)), Bound("latest"))
+
+    def _only_one(self, names: tuple[str, ...]) -> None:
+        given = [name for name in names if name in self.values]
+        for name in given[1:]:
+            self.problem(name, f"{given[0]} is also set; expected only one of them")

@@ -1,0 +1,305 @@
+"""The share of a backlog that one batch takes. No I/O.
+
+The progress of a query: the ends of the queues, and the end of its next batch.
+
+The lag of a streaming query, from Spark's progress. No I/O.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import structlog
+
+from rmqd.errors import DataLossError, RmqdError
+from rmqd.spark.session.queue_queries import QueueResponses
+from rmqd.spark.session.spark_cluster import Cluster, everyone
+from rmqd.spark.source.silent_brokers import SilentBrokers
+from rmqd.spark.source.source_offsets import Offsets
+from rmqd.wire.message_queue import MessageQueue
+
+if TYPE_CHECKING:
+    from rmqd.spark.source.source_options import SourceOptions
+
+
+def share(backlog: Mapping[MessageQueue, int], most: int) -> dict[MessageQueue, int]:
+    """Return how many messages each queue contributes to a batch of at most `most`, in proportion to its backlog.
+
+    Each queue with messages contributes at least one, so that none starves. The total is `most` or the whole backlog;
+    it is higher only if there are more such queues than `most`.
+    """
+    waiting = {queue: count for queue, count in sorted(backlog.items()) if count > 0}
+    total = sum(waiting.values())
+    if total <= most:
+        return waiting
+    taken = {queue: max(1, count * most // total) for queue, count in waiting.items()}
+    rest = most - sum(taken.values())
+    # the largest queues absorb the rounding error, and the minimum of the small queues
+    for queue in sorted(waiting, key=lambda queue: (-waiting[queue], queue)):
+        if rest == 0:
+            break
+        change = min(rest, waiting[queue] - taken[queue]) if rest > 0 else -min(-rest, taken[queue] - 1)
+        taken[queue] += change
+        rest -= change
+    return taken
+
+
+def share_bytes(
+    backlog: Mapping[MessageQueue, int], sizes: Mapping[MessageQueue, float], most_bytes: int
+) -> dict[MessageQueue, int]:
+    """Do the same for bytes; `sizes` are the mean message sizes of the queues."""
+    waiting = {queue: count for queue, count in sorted(backlog.items()) if count > 0}
+    total = sum(count * sizes[queue] for queue, count in waiting.items())
+    if total <= most_bytes:
+        return waiting
+    return {queue: max(1, int(count * most_bytes / total)) for queue, count in waiting.items()}
+
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+MARK_SECONDS: Final = 60.0  # between two checks whether topics were recreated
+UNKNOWN_SIZE_BYTES: Final = 1024.0  # message size until a broker returns the queue's mean size
+
+
+class Heads:
+    """The ends of the queues, queried at most every `fetchOffset.intervalMs`: Spark polls 90 times a second."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._asked_at: float | None = None
+        self._pinned: dict[MessageQueue, int] | None = None
+        self.silent = SilentBrokers(options.tolerance_seconds)
+        """Queues whose brokers did not answer while others did."""
+        self.last: dict[MessageQueue, int] = {}
+        """The ends at the last query."""
+
+    @property
+    def pinned(self) -> bool:
+        """Whether the ends are fixed, as for a bounded query."""
+        return self._pinned is not None
+
+    @property
+    def age_left_seconds(self) -> float:
+        """How long `now` still returns the last ends; 0 if it would query the brokers."""
+        if self._asked_at is None:
+            return 0.0
+        return max(0.0, self._asked_at + self._options.fetch_interval_seconds - time.monotonic())
+
+    def pin(self, cluster: Cluster, queues: Iterable[MessageQueue]) -> None:
+        """Fix the ends at their current values, for a bounded query. Raises RmqdError if a master does not answer.
+
+        A slave that is behind its master would end the query too early.
+        """
+        self._pinned = everyone(cluster.max_offsets(queues))
+        self.last = dict(self._pinned)
+
+    def reach(self, positions: Mapping[MessageQueue, int]) -> None:
+        """Raise fixed ends to the start offsets, if they are lower. The difference is not a data loss."""
+        if self._pinned is not None:
+            self._pinned |= {queue: max(self._pinned.get(queue, at), at) for queue, at in positions.items()}
+
+    def now(self, cluster: Cluster, queues: Collection[MessageQueue]) -> Mapping[MessageQueue, int]:
+        """Return the ends of the queues whose brokers answered. Raises RmqdError if none did."""
+        if self._pinned is not None:
+            return self._pinned
+        if self.age_left_seconds:
+            return self.last
+        now = time.monotonic()
+        answers = self.silent.ends(cluster, queues)
+        if answers.failed and not answers.found:
+            everyone(answers)
+        self.silent.look(answers)
+        self._asked_at = now
+        self.last = answers.found
+        return self.last
+
+
+class SourceProgress:
+    """Computes the end of a batch from its start and the ends of the queues."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.max_offsets = options.max_offsets
+        """Maximum number of messages in the next batch."""
+        self._options = options
+        self._sizes: dict[MessageQueue, float] = {}
+        self._last_batch_at = time.monotonic()
+        self._is_first = True
+        self._mark_at = 0.0
+
+    def next(
+        self, cluster: Cluster, begin: Offsets, heads: Mapping[MessageQueue, int], *, takes_all: bool, is_bounded: bool
+    ) -> Offsets | None:
+        """Return the end of the next batch; None if it would be empty. Raises RmqdError.
+
+        Queues whose broker does not answer wait for a later batch. In a bounded query the error is raised instead,
+        because an empty batch ends the query.
+        """
+        new = {queue: head for queue, head in heads.items() if queue not in begin.positions}
+        starts = self._starts(cluster, new, by_all=is_bounded) if new else {}
+        backlog = {}
+        for queue, head in heads.items():
+            low = begin.positions.get(queue, starts.get(queue))
+            if low is not None:
+                backlog[queue] = head - low
+        back = self._back(cluster, begin, [queue for queue, count in backlog.items() if count < 0], by_all=is_bounded)
+        patient = not takes_all and self._options.min_offsets is not None
+        is_enough = self._is_enough(backlog) if patient else any(count > 0 for count in backlog.values())
+        is_due = self._is_first or (is_enough and time.monotonic() >= self._mark_at)
+        self._is_first = False
+        again = self._made_again(cluster, begin, heads.keys() & begin.positions.keys() if is_due else back, back)
+        if again:
+            lows = _answers(cluster.min_offsets(again), by_all=is_bounded)
+            self._report_loss(begin, heads, lows)
+            starts |= lows
+            backlog |= {queue: heads[queue] - low for queue, low in lows.items()}
+            back = {queue: end for queue, end in back.items() if queue not in again}
+        self._report_loss(begin, heads, back)
+        if patient and not starts and not back and not is_enough:
+            return None
+        taken = self._admit(cluster, begin, starts, backlog, takes_all=takes_all)
+        positions = {**begin.positions, **starts, **back}
+        for queue, count in taken.items():
+            positions[queue] += count
+        if positions == begin.positions and not again:
+            return None
+        self._last_batch_at = time.monotonic()
+        end = Offsets(positions, starts, {}, begin.marks, begin.marked_ms)
+        return self._marked(cluster, end, heads, is_due=is_due)
+
+    def _back(
+        self, cluster: Cluster, begin: Offsets, behind: Iterable[MessageQueue], *, by_all: bool
+    ) -> dict[MessageQueue, int]:
+        """Return the ends of the queues in `behind` that really end below the query's position.
+
+        Asks the masters again, because the end may come from a slave that is only behind its master.
+        """
+        wanted = [queue for queue in behind if queue in begin.positions]
+        ends = _answers(cluster.max_offsets(wanted), by_all=by_all) if wanted else {}
+        return {queue: end for queue, end in ends.items() if end < begin.positions[queue]}
+
+    def _made_again(
+        self, cluster: Cluster, begin: Offsets, looked: Collection[MessageQueue], back: Collection[MessageQueue]
+    ) -> list[MessageQueue]:
+        """Return the queues whose topic was recreated: the message at a known offset is a different one.
+
+        The message may have expired instead, but not in the queues of `back`, which end below the query's position.
+        """
+        marked = {queue: begin.marks[queue] for queue in looked if queue in begin.marks}
+        there = cluster.stored_at(marked).found if marked else {}
+        others = {queue for queue, time_ms in there.items() if time_ms not in (begin.marked_ms[queue], -1)}
+        return sorted(others | {queue for queue in back if there.get(queue) == -1 or queue not in marked})
+
+    def _marked(self, cluster: Cluster, end: Offsets, queues: Iterable[MessageQueue], *, is_due: bool) -> Offsets:
+        """Return the end of a batch with new marks: for new queues, and if `is_due` for all queues.
+
+        `queues` are the queues whose brokers answer.
+        """
+        marking = [queue for queue in queues if is_due or queue in end.new]
+        last = {queue: at - 1 for queue in marking if (at := end.positions.get(queue, 0)) > 0}
+        found = cluster.stored_at(last).found if last else {}
+        times = {queue: time_ms for queue, time_ms in found.items() if time_ms >= 0}
+        kept = {queue: at for queue, at in end.marks.items() if queue in end.positions and queue not in end.new}
+        if is_due:
+            self._mark_at = time.monotonic() + MARK_SECONDS
+        return replace(
+            end,
+            marks=kept | {queue: last[queue] for queue in times},
+            marked_ms={queue: end.marked_ms[queue] for queue in kept} | times,
+        )
+
+    def _starts(self, cluster: Cluster, new: Mapping[MessageQueue, int], *, by_all: bool) -> dict[MessageQueue, int]:
+        """Return the start offsets of new queues: the first message, or the group's offset. `new` has their ends."""
+        starts = _answers(cluster.min_offsets(new), by_all=by_all)
+        if not self._options.commit_offsets:
+            return starts
+        # a queue that reappeared after a long time, or that the group consumed by other means
+        committed = _answers(cluster.committed(self._options.group, starts), by_all=by_all)
+        return {
+            queue: max(low, min(committed[queue] or 0, new[queue]))
+            for queue, low in starts.items()
+            if queue in committed
+        }
+
+    def _admit(
+        self,
+        cluster: Cluster,
+        begin: Offsets,
+        starts: Mapping[MessageQueue, int],
+        backlog: Mapping[MessageQueue, int],
+        *,
+        takes_all: bool,
+    ) -> dict[MessageQueue, int]:
+        options = self._options
+        waiting = {queue: count for queue, count in backlog.items() if count > 0}
+        if takes_all:
+            return waiting
+        if self.max_offsets is not None:
+            waiting = share(waiting, self.max_offsets) if self.max_offsets else {}
+        if options.max_bytes is not None and waiting:
+            lows = {queue: begin.positions.get(queue, starts.get(queue, 0)) for queue in waiting}
+            self._sizes |= cluster.mean_sizes(lows).found
+            sizes = {queue: self._sizes.get(queue, UNKNOWN_SIZE_BYTES) for queue in waiting}
+            waiting = share_bytes(waiting, sizes, options.max_bytes)
+        return waiting
+
+    def _is_enough(self, backlog: Mapping[MessageQueue, int]) -> bool:
+        """Return whether enough messages wait, or have waited long enough, for a batch."""
+        waiting = sum(count for count in backlog.values() if count > 0)
+        is_late = time.monotonic() - self._last_batch_at >= self._options.max_trigger_delay_seconds
+        return waiting >= (self._options.min_offsets or 0) or (waiting > 0 and is_late)
+
+    def _report_loss(
+        self, begin: Offsets, heads: Mapping[MessageQueue, int], going_on: Mapping[MessageQueue, int]
+    ) -> None:
+        """Report queues that were recreated, or whose last messages were lost, and where the query continues.
+
+        RangePlan is the other module that detects data loss.
+        """
+        for queue, offset in sorted(going_on.items()):
+            position, head = begin.positions[queue], heads[queue]
+            if self._options.fail_on_data_loss:
+                lost = (head, position) if head < position else (min(position, head - 1), head)
+                raise DataLossError(queue, lost, (0, head))
+            log.warning("spark.queue_went_back", queue=str(queue), position=position, ends_at=head, goes_on_at=offset)
+
+
+def _answers(answers: QueueResponses[T], *, by_all: bool) -> dict[MessageQueue, T]:
+    return everyone(answers) if by_all else answers.found
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLag:
+    """The number of unread messages of a query, for each queue. A queue whose broker did not answer is missing."""
+
+    queues: Mapping[MessageQueue, int]
+
+    @property
+    def total(self) -> int:
+        """The lag of all queues."""
+        return sum(self.queues.values())
+
+
+def lag_of(progress: Mapping[str, Any] | None) -> QueryLag | None:
+    """Return the lag at the time of a progress; None without a progress, or if it lacks the ends of the queues."""
+    found: dict[MessageQueue, int] = {}
+    is_known = False
+    for source in progress["sources"] if progress is not None else ():
+        end, latest = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
+        if end is not None and latest is not None:
+            is_known = True
+            found |= {queue: max(0, at - end.positions.get(queue, 0)) for queue, at in latest.positions.items()}
+    return QueryLag(found) if is_known else None
+
+
+def _offsets(value: object) -> Offsets | None:
+    """Parse the offsets of an rmqd source: JSON, or a dictionary, which some Spark versions write in Python syntax."""
+    try:
+        return Offsets.of(value if isinstance(value, dict) else json.loads(str(value).replace("'", '"')))
+    except (RmqdError, ValueError, AttributeError):  # the offsets of another source
+        return None

@@ -1,0 +1,287 @@
+"""Unpacks batches that brokers store as one record (queue.type=BatchCQ), with the same result as for handlers.
+
+Decodes many stored messages at once into columns, using numpy and Arrow.
+
+The layout is the same as in `rmqd.wire.messages.message`. Responses are kept unparsed until they fill a batch; then
+each field of all messages is read in one step. Only finding the end of a message (`framed_reply`) and checking its CRC
+is done for each message separately.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from rmqd.errors import ProtocolError
+from rmqd.spark.source.framed_reply import FramedReply, PropertyArrays
+from rmqd.spark.source.range_slices import Array, Ints, common_value, cut, gather, parts, repeated, steps, texts
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.compression import decompress
+from rmqd.wire.messages.decode import decode_messages
+from rmqd.wire.messages.properties import BORN_HOST_V6, COMPRESSED, KNOWN, NEED_UNWRAP, STORE_HOST_V6, TAGS
+from rmqd.wire.messages.record import MAGIC_V2
+
+_NO_QUEUE: Final = MessageQueue("", "", -1)
+
+
+def unwrapped(data: bytes, starts: Ints, ends: Ints, batches: frozenset[int]) -> tuple[bytes, Ints, Ints]:
+    """Replace the rows in `batches` by the members of these batches. Return (records, start of each, original row).
+
+    A batch that cannot be unpacked stays as it is; `why_closed` returns the reason.
+    """
+    parts: list[bytes] = []
+    rows: list[int] = []
+    for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        found = _records(data[start:end]) if row in batches else [data[start:end]]
+        parts += found
+        rows += [row] * len(found)
+    sizes = np.fromiter(map(len, parts), np.int64, len(parts))
+    return b"".join(parts), np.cumsum(sizes) - sizes, np.array(rows, np.int64)
+
+
+def why_closed(record: bytes) -> str:
+    """Return why a well-framed record is unreadable: its batch cannot be unpacked, or its flags are unknown."""
+    block = decode_messages(record, _NO_QUEUE)
+    return block.corrupt[0].reason if block.corrupt else "it contains a batch of an unknown format"
+
+
+def _records(record: bytes) -> list[bytes]:
+    block = decode_messages(record, _NO_QUEUE)
+    return [record] if block.corrupt else [message.record for message in block.messages]
+
+
+try:
+    from zlib_ng.zlib_ng import crc32
+except ImportError:  # an older environment on a cluster, or a platform without zlib_ng
+    from zlib import crc32
+
+V4_BYTES: Final = 8
+V6_BYTES: Final = 20
+
+# up to the two hosts, whose length depends on `sys_flag`
+_HEAD: Final = np.dtype(
+    [
+        ("store_size", ">u4"),
+        ("magic", ">u4"),
+        ("body_crc", ">u4"),
+        ("queue_id", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("commit_log_offset", ">i8"),
+        ("sys_flag", ">i4"),
+        ("born_timestamp", ">i8"),
+    ]
+)
+# after the second host; `store_timestamp` is between the hosts
+_TAIL: Final = np.dtype([("reconsume_times", ">i4"), ("prepared_transaction_offset", ">i8"), ("body_size", ">u4")])
+_LONG: Final = np.dtype(">i8")
+# everything, if both hosts are IPv4; one access is faster, because each access to a record misses the cache
+_HOSTS: Final = [("born_host", ">i8"), ("store_timestamp", ">i8"), ("store_host", ">i8")]
+_WHOLE: Final = np.dtype([*_HEAD.descr, *_HOSTS, *_TAIL.descr])
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOrigin:
+    """The queue of messages. If `tags` is not empty, only messages with one of these tags are wanted."""
+
+    queue: MessageQueue
+    tags: frozenset[str] = frozenset()
+
+
+class Records:
+    """Collects responses; `finish` decodes all of them."""
+
+    __slots__ = ("_count", "_origins", "_parts", "_replies", "_runs", "size_bytes")
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self._origins: list[QueueOrigin] = []
+        self._parts: list[memoryview] = []
+        self._count = 0
+        self._runs: list[int] = []
+        # for each response: first and end offset, index of its origin, shift of its records in `_parts`, record count
+        self._replies: list[tuple[int, int, int, int, int]] = []
+
+    def __len__(self) -> int:
+        """Return the number of records, including unwanted ones."""
+        return self._count
+
+    def add(self, reply: FramedReply, low: int, high: int, origin: QueueOrigin) -> None:
+        """Add the records of a response. Wanted are the offsets from `low` to before `high`."""
+        if not self._origins or self._origins[-1] is not origin:
+            self._origins.append(origin)
+        self._parts.append(memoryview(reply.data)[reply.start :])
+        self._runs += reply.runs
+        self._count += reply.count
+        shift, origin_at = self.size_bytes - reply.start, len(self._origins) - 1
+        self._replies.append((low, high, origin_at, shift, reply.count))
+        self.size_bytes += len(reply.data) - reply.start
+
+    def finish(self, *, permissive: bool = False, check_crc: bool = True) -> Decoded:
+        """Decode all wanted messages.
+
+        Unless `permissive`, raises ProtocolError for a message whose body cannot be decompressed, or whose CRC does not
+        match if `check_crc` is set.
+        """
+        data = b"".join(self._parts)
+        replies = np.array(self._replies or [(0, 0, 0, 0, 0)], np.int64).T
+        lows, highs, origins, shifts = (np.repeat(each, replies[4]) for each in replies[:4])
+        starts = steps(self._runs) + shifts
+        layout = _Layout(data, starts)
+        batches = frozenset(np.flatnonzero(layout.head["sys_flag"] & NEED_UNWRAP).tolist())
+        if batches:
+            data, starts, rows = unwrapped(data, starts, layout.ends, batches)
+            layout, lows, highs, origins = _Layout(data, starts), lows[rows], highs[rows], origins[rows]
+        offsets, is_batch = layout.head["queue_offset"], (layout.head["sys_flag"] & NEED_UNWRAP) != 0
+        # a batch that cannot be unpacked may start before the range and have members in it
+        taken = ((lows <= offsets) | is_batch) & (offsets < highs)
+        if any(origin.tags for origin in self._origins):
+            present = PropertyArrays(layout.properties()).column(TAGS).to_pylist()
+            wanted = [self._origins[place].tags for place in origins.tolist()]
+            fits = [not tags or tag in tags for tag, tags in zip(present, wanted, strict=True)]
+            taken &= np.array(fits, np.bool_) | is_batch  # a batch has no tag; its members do
+        if not taken.all():
+            layout, origins = _Layout(data, starts[taken]), origins[taken]
+        return Decoded(layout, self._origins, origins, permissive=permissive, check_crc=check_crc)
+
+
+class _Layout:
+    """The positions of the fields in the bytes of the responses."""
+
+    def __init__(self, data: bytes, starts: Ints) -> None:
+        self.data = data
+        self.starts = self.ends = starts
+        self.head = self.tail = gather(data, _WHOLE, starts)
+        sizes = self.head["store_size"].astype(np.int64)
+        is_v2 = self.head["magic"] == MAGIC_V2
+        flags = self.head["sys_flag"]
+        self.born_long = (flags & BORN_HOST_V6) != 0
+        self.store_long = (flags & STORE_HOST_V6) != 0
+        self.any_long = bool((flags & (BORN_HOST_V6 | STORE_HOST_V6)).any())
+        self.born_hosts = starts + _HEAD.itemsize
+        self.store_timestamps = self.born_hosts + _host_bytes(self.born_long)
+        self.store_hosts = self.store_timestamps + _LONG.itemsize
+        tails = self.store_hosts + _host_bytes(self.store_long)
+        self.ends = starts + sizes
+        self._lay_out_rest(tails, is_v2)
+
+    def _lay_out_rest(self, tails: Ints, is_v2: Array) -> None:
+        self.body_starts = tails + _TAIL.itemsize
+        if self.any_long:
+            self.tail = gather(self.data, _TAIL, tails)
+        self.body_ends = self.body_starts + self.tail["body_size"]
+        octets = np.frombuffer(self.data, np.uint8)
+        topic_sizes = octets[self.body_ends].astype(np.int64)
+        self.topic_starts = self.body_ends + 1
+        if is_v2.any():
+            topic_sizes[is_v2] = topic_sizes[is_v2] << 8 | octets[self.topic_starts[is_v2]]
+            self.topic_starts[is_v2] += 1
+        self.topic_ends = self.topic_starts + topic_sizes
+        sizes = octets[self.topic_ends].astype(np.int64) << 8 | octets[self.topic_ends + 1]
+        self.property_starts = self.topic_ends + 2
+        self.property_ends = self.property_starts + sizes
+
+    def properties(self) -> pa.Array:
+        return cut(self.data, self.property_starts, self.property_ends)
+
+
+class Decoded:
+    """The decoded messages. `bodies` are decompressed; `errors` contains, by row, why a message has no body."""
+
+    def __init__(
+        self, layout: _Layout, origins: list[QueueOrigin], origin_of: Ints, *, permissive: bool, check_crc: bool
+    ) -> None:
+        self.queues = [origin.queue for origin in origins]
+        """The queues that messages may belong to."""
+        self._queue_of = origin_of
+        self._layout = layout
+        self.errors: dict[int, str] = {}
+        stored = cut(layout.data, layout.body_starts, layout.body_ends)
+        if check_crc:
+            self._check_crc(stored, permissive=permissive)
+        self._check_flags(permissive=permissive)
+        self.bodies = self._decode_bodies(stored, permissive=permissive)
+
+    def __len__(self) -> int:
+        return len(self._layout.starts)
+
+    def fixed(self, name: str) -> Array:
+        """Return a field with a fixed size, in native byte order."""
+        layout = self._layout
+        if name == "store_timestamp" and layout.any_long:
+            values = gather(layout.data, _LONG, layout.store_timestamps)
+        else:
+            values = (layout.tail if name in (_TAIL.names or ()) else layout.head)[name]
+        return values.astype(values.dtype.newbyteorder("="))
+
+    def by_queue(self, values: list[Any], kind: pa.DataType) -> pa.Array:
+        """Return for each message the value of its queue; `values` are in the order of `queues`."""
+        if len(values) == 1:
+            return repeated(values[0], len(self), kind)
+        return pa.array(values, kind).take(pa.array(self._queue_of))
+
+    def topics(self) -> pa.Array:
+        """Return the topics in the records."""
+        data, starts, ends = self._layout.data, self._layout.topic_starts, self._layout.topic_ends
+        name = common_value(data, starts, ends)
+        if name is None:
+            return texts(cut(data, starts, ends))
+        return repeated(name.decode("utf-8", "replace"), len(self), pa.string())
+
+    def properties(self) -> pa.Array:
+        """Return the stored properties, as bytes."""
+        return self._layout.properties()
+
+    def hosts(self, name: str) -> Array | list[bytes]:
+        """Return the stored `born_host` or `store_host`: 8-byte numbers, or bytes if any host is IPv6."""
+        layout = self._layout
+        if not layout.any_long:
+            return layout.head[name]
+        starts, long = (
+            (layout.born_hosts, layout.born_long) if name == "born_host" else (layout.store_hosts, layout.store_long)
+        )
+        ends = starts + _host_bytes(long)
+        return [layout.data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+    def _check_crc(self, stored: pa.Array, *, permissive: bool) -> None:
+        found = np.fromiter(map(crc32, parts(stored)), np.uint32, len(stored))
+        # Java stores 31 bits of the CRC
+        for row in np.flatnonzero((found ^ self._layout.head["body_crc"]) & 0x7FFFFFFF).tolist():
+            self._corrupt(row, "the CRC of its body does not match", permissive=permissive)
+
+    def _check_flags(self, *, permissive: bool) -> None:
+        layout = self._layout
+        for row in np.flatnonzero(layout.head["sys_flag"] & (NEED_UNWRAP | ~KNOWN)).tolist():
+            if row not in self.errors:
+                record = layout.data[layout.starts[row] : layout.ends[row]]
+                self._corrupt(row, why_closed(record), permissive=permissive)
+
+    def _decode_bodies(self, stored: pa.Array, *, permissive: bool) -> pa.Array:
+        flags = self._layout.head["sys_flag"]
+        packed = np.flatnonzero(flags & COMPRESSED).tolist()
+        if not packed and not self.errors:
+            return stored
+        bodies: list[bytes | None] = stored.to_pylist()
+        for row in packed:
+            if row not in self.errors:
+                try:
+                    bodies[row] = decompress(bodies[row] or b"", int(flags[row]))
+                except ProtocolError as error:
+                    self._corrupt(row, str(error), permissive=permissive)
+        for row in self.errors:
+            bodies[row] = None
+        return pa.array(bodies, pa.binary())
+
+    def _corrupt(self, row: int, reason: str, *, permissive: bool) -> None:
+        if not permissive:
+            queue, offset = self.queues[self._queue_of[row]], self._layout.head["queue_offset"][row]
+            raise ProtocolError(f"{queue}: the message at offset {offset} is corrupt: {reason}")
+        self.errors[row] = reason
+
+
+def _host_bytes(is_long: Array) -> Ints:
+    sizes: Ints = np.where(is_long, V6_BYTES, V4_BYTES)
+    return sizes

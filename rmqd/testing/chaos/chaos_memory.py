@@ -1,0 +1,321 @@
+"""A handler's memory in this process: its attributes, the variables around it, its module's. Reads and restores them.
+
+Only the author's own objects, and containers in them, are inspected. Objects of libraries, such as a connection, are
+neither read nor restored.
+
+States as values to compare, the differences between two, and parts that vary in every run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import dis
+import enum
+import functools
+import inspect
+import re
+import sys
+import types
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from typing import Any, Final
+
+from rmqd.runtime.plain_text import text_of
+
+_LIBRARY_FOLDERS: Final = ("/site-packages/", "/dist-packages/")
+_VARIABLES: Final = {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME"}
+_THROUGH: Final = "rmqd.handler_api.typed"  # the module between a consumer and the author's function
+
+
+class Memory:
+    """All objects that the author's functions and objects reach, at the time of construction."""
+
+    def __init__(self, roots: Iterable[object], package: str = "") -> None:
+        """`package` is the handler module's top package: its objects are the author's wherever it is installed."""
+        self._package = package
+        self._seen: dict[int, object] = {}  # keeps visited objects alive, so that ids stay unique
+        self._puts_back: list[Callable[[], object]] = []
+        self.places: dict[str, Callable[[], object]] = {}
+        """Functions that read the author's variables, by name."""
+        for root in roots:
+            self._visit(root)
+
+    def put_back(self) -> None:
+        """Restore everything."""
+        for put_back in self._puts_back:
+            put_back()
+
+    def is_own(self, value: object) -> bool:
+        """Return whether an object's class is from the author."""
+        return self.wrote(type(value).__module__) and not isinstance(value, type | types.ModuleType)
+
+    def wrote(self, module_name: str) -> bool:
+        """Return whether a module is from the author."""
+        return _is_own(module_name, self._package)
+
+    def values(self) -> dict[str, object]:
+        """Return the present values, by the names of the variables."""
+        return {name: read() for name, read in self.places.items()}
+
+    def _visit(self, value: object) -> None:
+        if value is None or isinstance(value, str | bytes | int | float) or id(value) in self._seen:
+            return
+        self._seen[id(value)] = value
+        if isinstance(value, types.MethodType):
+            self._visit(value.__func__)
+            self._visit_self(value.__self__)
+        elif isinstance(value, types.FunctionType):
+            self._visit_function(value)
+        elif isinstance(value, functools.partial):
+            for one in (value.func, *value.args, *value.keywords.values()):
+                self._visit(one)
+        elif isinstance(value, list | dict | set | deque | bytearray):
+            self._keep_container(value)
+        elif isinstance(value, tuple | frozenset):
+            for one in value:
+                self._visit(one)
+        elif isinstance(value, type):
+            if _is_own(value.__module__, self._package):
+                self._visit_class(value)
+        elif self.is_own(value) or type(value).__module__.startswith(_THROUGH):
+            self._visit_instance(value)
+
+    def _visit_self(self, instance: object) -> None:
+        if self.is_own(instance) and id(instance) not in self._seen:
+            self.places["self"] = lambda: instance
+        self._visit(instance)
+
+    def _visit_function(self, function: types.FunctionType) -> None:
+        if inspect.unwrap(function) is not function:
+            self._visit(inspect.unwrap(function))
+        is_own = _is_own(function.__module__, self._package)
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                content = cell.cell_contents
+            except ValueError:  # not bound yet
+                continue
+            self._puts_back.append(functools.partial(setattr, cell, "cell_contents", content))
+            if is_own:
+                self._name(name, content, functools.partial(getattr, cell, "cell_contents"))
+            self._visit(content)
+        if not is_own:
+            return
+        for name in sorted(_names_in(function.__code__) & function.__globals__.keys()):
+            self._visit_global(function.__globals__, name)
+        for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            if isinstance(default, list | dict | set | deque):
+                self._name(f"{function.__name__}'s default argument", default, functools.partial(_same, default))
+            self._visit(default)
+
+    def _visit_global(self, variables: dict[str, Any], name: str) -> None:
+        value = variables[name]
+        self._puts_back.append(functools.partial(variables.__setitem__, name, value))
+        self._name(name, value, functools.partial(variables.get, name))
+        self._visit(value)
+
+    def _visit_class(self, kind: type) -> None:
+        for name, value in list(vars(kind).items()):
+            if name.startswith("__") or _is_code(value):
+                if isinstance(value, types.FunctionType):
+                    self._visit(value)
+                continue
+            self._puts_back.append(functools.partial(setattr, kind, name, value))
+            self._name(f"{kind.__name__}.{name}", value, functools.partial(getattr, kind, name))
+            self._visit(value)
+
+    def _visit_instance(self, instance: object) -> None:
+        if type(instance).__module__.startswith(_THROUGH):
+            for one in _attributes(instance).values():
+                self._visit(one)
+            return
+        self._visit(type(instance))
+        kept = _attributes(instance)
+        self._puts_back.append(functools.partial(_set_attributes, instance, dict(kept)))
+        for one in kept.values():
+            self._visit(one)
+
+    def _keep_container(self, container: Any) -> None:
+        if isinstance(container, dict):
+            items = dict(container)
+            self._puts_back.append(functools.partial(_refill, container, container.update, items))
+            inner: Iterator[object] = iter(items.values())
+        else:
+            ones = list(container)
+            fill = container.update if isinstance(container, set) else container.extend
+            self._puts_back.append(functools.partial(_refill, container, fill, ones))
+            inner = iter(ones)
+        for one in inner:
+            self._visit(one)
+
+    def _name(self, name: str, value: object, read: Callable[[], object]) -> None:
+        if not _is_code(value):
+            self.places.setdefault(name, read)
+
+
+def attributes_of(instance: object) -> dict[str, object]:
+    """Return the attributes of an object, from its `__dict__` and its slots."""
+    return dict(_attributes(instance))
+
+
+def _attributes(instance: object) -> dict[str, object]:
+    found = dict(getattr(instance, "__dict__", {}))
+    for kind in type(instance).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(instance, name):
+                found[name] = getattr(instance, name)
+    return found
+
+
+def _set_attributes(instance: object, attributes: dict[str, object]) -> None:
+    for name in _attributes(instance).keys() - attributes.keys():
+        object.__delattr__(instance, name)
+    for name, value in attributes.items():
+        object.__setattr__(instance, name, value)  # bypasses frozen dataclasses and models
+
+
+def _is_own(module_name: str | None, package: str) -> bool:
+    top = (module_name or "").partition(".")[0]
+    if top == package and top:
+        return True
+    if not top or top in ("rmqd", "builtins") or top in sys.stdlib_module_names - {"__main__"}:
+        return False
+    file = getattr(sys.modules.get(module_name or ""), "__file__", None) or ""
+    return not any(folder in file.replace("\\", "/") for folder in _LIBRARY_FOLDERS)
+
+
+def _is_code(value: object) -> bool:
+    kinds = (types.ModuleType, type, staticmethod, classmethod, property, functools.partial)
+    return isinstance(value, kinds) or inspect.isroutine(value) or type(value).__module__ == "typing"
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    """Return the names of outer variables that a function uses, including its inner functions."""
+    names = {one.argval for one in dis.get_instructions(code) if one.opname in _VARIABLES}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _names_in(constant)
+    return names
+
+
+def _refill(container: Any, fill: Callable[[Any], object], content: object) -> None:
+    container.clear()
+    fill(content)
+
+
+def _same(value: object) -> object:
+    return value
+
+
+Path = tuple[object, ...]
+VARIES: Final = "(differs each time)"
+_ANY: Final = "*"  # stands for any part of a list in a path: what varies in one part varies in all
+_KEYS: Final = (
+    "(keys)"  # follows the path of a dict whose keys always vary: its values are compared like the parts of a list
+)
+_PLAIN: Final = (bool, int, float, str, bytes, type(None))
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
+_DEEPEST: Final = 30
+Looked = Callable[[object], bool]
+"""Returns whether the attributes of an object are part of the state."""
+
+
+def plain(value: object, looked_into: Looked, depth: int = 0) -> Any:
+    """Convert a state to dicts, lists, tuples and plain values.
+
+    An inspected object becomes its attributes, a dataclass its fields, and another object its text.
+    """
+    if type(value) in _PLAIN or depth > _DEEPEST:
+        return value if type(value) in _PLAIN else type(value).__name__
+    if isinstance(value, enum.Enum):
+        return str(value)
+
+    def inner(one: object) -> Any:
+        return plain(one, looked_into, depth + 1)
+
+    if isinstance(value, Mapping):
+        return {_key(inner(key)): inner(one) for key, one in value.items()}
+    if isinstance(value, Set):
+        return sorted((inner(one) for one in value), key=repr)
+    if isinstance(value, str | bytes | bytearray | int | float):
+        return bytes(value) if isinstance(value, bytearray) else text_of(value)
+    if isinstance(value, tuple):
+        return tuple(inner(one) for one in value)
+    if isinstance(value, Collection | Iterator):
+        return [inner(one) for one in value]  # for example rows of a cursor, a deque, a list
+    if dataclasses.is_dataclass(value) or looked_into(value):
+        return {name: inner(one) for name, one in attributes_of(value).items()}
+    text = text_of(value, repr)
+    return f"<{type(value).__name__}>" if _ADDRESS.search(text) else text
+
+
+def varying(one: Any, other: Any, path: Path = ()) -> Iterator[Path]:
+    """Yield the paths at which two states that should be equal differ, for example in a time or a random id."""
+    if one == other:
+        return
+    if isinstance(one, dict) and isinstance(other, dict) and len(one) == len(other):
+        if one.keys() == other.keys():
+            for key in one:
+                yield from varying(one[key], other[key], (*path, key))
+        else:
+            yield (*path, _KEYS)
+            for pair in zip(sorted(one.values(), key=repr), sorted(other.values(), key=repr), strict=True):
+                yield from varying(*pair, (*path, _ANY))
+    elif isinstance(one, list | tuple) and type(one) is type(other) and len(one) == len(other):
+        for index, pair in enumerate(zip(one, other, strict=True)):
+            yield from varying(*pair, (*path, _ANY if isinstance(one, list) else index))
+    else:
+        yield path
+
+
+def settled(state: Any, leave_out: Collection[Path], path: Path = ()) -> Any:
+    """Return a state for comparison: without varying parts and the order of lists, which queues do not keep."""
+    if path in leave_out:
+        return VARIES
+    if isinstance(state, dict):
+        if (*path, _KEYS) in leave_out:
+            state = list(state.values())
+        else:
+            return {key: settled(one, leave_out, (*path, key)) for key, one in state.items()}
+    if isinstance(state, tuple):
+        return tuple(settled(one, leave_out, (*path, index)) for index, one in enumerate(state))
+    if isinstance(state, list):
+        return sorted((settled(one, leave_out, (*path, _ANY)) for one in state), key=repr)
+    return state
+
+
+def differences(expected: Any, found: Any, name: str = "") -> Iterator[str]:
+    """Yield the differences between two settled states, a line for each part."""
+    if expected == found:
+        return
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for key in dict.fromkeys([*expected, *found]):
+            inner = f"{name}.{key}" if name and str(key).isidentifier() else f"{name}[{key!r}]" if name else str(key)
+            if key not in found:
+                yield f"{inner}: missing, expected {shown(expected[key])}"
+            elif key not in expected:
+                yield f"{inner}: {shown(found[key])}, expected nothing"
+            else:
+                yield from differences(expected[key], found[key], inner)
+        return
+    if isinstance(expected, list) and isinstance(found, list):
+        too_few, too_many = _surplus(expected, found), _surplus(found, expected)
+        place = f"{name}: " if name else ""
+        yield from (f"{place}{text} is missing" for text in too_few)
+        yield from (f"{place}{text} is unexpected" for text in too_many)
+        return
+    yield f"{name or 'the state'}: {shown(found)}, expected {shown(expected)}"
+
+
+def shown(state: Any, most: int = 120) -> str:
+    """Return a state as text, cut to some length."""
+    text = repr(state)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def _surplus(some: list[Any], others: list[Any]) -> Iterator[str]:
+    return (Counter(map(shown, some)) - Counter(map(shown, others))).elements()
+
+
+def _key(key: Any) -> Any:
+    return key if isinstance(key, _PLAIN) else repr(key)

@@ -1,0 +1,303 @@
+"""Shortens a history while its result is still wrong.
+
+Searches for a history in which a handler's result differs from an undisturbed run.
+
+Chaos around the run of a group: records the state before, and takes the group's messages after.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any, Final
+
+from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.runtime.plain_text import class_name
+from rmqd.testing.chaos.chaos_history import (
+    ChaosDelivery,
+    History,
+    QueueBatch,
+    killed_behind_the_end,
+    killed_between,
+    may_happen,
+    tried,
+    undisturbed,
+)
+from rmqd.testing.chaos.chaos_memory import Path, settled, varying
+from rmqd.testing.chaos.chaos_report import Found, NotRepeatableError
+from rmqd.testing.chaos.chaos_trial import (
+    CALLS_OF_PATIENCE,
+    LEAST_PATIENCE_SECONDS,
+    PATIENCE_SECONDS,
+    Bench,
+    HistoryResult,
+    RunsInLoop,
+)
+from rmqd.testing.chaos.killed import NoProcessError, OtherProcesses
+from rmqd.testing.handler_run import RunResult
+from rmqd.testing.test_group import GroupToRun
+from rmqd.wire.messages.message import Message
+
+
+def shorten(history: History, is_wrong: Callable[[History], bool]) -> History:
+    """Return the shortest history found by removing messages, and then deliveries. `is_wrong` checks each."""
+    size = max(1, len({one.part for one in history}) // 2)
+    while True:
+        for shorter in (*_without_parts(history, size), *(_plainer(history) if size == 1 else ())):
+            if may_happen(shorter) and is_wrong(shorter):
+                history = shorter
+                break
+        else:
+            if size == 1:
+                return history
+            size = max(1, size // 2)
+
+
+def _without_parts(history: History, size: int) -> Iterator[History]:
+    """Yield histories without some consecutive parts; the first parts last, because later messages may need them."""
+    parts = list(dict.fromkeys(one.part for one in history))
+    for end in range(len(parts), 0, -size):
+        gone = set(parts[max(0, end - size) : end])
+        if len(gone) < len(parts):
+            yield tuple(one for one in history if one.part not in gone)
+
+
+def _plainer(history: History) -> Iterator[History]:
+    """Yield histories without consecutive deliveries, the most first; and with one cut earlier, or not at all."""
+    for size in range(len(history) - 1, 0, -1):
+        for start in range(len(history) - size + 1):
+            yield history[:start] + history[start + size :]
+    for index, one in enumerate(history):
+        for simpler in _simpler(one):
+            yield (*history[:index], simpler, *history[index + 1 :])
+
+
+def _simpler(delivery: ChaosDelivery) -> Iterator[ChaosDelivery]:
+    if delivery.how == "whole":
+        return
+    yield ChaosDelivery(delivery.part)
+    if delivery.how == "killed":
+        return
+    if delivery.how == "expired" and delivery.cut_at:
+        yield replace(delivery, how="cut")
+    for earlier in range(1, delivery.cut_at):
+        yield replace(delivery, cut_at=earlier)
+
+
+SEARCH_SECONDS: Final = 5.0  # for all histories after the first, if the handler is slow
+KILL_SECONDS: Final = 30.0  # for histories with a killed process; there are ten, and each needs a process
+SHORTEN_SECONDS: Final = 5.0
+MORE_PATIENCE: Final = 3
+
+_SAW_NOTHING: Final = (
+    "chaos=True saw no effect of the handler: nothing that it keeps in this process has changed. Use "
+    "state=..., a function that returns the handler's writes elsewhere, such as the rows of its table"
+)
+_SAME_STATE: Final = (
+    "chaos=True saw no effect of the handler: state() is the same as before; it must return the handler's writes"
+)
+_NOT_PUT_BACK: Final = (
+    "chaos=True only repeated the handler's messages after its writes, because the writes could not be undone. "
+    "Use reset=..., a function that undoes them: then calls are also cancelled"
+)
+_NO_KILLS: Final = 'chaos="kills" killed no process of the handler: '
+
+
+class ChaosSeesLessWarning(UserWarning):
+    """Chaos cannot see an effect, undo it, or kill a process. The text says which."""
+
+
+def parts_of(messages: Sequence[Message], size: int) -> list[QueueBatch]:
+    """Return the batches of the messages, queue by queue. `messages` are in the order of their queues."""
+    found: list[QueueBatch] = []
+    indexed = sorted(enumerate(messages), key=lambda pair: (_queue(pair[1]), pair[1].queue_offset))
+    for queue, ones in groupby(indexed, key=lambda pair: _queue(pair[1])):
+        indexes = [index for index, _ in ones]
+        found += [QueueBatch(queue, tuple(indexes[at : at + size])) for at in range(0, len(indexes), size)]
+    return found
+
+
+@dataclass(slots=True)
+class Search:
+    """The search over one handler and its messages."""
+
+    bench: Bench
+    parts: Sequence[QueueBatch]
+    acked: Collection[int]
+    """The messages that the handler acknowledged when its group ran."""
+    _leave_out: Collection[Path] = ()
+    _hung: bool = False
+    """Whether a call of the last history hung."""
+    _lines: int = 0
+    """The maximum of lines that a killed call has run."""
+    _expected: dict[frozenset[QueueBatch], Any] = field(default_factory=dict)
+
+    def run(self) -> Found | None:
+        """Return the shortest history found with another result; None if there is none."""
+        if not self.parts:
+            return None
+        once, began = undisturbed(self.parts), time.monotonic()
+        if not self.bench.fresh():
+            return self._on_top()
+        first = self.bench.run(once)
+        took = (time.monotonic() - began) / len(once)
+        self.bench.patience_seconds = min(PATIENCE_SECONDS, max(LEAST_PATIENCE_SECONDS, took * CALLS_OF_PATIENCE))
+        self.bench.fresh()
+        second = self.bench.run(once)
+        self._leave_out = frozenset(varying(first.state, second.state))
+        self._expected[frozenset(self.parts)] = self._compared(first)
+        if first.state == self.bench.before:
+            _warn(_SAW_NOTHING if self.bench.state is None else _SAME_STATE)
+        for history in tried(self.parts, first.awaits, is_async=self.bench.is_async):
+            if self._is_wrong(history) and self._is_no_pause(history):
+                return self._shortest(history)
+            if time.monotonic() - began > SEARCH_SECONDS:
+                break
+        if self.bench.others is not None:
+            try:
+                if (found := self._over_kills()) is not None:
+                    return found
+            except NoProcessError as error:
+                _warn(f"{_NO_KILLS}{error}")
+        self.bench.fresh()
+        self.bench.run(once)  # the test then sees the state of an undisturbed run
+        return None
+
+    def _over_kills(self) -> Found | None:
+        """Try histories in which the handler's process is killed. `state` must see the handler's writes from here.
+
+        Raises NoProcessError if that is not possible.
+        """
+        if self.bench.state is None:
+            raise NoProcessError("use state=..., a function that returns the handler's writes elsewhere")
+        self.bench.fresh()
+        ended = self.bench.run_elsewhere(undisturbed(self.parts))
+        if (settled(self.bench.look(), self._leave_out), dict(sorted(ended.fates.items()))) != self._expected[
+            frozenset(self.parts)
+        ]:
+            raise NoProcessError(
+                "a separate process has another result than this one, for example if state() reads the test's memory, "
+                "or if the test has a mock or monkeypatch, which does not exist there"
+            )
+        began = time.monotonic()
+        for history in self._with_kills():
+            if self._is_wrong(history):
+                return self._shortest(history)
+            if time.monotonic() - began > KILL_SECONDS:
+                break
+        return None
+
+    def _with_kills(self) -> Iterator[History]:
+        yield from killed_behind_the_end(self.parts)
+        yield from killed_between(self.parts, self._lines)
+
+    def _is_wrong(self, history: History) -> bool:
+        """Return whether its result differs from the same messages without disturbance."""
+        parts = frozenset(one.part for one in history)
+        if parts not in self._expected:
+            self.bench.fresh()
+            self._expected[parts] = self._compared(self.bench.run(undisturbed(sorted(parts, key=_place))))
+        self.bench.fresh()
+        try:
+            ending = self.bench.run(history)
+        except NoProcessError:
+            return False
+        self._hung = ending.hung
+        self._lines = max(self._lines, ending.lines)
+        return bool(self._compared(ending) != self._expected[parts])
+
+    def _is_no_pause(self, history: History) -> bool:
+        """Return whether a hung call also hangs with more patience, because the machine may be busy."""
+        if not self._hung:
+            return True
+        self.bench.patience_seconds *= MORE_PATIENCE
+        return self._is_wrong(history)
+
+    def _shortest(self, history: History) -> Found:
+        deadline = time.monotonic() + SHORTEN_SECONDS
+        shortest = shorten(history, lambda one: time.monotonic() < deadline and self._is_wrong(one))
+        self.bench.fresh()
+        ending = self.bench.run(shortest, look_each=True)
+        expected = self._expected[frozenset(one.part for one in shortest)]
+        return Found(self.bench.messages, ending, expected, self._compared(ending), self._leave_out)
+
+    def _on_top(self) -> Found | None:
+        """If the state cannot be restored: each queue goes back a little, and the state must not change."""
+        before = settled(self.bench.look(), ())
+        for history in _backs(self.parts):
+            ending = self.bench.run(history, look_each=True)
+            after = settled(ending.state, ())
+            fates = {index: fate for index, fate in ending.fates.items() if index in self.acked}
+            if after != before or any(fate != "handled" for fate in fates.values()):
+                return Found(self.bench.messages, ending, (before, {}), (after, fates), (), on_top=True)
+        _warn(_NOT_PUT_BACK)
+        return None
+
+    def _compared(self, ending: HistoryResult) -> tuple[Any, Any]:
+        return settled(ending.state, self._leave_out), dict(sorted(ending.fates.items()))
+
+
+def _backs(parts: Sequence[QueueBatch]) -> Iterator[History]:
+    """Yield the last part of each queue again, then the last two, four, and so on."""
+    queues = {queue: list(ones) for queue, ones in groupby(parts, key=lambda part: part.queue)}
+    size = 1
+    while True:
+        for ones in queues.values():
+            if size < 2 * len(ones):
+                yield tuple(map(ChaosDelivery, ones[-size:]))
+        if size >= max(map(len, queues.values())):
+            return
+        size *= 2
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, ChaosSeesLessWarning, stacklevel=6)  # the line of the test
+
+
+def _queue(message: Message) -> tuple[str, int]:
+    return message.topic, message.queue_id
+
+
+def _place(part: QueueBatch) -> tuple[tuple[str, int], tuple[int, ...]]:
+    return part.queue, part.messages
+
+
+@dataclass(frozen=True, slots=True)
+class Chaos:
+    """The state to compare, and its reset: the arguments of `run_handler`."""
+
+    state: Callable[[], object] | None = None
+    reset: Callable[[], object] | None = None
+    kills: bool = field(default=False, kw_only=True)
+    """Whether the handler also runs in processes that are killed, without the test's patches."""
+
+    def prepared(self, group: GroupToRun, options: ConsumerOptions, run_in_loop: RunsInLoop) -> Bench:
+        """Record the state before the first message. Raises TypeError, and errors of the handler's constructor."""
+        for name, function in (("state", self.state), ("reset", self.reset)):
+            if function is not None and not callable(function):
+                raise TypeError(f"{name} is a {class_name(function)}; expected a function without arguments")
+        package = _package(group)
+        others = OtherProcesses(group, options, package) if self.kills else None
+        return Bench(group.make_handler, options, run_in_loop, self.state, self.reset, package, others)
+
+
+def look_for_chaos(bench: Bench, result: RunResult, stored: Iterable[Message]) -> None:
+    """Call the handler again with its group's messages, in other ways. Raises NotRepeatableError.
+
+    `stored` are the messages of the group's topics, in copies that no handler has seen.
+    """
+    got = {attempt.message.msg_id for attempt in result.attempts if attempt.number == 1}
+    acked = {message.msg_id for message in result.acked}
+    bench.messages = [message for message in stored if message.msg_id in got]
+    done = frozenset(index for index, message in enumerate(bench.messages) if message.msg_id in acked)
+    parts = parts_of(bench.messages, bench.options.consume_message_batch_max_size)
+    if (found := Search(bench, parts, done).run()) is not None:
+        raise NotRepeatableError(found, result)
+
+
+def _package(group: GroupToRun) -> str:
+    handler = group.settings.handler
+    return "" if handler is None or ":" not in handler.plugin else handler.plugin.partition(":")[0].partition(".")[0]

@@ -1,0 +1,363 @@
+"""One call of a handler: to its end, or cancelled at one of its awaits, as by a deadline or the end of a group.
+
+One history from the same starting state: a new handler, its calls, and the resulting state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import copy
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol, TypeVar
+
+from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.consumer.handling.batch_worker import batch_apart
+from rmqd.consumer.handling.handler_failures import give_up, not_acknowledged
+from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, call_handler, call_start_or_stop
+from rmqd.handler_api.batch import Batch, LoadedHandler, Outcome
+from rmqd.handler_api.once.once_group import once_of
+from rmqd.runtime.clock import SystemClock
+from rmqd.runtime.plain_text import describe
+from rmqd.testing.chaos.chaos_history import ChaosDelivery, History, QueueBatch
+from rmqd.testing.chaos.chaos_memory import Memory, plain
+from rmqd.testing.chaos.killed import Ended, NoProcessError, OtherProcesses
+from rmqd.wire.messages.message import Message, once_in_group
+
+
+class DidNotReturnError(Exception):
+    """A call took so much longer than all others that it is abandoned."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnd:
+    """The end of a call."""
+
+    error: BaseException | None
+    awaits: int
+    """The number of awaits that suspended the call; 0 for a synchronous handler."""
+    cut_in: str = ""
+    """The author's line at which it was cancelled."""
+
+
+async def call(
+    handler: LoadedHandler, batch: Batch, cut_at: int, patience_seconds: float, is_authors: Callable[[str], bool]
+) -> CallEnd:
+    """Call a handler. An asynchronous one is cancelled at its await number `cut_at`; 0: not at all.
+
+    `is_authors` returns whether a module is from the handler's author. Raises HandlerNotAwaitedError.
+    """
+    counted = _Counted(handler, batch, cut_at, is_authors)
+    work = counted.run() if handler.is_async else call_handler(handler, batch, lambda: None)
+    # a separate task, so that cancelling it does not cancel the caller
+    task = asyncio.create_task(_caught(work), context=contextvars.copy_context())
+    done, _ = await asyncio.wait((task,), timeout=patience_seconds)
+    if not done:
+        task.cancel()
+        await asyncio.wait((task,), timeout=patience_seconds / 4)
+        return CallEnd(
+            DidNotReturnError(f"it did not return within {patience_seconds:.1f} s"), counted.awaits, counted.cut_in
+        )
+    error = asyncio.CancelledError() if task.cancelled() else task.result()
+    if isinstance(error, HandlerNotAwaitedError):
+        raise error
+    return CallEnd(error, counted.awaits, counted.cut_in)
+
+
+async def _caught(work: Awaitable[object]) -> BaseException | None:
+    try:
+        await work
+    except asyncio.CancelledError as error:
+        return error
+    except BaseException as error:  # noqa: BLE001 any exception of a handler is its result
+        return error
+    return None
+
+
+class _Counted:
+    """The call of an asynchronous handler, counting the awaits that suspend it."""
+
+    def __init__(self, handler: LoadedHandler, batch: Batch, cut_at: int, is_authors: Callable[[str], bool]) -> None:
+        self._handler = handler
+        self._batch = batch
+        self._cut_at = cut_at
+        self._is_authors = is_authors
+        self.awaits = 0
+        self.cut_in = ""
+
+    async def run(self) -> None:
+        await self
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        called = self._handler.handle(self._batch)
+        inner = called.__await__()
+        raised: BaseException | None = None
+        while True:
+            try:
+                waited_for = next(inner) if raised is None else inner.throw(raised)
+            except StopIteration as end:
+                return end.value
+            self.awaits += 1
+            if self.awaits == self._cut_at:
+                task = asyncio.current_task()
+                assert task is not None
+                self.cut_in = _line(called, self._is_authors)
+                task.cancel()  # asyncio applies it at this yield
+            raised = None
+            try:
+                yield waited_for
+            except BaseException as error:  # noqa: BLE001 passed on to the handler
+                raised = error
+
+
+def _line(called: Any, is_authors: Callable[[str], bool]) -> str:
+    """Return the author's innermost line at which a coroutine waits."""
+    found = ""
+    while (frame := getattr(called, "cr_frame", None)) is not None:
+        if is_authors(frame.f_globals.get("__name__", "")):
+            found = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        called = called.cr_await
+    return found
+
+
+T = TypeVar("T")
+
+MOST_ATTEMPTS: Final = 17  # Java's meaning of max_reconsume_times -1; also used without a limit
+PATIENCE_SECONDS: Final = 10.0
+LEAST_PATIENCE_SECONDS: Final = 1.0
+CALLS_OF_PATIENCE: Final = 50  # a call that takes this many times longer than the longest one hangs
+HUNG: Final = "never done: the call does not return"
+NOT_BEGUN: Final = "not begun"
+
+
+class RunsInLoop(Protocol):
+    """Runs a coroutine in the handlers' event loop."""
+
+    def __call__(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_seconds: float, /) -> T: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A delivery that was made."""
+
+    delivery: ChaosDelivery
+    outcome: str
+    state: Any
+    """The state after it; None unless requested."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryResult:
+    """The result of a history."""
+
+    state: Any
+    fates: Mapping[int, str]
+    """The outcome of each message in its last delivery, by index."""
+    steps: tuple[Step, ...]
+    awaits: int
+    """The maximum in one call."""
+    lines: int = 0
+    """The maximum of a killed call."""
+
+    @property
+    def hung(self) -> bool:
+        """Whether a call hung."""
+        return HUNG in self.fates.values()
+
+
+@dataclass(slots=True)
+class Bench:
+    """The environment of histories: the handler, its messages, and the state to compare."""
+
+    make: Callable[[], LoadedHandler]
+    options: ConsumerOptions
+    run_in_loop: RunsInLoop
+    state: Callable[[], object] | None
+    reset: Callable[[], object] | None
+    package: str
+    others: OtherProcesses | None = None
+    """None if the handler is only called in this process."""
+    messages: Sequence[Message] = ()
+    patience_seconds: float = PATIENCE_SECONDS
+    memory: Memory = field(init=False)
+    before: Any = field(init=False)
+    is_async: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        handler = self.make()
+        self.is_async = handler.is_async
+        roots = [one for one in (handler.handle, self.state, self.reset) if one is not None]
+        self.memory = Memory(roots, self.package)
+        self.before = self.look()
+
+    def fresh(self) -> bool:
+        """Restore the state before the first message. Returns whether that worked."""
+        self.memory.put_back()
+        if self.reset is not None:
+            self.reset()
+        return self.state is None or bool(self.look() == self.before)
+
+    def look(self, memory: Memory | None = None) -> Any:
+        """Return the present state: from `state`, or from the handler's memory in this process."""
+        if self.state is None:
+            kept = memory or self.memory
+            return plain(kept.values(), kept.is_own)
+        value = self.state()
+        if asyncio.iscoroutine(value):
+            value.close()
+            raise TypeError("state is an async function; expected a synchronous function that returns the state")
+        return plain(value, self.memory.is_own)
+
+    def run(self, history: History, *, look_each: bool = False) -> HistoryResult:
+        """Run a history with a new handler. Raises the errors of its constructor, `start` and `stop`.
+
+        Deliveries before a kill run in a process that dies: raises NoProcessError if no process can be used.
+        """
+        steps, fates, lines = list[Step](), dict[int, str](), 0
+        while kills := [number for number, one in enumerate(history, start=1) if one.how == "killed"]:
+            before, history = history[: kills[0]], history[kills[0] :]
+            ended = self.run_elsewhere(before, look_each=look_each)
+            steps += map(Step, before, ended.outcomes, ended.states)
+            fates |= ended.fates
+            lines = max(lines, ended.lines)
+        ending = ChaosTrial(self).run(history, look_each=look_each)
+        return replace(ending, fates={**fates, **ending.fates}, steps=(*steps, *ending.steps), lines=lines)
+
+    def run_elsewhere(self, history: History, *, look_each: bool = False) -> Ended:
+        """Run a history in another process, which dies if its last delivery is a kill. Raises NoProcessError."""
+        if self.others is None:
+            raise NoProcessError("it was not requested")
+        look = self.look if look_each else lambda: None
+        return self.others.run(self.messages, history, look, self.patience_seconds)
+
+
+class ChaosTrial:
+    """One handler and its calls."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._handler = bench.make()
+        self._memory = Memory([self._handler.handle], bench.package) if bench.state is None else None
+        self._context = contextvars.copy_context()
+        self._context.run(once_in_group.set, once_of(bench.options.group))
+        self._expired: dict[QueueBatch, int] = {}
+        self.fates: dict[int, str] = {}
+        """The outcome of each message in its last delivery, by index."""
+        self._awaits = 0
+
+    def start(self) -> None:
+        self._in_loop(lambda: call_start_or_stop(self._handler.start, SystemClock()))
+
+    def deliver(self, delivery: ChaosDelivery) -> str:
+        """Make a delivery. Returns its outcome."""
+        return self._in_loop(lambda: self._deliver(delivery))
+
+    def stop(self) -> None:
+        self._in_loop(lambda: call_start_or_stop(self._handler.stop, SystemClock()))
+
+    def run(self, history: History, *, look_each: bool) -> HistoryResult:
+        """Start the handler, make these deliveries, and stop it."""
+        bench, steps = self._bench, []
+        self.start()
+        state: Any = None
+        try:
+            for delivery in history:
+                outcome = self.deliver(delivery)
+                steps.append(Step(delivery, outcome, bench.look(self._memory) if look_each else None))
+                if HUNG in self.fates.values():
+                    break  # the next delivery would hang as well
+            if bench.state is None:
+                state = bench.look(self._memory)  # `stop` may release the memory
+        finally:
+            self.stop()
+        if bench.state is not None:
+            state = bench.look()
+        return HistoryResult(state, dict(self.fates), tuple(steps), self._awaits)
+
+    def _in_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        async def in_context() -> T:
+            return await asyncio.get_running_loop().create_task(work(), context=self._context)
+
+        return self._bench.run_in_loop(in_context, MOST_ATTEMPTS * PATIENCE_SECONDS)
+
+    async def _deliver(self, delivery: ChaosDelivery) -> str:
+        part = delivery.part
+        again = self._expired.get(part, 0)
+        messages = [copy.copy(self._bench.messages[index]) for index in part.messages]
+        for message in messages:
+            for _ in range(again):
+                message.count_attempt()
+        if delivery.how == "whole":
+            return await self._until_done(part, messages)
+        called = await self._call(messages, delivery.cut_at)
+        if delivery.how == "expired":
+            self._expired[part] = again + 1
+        return _how_it_was_cut(delivery, called)
+
+    async def _until_done(self, part: QueueBatch, messages: list[Message]) -> str:
+        """Call the handler as often as its group would, until every message is acknowledged or dead-lettered."""
+        numbers, waiting, failures = dict(zip(map(id, messages), part.messages, strict=True)), [messages], list[str]()
+        while waiting:
+            now = waiting.pop(0)
+            called, refused = await self._attempt(now)
+            again = []
+            for index, message in enumerate(now):
+                fate = refused.get(index, "handled")
+                fate = HUNG if isinstance(called.error, DidNotReturnError) else fate
+                if fate == NOT_BEGUN:  # not an attempt
+                    again.append(message)
+                elif fate == "again" and message.reconsume_times + 1 < self._most_attempts:
+                    message.count_attempt()
+                    again.append(message)
+                else:
+                    self.fates[numbers[id(message)]] = "dead-lettered after the last retry" if fate == "again" else fate
+            if again:
+                if "again" in refused.values():
+                    failures.append(describe(called.error) if called.error is not None else "asked for a retry")
+                waiting = (
+                    [again, *waiting] if self._bench.options.repeats_in_place else [*([m] for m in again), *waiting]
+                )
+        fates = dict.fromkeys(self.fates[index] for index in part.messages)
+        told = ", ".join(fates)
+        return told if not failures else f"{told}, after {len(failures)} failed attempts: {failures[-1]}"
+
+    async def _attempt(self, messages: list[Message]) -> tuple[CallEnd, dict[int, str]]:
+        """Make one call. Returns it, and the outcomes of messages that are not acknowledged, by their index."""
+        options = self._bench.options
+        batch = batch_apart(options, messages)
+        called = await self._call_batch(batch, 0)
+        if options.failures is not None:
+            give_up(batch, called.error, options.failures.dead_letter_on)
+        refused: dict[int, str] = {}
+        for index, decision in not_acknowledged(batch, called.error).items():
+            level = options.delay_level_when_next_consume if decision.delay_level is None else decision.delay_level
+            is_dead = decision.outcome is Outcome.DEAD_LETTER or level == -1
+            refused[index] = "dead-lettered" if is_dead else "again"
+            if decision.outcome is Outcome.AGAIN:
+                refused[index] = NOT_BEGUN
+            elif options.message_model == "broadcasting":
+                refused[index] = "dropped"
+        return called, refused
+
+    async def _call(self, messages: list[Message], cut_at: int) -> CallEnd:
+        return await self._call_batch(batch_apart(self._bench.options, messages), cut_at)
+
+    async def _call_batch(self, batch: Any, cut_at: int) -> CallEnd:
+        called = await call(self._handler, batch, cut_at, self._bench.patience_seconds, self._bench.memory.wrote)
+        self._awaits = max(self._awaits, called.awaits)
+        return called
+
+    @property
+    def _most_attempts(self) -> int:
+        most = self._bench.options.max_reconsume_times
+        return MOST_ATTEMPTS if most < 0 else min(most + 1, MOST_ATTEMPTS)
+
+
+def _how_it_was_cut(delivery: ChaosDelivery, called: CallEnd) -> str:
+    if not delivery.cut_at or called.awaits < delivery.cut_at:
+        return "ran past consume_timeout, to its end" if delivery.how == "expired" else "cut after its end"
+    why = "at consume_timeout" if delivery.how == "expired" else "because its queue moved to another member"
+    place = f" ({called.cut_in})" if called.cut_in else ""
+    return f"cancelled at its await number {delivery.cut_at}{place}, {why}"

@@ -1,0 +1,150 @@
+"""A clock that jumps: delays of a broker and of a consumer end at once when nothing else is left to do.
+
+Makes a group from the arguments of `run_handler`, with the daemon's checks and errors.
+"""
+
+from __future__ import annotations
+
+import heapq
+import inspect
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rmqd.config.load import Loading
+from rmqd.config.model.group_model import GroupConfig, HandlerConfig
+from rmqd.config.reading import yaml_tree
+from rmqd.config.reading.config_source import Source
+from rmqd.config.rules.group_rules import run_findings
+from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.errors import ConfigError
+from rmqd.handler_api.batch import LoadedHandler
+from rmqd.plugins.handler_catalogue import load_handler
+from rmqd.plugins.model_options import options_of_group, runnable
+from rmqd.plugins.option_form import PluginFaultError
+from rmqd.runtime.clock import SystemClock
+
+
+class JumpingClock(SystemClock):
+    """The machine's clock plus the skipped time.
+
+    Only `wall` and the callbacks of `call_later` jump. `monotonic`, and everything that waits with it, is the machine's
+    own: heartbeats, locks, deadlines and durations of handler calls need real time.
+    """
+
+    def __init__(self) -> None:
+        self.jumped_seconds = 0.0
+        self._timers: list[tuple[float, int, Callable[[], object]]] = []
+        self._order = itertools.count()
+
+    def wall(self) -> float:
+        """Return seconds since 1970 by this clock. May be called in any thread."""
+        return time.time() + self.jumped_seconds
+
+    def call_later(  # type: ignore[override]  # by this clock, not by the loop's
+        self, delay_seconds: float, callback: Callable[..., object], *args: Any
+    ) -> None:
+        """Call back when this clock has advanced by the delay. The clock jumps there, so no real time passes."""
+        due = self.wall() + delay_seconds
+        heapq.heappush(self._timers, (due, next(self._order), lambda: callback(*args)))
+
+    def next_due(self) -> float | None:
+        """Return when the first callback is due, in seconds since 1970; None if none waits."""
+        return self._timers[0][0] if self._timers else None
+
+    def jump_to(self, wall: float) -> None:
+        """Jump to a time, unless it has passed already, and make the calls that are due then."""
+        self.jumped_seconds += max(0.0, wall - self.wall())
+        while self._timers and self._timers[0][0] <= self.wall():
+            heapq.heappop(self._timers)[2]()
+
+
+_PLACE = "run_handler"
+_HANDLER_KEYS = HandlerConfig.model_fields.keys() - {"plugin"}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupToRun:
+    """A checked group: its name, its settings, and the handler's object if it was not given by its name."""
+
+    name: str
+    settings: GroupConfig
+    given: object = None
+
+    def options(self, state_dir: Path) -> ConsumerOptions:
+        """Return the consumer's options. Raises ConfigError.
+
+        The circuit breaker is disabled, because its waits would take real time, and it is not the subject of a
+        handler's test. `deduplicate` is disabled as well: a lease in a production store would make the group skip a
+        message.
+        """
+        return replace(options_of_group(self.settings, self.name, str(state_dir)), circuit=None, deduplication=None)
+
+    def make_handler(self) -> LoadedHandler:
+        """Create the handler without starting it. Raises ConfigError, and errors of its constructor."""
+        try:
+            return load_handler(self.name, self.settings, self.given)
+        except ConfigError as error:
+            fault = error.__cause__
+            if not isinstance(fault, PluginFaultError) or fault.__cause__ is None or self.given is None:
+                raise
+            failure = fault.__cause__
+        raise failure  # the constructor's exception, with its own cause, which a test may expect
+
+
+def group_of(handler: object, topic: str, name: str, keys: Mapping[str, Any]) -> GroupToRun:
+    """Return a group of one topic, from a handler and the group's keys as in YAML.
+
+    `concurrency` and `options` are below `handler` in YAML, and at the top level here. Raises ConfigError.
+    """
+    section = {"subscriptions": {topic: keys.get("expression", "*")}} if topic else {}
+    section |= {key: value for key, value in keys.items() if key != "expression" and key not in _HANDLER_KEYS}
+    given = None
+    if isinstance(handler, Mapping):
+        section["handler"] = dict(handler)
+    elif isinstance(handler, str):
+        section["handler"] = {"plugin": handler}
+    else:
+        given, section["handler"] = _plugin_object(handler), {"plugin": _name(handler)}
+    section["handler"] |= {key: keys[key] for key in _HANDLER_KEYS & keys.keys()}
+    return GroupToRun(name, checked(name, yaml_tree.tree_of(section, _PLACE), by_name=given is None), given)
+
+
+def checked(name: str, section: yaml_tree.Node, *, by_name: bool = True) -> GroupConfig:
+    """Check a group's section of a configuration. `by_name`: also import its handler and validate the options.
+
+    By default the group starts at the first message. Raises ConfigError with all problems.
+    """
+    place = section.place
+    if isinstance(section, yaml_tree.YamlMapping):
+        first = yaml_tree.YamlEntry(place, yaml_tree.Scalar(place, "first_offset"))
+        section = yaml_tree.YamlMapping(place, {"consume_from_where": first} | section.entries)
+    root: dict[str, yaml_tree.Node] = {
+        "nameserver": yaml_tree.Scalar(place, "127.0.0.1:9876"),  # required, but the test's own broker is used
+        "groups": yaml_tree.YamlMapping(place, {name: yaml_tree.YamlEntry(place, section)}),
+    }
+    tree = yaml_tree.YamlMapping(place, {key: yaml_tree.YamlEntry(place, node) for key, node in root.items()})
+    source = Source((Path(place.partition(":")[0]),), tree)
+    config = runnable(source) if by_name else Loading(source).trusted()
+    settings = config.groups[name]
+    findings = list(run_findings(config))
+    if findings:
+        raise ConfigError([settings.problem(name, one.path[2:], one.message, at_key=one.at_key) for one in findings])
+    return settings
+
+
+def _plugin_object(handler: object) -> object:
+    """Return the handler as a plugin: a function or a class. For an object, a class with the object's methods."""
+    if callable(handler) or not hasattr(handler, "handle"):
+        return handler
+    methods = {name: getattr(handler, name) for name in ("handle", "start", "stop") if hasattr(handler, name)}
+    return type(type(handler).__name__, (), {name: staticmethod(method) for name, method in methods.items()})
+
+
+def _name(handler: object) -> str:
+    named: Any = inspect.unwrap(handler) if callable(handler) else handler
+    named = named if inspect.isroutine(named) or inspect.isclass(named) else type(named)
+    return f"{getattr(named, '__module__', '')}:{getattr(named, '__qualname__', type(handler).__qualname__)}"

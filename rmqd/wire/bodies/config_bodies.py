@@ -1,0 +1,170 @@
+"""Settings of topics and groups as brokers store them, and whether a group pulls or pops a topic.
+
+The kind of a topic, by the attributes that mqadmin shows (Java: TopicAttributes, TopicFilterType).
+
+A broker may store or count the messages of an unknown kind in a way that looks like a known kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Final
+
+from rmqd.wire import fields
+from rmqd.wire.bodies.json_body import Body, DataVersion, Group, Topic, Wire
+from rmqd.wire.bodies.route_data import PERM_READ, PERM_WRITE
+
+READ_FORBIDDEN: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig(Body, called="a topic's settings"):
+    """The response to GET_TOPIC_CONFIG (351): a topic on one broker."""
+
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = PERM_READ | PERM_WRITE
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopicListRequestBody(Body):
+    """UPDATE_AND_CREATE_TOPIC_LIST (18): topics to create or change together."""
+
+    topic_config_list: tuple[TopicConfig, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfigSerializeWrapper(Body):
+    """The response to GET_ALL_TOPIC_CONFIG (21): topics of a broker by name.
+
+    The mappings of static topics, which a real broker adds, are empty here.
+    """
+
+    constants: ClassVar[Mapping[str, Any]] = {
+        "mappingDataVersion": DataVersion().to_dict(),
+        "topicQueueMappingDetailMap": {},
+        "topicQueueMappingInfoMap": {},
+    }
+
+    topic_config_table: dict[Topic, TopicConfig]
+    data_version: DataVersion = field(default_factory=DataVersion)
+
+
+_CUSTOMIZED: Final[Mapping[str, Any]] = {"type": "CUSTOMIZED"}
+
+
+def _read_policy(value: object, what: str) -> Mapping[str, Any]:
+    return fields.as_object(value, what) or dict(_CUSTOMIZED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionGroupConfig(Body, called="a group's settings"):
+    """A consumer group on one broker. `retry_max_times` applies if a send-back does not bring its own limit.
+
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200), and the response to GET_SUBSCRIPTIONGROUP_CONFIG (352).
+    """
+
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: int = 0
+    consume_timeout_minute: int = 15
+    attributes: dict[str, str] = field(default_factory=dict)
+    group_retry_policy: Annotated[Mapping[str, Any], Wire(read=_read_policy)] = field(
+        default_factory=lambda: dict(_CUSTOMIZED)
+    )
+    """For POP and gRPC clients; not interpreted."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionGroupList(Body):
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225): groups to create or change together."""
+
+    group_config_list: tuple[SubscriptionGroupConfig, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionGroupWrapper(Body):
+    """The response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): groups of a broker by name, and the table's version."""
+
+    subscription_group_table: Mapping[Group, SubscriptionGroupConfig]
+    data_version: DataVersion = field(default_factory=DataVersion)
+    forbidden_table: Mapping[Group, Mapping[Topic, int]] = field(default_factory=dict)
+    """Forbidden actions of a group on a topic, as bits: READ_FORBIDDEN."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupForbidden(Body):
+    """The response to UPDATE_AND_GET_GROUP_FORBIDDEN (353): whether a group may read a topic."""
+
+    group: str
+    topic: str
+    readable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetMessageRequestModeRequestBody(Body, called="how a group reads a topic"):
+    """SET_MESSAGE_REQUEST_MODE (401): whether a group pulls a topic or pops it.
+
+    For pop, `pop_share_queue_num` is the number of members that share a queue.
+    """
+
+    topic: str
+    consumer_group: str
+    mode: str = "PULL"
+    pop_share_queue_num: int = 0
+
+
+def request_modes_from_json(body: bytes) -> dict[tuple[str, str], SetMessageRequestModeRequestBody]:
+    """Read the response to GET_ALL_MESSAGE_REQUEST_MODE (402): the modes that were set, by topic and group.
+
+    Raises ProtocolError.
+    """
+    table = fields.mapping(fields.body_object(body), "messageRequestModeMap")
+    modes = [
+        SetMessageRequestModeRequestBody.from_dict(mode)
+        for groups in table.values()
+        for mode in fields.as_object(groups, "the modes of a topic").values()
+    ]
+    return {(mode.topic, mode.consumer_group): mode for mode in modes}
+
+
+MESSAGE_TYPE: Final = "message.type"
+QUEUE_TYPE: Final = "queue.type"
+CLEANUP_POLICY: Final = "cleanup.policy"
+MIXED: Final = "MIXED"
+LITE: Final = "LITE"
+BATCH_QUEUE: Final = "BatchCQ"
+MESSAGE_TYPES: Final = ("UNSPECIFIED", MIXED, "TRANSACTION", "PRIORITY", "FIFO", "DELAY", LITE, "NORMAL")
+CLEANUP_POLICIES: Final = ("COMPACTION", "DELETE")
+"""In the order in which Java's brokers list them."""
+
+_KNOWN: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        MESSAGE_TYPE: frozenset(MESSAGE_TYPES),
+        QUEUE_TYPE: frozenset({"SimpleCQ", BATCH_QUEUE, "RocksDBCQ"}),
+        CLEANUP_POLICY: frozenset(CLEANUP_POLICIES),
+    }
+)
+_FILTER_TYPES: Final = frozenset({"SINGLE_TAG", "MULTI_TAG"})
+
+
+def unknown_marks(topic: TopicConfig) -> list[str]:
+    """Return a topic's attributes with unknown values, each as `name=value`."""
+    marks = [(name, topic.attributes[name], known) for name, known in _KNOWN.items() if name in topic.attributes]
+    marks.append(("topicFilterType", topic.topic_filter_type, _FILTER_TYPES))
+    return [f"{name}={value}" for name, value, known in marks if value not in known]

@@ -1,0 +1,324 @@
+"""Reports of a member to an operator: ConsumerRunningInfo with its parts, and ConsumeMessageDirectlyResult.
+
+A group's members, and its offsets: stored, held by members, and reset.
+
+A broker's producers: the producers of one group, and of all groups.
+
+How far a broker has delivered the messages of each delay level.
+
+Bodies of the requests that lock and unlock queues on a broker: LOCK_BATCH_MQ (41), UNLOCK_BATCH_MQ (42).
+
+The age of the messages that a group has not handled yet, queue by queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+from rmqd.errors import ProtocolError
+from rmqd.wire import fields, loose_json
+from rmqd.wire.bodies.heartbeat_data import SubscriptionData
+from rmqd.wire.bodies.json_body import (
+    Body,
+    ClientId,
+    DataVersion,
+    Group,
+    Offset,
+    QueueId,
+    Topic,
+    Wire,
+    offsets_from_dict,
+    queue_from_dict,
+    queue_to_dict,
+)
+from rmqd.wire.bodies.stats_bodies import Connection
+from rmqd.wire.fields import Named
+from rmqd.wire.message_queue import MessageQueue
+
+# the properties that mqadmin and the dashboard read, in RocketMQ's spelling
+PROP_NAMESERVER_ADDR: Final = "PROP_NAMESERVER_ADDR"
+PROP_THREADPOOL_CORE_SIZE: Final = "PROP_THREADPOOL_CORE_SIZE"
+PROP_CONSUME_ORDERLY: Final = "PROP_CONSUMEORDERLY"
+PROP_CONSUME_TYPE: Final = "PROP_CONSUME_TYPE"
+PROP_CLIENT_VERSION: Final = "PROP_CLIENT_VERSION"
+PROP_CONSUMER_START_TIMESTAMP: Final = "PROP_CONSUMER_START_TIMESTAMP"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessQueueInfo(Body, called="a process queue"):
+    """One owned queue. Times are milliseconds since 1970. The three transaction fields describe an orderly batch."""
+
+    commit_offset: int = 0
+    cached_msg_min_offset: int = 0
+    cached_msg_max_offset: int = 0
+    cached_msg_count: int = 0
+    cached_msg_size_in_mib: Annotated[int, Named("cachedMsgSizeInMiB")] = 0
+    transaction_msg_min_offset: int = 0
+    transaction_msg_max_offset: int = 0
+    transaction_msg_count: int = 0
+    locked: bool = False
+    try_unlock_times: int = 0
+    last_lock_timestamp: int = 0
+    dropped: Annotated[bool, Named("droped")] = False  # RocketMQ's spelling
+    last_pull_timestamp: int = 0
+    last_consume_timestamp: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PopProcessQueueInfo(Body, called="a popped queue"):
+    """Popped and unacknowledged messages of a queue (-1: any queue). The time is in milliseconds since 1970."""
+
+    wait_ack_count: int = 0
+    dropped: Annotated[bool, Named("droped")] = False
+    last_pop_timestamp: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeStatus(Body, called="a topic's rates"):
+    """A topic's rates (milliseconds per call, messages per second, last minute) and failures (last hour)."""
+
+    pull_rt: Annotated[float, Named("pullRT")] = 0.0
+    pull_tps: Annotated[float, Named("pullTPS")] = 0.0
+    consume_rt: Annotated[float, Named("consumeRT")] = 0.0
+    consume_ok_tps: Annotated[float, Named("consumeOKTPS")] = 0.0
+    consume_failed_tps: Annotated[float, Named("consumeFailedTPS")] = 0.0
+    consume_failed_msgs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRunningInfo(Body):
+    """The response to GET_CONSUMER_RUNNING_INFO (307): the state of one member of a group.
+
+    `jstack` is present only if requested.
+    """
+
+    properties: Mapping[str, str]
+    subscription_set: tuple[SubscriptionData, ...] = ()
+    mq_table: Mapping[MessageQueue, ProcessQueueInfo] = field(default_factory=dict)
+    status_table: Mapping[Topic, ConsumeStatus] = field(default_factory=dict)
+    user_consumer_info: Mapping[str, str] = field(default_factory=dict)
+    jstack: Annotated[str | None, Wire(last=True)] = None
+    mq_pop_table: Mapping[MessageQueue, PopProcessQueueInfo] = field(default_factory=dict)
+
+
+class CMResult(StrEnum):
+    """The result of a message that a handler handled at an operator's request."""
+
+    SUCCESS = "CR_SUCCESS"
+    LATER = "CR_LATER"
+    ROLLBACK = "CR_ROLLBACK"
+    COMMIT = "CR_COMMIT"
+    THROW_EXCEPTION = "CR_THROW_EXCEPTION"
+    RETURN_NULL = "CR_RETURN_NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeMessageDirectlyResult(Body):
+    """The response to CONSUME_MESSAGE_DIRECTLY (309): the result of a message that was handled outside its queue."""
+
+    consume_result: str
+    order: bool = False
+    auto_commit: bool = True
+    remark: Annotated[str | None, Wire(last=True)] = None
+    spent_time_mills: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GetConsumerListByGroupResponseBody(Body):
+    """The response to GET_CONSUMER_LIST_BY_GROUP (38): the client ids of a group's members.
+
+    A member with two connections appears twice.
+    """
+
+    consumer_id_list: tuple[str, ...]
+
+
+def _read_reset(value: object, what: str) -> dict[MessageQueue, int]:
+    """Read a map or a list. The broker writes the form for the language of the client that requested the reset."""
+    if isinstance(value, list):
+        return {queue_from_dict(item): fields.integer(item, "offset") for item in value}
+    return offsets_from_dict(value, what)
+
+
+@dataclass(frozen=True, slots=True)
+class ResetOffsetBody(Body):
+    """The new offsets of a group's queues.
+
+    The body of RESET_CONSUMER_CLIENT_OFFSET (220), from a broker to members, and of the response to
+    INVOKE_BROKER_TO_RESET_OFFSET (222).
+    """
+
+    offset_table: Annotated[dict[MessageQueue, int], Wire(read=_read_reset)]
+
+    def to_json(self, *, as_list: bool = False) -> bytes:
+        """Return the body; as a list for members of a C++ tool's reset."""
+        if not as_list:
+            return Body.to_json(self)
+        entries = [
+            dict(sorted((queue_to_dict(queue) | {"offset": offset}).items()))
+            for queue, offset in self.offset_table.items()
+        ]
+        return loose_json.dumps({"offsetTable": entries})
+
+
+@dataclass(frozen=True, slots=True)
+class GetConsumerStatusBody(Body):
+    """The offsets that members hold.
+
+    The response to GET_CONSUMER_STATUS_FROM_CLIENT (221), for one member, and to INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+    (223), for all members by client id.
+    """
+
+    message_queue_table: Mapping[MessageQueue, int] = field(default_factory=dict)
+    consumer_table: Mapping[ClientId, Mapping[MessageQueue, int]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySubscriptionResponseBody(Body):
+    """The response to QUERY_SUBSCRIPTION_BY_CONSUMER (345): the broker's copy of a group's subscription to one topic.
+
+    `subscription_data` is None if the broker has no copy.
+    """
+
+    group: str | None = None
+    topic: str | None = None
+    subscription_data: SubscriptionData | None = None
+
+
+_Offsets = Mapping[str, Mapping[QueueId, Offset]]
+
+
+def _read_offsets(value: object, what: str) -> _Offsets:
+    table = fields.as_object(value, what)
+    return {
+        fields.as_text(key, what): {
+            fields.as_integer(queue_id, "a queue id"): fields.as_integer(offset, "an offset")
+            for queue_id, offset in fields.mapping(table, key).items()
+        }
+        for key in table
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOffsetSerializeWrapper(Body, bare_keys=True):
+    """The response to GET_ALL_CONSUMER_OFFSET (43): all offsets of a broker, by `topic@group` and queue id.
+
+    `pull_offset_table` holds the offsets that groups have pulled up to.
+    """
+
+    offset_table: Annotated[_Offsets, Wire(read=_read_offsets)]
+    pull_offset_table: Annotated[_Offsets, Wire(read=_read_offsets)] = field(default_factory=dict)
+    group_topic_map: Mapping[Group, tuple[str, ...]] = field(default_factory=dict)
+    data_version: DataVersion = field(default_factory=DataVersion)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryCorrectionOffsetBody(Body, bare_keys=True):
+    """The response to QUERY_CORRECTION_OFFSET (308): the least offset of all groups, by queue id.
+
+    It is the largest possible number if the compared group is behind.
+    """
+
+    correction_offsets: Mapping[QueueId, Offset]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupList(Body):
+    """The response to QUERY_TOPIC_CONSUME_BY_WHO (300): names of groups."""
+
+    groups: Annotated[tuple[str, ...], Named("groupList")]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerConnection(Body):
+    """The response to GET_PRODUCER_CONNECTION_LIST (204): a group's producers."""
+
+    connection_set: tuple[Connection, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerInfo(Body, called="a producer"):
+    """A producer, with the time of its last heartbeat in milliseconds since 1970."""
+
+    client_id: str = ""
+    remote_ip: Annotated[str, Named("remoteIP")] = ""
+    language: str = "OTHER"
+    version: int = 0
+    last_update_timestamp: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerTableInfo(Body):
+    """The response to GET_ALL_PRODUCER_INFO (328): every group's producers."""
+
+    data: dict[Group, tuple[ProducerInfo, ...]]
+
+
+def _by_level(value: object, what: str) -> dict[int, int]:
+    """Read levels and offsets. Unlike elsewhere, every text that `int` accepts is a number."""
+    try:
+        return {int(level): int(offset) for level, offset in fields.as_object(value, what).items()}
+    except (TypeError, ValueError) as error:
+        raise ProtocolError(f"delay offsets that are not numbers: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class DelayOffsetSerializeWrapper(Body, bare_keys=True):
+    """The response to GET_ALL_DELAY_OFFSET (45): the offset of the next message to deliver, by delay level from 1."""
+
+    offset_table: Annotated[Mapping[int, int], Wire(read=_by_level)]
+    data_version: DataVersion = field(default_factory=DataVersion)
+
+
+@dataclass(frozen=True, slots=True)
+class LockBatchRequestBody(Body):
+    """LOCK_BATCH_MQ (41): the queues to lock, or to keep locked. UNLOCK_BATCH_MQ (42): the queues to unlock."""
+
+    consumer_group: str
+    client_id: str
+    queues: Annotated[tuple[MessageQueue, ...], Named("mqSet")]
+    only_this_broker: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LockBatchResponseBody(Body):
+    """The response to LOCK_BATCH_MQ (41): the caller's locked queues. Another member has the missing ones."""
+
+    queues: Annotated[frozenset[MessageQueue], Named("lockOKMQSet")]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTimeSpan(Body, called="a queue's time span"):
+    """Times of one queue in milliseconds since 1970, `delay_time` in milliseconds.
+
+    `delay_time` is the age of the message at the group's offset, by the broker's clock. It is 0 if no message waits,
+    and has no meaning if the group has no offset or the message is deleted.
+    """
+
+    message_queue: MessageQueue
+    min_time_stamp: int = 0
+    max_time_stamp: int = 0
+    consume_time_stamp: int = 0
+    delay_time: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object. Next to each time is its text in the format of Java's tools."""
+        times = Body.to_dict(self)
+        printed = {f"{name}Str": _local(value) for name, value in times.items() if name.endswith("TimeStamp")}
+        return dict(sorted((times | printed).items()))
+
+
+@dataclass(frozen=True, slots=True)
+class QueryConsumeTimeSpanBody(Body):
+    """The response to QUERY_CONSUME_TIME_SPAN (303): the time spans of a topic's queues on one broker."""
+
+    consume_time_span_set: tuple[QueueTimeSpan, ...]
+
+
+def _local(milliseconds: int) -> str:
+    at = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)).astimezone()
+    return f"{at:%Y-%m-%d#%H:%M:%S}:{at.microsecond // 1000:03}"

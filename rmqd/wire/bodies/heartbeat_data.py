@@ -1,0 +1,159 @@
+"""HeartbeatData: a client's report on its groups to the brokers; and a subscription to check.
+
+Subscriptions from expressions, with the hashes that brokers use to check tags.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from struct import unpack
+from typing import Annotated, Final
+
+from rmqd.errors import InvalidNameError
+from rmqd.wire import fields
+from rmqd.wire.bodies.json_body import Body, Wire
+from rmqd.wire.fields import Named
+
+EXPRESSION_TAG: Final = "TAG"
+EXPRESSION_SQL92: Final = "SQL92"
+SUBSCRIPTION_ALL: Final = "*"
+
+
+class ConsumeType(StrEnum):
+    """How the group receives its messages. A push consumer is passive, in POP mode as well."""
+
+    ACTIVELY = "CONSUME_ACTIVELY"
+    PASSIVELY = "CONSUME_PASSIVELY"
+    POP = "CONSUME_POP"
+
+
+class MessageModel(StrEnum):
+    """How members share the messages: divide them, get all of them, or get only lite topics."""
+
+    BROADCASTING = "BROADCASTING"
+    CLUSTERING = "CLUSTERING"
+    LITE_SELECTIVE = "LITE_SELECTIVE"
+
+
+class ConsumeFromWhere(StrEnum):
+    """The start offset of a group without a stored offset."""
+
+    LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionData(Body, called="a subscription"):
+    """A group's subscription to one topic. A later `sub_version` (milliseconds) replaces an earlier one."""
+
+    topic: str
+    sub_string: str = SUBSCRIPTION_ALL
+    tags_set: frozenset[str] = frozenset()
+    code_set: frozenset[int] = frozenset()
+    sub_version: int = 0
+    expression_type: str = EXPRESSION_TAG
+    class_filter_mode: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerData(Body, called="a consumer group"):
+    """One consumer group in a heartbeat. Its subscriptions replace the broker's previous copy."""
+
+    group_name: str
+    subscription_data_set: tuple[SubscriptionData, ...]
+    consume_type: str = ConsumeType.PASSIVELY
+    message_model: str = MessageModel.CLUSTERING
+    consume_from_where: str = ConsumeFromWhere.LAST_OFFSET
+    unit_mode: bool = False
+
+
+def _read_producers(value: object, what: str) -> tuple[str, ...]:
+    return tuple(fields.text(fields.as_object(item, "a producer"), "groupName") for item in fields.as_list(value, what))
+
+
+def _write_producers(groups: tuple[str, ...]) -> list[dict[str, str]]:
+    return [{"groupName": group} for group in groups]
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatData(Body):
+    """HEART_BEAT (34): one client, its producer groups by name, and its consumer groups."""
+
+    client_id: Annotated[str, Named("clientID")]
+    consumer_data_set: tuple[ConsumerData, ...] = ()
+    producer_groups: Annotated[
+        tuple[str, ...], Named("producerDataSet"), Wire(read=_read_producers, write=_write_producers)
+    ] = ()
+    heartbeat_fingerprint: int = 0
+    without_sub: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CheckClientRequestBody(Body):
+    """CHECK_CLIENT_CONFIG (46): asks a broker whether it supports a subscription. Only needed for SQL."""
+
+    client_id: str
+    group: str
+    subscription_data: SubscriptionData
+    namespace: Annotated[str | None, Wire(last=True, write=lambda name: name or None)] = None
+
+
+_TYPOGRAPHIC: Final = "\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f\u00ab\u00bb\u2039\u203a\u00b4`"
+_QUOTES: Final = f"'\"{_TYPOGRAPHIC}"
+_BETWEEN_TAGS: Final = re.compile(r"\s+(?:or|and)\s+|[|&,;\s]+", re.IGNORECASE)
+_CONDITION: Final = re.compile(r"[=<>]|!|\b(?:not|is|in|like|between)\s", re.IGNORECASE)
+
+
+def meant_filter(expression: str, kind: str) -> str | None:
+    """Return the probably intended filter if this one matches no message; None if this one is fine."""
+    straight = expression.strip().translate(dict.fromkeys(map(ord, _TYPOGRAPHIC), "'"))
+    if kind == EXPRESSION_SQL92:
+        return None if straight == expression.strip() else f"{{sql: {quoted(straight)}}}"
+    tags = [tag.strip() for tag in expression.split("||") if tag.strip()]
+    parts = [part.strip(_QUOTES) for tag in tags for part in _BETWEEN_TAGS.split(tag.strip(_QUOTES))]
+    parts = [part for part in parts if part]
+    if len(tags) > 1 and SUBSCRIPTION_ALL in parts:
+        return quoted(SUBSCRIPTION_ALL)
+    if _CONDITION.search(expression):
+        excluded = re.fullmatch(r"(?:!|not\s)\s*(\w+)", straight, re.IGNORECASE)
+        condition = f"TAGS <> '{excluded[1]}'" if excluded else straight
+        return f"{{sql: {quoted(condition)}}}"
+    return None if parts == tags else quoted(" || ".join(parts))
+
+
+def quoted(text: str) -> str:
+    """Return a text in YAML's double quotes."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def tag_subscription(topic: str, expression: str | None, version: int) -> SubscriptionData:
+    """Return a subscription by tags, such as "paid || refunded"; "*" or nothing for all.
+
+    `version` is the time in milliseconds. Raises InvalidNameError if the expression names no tag.
+    """
+    stripped = (expression or "").strip()
+    if stripped in ("", SUBSCRIPTION_ALL):
+        return SubscriptionData(topic, SUBSCRIPTION_ALL, sub_version=version)
+    tags = frozenset(filter(None, (tag.strip() for tag in stripped.split("||"))))
+    if not tags:
+        raise InvalidNameError(f'the tag expression {expression!r} names no tag; expected "*" or tags joined by "||"')
+    return SubscriptionData(topic, stripped, tags, frozenset(map(java_hash, tags)), version)
+
+
+def sql_subscription(topic: str, expression: str, version: int) -> SubscriptionData:
+    """Return a subscription by an SQL92 condition, which the broker checks. `version` is in milliseconds."""
+    if not expression.strip():
+        raise InvalidNameError("an SQL92 expression must not be empty")
+    return SubscriptionData(topic, expression, sub_version=version, expression_type=EXPRESSION_SQL92)
+
+
+def java_hash(text: str) -> int:
+    """Return Java's `String.hashCode`, signed 32 bit: brokers store and compare it for tags."""
+    data = text.encode("utf-16-be", "surrogatepass")
+    result = 0
+    for unit in unpack(f">{len(data) // 2}H", data):
+        result = (31 * result + unit) & 0xFFFFFFFF
+    return result - 2**32 if result & 0x80000000 else result

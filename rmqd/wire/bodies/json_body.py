@@ -1,0 +1,278 @@
+"""MessageQueue in JSON: as an object, and as the key of a map, which fastjson writes as `{{…}:value}`.
+
+Reads a body dataclass from the JSON of brokers and clients, and writes it to JSON.
+
+The wire name of a field is its own name in camel case. Its type is str, int (64 bits), bool, float, MessageQueue,
+another Body, a tuple or frozenset of these, a dict or Mapping, or one of these or None. Two annotations add the rest:
+`Named` gives another wire name, and `Wire` other exceptions.
+
+    @dataclass(frozen=True, slots=True)
+    class LockBatchRequestBody(Body):
+        consumer_group: str                                             # {"consumerGroup":"g",
+        queues: Annotated[tuple[MessageQueue, ...], Named("mqSet")]     #  "mqSet":[{"brokerName":"b",...}],
+        only_this_broker: bool = False                                  #  "onlyThisBroker":false}
+
+Reading: a field that is missing or null gets its default. Without a default, a collection is empty, and any other type
+raises a ProtocolError with the field's name. A float may be missing but not null. Unknown fields are ignored. Writing:
+fields are sorted by name, as fastjson writes them, and sets by item. A field that is None is omitted.
+
+The annotations of a class are read once, when its first body is read or written. They become a plan: one function for
+each field to read it, and one to write it.
+
+DataVersion: the version of a broker's table. Readers compare it to find out whether their copy is current.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
+
+from rmqd.wire import fields, loose_json
+from rmqd.wire.loose_json import ObjectKey
+from rmqd.wire.message_queue import MessageQueue
+
+
+def queue_to_dict(queue: MessageQueue) -> dict[str, Any]:
+    """Return the JSON object of a queue."""
+    return {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
+
+
+def queue_from_dict(value: object) -> MessageQueue:
+    """Read the JSON object of a queue. Raises ProtocolError."""
+    data = fields.as_object(value, "a message queue")
+    return MessageQueue(fields.text(data, "topic"), fields.text(data, "brokerName"), fields.integer(data, "queueId"))
+
+
+def queue_map_to_dict(values: Mapping[MessageQueue, Any]) -> dict[ObjectKey, Any]:
+    """Convert a map by queue for `loose_json.dumps`."""
+    return {ObjectKey.of(queue_to_dict(queue)): value for queue, value in values.items()}
+
+
+def queue_map_from_dict(value: object, what: str) -> dict[MessageQueue, Any]:
+    """Read a map by queue. Its values remain JSON. Raises ProtocolError."""
+    return {queue_from_dict(fields.as_key(key, what)): item for key, item in fields.as_object(value, what).items()}
+
+
+def offsets_from_dict(value: object, what: str) -> dict[MessageQueue, int]:
+    """Read a map from queue to offset. Raises ProtocolError."""
+    return {queue: fields.as_integer(item, what) for queue, item in queue_map_from_dict(value, what).items()}
+
+
+Read = Callable[[Any, str], Any]  # (JSON value, its name for error messages)
+Write = Callable[[Any], Any]
+
+# the annotation names keys and values of maps in error messages
+BrokerName = Annotated[str, "a broker name"]
+ClientId = Annotated[str, "a client id"]
+ClusterName = Annotated[str, "a cluster name"]
+Group = Annotated[str, "a group"]
+Topic = Annotated[str, "a topic"]
+QueueId = Annotated[int, "a queue id"]
+Offset = Annotated[int, "an offset"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """Part of a field's annotation: how the field's JSON differs from the rule for its name and type."""
+
+    last: bool = False  # written after the fields that are not last
+    absent: str | None = None  # the value of a missing or null field, instead of the default
+    read: Read | None = None  # instead of the reader for the type
+    write: Write | None = None  # instead of the writer for the type; the field is omitted if it returns None
+
+
+_PLAIN: Final = Wire()
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Base of all bodies and of the objects inside them."""
+
+    called: ClassVar[str] = "a body"  # the object's name in errors if a body holds something else in its place
+    bare_keys: ClassVar[bool] = False  # whether numbers that are map keys are written without quotes
+    constants: ClassVar[Mapping[str, Any]] = {}  # fields that are written with these values, and not read
+
+    def __init_subclass__(cls, called: str = "", *, bare_keys: bool = False) -> None:
+        # dataclass creates a class with slots twice, and copies the attributes of the first one
+        if called:
+            cls.called = called
+        if bare_keys:
+            cls.bare_keys = True
+
+    def to_dict(self) -> dict[str, Any]:
+        plan = _PLANS.get(type(self)) or _make_plan(type(self))
+        result = plan.names.copy()
+        for name, wire, write in plan.writes:
+            value = getattr(self, name)
+            if write is not None and value is not None:
+                value = write(value)
+            if value is None:
+                del result[wire]
+            else:
+                result[wire] = value
+        return result
+
+    def to_json(self) -> bytes:
+        return loose_json.dumps(self.to_dict(), bare_keys=self.bare_keys)
+
+    @classmethod
+    def from_dict(cls, value: object) -> Self:
+        """Read the JSON object. Raises ProtocolError."""
+        return cls._from_object(fields.as_object(value, cls.called))
+
+    @classmethod
+    def from_json(cls, body: bytes) -> Self:
+        """Read the body. Raises ProtocolError."""
+        return cls._from_object(fields.body_object(body))
+
+    @classmethod
+    def _from_object(cls, data: dict[Any, Any]) -> Self:
+        values = {}
+        for name, wire, read, absent, null in (_PLANS.get(cls) or _make_plan(cls)).reads:
+            value = data.get(wire, absent)
+            if value is None:
+                if null is dataclasses.MISSING:
+                    continue
+                value = null
+            values[name] = read(value, wire)
+        return cls(**values)
+
+
+# Large bodies have tens of thousands of objects, and Python unpacks plain tuples faster than named ones.
+# (field, wire name, reader, value if missing, value if null or if the former is None); MISSING: the class's default
+_ReadField = tuple[str, str, Read, Any, Any]
+# (field, wire name, writer; None if the value is valid JSON already)
+_WrittenField = tuple[str, str, Write | None]
+
+
+class _Plan(NamedTuple):
+    reads: tuple[_ReadField, ...]
+    names: dict[str, Any]  # in the order of writing; constants have their values, fields None
+    writes: tuple[_WrittenField, ...]
+
+
+_PLANS: Final[dict[type, _Plan]] = {}
+
+
+def _make_plan(cls: type[Body]) -> _Plan:
+    hints = get_type_hints(cls, include_extras=True)
+    reads, writes, order = [], [], {(False, name): value for name, value in cls.constants.items()}
+    for field in dataclasses.fields(cls):
+        hint, wire = _split(hints[field.name])
+        name = fields.wire_name(field.name, hints[field.name])
+        reads.append((field.name, name, wire.read or _reader(hint), *_without_value(field, hint, wire)))
+        writes.append((field.name, name, wire.write or _writer(hint)))
+        order[wire.last, name] = None
+    names = {name: value for (_, name), value in sorted(order.items(), key=lambda item: item[0])}
+    plan = _PLANS[cls] = _Plan(tuple(reads), names, tuple(writes))
+    return plan
+
+
+def _without_value(field: dataclasses.Field[Any], hint: Any, wire: Wire) -> tuple[Any, Any]:
+    """Return the value for a missing field, and the value for a null field."""
+    has_default = (field.default, field.default_factory) != (dataclasses.MISSING, dataclasses.MISSING)
+    if hint is float and has_default:
+        return field.default, None
+    if wire.absent is not None:
+        return wire.absent, wire.absent
+    if has_default:
+        return None, dataclasses.MISSING
+    return None, _EMPTY.get(get_origin(hint))
+
+
+_EMPTY: Final[dict[Any, Any]] = {tuple: [], frozenset: [], dict: {}, Mapping: {}}
+
+
+def _split(hint: Any) -> tuple[Any, Wire]:
+    """Return a field's type and its Wire."""
+    if get_origin(hint) is Annotated:
+        kind, *notes = get_args(hint)
+        if ours := [note for note in notes if isinstance(note, Wire | fields.Named)]:
+            return _without_none(kind), next((note for note in ours if isinstance(note, Wire)), _PLAIN)
+    return _without_none(hint), _PLAIN
+
+
+def _without_none(hint: Any) -> Any:
+    if get_origin(hint) not in (Union, UnionType):
+        return hint
+    [kind] = (kind for kind in get_args(hint) if kind is not NoneType)
+    return kind
+
+
+_READERS: Final[dict[Any, Read]] = {
+    str: fields.as_text,
+    int: fields.as_integer,
+    bool: fields.as_boolean,
+    float: fields.as_number,
+    MessageQueue: lambda value, what: queue_from_dict(value),
+}
+
+
+def _reader(hint: Any) -> Read:
+    """Return the function that reads a value of a type."""
+    if hint in _READERS:
+        return _READERS[hint]
+    origin, kinds = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        read, called = _reader(kinds[0]), kinds[1]
+        return lambda value, what: read(value, called)
+    if origin in (tuple, frozenset):
+        return _collection_reader(origin, _reader(kinds[0]))
+    if origin in (dict, Mapping):
+        return _map_reader(*kinds)
+    return _body_reader(hint)
+
+
+def _collection_reader(kind: type, read: Read) -> Read:
+    return lambda value, what: kind([read(item, what) for item in fields.as_list(value, what)])
+
+
+def _map_reader(key: Any, item: Any) -> Read:
+    read = _reader(item)
+    if key is MessageQueue:
+        return lambda value, what: {queue: read(each, what) for queue, each in queue_map_from_dict(value, what).items()}
+    read_key = _reader(key)
+    if get_origin(item) in (tuple, frozenset):  # errors name a list in a map by its key
+        return lambda value, what: {
+            read_key(each, what): read(items, each) for each, items in fields.as_object(value, what).items()
+        }
+    return lambda value, what: {
+        read_key(each, what): read(items, what) for each, items in fields.as_object(value, what).items()
+    }
+
+
+def _body_reader(cls: type[Body]) -> Read:
+    from_object, called = cls._from_object, cls.called
+    return lambda value, what: from_object(value if isinstance(value, dict) else fields.as_object(value, called))
+
+
+def _writer(hint: Any) -> Write | None:
+    """Return the function that converts a value of a type to JSON; None if the value is valid JSON already."""
+    origin, kinds = get_origin(hint), get_args(hint)
+    if hint is MessageQueue:
+        return queue_to_dict
+    if origin in (tuple, frozenset):
+        order: Callable[[Any], list[Any]] = sorted if origin is frozenset else list
+        write = _writer(kinds[0])
+        return order if write is None else lambda value: [write(item) for item in order(value)]
+    if origin in (dict, Mapping):
+        return _map_writer(*kinds)
+    return hint.to_dict if isinstance(hint, type) and issubclass(hint, Body) else None
+
+
+def _map_writer(key: Any, item: Any) -> Write:
+    write = _writer(item)
+    as_items: Write = dict if write is None else lambda value: {each: write(one) for each, one in value.items()}
+    return as_items if key is not MessageQueue else lambda value: queue_map_to_dict(as_items(value))
+
+
+@dataclass(frozen=True, slots=True)
+class DataVersion(Body, called="dataVersion"):
+    """`counter` increases with each change. `timestamp` is the time of the last change in milliseconds."""
+
+    counter: int = 0
+    timestamp: int = 0
+    state_version: int = 0

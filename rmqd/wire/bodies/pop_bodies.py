@@ -1,0 +1,184 @@
+"""Bodies of POP: queue assignments by the broker, and acknowledgements of many messages at once.
+
+The body of LITE_SUBSCRIPTION_CTL (200071): a client's lite topics of a parent topic (RocketMQ 5.5).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, Final, Self
+
+from rmqd.errors import ProtocolError
+from rmqd.wire import fields
+from rmqd.wire.bodies.json_body import Body, Wire
+from rmqd.wire.fields import Named
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.receipt_handle import RetryFlag
+
+_MAX_BITS_BYTES: Final = 65536
+"""Limits memory: a pop takes at most 32 messages, and scans some hundreds to find them."""
+
+
+class MessageRequestMode(StrEnum):
+    """How a group reads a topic. Administrators set it for each broker (SET_MESSAGE_REQUEST_MODE)."""
+
+    PULL = "PULL"
+    POP = "POP"
+
+
+@dataclass(frozen=True, slots=True)
+class QueryAssignmentRequestBody(Body):
+    """QUERY_ASSIGNMENT (400): asks which queues of a topic a member should read, and how."""
+
+    topic: str
+    consumer_group: str
+    client_id: str
+    strategy_name: Annotated[str, Wire(absent="")] = "AVG"
+    message_model: Annotated[str, Wire(absent="")] = "CLUSTERING"
+
+
+def _read_mode(value: object, what: str) -> MessageRequestMode:
+    mode = fields.as_text(value, what)
+    try:
+        return MessageRequestMode(mode)
+    except ValueError:
+        raise ProtocolError(
+            f"an assignment's mode must be PULL or POP, and is {mode!r:.80}; mqadmin setConsumeMode sets it"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageQueueAssignment(Body, called="an assignment"):
+    """A queue that a member should read. Queue id -1 stands for any queue of the broker, and can only be popped."""
+
+    queue: Annotated[MessageQueue, Named("messageQueue")]
+    mode: Annotated[MessageRequestMode, Wire(read=_read_mode)] = MessageRequestMode.PULL
+
+
+@dataclass(frozen=True, slots=True)
+class QueryAssignmentResponseBody(Body):
+    """The response to QUERY_ASSIGNMENT (400): a member's assignments.
+
+    None if the broker does not know the member yet; the body may be empty then.
+    """
+
+    assignments: Annotated[tuple[MessageQueueAssignment, ...] | None, Named("messageQueueAssignments")] = None
+
+    @classmethod
+    def from_json(cls, body: bytes) -> Self:
+        """Read the body. Raises ProtocolError."""
+        return cls._from_object(fields.body_object(body)) if body else cls()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAck(Body, called="acks"):
+    """Messages of one queue from one pop: the common parts of their handles, and their queue offsets.
+
+    Read and written by hand, because the offsets depend on `start_offset`, and members acknowledge very often.
+    """
+
+    consumer_group: str
+    topic: str
+    retry: RetryFlag
+    start_offset: int
+    queue_id: int
+    revive_queue_id: int
+    pop_time: int
+    invisible_time: int
+    offsets: tuple[int, ...]
+    """Queue offsets from `start_offset`; a bit set on the wire."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object. `topic` is the topic of the group's subscription, regardless of the retry flag."""
+        return {
+            "b": _bits_to_base64(tuple(offset - self.start_offset for offset in self.offsets)),
+            "c": self.consumer_group,
+            "it": self.invisible_time,
+            "pt": self.pop_time,
+            "q": self.queue_id,
+            "r": str(int(self.retry)),
+            "rq": self.revive_queue_id,
+            "so": self.start_offset,
+            "t": self.topic,
+        }
+
+    @classmethod
+    def _from_object(cls, data: dict[Any, Any]) -> Self:
+        start = fields.integer(data, "so")
+        return cls(
+            fields.text(data, "c"),
+            fields.text(data, "t"),
+            RetryFlag.parse(fields.text(data, "r")),
+            start,
+            fields.integer(data, "q"),
+            fields.integer(data, "rq"),
+            fields.integer(data, "pt"),
+            fields.integer(data, "it"),
+            tuple(start + bit for bit in _base64_to_bits(fields.text(data, "b"))),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAckMessageRequestBody(Body):
+    """BATCH_ACK_MESSAGE (200151): acknowledges messages of one broker."""
+
+    broker_name: Annotated[str, Wire(absent="")]
+    acks: tuple[BatchAck, ...]
+
+
+def _bits_to_base64(bits: tuple[int, ...]) -> str:
+    number = 0
+    for bit in bits:
+        number |= 1 << bit
+    return base64.b64encode(number.to_bytes((number.bit_length() + 7) // 8, "little")).decode()
+
+
+def _base64_to_bits(text: str) -> tuple[int, ...]:
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ProtocolError(f"the bits of a batch of acknowledgements are not base64: {error}") from error
+    if len(data) > _MAX_BITS_BYTES:
+        raise ProtocolError(f"a batch of acknowledgements has {len(data)} bytes of bits, which no pop ever took")
+    return tuple(8 * index + bit for index, byte in enumerate(data) for bit in range(8) if byte >> bit & 1)
+
+
+class LiteSubscriptionAction(StrEnum):
+    """The change to a client's lite topics: to the listed ones (PARTIAL), or to all of them (COMPLETE)."""
+
+    PARTIAL_ADD = "PARTIAL_ADD"
+    PARTIAL_REMOVE = "PARTIAL_REMOVE"
+    COMPLETE_ADD = "COMPLETE_ADD"
+    COMPLETE_REMOVE = "COMPLETE_REMOVE"
+
+
+def _read_action(value: object, what: str) -> LiteSubscriptionAction:
+    action = fields.as_text(value, what)
+    try:
+        return LiteSubscriptionAction(action)
+    except ValueError:
+        expected = ", ".join(LiteSubscriptionAction)
+        raise ProtocolError(f"{action!r:.80} is not an action of a lite subscription; expected {expected}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class LiteSubscription(Body, called="a lite subscription"):
+    """One client's lite topics. A broker drops them after three minutes (liteSubscriptionCheckTimeoutMills)."""
+
+    action: Annotated[LiteSubscriptionAction, Wire(read=_read_action)]
+    client_id: str
+    group: str
+    topic: str
+    lite_topics: Annotated[tuple[str, ...], Named("liteTopicSet")] = ()
+    version: int = 0
+    offset_option: Annotated[Mapping[str, Any] | None, Wire(read=fields.as_object)] = None
+    """The group's start offset in added lite topics; not interpreted."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiteSubscriptionCtlRequestBody(Body):
+    subscriptions: Annotated[tuple[LiteSubscription, ...], Named("subscriptionSet")]

@@ -1,0 +1,251 @@
+"""TopicRouteData, with its parts: a topic's queues and their brokers.
+
+All brokers that a name server knows, lists of topics, and tables of texts.
+
+Static topics (`mqadmin updateStaticTopic`): logical queues, mapped to queues of brokers; they may move to others.
+
+Clients know a logical queue under a broker name that no broker has, so the queue keeps its name wherever it moves.
+Requests about the queue go to the broker that leads it now, which translates queue ids and offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Final, Self
+
+from rmqd.errors import ProtocolError
+from rmqd.wire import fields, loose_json
+from rmqd.wire import fields as limits
+from rmqd.wire.bodies.json_body import Body, BrokerName, ClusterName, QueueId, Wire
+from rmqd.wire.fields import Named
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo(Body, bare_keys=True):
+    """The response to GET_BROKER_CLUSTER_INFO (106): brokers by name, and broker names by cluster.
+
+    Keys are bare numbers for clients of all versions.
+    """
+
+    broker_addr_table: dict[BrokerName, BrokerData]
+    cluster_addr_table: dict[ClusterName, tuple[str, ...]]
+
+
+def light_queue_route(info: ClusterInfo) -> TopicRouteData:
+    """Return a light message queue's route: queue 0 of every broker, read-only because clients send to other topics."""
+    brokers = tuple(broker for _, broker in sorted(info.broker_addr_table.items()))
+    return TopicRouteData(tuple(QueueData(broker.broker_name, 1, 0, PERM_READ) for broker in brokers), brokers)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicList(Body):
+    """Topic names, in some lists with the address of their broker.
+
+    The response to GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206), GET_TOPICS_BY_CLUSTER (224), QUERY_TOPICS_BY_CONSUMER
+    (343) and GET_SYSTEM_TOPIC_LIST_FROM_NS (304) or _FROM_BROKER (305).
+    """
+
+    topics: Annotated[tuple[str, ...], Named("topicList")]
+    broker_addr: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KVTable(Body):
+    """Texts by name.
+
+    The response to GET_BROKER_RUNTIME_INFO (28), a broker's report on itself, and to GET_KVLIST_BY_NAMESPACE (219), a
+    namespace of the name server's settings.
+    """
+
+    table: dict[str, str]
+
+
+MOCK_BROKER_PREFIX: Final = "__syslo__"  # Java: LOGICAL_QUEUE_MOCK_BROKER_PREFIX
+NO_BROKER: Final = "__syslo__none__"  # a logical queue without a broker
+GLOBAL_SCOPE: Final = "__global__"
+
+
+def queue_count(value: object, what: str) -> int:
+    """Read a number of queues. Raises ProtocolError if it exceeds the limit for one topic."""
+    count = fields.as_integer(value, what)
+    if not 0 <= count <= limits.MOST_QUEUES:
+        raise ProtocolError(f"{what} must be a number of queues of at most {limits.MOST_QUEUES}, and is {count}")
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class TopicQueueMappingInfo(Body, called="topicQueueMappingByBroker"):
+    """The logical queues of a static topic that one broker claims to lead. A later epoch is newer."""
+
+    constants: ClassVar[Mapping[str, Any]] = {"dirty": False}
+
+    bname: str
+    total_queues: Annotated[int, Wire(read=queue_count)] = 0
+    epoch: int = 0
+    scope: str = GLOBAL_SCOPE
+    curr_id_map: dict[QueueId, QueueId] = field(default_factory=dict)  # logical queue id: the broker's own
+    topic: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogicQueueMappingItem(Body, called="a part of a logical queue"):
+    """A part of a logical queue: the broker that stores it, and its first offset here and on that broker."""
+
+    gen: int = 0
+    queue_id: int
+    bname: str
+    logic_offset: int = 0
+    start_offset: int = 0
+    end_offset: int = -1
+    time_of_start: int = -1
+    time_of_end: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicQueueMappingDetail(Body, called="mappingDetail"):
+    """The body of UPDATE_AND_CREATE_STATIC_TOPIC (513): the parts of each logical queue that a broker leads or led.
+
+    The last part of a queue receives new messages. It has the fields of TopicQueueMappingInfo and more.
+    """
+
+    constants: ClassVar[Mapping[str, Any]] = {"dirty": False}
+
+    topic: str
+    bname: str
+    total_queues: Annotated[int, Wire(read=queue_count)] = 0
+    epoch: int = 0
+    scope: str = GLOBAL_SCOPE
+    curr_id_map: dict[QueueId, QueueId] = field(default_factory=dict)
+    hosted_queues: dict[QueueId, tuple[LogicQueueMappingItem, ...]] = field(default_factory=dict)
+
+    def as_route(self) -> TopicQueueMappingInfo:
+        """Return the mapping as the topic's route shows it. Java: `cloneAsMappingInfo`."""
+        led = {
+            queue_id: items[-1].queue_id
+            for queue_id, items in self.hosted_queues.items()
+            if items and items[-1].bname == self.bname
+        }
+        return TopicQueueMappingInfo(self.bname, self.total_queues, self.epoch, curr_id_map=led, topic=self.topic)
+
+
+def is_logical(broker_name: str) -> bool:
+    """Return whether the name is the placeholder for a broker that the queues of static topics have."""
+    return broker_name.startswith(MOCK_BROKER_PREFIX)
+
+
+def mock_broker_name(scope: str) -> str:
+    """Return the broker name of a scope's logical queues. Java: `TopicQueueMappingUtils.getMockBrokerName`."""
+    return MOCK_BROKER_PREFIX + (scope[2:] if scope == GLOBAL_SCOPE else scope)
+
+
+def leaders(mappings: Iterable[TopicQueueMappingInfo]) -> dict[tuple[str, int], str]:
+    """Return the leader of each logical queue, by (broker name, queue id) of the queue.
+
+    If two brokers claim a queue, the later epoch wins. The newest mapping gives the number of queues. Queues within
+    that number that no broker claims are included. Java: `topicRouteData2EndpointsForStaticTopic`.
+    """
+    newest_first = sorted(mappings, key=lambda info: -info.epoch)
+    found: dict[tuple[str, int], str] = {}
+    for scope in {info.scope: None for info in newest_first}:
+        name, total, claims = mock_broker_name(scope), 0, dict[int, TopicQueueMappingInfo]()
+        for info in newest_first:
+            if info.scope == scope:
+                total = max(total, info.total_queues)
+                for queue_id in info.curr_id_map:
+                    claims.setdefault(queue_id, info)
+        for queue_id in range(total):
+            info_of = claims.get(queue_id)
+            found[name, queue_id] = NO_BROKER if info_of is None else info_of.bname
+    return found
+
+
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
+MASTER_ID: Final = 0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class QueueData(Body, called="queueData"):
+    """A topic's queues on one broker."""
+
+    broker_name: str
+    read_queue_nums: Annotated[int, Wire(read=queue_count)]
+    write_queue_nums: Annotated[int, Wire(read=queue_count)]
+    perm: int
+    topic_sys_flag: int = 0
+
+    @property
+    def is_readable(self) -> bool:
+        return self.perm & PERM_READ != 0
+
+    @property
+    def is_writeable(self) -> bool:
+        return self.perm & PERM_WRITE != 0
+
+
+def _by_broker_id(value: object, what: str) -> dict[int, str]:
+    """Read the addresses in the order of broker ids, so the master's address is the first."""
+    addresses = {
+        fields.as_integer(broker_id, "a broker id"): fields.as_text(address, what)
+        for broker_id, address in fields.as_object(value, what).items()
+    }
+    return dict(sorted(addresses.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerData(Body, called="brokerData"):
+    """The addresses ("host:port") of one broker's replicas by id. The master's id is 0."""
+
+    cluster: Annotated[str, Wire(absent="")]
+    broker_name: str
+    broker_addrs: Annotated[dict[int, str], Wire(read=_by_broker_id)]
+    enable_acting_master: bool = False
+
+    @property
+    def master(self) -> str | None:
+        """The master's address; None while the broker has no master."""
+        return self.broker_addrs.get(MASTER_ID)
+
+
+_Mappings = tuple[TopicQueueMappingInfo, ...]
+
+
+def _read_mappings(value: object, what: str) -> _Mappings:
+    return tuple(map(TopicQueueMappingInfo.from_dict, fields.as_object(value, what).values()))
+
+
+def _write_mappings(mappings: _Mappings) -> dict[str, Any] | None:
+    return {info.bname: info.to_dict() for info in mappings} or None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRouteData(Body):
+    """The response to GET_ROUTEINFO_BY_TOPIC (105): all brokers and queues of a topic.
+
+    `order_topic_conf` is "broker:queues;…" for ordered topics. `mappings` are the mappings of a static topic, by
+    broker: its logical queues, which move between brokers.
+    """
+
+    constants: ClassVar[Mapping[str, Any]] = {"filterServerTable": {}}
+
+    queue_datas: tuple[QueueData, ...] = ()
+    broker_datas: tuple[BrokerData, ...] = ()
+    order_topic_conf: Annotated[str | None, Wire(last=True)] = None
+    mappings: Annotated[
+        _Mappings, Named("topicQueueMappingByBroker"), Wire(read=_read_mappings, write=_write_mappings)
+    ] = ()
+
+    def to_json(self, *, strict: bool = True) -> bytes:
+        """Return the body. Clients before 4.9.4 need the loose dialect, with bare numbers as keys."""
+        return loose_json.dumps(self.to_dict(), bare_keys=not strict)
+
+    @classmethod
+    def from_json(cls, body: bytes) -> Self:
+        """Read the body. Raises ProtocolError, also if a route exceeds `wire.limits`."""
+        limits.check_route_size(body)
+        data = fields.body_object(body)
+        limits.check_brokers(max(len(fields.items(data, name)) for name in ("queueDatas", "brokerDatas")))
+        route = cls._from_object(data)
+        limits.check_queues(max(queues.read_queue_nums, queues.write_queue_nums) for queues in route.queue_datas)
+        return route

@@ -1,0 +1,160 @@
+"""Offsets of groups and topics, a broker's counters, and a group's members as a broker sees them.
+
+Entries of a queue's index as administrators see them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+from rmqd.wire import fields
+from rmqd.wire.bodies.heartbeat_data import SubscriptionData
+from rmqd.wire.bodies.json_body import Body, Topic, Wire
+from rmqd.wire.message_queue import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetWrapper(Body, called="a queue's offsets"):
+    """A group's offset in one queue. `last_timestamp` is the store time (ms) of the last handled message, or 0."""
+
+    broker_offset: int = 0
+    consumer_offset: int = 0
+    pull_offset: int = 0
+    last_timestamp: int = 0
+
+    @property
+    def lag(self) -> int:
+        """The number of messages that the group has not finished."""
+        return max(0, self.broker_offset - self.consumer_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeStats(Body, called="a group's place"):
+    """The response to GET_CONSUME_STATS (208): a group's offsets in all its queues, including its retry topic."""
+
+    offset_table: dict[MessageQueue, OffsetWrapper]
+    consume_tps: float = 0.0
+
+
+_StatsOfGroups = dict[str, tuple[ConsumeStats, ...]]
+
+
+def _read_groups(value: object, what: str) -> _StatsOfGroups:
+    """Merge a list of maps with one group each into one map."""
+    groups = {}
+    for item in fields.as_list(value, what):
+        one = fields.as_object(item, "a group's stats")
+        for group in one:
+            name = fields.as_text(group, "a group")
+            groups[name] = tuple(map(ConsumeStats.from_dict, fields.items(one, name)))
+    return groups
+
+
+def _write_groups(groups: _StatsOfGroups) -> list[dict[str, Any]]:
+    return [{group: [stats.to_dict() for stats in topics]} for group, topics in groups.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeStatsList(Body):
+    """The response to GET_BROKER_CONSUME_STATS (317): every group's offsets on one broker, topic by topic."""
+
+    consume_stats_list: Annotated[_StatsOfGroups, Wire(read=_read_groups, write=_write_groups)] = field(
+        default_factory=dict
+    )
+    broker_addr: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object. As in Java, an offset beyond the queue's end makes both sums smaller."""
+        offsets = [
+            offsets
+            for topics in self.consume_stats_list.values()
+            for stats in topics
+            for offsets in stats.offset_table.values()
+        ]
+        return Body.to_dict(self) | {
+            "totalDiff": sum(one.broker_offset - one.consumer_offset for one in offsets),
+            "totalInflightDiff": sum(one.pull_offset - one.consumer_offset for one in offsets),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOffset(Body, called="a queue's ends"):
+    """The ends of one queue. `max_offset` is the offset of the next message. Times in milliseconds."""
+
+    min_offset: int = 0
+    max_offset: int = 0
+    last_update_timestamp: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStatsTable(Body):
+    """The response to GET_TOPIC_STATS_INFO (202): the ends of all queues of a topic on one broker."""
+
+    offset_table: dict[MessageQueue, TopicOffset]
+    topic_put_tps: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatsItem(Body, called="a counter"):
+    """A counter's increase over a time span: in total, per second, and per event."""
+
+    sum: int = 0
+    tps: float = 0.0
+    avgpt: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatsData(Body):
+    """The response to VIEW_BROKER_STATS_DATA (315): a counter's increase over the last minute, hour and day."""
+
+    stats_minute: BrokerStatsItem
+    stats_hour: BrokerStatsItem
+    stats_day: BrokerStatsItem
+
+
+@dataclass(frozen=True, slots=True)
+class Connection(Body, called="a connection"):
+    """One member of a group as a broker sees it."""
+
+    client_id: str = ""
+    client_addr: str = ""
+    language: str = "OTHER"
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerConnection(Body):
+    """The response to GET_CONSUMER_CONNECTION_LIST (203): a group's members, and their last heartbeat's content."""
+
+    connection_set: tuple[Connection, ...]
+    subscription_table: dict[Topic, SubscriptionData]
+    consume_type: Annotated[str | None, Wire(last=True)] = None
+    message_model: Annotated[str | None, Wire(last=True)] = None
+    consume_from_where: Annotated[str | None, Wire(last=True)] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeQueueData(Body, called="an entry of a queue"):
+    """One entry: the message's commit log offset and the hash of its tag.
+
+    `eval` says whether an extended index passes the message; this broker has no such index.
+    """
+
+    constants: ClassVar[Mapping[str, Any]] = {"eval": False}
+
+    physic_offset: int
+    physic_size: int
+    tags_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueryConsumeQueueResponseBody(Body):
+    """The response to QUERY_CONSUME_QUEUE (321): entries, the queue's ends, and the subscription of the given group."""
+
+    min_queue_index: int
+    max_queue_index: int
+    queue_data: tuple[ConsumeQueueData, ...]
+    subscription_data: SubscriptionData | None = None
+    filter_data: str | None = None

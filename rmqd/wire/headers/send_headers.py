@@ -1,0 +1,184 @@
+"""Headers of sends and send-backs.
+
+Headers of the request that recalls a timer message before its delivery time (RocketMQ 5.3.2 and later).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, NamedTuple, Self
+
+from rmqd.codes import RequestCode
+from rmqd.errors import ProtocolError
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.fields import Named, parse_integer
+from rmqd.wire.headers.request_header import Header, RequestHeader, wire_names
+from rmqd.wire.topics import DEFAULT_TOPIC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendMessageRequestHeader(RequestHeader, code=RequestCode.SEND_MESSAGE):
+    """Sends a message; the fields have long names. `born_timestamp` is in milliseconds."""
+
+    producer_group: str
+    topic: str
+    default_topic: str = DEFAULT_TOPIC
+    default_topic_queue_nums: int = 4
+    queue_id: int
+    sys_flag: int
+    born_timestamp: int
+    flag: int
+    properties: str | None = None
+    reconsume_times: int | None = None
+    unit_mode: bool | None = None
+    batch: bool | None = None
+    max_reconsume_times: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendMessageRequestHeaderV2(RequestHeader, code=RequestCode.SEND_MESSAGE_V2):
+    """Sends a message; the fields have letters as names."""
+
+    producer_group: Annotated[str, Named("a")]
+    topic: Annotated[str, Named("b")]
+    default_topic: Annotated[str, Named("c")] = DEFAULT_TOPIC
+    default_topic_queue_nums: Annotated[int, Named("d")] = 4
+    queue_id: Annotated[int, Named("e")]
+    sys_flag: Annotated[int, Named("f")]
+    born_timestamp: Annotated[int, Named("g")]
+    flag: Annotated[int, Named("h")]
+    properties: Annotated[str | None, Named("i")] = None
+    reconsume_times: Annotated[int | None, Named("j")] = None
+    unit_mode: Annotated[bool | None, Named("k")] = None
+    max_reconsume_times: Annotated[int | None, Named("l")] = None
+    batch: Annotated[bool | None, Named("m")] = None
+    broker_name: Annotated[str | None, Named("n")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendBatchMessageRequestHeader(SendMessageRequestHeaderV2, code=RequestCode.SEND_BATCH_MESSAGE):
+    """Sends several messages to one queue, with the same letters. `batch` is true; `properties` belong to the batch."""
+
+
+class ReceivedSendHeader(NamedTuple):
+    """The header of any send as a broker reads it: leniently, like RocketMQ, and fast, because each message has one."""
+
+    topic: str
+    default_topic: str | None
+    default_topic_queue_nums: int
+    queue_id: int
+    sys_flag: int
+    born_timestamp: int
+    flag: int
+    properties: str
+    reconsume_times: int
+    unit_mode: bool
+    max_reconsume_times: int | None
+    batch: bool
+
+    @classmethod
+    def from_request(cls, request: RemotingCommand) -> Self:
+        """Read the header, with long names or letters. Raises ProtocolError."""
+        fields = request.ext_fields
+        if request.code == RequestCode.SEND_MESSAGE:
+            letters = _letters_by_names()
+            fields = {letters[name]: value for name, value in fields.items() if name in letters}
+        get = fields.get
+        most = get("l")
+        try:
+            return cls(
+                fields["b"],
+                get("c"),
+                int(get("d") or 0),
+                int(fields["e"]),
+                int(fields["f"]),
+                int(fields["g"]),
+                int(fields["h"]),
+                get("i", ""),
+                int(get("j") or 0),
+                get("k", "").lower() == "true",
+                int(most) if most else None,
+                get("m", "").lower() == "true",
+            )
+        except (KeyError, ValueError) as error:
+            raise ProtocolError(f"the header of a send has a missing or invalid field: {error!r:.200}") from error
+
+
+@cache
+def _letters_by_names() -> dict[str, str]:
+    names, letters = wire_names(SendMessageRequestHeader), wire_names(SendMessageRequestHeaderV2)
+    return {name: letters[field] for field, name in names.items()}
+
+
+class SendMessageResponseHeader(NamedTuple):
+    """The position of the stored message. A batch has comma-separated ids and the offset of its first message.
+
+    A tuple, because a broker creates one for every message.
+    """
+
+    msg_id: str
+    queue_id: int
+    queue_offset: int
+    transaction_id: str | None = None
+    batch_uniq_id: str | None = None
+    recall_handle: str | None = None
+
+    @classmethod
+    def from_ext_fields(cls, ext_fields: Mapping[str, str]) -> Self:
+        """Read the response to a send whose message was stored. Raises ProtocolError."""
+        try:
+            return cls(
+                ext_fields["msgId"],
+                parse_integer(ext_fields["queueId"], "queueId"),
+                parse_integer(ext_fields["queueOffset"], "queueOffset"),
+                ext_fields.get("transactionId"),
+                ext_fields.get("batchUniqId"),
+                ext_fields.get("recallHandle"),
+            )
+        except KeyError as error:
+            raise ProtocolError(f"the response to a send lacks {error}") from error
+
+    def ext_fields(self) -> dict[str, str]:
+        """Return the header as ext fields."""
+        fields = {"msgId": self.msg_id, "queueId": str(self.queue_id), "queueOffset": str(self.queue_offset)}
+        if self.transaction_id is not None:
+            fields["transactionId"] = self.transaction_id
+        if self.batch_uniq_id is not None:
+            fields["batchUniqId"] = self.batch_uniq_id
+        if self.recall_handle is not None:
+            fields["recallHandle"] = self.recall_handle
+        return fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSendMsgBackRequestHeader(RequestHeader, code=RequestCode.CONSUMER_SEND_MSG_BACK):
+    """Asks the broker to redeliver a message later. The broker finds it only by `offset`, its commit log offset.
+
+    With `delay_level` 0 the broker chooses the delay (3 + times); -1 dead-letters the message.
+    """
+
+    offset: int
+    group: str
+    delay_level: int
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool | None = None
+    max_reconsume_times: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallMessageRequestHeader(RequestHeader, code=RequestCode.RECALL_MESSAGE):
+    """Recalls a timer message. `recall_handle` is from the response to its send (`rmqd.wire.lite_topic`)."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallMessageResponseHeader(Header):
+    """The unique key of the recalled message."""
+
+    msg_id: str

@@ -1,0 +1,105 @@
+"""Lite topics (RIP-83, RocketMQ 5.5): the names of their queues, and the delivery counts in pop responses.
+
+A message for a lite topic is sent to its parent topic with the property `__LITE_TOPIC`. The broker stores it in the
+parent topic, and also adds it to the lite topic's own queue. That queue has its own offsets and the name that
+`queue_of` returns. Java: LiteUtil, ExtraInfoUtil.parseLiteOrderCountInfo.
+
+The handle that recalls a timer message. Java: RecallMessageHandle.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Final, NamedTuple, Self
+
+from rmqd.errors import InvalidNameError, ProtocolError
+from rmqd.wire.fields import parse_integer
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import LIGHT_QUEUE_ID, LMQ_PREFIX
+
+BIND_TOPIC: Final = "lite.bind.topic"
+WILDCARD: Final = "lite.sub.wildcard"
+MODEL: Final = "lite.sub.model"
+"""Attributes of a group: its parent topic, whether it wants all lite topics there, and how its members share them."""
+SHARED: Final = "Shared"
+EXCLUSIVE: Final = "Exclusive"
+
+MAX_LITE_TOPIC_LENGTH: Final = 64  # maxLiteTopicLength of the gRPC proxy
+SEPARATOR: Final = "$"
+_DISPATCH_SEPARATOR: Final = ","
+
+
+def check_lite_topic(name: str) -> None:
+    """Raise InvalidNameError if a name is empty, too long, or has other characters than brokers can tell apart."""
+    if not name or len(name) > MAX_LITE_TOPIC_LENGTH:
+        raise InvalidNameError(f"a lite topic's name must have 1 to {MAX_LITE_TOPIC_LENGTH} characters: {name!r:.100}")
+    if not all(character.isascii() and (character.isalnum() or character in "%|_-") for character in name):
+        raise InvalidNameError(f"a lite topic's name may contain letters, digits and % | _ - only: {name!r}")
+
+
+def queue_of(parent_topic: str, lite_topic: str, broker_name: str) -> MessageQueue:
+    """Return the queue of a lite topic on a broker. Brokers store its offsets under this name."""
+    return MessageQueue(f"{LMQ_PREFIX}{SEPARATOR}{parent_topic}{SEPARATOR}{lite_topic}", broker_name, LIGHT_QUEUE_ID)
+
+
+def parent_of(topic: str) -> str | None:
+    """Return the parent topic if `topic` is the name of a lite topic's queue, else None."""
+    begin = f"{LMQ_PREFIX}{SEPARATOR}"
+    parent, separator, lite_topic = topic.removeprefix(begin).partition(SEPARATOR)
+    return parent if topic.startswith(begin) and separator and parent and lite_topic else None
+
+
+def lite_offset(queue: MessageQueue, dispatch: str | None, offsets: str | None) -> int:
+    """Return a message's offset in a lite topic's queue, from its properties INNER_MULTI_DISPATCH and _QUEUE_OFFSET.
+
+    Raises ProtocolError if the properties do not name the queue.
+    """
+    names = (dispatch or "").split(_DISPATCH_SEPARATOR)
+    numbers = (offsets or "").split(_DISPATCH_SEPARATOR)
+    if queue.topic not in names or len(names) != len(numbers):
+        raise ProtocolError(f"a message of {queue.topic} claims to be in {dispatch!r:.200} at {offsets!r:.80}")
+    return parse_integer(numbers[names.index(queue.topic)], "the offset in a lite topic")
+
+
+def parse_tries(text: str | None, messages: int) -> list[int]:
+    """Return how often each message was popped before, from the ext field orderCountInfo of a lite pop's response.
+
+    An entry is the number alone, or the last of three words. Raises ProtocolError.
+    """
+    entries = text.split(";") if text else []
+    if len(entries) != messages:
+        raise ProtocolError(f"orderCountInfo has {len(entries)} entries for {messages} messages: {text!r:.120}")
+    return [parse_integer(entry.rpartition(" ")[2], "orderCountInfo") for entry in entries]
+
+
+_VERSION: Final = "v1"
+_PARTS: Final = 5
+
+
+class RecallHandle(NamedTuple):
+    """Identifies the message, its topic and broker, and its delivery time (milliseconds since 1970).
+
+    On the wire it is URL-safe base64 of a version and these fields, separated by spaces.
+    """
+
+    topic: str
+    broker_name: str
+    deliver_at_ms: int
+    msg_id: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a handle. Raises ProtocolError."""
+        try:
+            parts = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode().split(" ")
+        except (binascii.Error, ValueError) as error:
+            raise ProtocolError(f"a recall handle must be base64 of text, and is {text!r:.120}: {error}") from error
+        if parts[0] != _VERSION or len(parts) < _PARTS or not all(parts[:_PARTS]):
+            raise ProtocolError(f"a recall handle must begin with {_VERSION} and have {_PARTS} parts: {parts!r:.120}")
+        return cls(parts[1], parts[2], parse_integer(parts[3], "the time of a recall handle"), parts[4])
+
+    def __str__(self) -> str:
+        """Return the handle as brokers write it."""
+        parts = (_VERSION, self.topic, self.broker_name, str(self.deliver_at_ms), self.msg_id)
+        return base64.urlsafe_b64encode(" ".join(parts).encode()).decode()

@@ -1,1 +1,0 @@
-"""The stores of `deduplicate`, each against the real thing."""

@@ -1,0 +1,41 @@
+"""The order in which a group is founded tells a founding that was cut short from a topic that has grown."""
+
+from __future__ import annotations
+
+import random
+
+from rmqd.consumer.offsets.start_offsets import in_levels, is_unfinished
+from rmqd.wire.message_queue import MessageQueue
+
+
+def topic(name: str, **queues: int) -> list[MessageQueue]:
+    """A topic's queues by broker."""
+    return [MessageQueue(name, broker, number) for broker, count in queues.items() for number in range(count)]
+
+
+def test_a_founding_shows_wherever_it_was_cut_short() -> None:
+    for queues in [
+        topic("t", a=4),
+        topic("t", a=4, b=4),
+        topic("t", a=2, b=8),
+        topic("t", a=4) + topic("u", a=1),
+        topic("t", a=3, b=1) + topic("u", b=2) + topic("v", a=1, b=1),
+    ]:
+        levels = in_levels(queues)
+        assert sorted(queue for level in levels for queue in level) == sorted(queues)
+        order = [queue for level in levels for queue in random.sample(level, len(level))]
+        for stored in range(1, len(order)):
+            assert is_unfinished(queues, set(order[:stored])), order[:stored]
+
+
+def test_a_topic_that_has_grown_is_no_founding() -> None:
+    for before, after in [
+        (topic("t", a=1), topic("t", a=8)),
+        (topic("t", a=4), topic("t", a=4, b=4)),
+        (topic("t", b=4), topic("t", a=4, b=4)),
+        (topic("t", a=4, b=4), topic("t", a=8, b=4)),
+        (topic("t", a=4), topic("s", a=4) + topic("t", a=4) + topic("u", a=1)),
+    ]:
+        assert not is_unfinished(after, set(before))
+        assert not is_unfinished(after, set(after))
+        assert not is_unfinished(after, set())

@@ -1,0 +1,94 @@
+"""Where a group starts on a queue."""
+
+from __future__ import annotations
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.handler_api.batch import Batch
+from tests.client.peer import Reply
+from tests.clock import ManualClock
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.members import member
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.waiting import eventually
+
+RETRY = f"%RETRY%{GROUP}"
+
+
+async def ignore(batch: Batch) -> None:
+    """Handle nothing."""
+
+
+@pytest.fixture
+def broker(broker: ScriptedBroker) -> ScriptedBroker:
+    """One that knows no group."""
+    broker.knows_groups = False
+    return broker
+
+
+@pytest.mark.parametrize(
+    ("where", "expected", "expected_retry"),
+    [("last_offset", 13, 4), ("first_offset", 10, 4), ("timestamp", 11, 6)],
+)
+async def test_a_new_group_starts_where_the_option_says(
+    broker: ScriptedBroker, where: str, expected: int, expected_retry: int
+) -> None:
+    """Per topic and for its retry topic, as Java does; committed at once, and said in the log per queue."""
+    [queue], [retry] = broker.create_topic(TOPIC), broker.create_topic(RETRY)
+    broker.first[queue], broker.first[retry] = 10, 4
+    for timestamp in (1000, 2000, 3000):
+        await broker.store(queue, b"x", store_timestamp=timestamp)
+    await broker.store(retry, b"x", b"x", store_timestamp=9000)
+    with capture_logs() as logs:
+        async with member(broker.peer.address, ignore, consume_from_where=where, consume_timestamp_ms=1500):
+            await eventually(lambda: broker.pulled_offsets(queue) and broker.pulled_offsets(retry), "both are pulled")
+            assert broker.commits_of(queue)[0] == expected
+            assert broker.commits_of(retry)[0] == expected_retry
+    assert broker.pulled_offsets(queue)[0] == expected
+    assert broker.pulled_offsets(retry)[0] == expected_retry
+    starts = {entry["queue"]: (entry["offset"], entry["why"]) for entry in logs if entry["event"] == "queue.started"}
+    assert starts == {str(queue): (expected, where), str(retry): (expected_retry, where)}
+
+
+@pytest.mark.parametrize("where", ["last_offset", "first_offset", "timestamp"])
+async def test_a_known_group_goes_on_where_it_was(broker: ScriptedBroker, where: str) -> None:
+    """Also at 0, which is an offset like any other."""
+    queues = broker.create_topic(TOPIC, 2)
+    for queue in queues:
+        await broker.store(queue, *[b"x"] * 9)
+        broker.offsets[GROUP, queue] = 0 if queue.queue_id else 7
+    async with member(broker.peer.address, ignore, consume_from_where=where, consume_timestamp_ms=0):
+        await eventually(lambda: all(map(broker.pulled_offsets, queues)), "both queues are pulled")
+    assert [broker.pulled_offsets(queue)[0] for queue in queues] == [7, 0]
+
+
+async def test_first_offset_holds_no_queue_whose_first_messages_are_gone(broker: ScriptedBroker) -> None:
+    """Under `on_offset_illegal: stop` a start at 0 would: nobody has consumed anything that could be missing."""
+    [queue] = broker.create_topic(TOPIC)
+    broker.first[queue] = 1000
+    await broker.store(queue, b"x")
+    async with member(
+        broker.peer.address,
+        ignore,
+        consume_from_where="first_offset",
+        on_offset_illegal="stop",
+        persist_consumer_offset_interval_seconds=0.05,
+    ):
+        await broker.committed(GROUP, queue, 1001)
+
+
+async def test_nothing_is_pulled_before_the_start_is_known(broker: ScriptedBroker, flowing: ManualClock) -> None:
+    """A broker that cannot tell the offset just now is asked again; guessing would lose messages or repeat them."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, *[b"x"] * 9)
+    broker.offsets[GROUP, queue] = 5
+    broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, Reply(ResponseCode.SYSTEM_BUSY, "just now"))
+    async with member(broker.peer.address, ignore, clock=flowing):
+        await broker.peer.received(RequestCode.QUERY_CONSUMER_OFFSET, 6)
+        assert not broker.pulls
+        assert not broker.commits
+        broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, broker.query)
+        await eventually(lambda: broker.pulled_offsets(queue), "the queue is pulled")
+    assert broker.pulled_offsets(queue)[0] == 5

@@ -1,0 +1,259 @@
+"""What every store of claims promises: one owner at a time, and no claim on what is confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from rmqd.handler_api.leases.lease_opening import StoreName, open_store
+from rmqd.handler_api.leases.lease_store import ClaimStore, ClaimStoreError, Standing, Terms, key_of
+from tests.servers.redis import RedisServer
+from tests.waiting import eventually
+
+OURS, HELD, CONFIRMED = Standing.OURS, Standing.HELD, Standing.CONFIRMED
+A, B, C = ("orders", "a"), ("orders", "b"), ("invoices", "a")
+SOON, LONG = 0.05, 60.0
+
+Open = Callable[..., ClaimStore]
+STORES = [
+    "sqlite",
+    pytest.param("redis", marks=pytest.mark.process),
+    pytest.param("postgresql", marks=pytest.mark.process),
+]
+
+
+@pytest.fixture
+def store_name() -> StoreName:
+    """The store of the daily tests; tests/nightly has the others."""
+    return "sqlite"
+
+
+@pytest.fixture
+async def open_one(store_name: StoreName, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
+    """`open_one(owner, lease_seconds=…, keep_seconds=…, group=…)`: all of them on one place."""
+    url = str(tmp_path / "state" / "claims.sqlite3")
+    if store_name == "redis":
+        server: RedisServer = request.getfixturevalue("redis_server")
+        url = server.url
+    elif store_name == "postgresql":
+        url = request.getfixturevalue("database")
+    opened: list[ClaimStore] = []
+
+    def open_it(owner: str, lease_seconds: float = LONG, keep_seconds: float = LONG, group: str = "shop") -> ClaimStore:
+        opened.append(open_store(store_name, url, Terms(group, owner, lease_seconds, keep_seconds)))
+        return opened[-1]
+
+    yield open_it
+    for store in opened:
+        await store.close()
+
+
+@pytest.mark.parametrize("store_name", STORES)
+async def test_one_owner_has_a_claim_until_it_is_confirmed(open_one: Open) -> None:
+    first, second = open_one("1"), open_one("2")
+
+    assert await first.claim([A, B], "1:1") == [OURS, OURS]
+    assert await second.claim([B, C, A], "2:1") == [HELD, OURS, HELD]
+    assert await first.confirm([A], "1:1") == 0
+    assert await second.claim([A, B], "2:2") == [CONFIRMED, HELD]
+
+
+@pytest.mark.parametrize("store_name", STORES)
+async def test_a_record_of_0_1_0_counts_for_its_topic(open_one: Open) -> None:
+    """It names the topic alone, without the cluster."""
+    old, new = open_one("1"), open_one("2")
+    await old.claim([A, B], "1:1")
+    await old.confirm([A], "1:1")
+    keys = [("c1/~/shop/orders", name) for name in "abc"]
+    assert await new.claim(keys, "2:1", ["orders"] * 3) == [CONFIRMED, HELD, OURS]
+    assert await new.claim(keys, "2:2", ["invoices", "", "orders"]) == [OURS, OURS, OURS]
+
+
+async def test_what_is_released_can_be_claimed_and_only_by_its_token(open_one: Open) -> None:
+    first, second = open_one("1"), open_one("2")
+    await first.claim([A, B], "1:1")
+
+    await second.release([(A, "2:1")])
+    assert await second.claim([A], "2:2") == [HELD]
+    await first.release([(A, "1:1"), (B, "1:7")])
+    assert await second.claim([A, B], "2:3") == [OURS, HELD]
+
+
+async def test_a_release_that_comes_late_leaves_the_next_claim_alone(open_one: Open) -> None:
+    """The same owner may claim again before its release has arrived."""
+    first, second = open_one("1"), open_one("2")
+    await first.claim([A], "1:1")
+
+    assert await first.claim([A], "1:2") == [OURS]
+    await first.release([(A, "1:1")])
+    assert await second.claim([A], "2:1") == [HELD]
+
+
+async def test_a_release_never_takes_a_confirmation_away(open_one: Open) -> None:
+    first, second = open_one("1"), open_one("2")
+    await first.claim([A], "1:1")
+    await first.confirm([A], "1:1")
+
+    await first.release([(A, "1:1")])
+    await first.renew([(A, "1:1")])
+    assert await second.claim([A], "2:1") == [CONFIRMED]
+
+
+async def test_a_lease_that_is_over_gives_the_claim_free_and_one_that_is_renewed_does_not(open_one: Open) -> None:
+    lease_seconds = await _claim_and_renew(open_one)
+    dead, second = open_one("1", lease_seconds), open_one("3")
+    await dead.claim([A], "1:1")
+
+    await _until_free(second, "3:1")  # a lease that began after the renewed one
+    assert await second.claim([A, B], "3:2") == [OURS, HELD]
+
+
+NAMES = ["", "a\0b", "a\nb", "\ud800", "x" * 201, "\u00fc" * 101, secrets.token_hex(3000), "order 17 \u00fc"]
+
+
+async def test_each_text_is_a_key_of_its_own_in_every_store(open_one: Open) -> None:
+    """Also one with a NUL, half of a character, or more bytes than an index takes."""
+    first, second = open_one("1"), open_one("2")
+    keys = [key_of(topic, name) for name in NAMES for topic in ("orders", name)]
+
+    assert await first.claim(keys, "1:1") == [OURS] * len(keys)
+    assert await second.claim(keys, "2:1") == [HELD] * len(keys)
+    assert len(set(keys)) == len(keys)
+    assert key_of("orders", "order 17 \u00fc") == ("orders", "order 17 \u00fc")
+
+
+async def _until_free(store: ClaimStore, token: str) -> None:
+    async def is_ours() -> bool:
+        return await store.claim([A], token) == [OURS]
+
+    await eventually(is_ours, "its time is over")
+
+
+async def _claim_and_renew(open_one: Open) -> float:
+    """Claim B, and renew that before its lease is over. Returns the lease: as long as a busy machine takes for both."""
+    renewing, lease_seconds = open_one("2", LONG), SOON
+    while True:
+        begun = time.monotonic()
+        assert await open_one("2", lease_seconds).claim([B], "2:1") == [OURS]
+        await renewing.renew([(B, "2:1")])
+        if time.monotonic() - begun < lease_seconds:
+            return lease_seconds
+        lease_seconds *= 2
+
+
+async def test_who_was_too_late_hears_that_its_claim_was_lost_and_what_it_did_is_confirmed(open_one: Open) -> None:
+    slow, second = open_one("1", SOON), open_one("2")
+    await slow.claim([A, B], "1:1")
+    await _until_free(second, "2:1")
+
+    assert await slow.confirm([A, B], "1:1") == 1
+    await second.release([(A, "2:1")])
+    assert await second.claim([A, B], "2:2") == [CONFIRMED, CONFIRMED]
+
+
+async def test_a_confirmation_that_is_repeated_after_a_lost_response_has_lost_nothing(open_one: Open) -> None:
+    first, second = open_one("1", SOON), open_one("2")
+    await first.claim([A, B], "1:1")
+    await first.confirm([A, B], "1:1")
+    assert await first.confirm([A, B], "1:1") == 0
+    await second.claim([C], "2:1")
+    await second.confirm([C], "2:1")
+    assert await first.confirm([C], "1:2") == 1
+
+
+async def test_a_confirmation_is_forgotten_after_its_time_and_purged(open_one: Open) -> None:
+    first, second = open_one("1", LONG, SOON), open_one("2")
+    await first.claim([A], "1:1")
+    await first.confirm([A], "1:1")
+
+    await _until_free(second, "2:1")
+    await first.claim([B], "1:2")
+    await first.purge()
+    assert await second.claim([A, B], "2:2") == [OURS, HELD]
+
+
+async def test_groups_know_nothing_of_each_other(open_one: Open) -> None:
+    await open_one("1").claim([A], "1:1")
+
+    assert await open_one("2", group="shop2").claim([A], "2:1") == [OURS]
+
+
+async def test_of_many_that_claim_at_once_each_message_has_one(open_one: Open) -> None:
+    """In any order of the messages: nobody waits for another for ever."""
+    stores = [open_one(str(number)) for number in range(4)]
+    keys = [("orders", str(number)) for number in range(50)]
+
+    answers = await asyncio.gather(
+        *(store.claim(keys if number % 2 else keys[::-1], f"{number}:1") for number, store in enumerate(stores))
+    )
+
+    won = [answer if number % 2 else answer[::-1] for number, answer in enumerate(answers)]
+    assert [sum(one[place] is OURS for one in won) for place in range(50)] == [1] * 50
+
+
+@pytest.mark.process
+async def test_a_redis_that_is_away_says_so_and_is_used_once_it_is_back(redis_server: RedisServer) -> None:
+    store = open_store("redis", redis_server.url, Terms("shop", "1", LONG, LONG))
+    await store.claim([A], "1:1")
+    redis_server.kill()
+    try:
+        with pytest.raises(ClaimStoreError, match="Redis: "):
+            await store.claim([A], "1:2")
+    finally:
+        redis_server.start()
+    assert await store.claim([A], "1:3") == [OURS]
+    await store.close()
+
+
+async def test_a_file_that_cannot_be_written_says_so_with_its_path(tmp_path: Path) -> None:
+    place = tmp_path / "claims.sqlite3"
+    place.write_text("this is no database, and it is longer than a header of one would be: " + "x" * 100)
+    store = open_store("sqlite", str(place), Terms("shop", "1", LONG, LONG))
+
+    with pytest.raises(ClaimStoreError, match=r"claims\.sqlite3: file is not a database"):
+        await store.claim([A], "1:1")
+    place.unlink()
+    assert await store.claim([A], "1:2") == [OURS]
+    await store.close()
+
+
+PROCESS = """
+import asyncio, sys
+from rmqd.handler_api.leases.lease_opening import open_store
+from rmqd.handler_api.leases.lease_store import Terms
+
+async def main():
+    store = open_store("sqlite", sys.argv[1], Terms("shop", "1", 60, 60))
+    await store.claim([("orders", "a"), ("orders", "b")], "1:1")
+    await store.confirm([("orders", "a")], "1:1")
+    print("confirmed", flush=True)
+    for number in range(1_000_000):
+        await store.claim([("orders", str(number))], "1:2")
+asyncio.run(main())
+"""
+
+
+@pytest.mark.process
+async def test_a_file_keeps_what_a_killed_process_was_told(tmp_path: Path) -> None:
+    """Killed while it writes."""
+    place = tmp_path / "claims.sqlite3"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROCESS, str(place), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"confirmed\n"
+    await eventually(lambda: place.with_name(f"{place.name}-wal").stat().st_size > 0, "it writes")
+    os.kill(process.pid, signal.SIGKILL)
+    await process.wait()
+
+    store = open_store("sqlite", str(place), Terms("shop", "2", LONG, LONG))
+    assert await store.claim([A, B], "2:1") == [CONFIRMED, HELD]
+    await store.close()

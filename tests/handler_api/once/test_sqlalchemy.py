@@ -1,0 +1,128 @@
+"""Marks by SQLAlchemy, in SQLite's files and in PostgreSQL."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from rmqd import AlreadyHandled
+from rmqd.handler_api.once.once_group import once_of
+from rmqd.wire.message_queue import Identity
+from rmqd.wire.messages.message import once_in_group
+from tests.handler_api.once.test_psycopg import message_of
+
+INSERT = text("INSERT INTO orders VALUES ('a')")
+COUNT = text("SELECT count(*) FROM orders")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """A database with a table of orders."""
+    url = f"sqlite:///{tmp_path}/shop.db"
+    with create_engine(url).begin() as connection:
+        connection.execute(text("CREATE TABLE orders (id text)"))
+    return url
+
+
+def attempt(connection: Connection | Session, *, fails: bool = False) -> None:
+    with message_of("a").once(connection):
+        connection.execute(INSERT)
+        if fails:
+            raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("kind", ["connection", "session"])
+def test_a_second_attempt_is_told_that_it_is_one(url: str, kind: str) -> None:
+    engine = create_engine(url)
+
+    with pytest.raises(ZeroDivisionError), engine.begin() as connection:
+        attempt(connection, fails=True)
+    for is_first in (True, False, False):
+        with Session(engine) as session, engine.connect() as connection:
+            one = connection if kind == "connection" else session
+            if is_first:
+                attempt(one)
+            else:
+                with pytest.raises(AlreadyHandled):
+                    attempt(one)
+            one.commit()
+    with engine.connect() as connection:
+        assert connection.execute(COUNT).scalar() == 1
+
+
+def test_a_mark_of_0_1_0_counts(url: str) -> None:
+    """It names the topic alone, in place of the cluster and all else."""
+    token = once_in_group.set(once_of("shop", partial(Identity, "c1", "", "shop")))
+    with create_engine(url).begin() as connection:
+        attempt(connection)
+        connection.execute(text("UPDATE rmqd_handled SET topic = 't1'"))
+    with create_engine(url).begin() as connection, pytest.raises(AlreadyHandled):
+        attempt(connection)
+    once_in_group.reset(token)
+
+
+@pytest.mark.parametrize("kind", ["connection", "session"])
+async def test_asynchronous_ones_too(url: str, kind: str) -> None:
+    engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
+
+    async def once() -> None:
+        async with AsyncSession(engine) as session, engine.connect() as connection:
+            one = connection if kind == "connection" else session
+            async with message_of("a").once(one):
+                await one.execute(INSERT)
+            await one.commit()
+
+    await once()
+    with pytest.raises(AlreadyHandled):
+        await once()
+    async with engine.connect() as connection:
+        assert (await connection.execute(COUNT)).scalar() == 1
+    await engine.dispose()
+
+
+@pytest.mark.process
+def test_postgresql_by_sqlalchemy(database: str) -> None:
+    """A savepoint keeps the caller's transaction of use after a mark that stands."""
+    engine = create_engine(database.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE orders (id text)"))
+        attempt(connection)
+    with engine.begin() as connection:
+        with pytest.raises(AlreadyHandled):
+            attempt(connection)
+        connection.execute(text("INSERT INTO orders VALUES ('another')"))
+    with engine.connect() as connection:
+        assert connection.execute(COUNT).scalar() == 2
+    engine.dispose()
+
+
+def test_a_table_that_is_gone_is_made_again(url: str) -> None:
+    """By the attempt after the one that missed it."""
+    engine = create_engine(url)
+    for _ in range(2):
+        with engine.begin() as connection, contextlib.suppress(AlreadyHandled):
+            attempt(connection)
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE rmqd_handled"))
+    with pytest.raises(OperationalError), engine.begin() as connection:
+        attempt(connection)
+    with engine.begin() as connection:
+        attempt(connection)
+
+
+def test_a_message_that_no_group_has_is_new_at_the_first_attempt(url: str) -> None:
+    """Its record has one name, now and in 0.1.0."""
+    once_in_group.set(once_of("", lambda: Identity("", "", "")))
+    for is_known in (False, True):
+        with (
+            pytest.raises(AlreadyHandled) if is_known else contextlib.nullcontext(),
+            create_engine(url).begin() as connection,
+        ):
+            attempt(connection)

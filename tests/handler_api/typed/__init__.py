@@ -1,0 +1,3 @@
+"""Typed handlers: what they are given, what becomes of a body that they do not take, what is wrong with one."""
+
+from __future__ import annotations

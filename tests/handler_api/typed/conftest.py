@@ -1,0 +1,7 @@
+"""The fixtures of `rmqd.testing`, in place of those of a real RocketMQ."""
+
+from __future__ import annotations
+
+from tests.testing.conftest import rocketmq
+
+__all__ = ["rocketmq"]

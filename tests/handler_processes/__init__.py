@@ -1,1 +1,0 @@
-"""Worker processes of handlers: real ones, with handlers that die, hang and eat memory."""

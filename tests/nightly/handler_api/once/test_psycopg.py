@@ -1,0 +1,79 @@
+"""Records of handled messages by psycopg: transactions, parallel attempts and a dropped table."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+from psycopg.errors import UndefinedTable
+from psycopg.rows import scalar_row
+from psycopg_pool import AsyncConnectionPool
+
+from rmqd import AlreadyHandled
+from tests.handler_api.once.test_psycopg import insert, message_of, orders, rows
+from tests.servers.postgresql import PostgresqlServer
+
+__all__ = ["orders"]
+
+pytestmark = pytest.mark.process
+
+
+async def test_the_mark_is_committed_by_the_callers_own_transaction(postgresql: PostgresqlServer, orders: str) -> None:
+    """What is rolled back there has not happened, the table of marks included."""
+    async with (
+        await psycopg.AsyncConnection.connect(orders) as connection,
+        connection.transaction(force_rollback=True),
+        message_of("a").once(connection),
+    ):
+        await connection.execute("INSERT INTO orders VALUES ('a')")
+    assert rows(postgresql, orders) == 0
+    async with await psycopg.AsyncConnection.connect(orders) as connection, connection.transaction():
+        await connection.execute("INSERT INTO orders VALUES ('before')")
+        async with message_of("a").once(connection):
+            await connection.execute("INSERT INTO orders VALUES ('a')")
+    assert rows(postgresql, orders) == 2
+
+
+async def test_attempts_side_by_side_have_one_effect(postgresql: PostgresqlServer, orders: str) -> None:
+    """Also the first ones of all, which make the table: the others wait for the one that is ahead."""
+    async with AsyncConnectionPool(orders, min_size=8, max_size=8) as pool:
+
+        async def attempt() -> bool:
+            try:
+                async with pool.connection() as connection, message_of("a").once(connection):
+                    await connection.execute("INSERT INTO orders VALUES ('a')")
+            except AlreadyHandled:
+                return False
+            return True
+
+        results = await asyncio.gather(*(attempt() for _ in range(8)))
+    assert results.count(True) == 1
+    assert rows(postgresql, orders) == 1
+
+
+async def test_the_other_with_is_refused_with_what_to_write(orders: str) -> None:
+    with psycopg.connect(orders) as connection, pytest.raises(TypeError, match="without `async`"):
+        async with message_of("a").once(connection):
+            pass
+    async with await psycopg.AsyncConnection.connect(orders) as asynchronous:
+        with pytest.raises(TypeError, match="`async with`"), message_of("a").once(asynchronous):
+            pass
+
+
+async def test_a_table_that_is_gone_is_made_again(postgresql: PostgresqlServer, orders: str) -> None:
+    """By the attempt after the one that missed it."""
+    await insert(orders, "a")
+    with pytest.raises(AlreadyHandled):
+        await insert(orders, "a")
+    postgresql.execute(orders, "DROP TABLE rmqd_handled")
+    with pytest.raises(UndefinedTable):
+        await insert(orders, "b")
+    await insert(orders, "b")
+    assert rows(postgresql, orders) == 2
+
+
+async def test_the_connections_own_row_factory_is_left_alone(orders: str) -> None:
+    connecting = psycopg.AsyncConnection.connect(orders, row_factory=scalar_row)
+    async with await connecting as connection, message_of("a").once(connection):
+        assert await (await connection.execute("SELECT 7")).fetchone() == 7

@@ -1,5 +1,0 @@
-"""The fixtures of `rmqd.testing`, in place of those of a real RocketMQ."""
-
-from tests.testing.conftest import rocketmq
-
-__all__ = ["rocketmq"]

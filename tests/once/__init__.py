@@ -1,1 +1,0 @@
-"""`message.once`: on psycopg and SQLAlchemy, and in a group."""

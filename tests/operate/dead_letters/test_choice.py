@@ -1,0 +1,65 @@
+"""Which letters a choice takes, and how letters tell of themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Letter
+from rmqd.testing import make_message
+
+AT = 1_700_000_000_000
+ID = "7F000001000000000000000000000001"
+
+
+def letter(**more: str) -> Letter:
+    """A dead letter of rmqd's."""
+    reasons = {"RMQD_REASON": "max_reconsume_times reached", "RMQD_EXCEPTION": "Traceback\nshop.TooLate: by 3 s"}
+    properties = {"RETRY_TOPIC": "orders", "shop": "a", **reasons, **more}
+    message = make_message(
+        topic="%DLQ%g", keys="k1 k2", tags="paid", msg_id=ID, store_timestamp=AT, properties=properties
+    )
+    return Letter(message, "g")
+
+
+CHOICES: list[tuple[bool, dict[str, Any]]] = [
+    (True, {}),
+    (True, {"since_ms": AT, "until_ms": AT + 1}),
+    (False, {"since_ms": AT + 1}),
+    (False, {"until_ms": AT}),
+    (True, {"keys": frozenset({"k2", "k9"})}),
+    (False, {"keys": frozenset({"k"})}),
+    (True, {"tags": frozenset({"paid", "refunded"})}),
+    (False, {"tags": frozenset({"refunded"})}),
+    (True, {"properties": (("shop", "a"), ("TAGS", "paid"))}),
+    (False, {"properties": (("shop", "a"), ("TAGS", "refunded"))}),
+    (True, {"ids": frozenset({ID})}),
+    (False, {"ids": frozenset({"another"})}),
+    (True, {"reason": "toolate: BY"}),
+    (True, {"reason": "Max_Reconsume"}),
+    (False, {"reason": "Traceback"}),
+    (False, {"keys": frozenset({"k1"}), "tags": frozenset({"refunded"})}),
+]
+
+
+def test_all_that_is_asked_for_must_hold() -> None:
+    for taken, choice in CHOICES:
+        assert DeadLetterFilter(**choice).takes(letter()) is taken
+
+
+def test_a_letter_is_counted_by_its_reason_and_the_exception_s_name() -> None:
+    assert letter().kind == "max_reconsume_times reached (TooLate)"
+    assert letter(RMQD_REASON="no shop", RMQD_EXCEPTION="rmqd.DeadLetter: no shop").kind == "no shop"
+    assert Letter(make_message(topic="%DLQ%g"), "g").kind is None
+
+
+def test_the_topic_that_it_came_from() -> None:
+    for told, origin in [
+        ("orders", "orders"),
+        ("%RETRY%g_orders", "orders"),  # sent back from where it had been popped
+        ("%RETRY%g+orders", "orders"),
+        ("%RETRY%g", None),
+        ("", None),
+    ]:
+        one = letter(RETRY_TOPIC=told)
+        assert one.origin_topic == origin
+        assert bool(one.refusal) is (origin is None)

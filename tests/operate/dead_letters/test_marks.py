@@ -1,0 +1,47 @@
+"""The file of marks: what it keeps, who may write it, what becomes of a damaged one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmqd.errors import RmqdError
+from rmqd.operate.dead_letters.dead_letter import Marks, ReplayWindow
+
+PLACE = ("broker-a", 0)
+
+
+def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
+    marks = Marks(tmp_path, "g")
+    marks.hold()
+    marks.load()
+    assert marks.is_new
+    for offset in (0, 1, 5):
+        marks.settle(PLACE, offset, f"id-{offset}")
+    marks.windows["broker-a"] = ReplayWindow(0, "send_back", {7: "key"}, {"SCHEDULE_TOPIC_XXXX": {0: 3}})
+    marks.save()
+    again = Marks(tmp_path, "g")
+    again.load()
+    assert not again.is_new
+    assert list(again.settled[PLACE]) == [(0, 2), (5, 6)]
+    assert (again.witnesses, again.windows) == (marks.witnesses, marks.windows)
+    other = Marks(tmp_path, "another")
+    other.load()
+    assert not other.settled
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"queues": [{}], "windows": {}}', '{"queues": []}'])
+def test_a_damaged_file_is_named_and_stays(tmp_path: Path, content: str) -> None:
+    marks = Marks(tmp_path, "g")
+    marks.path.parent.mkdir(parents=True)
+    marks.path.write_text(content)
+    with pytest.raises(RmqdError, match=r"marks\.json is damaged"):
+        marks.load()
+    assert marks.path.read_text() == content
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "dlq").write_text("no folder")
+    with pytest.raises(RmqdError, match="--set state_dir=FOLDER"):
+        Marks(tmp_path, "g").hold()

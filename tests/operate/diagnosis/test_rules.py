@@ -1,0 +1,305 @@
+"""The rules of a diagnosis, by tables of facts: what is found, and what is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rmqd.operate.diagnosis.cluster_findings import findings_of_daemon
+from rmqd.operate.diagnosis.diagnosis_facts import BrokerFacts, Look, MemberFacts, QueueFacts, SeenMessage, TopicFacts
+from rmqd.operate.diagnosis.progress_findings import judge, needs_second_look
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
+from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo
+from rmqd.wire.bodies.heartbeat_data import tag_subscription
+from rmqd.wire.bodies.route_data import BrokerData, QueueData, TopicRouteData
+from rmqd.wire.bodies.stats_bodies import Connection, ConsumerConnection
+from rmqd.wire.message_queue import MessageQueue
+
+NOW = 1_800_000_000.0
+TOPIC, GROUP, BROKER = "orders", "mailer", "broker-a"
+QUEUES = tuple(MessageQueue(TOPIC, BROKER, number) for number in range(2))
+RETRY = MessageQueue(f"%RETRY%{GROUP}", BROKER, 0)
+
+
+def owned(queue: MessageQueue, at: int, **values: Any) -> tuple[MessageQueue, ProcessQueueInfo]:
+    return queue, ProcessQueueInfo(commit_offset=at, locked=True, **values)
+
+
+def member(
+    client_id: str = "one", *queues: tuple[MessageQueue, ProcessQueueInfo], tags: str = "*", **values: Any
+) -> MemberFacts:
+    """A member that has these queues, or the two of the topic."""
+    status = values.pop("status", ConsumeStatus(consume_ok_tps=10.0))
+    properties = {"PROP_CONSUMEORDERLY": "false", "messageModel": "CLUSTERING", **values.pop("properties", {})}
+    info = ConsumerRunningInfo(
+        properties,
+        (tag_subscription(TOPIC, tags, 1), tag_subscription(RETRY.topic, "*", 1)),
+        dict(queues),
+        {TOPIC: status},
+        values.pop("user", {}),
+    )
+    connection = Connection(client_id, "10.0.0.1:5000", "JAVA", 513)
+    return MemberFacts(**{"client_id": client_id, "connections": {BROKER: (connection,)}, "info": info, **values})
+
+
+def look(*members: MemberFacts, **values: Any) -> Look:
+    """A group that is well, with some of its facts replaced; `places` are (committed, max, age of the oldest)."""
+    places = values.pop("places", [(100, 100, 0.0), (100, 100, 0.0)])
+    connections = tuple(one for member in members for known in member.connections.values() for one in known)
+    subscriptions = {TOPIC: tag_subscription(TOPIC, "*", 1)}
+    views = {BROKER: ConsumerConnection(connections, subscriptions, "CONSUME_PASSIVELY", "CLUSTERING")}
+    route = TopicRouteData((QueueData(BROKER, 2, 2, 6),), (BrokerData("c", BROKER, {0: "10.0.0.9:10911"}),))
+    facts: dict[str, Any] = {
+        "group": GROUP,
+        "at": NOW,
+        "brokers": {BROKER: BrokerFacts(name=BROKER, master="10.0.0.9:10911", permission=6)},
+        "settings": {BROKER: SubscriptionGroupConfig(group_name=GROUP)},
+        "views": views if members else {},
+        "topics": {TOPIC: TopicFacts(topic=TOPIC, route=route, queues=QUEUES)},
+        "members": {one.client_id: one for one in members},
+        "queues": {
+            queue: QueueFacts(queue=queue, committed=at, min=0, max=end, age_seconds=age)
+            for queue, (at, end, age) in zip(QUEUES, places, strict=False)
+        },
+    }
+    return Look(**facts | values)
+
+
+BOTH = owned(QUEUES[0], 100), owned(QUEUES[1], 100)
+WELL = member("one", *BOTH)
+
+
+def causes(first: Look, second: Look | None = None) -> list[str]:
+    return [problem.cause for problem in judge(first, second)]
+
+
+def test_a_group_that_is_well() -> None:
+    assert judge(look(WELL)) == []
+    assert not needs_second_look(look(WELL))
+
+
+BROKERS: list[tuple[dict[str, Any], list[str], str]] = [
+    ({"silence": "timed out after 5 s"}, ["no_route"], "does not respond: timed out after 5 s"),
+    ({"master": None, "slaves": ("10.0.0.8:10911",)}, ["broker_read_only"], "its slave 10.0.0.8:10911"),
+    ({"permission": 4}, ["broker_read_only"], "brokerPermission=4"),
+    ({"permission": 2}, ["no_permission"], "brokerPermission=2"),
+    ({"disk_used": 0.91, "disk_limit": 0.9}, ["broker_read_only"], "91% full"),
+    ({"disk_used": 0.89, "disk_limit": 0.9}, [], ""),
+    ({"clock_ahead_seconds": -600.0}, ["clock_skew"], "10 min behind"),
+    ({"clock_ahead_seconds": 90.0}, ["clock_skew"], "90 s ahead of"),
+    ({"clock_ahead_seconds": 2.0}, [], ""),
+]
+
+
+@pytest.mark.parametrize(("change", "expected", "evidence"), BROKERS)
+def test_brokers(change: dict[str, Any], expected: list[str], evidence: str) -> None:
+    broker = replace(BrokerFacts(name=BROKER, master="10.0.0.9:10911", permission=6), **change)
+    found = judge(look(WELL, brokers={BROKER: broker}))
+    assert [problem.cause for problem in found] == expected
+    assert all(evidence in problem.evidence for problem in found)
+
+
+def test_a_name_server_without_brokers() -> None:
+    assert causes(look(brokers={}, topics={}, settings={}, queues={})) == ["no_route"]
+
+
+SETTINGS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"consume_enable": False}, ["consumption_disabled"]),
+    ({"retry_queue_nums": 0}, ["consumption_disabled"]),
+    ({"consume_broadcast_enable": False}, []),
+]
+
+
+@pytest.mark.parametrize(("change", "expected"), SETTINGS)
+def test_settings_of_the_group(change: dict[str, Any], expected: list[str]) -> None:
+    settings = replace(SubscriptionGroupConfig(group_name=GROUP), **change)
+    assert causes(look(WELL, settings={BROKER: settings})) == expected
+
+
+def test_topics_without_a_route_or_permission() -> None:
+    closed = TopicRouteData((QueueData(BROKER, 2, 2, 2),), (BrokerData("c", BROKER, {0: "10.0.0.9:10911"}),))
+    gone = TopicFacts(topic="gone", missing=True)
+    assert causes(look(WELL, topics={"gone": gone})) == ["topic_missing"]
+    assert causes(look(WELL, topics={"x": TopicFacts(topic="x", error="timed out")})) == ["no_route"]
+    assert causes(look(WELL, topics={TOPIC: TopicFacts(topic=TOPIC, route=closed)})) == ["no_permission"]
+    assert causes(look(topics={"gone": gone})) == ["topic_missing", "no_members"]
+
+
+def test_no_members() -> None:
+    (known,) = judge(look(places=[(90, 100, 7200.0), (100, 100, 0.0)]))
+    assert (known.cause, "10 messages wait, the oldest for 2 h" in known.evidence) == ("no_members", True)
+    (unknown,) = judge(look(settings={}, queues={}))
+    assert (unknown.cause, "no broker knows the group" in unknown.evidence) == ("no_members", True)
+    broker = BrokerFacts(name=BROKER, master="10.0.0.9:10911", makes_groups=False)
+    (refused,) = judge(look(brokers={BROKER: broker}, settings={}, queues={}))
+    assert (refused.cause, f"updateSubGroup -g {GROUP}" in refused.next) == ("consumption_disabled", True)
+
+
+TWICE = (Connection("one", "10.0.0.1:5000"), Connection("one", "10.0.0.2:5000"))
+ORDERLY = {"PROP_CONSUMEORDERLY": "true"}
+AMONG_MEMBERS: list[tuple[str, list[MemberFacts], list[str]]] = [
+    ("one client id twice", [member("one", *BOTH, connections={BROKER: TWICE})], ["client_id_conflict"]),
+    ("a connection that was given up", [member("10.0.0.1@7#123456789012", *BOTH, connections={BROKER: TWICE})], []),
+    ("other tags", [member("one", BOTH[0]), member("two", BOTH[1], tags="a")], ["subscription_mismatch"]),
+    ("tags in another order", [member("one", BOTH[0], tags="a||b"), member("two", BOTH[1], tags="b || a")], []),
+    ("one in order", [member("one", BOTH[0]), member("two", BOTH[1], properties=ORDERLY)], ["mode_mismatch"]),
+    ("a queue of nobody", [member("one", BOTH[0])], ["orphaned_queue"]),
+    ("no lock", [member("one", BOTH[0], properties=ORDERLY)], ["held_lock"]),
+    ("more members than queues", [WELL, member("two")], ["idle_member"]),
+    ("one that pulls by itself", [member("one", properties={"PROP_CONSUME_TYPE": "CONSUME_ACTIVELY"})], []),
+    ("a member that cannot tell", [member("one", BOTH[0]), member("two", info=None)], []),
+]
+
+
+@pytest.mark.parametrize(("members", "expected"), [row[1:] for row in AMONG_MEMBERS], ids=[r[0] for r in AMONG_MEMBERS])
+def test_what_may_be_true_for_a_moment_counts_once_it_is_seen_twice(
+    members: list[MemberFacts], expected: list[str]
+) -> None:
+    seen = look(*members)
+    assert causes(seen, seen) == expected
+    assert causes(look(WELL), seen) == causes(seen, look(WELL)) == causes(seen) == []
+    assert needs_second_look(seen) == bool(expected)
+
+
+def test_a_queue_that_went_to_a_connection_that_was_given_up() -> None:
+    seen = look(member("10.0.0.1@7#123456789012", BOTH[0], connections={BROKER: TWICE}))
+    (found,) = judge(seen, seen)
+    assert found.cause == "orphaned_queue"
+    assert "counts 10.0.0.1@7#123456789012 on broker-a more than once" in found.evidence
+    assert found.next.startswith("wait two minutes until the broker drops them")
+
+
+def test_a_member_that_does_not_answer_is_told_with_the_queues_that_nobody_else_has() -> None:
+    (found,) = judge(look(member("one", BOTH[0]), member("two", info=None, silence="timed out")))
+    assert found.cause == "orphaned_queue"
+    assert "two (10.0.0.1:5000)" in found.evidence
+    assert "orders on broker-a, queue 1" in found.evidence
+
+
+def test_offsets_that_a_queue_does_not_have() -> None:
+    above, below = [(150, 100, 60.0)], [(10, 100, 60.0)]
+    expired = {QUEUES[0]: QueueFacts(queue=QUEUES[0], committed=10, min=50, max=100, age_seconds=60.0)}
+    assert causes(look(places=above)) == ["no_members", "offset_illegal"]
+    assert causes(look(places=below)) == ["no_members"]
+    (_, found) = judge(look(queues=expired))
+    assert "40 messages deleted before being handled" in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("ok", "failed", "expected"),
+    [
+        (0.0, 1.0, ["failing_handler"]),
+        (1.0, 1.0, ["failing_handler"]),
+        (20.0, 1.0, []),
+        (0.0, 0.02, []),
+        (5.0, 0.0, []),
+    ],
+)
+def test_handlers_that_fail(ok: float, failed: float, expected: list[str]) -> None:
+    status = ConsumeStatus(consume_ok_tps=ok, consume_failed_tps=failed)
+    assert causes(look(member("one", *BOTH, status=status))) == expected
+
+
+def test_one_message_that_fails_again_and_again() -> None:
+    status = ConsumeStatus(consume_ok_tps=9.0, consume_failed_tps=0.05)
+    seen = SeenMessage(msg_id="C0A8", queue=RETRY, offset=3, keys="k1", reconsume_times=4, stored_at=NOW - 20)
+    well = member("one", *BOTH, status=status)
+    (found,) = judge(look(well, retried=(seen,)))
+    assert (found.cause, "C0A8 [k1] (sent back 4 times)" in found.evidence) == ("poison_message", True)
+    for other in (replace(seen, reconsume_times=1), replace(seen, stored_at=NOW - 4000)):
+        assert judge(look(well, retried=(other,))) == []
+
+
+def two_looks(before: int, after: int, end: int, gained: int = 0, **queue: Any) -> tuple[Look, Look]:
+    """Seven seconds apart; the first queue of the group's only member stands at these places, 60 s behind."""
+    values = {name: queue.pop(name) for name in ("status", "properties", "user") if name in queue}
+    looks = []
+    for seconds, at, to in ((0, before, end), (7, after, end + gained)):
+        one = member("one", owned(QUEUES[0], at, **queue), BOTH[1], **values)
+        looks.append(look(one, at=NOW + seconds, places=[(at, to, 60.0), (100, 100, 0.0)]))
+    return looks[0], looks[1]
+
+
+FAILS = ConsumeStatus(consume_failed_tps=0.5)
+SLOW = ConsumeStatus(consume_ok_tps=20.0, consume_rt=900.0)
+QUICK = ConsumeStatus(consume_ok_tps=20.0, consume_rt=2.0)
+WAITING: list[tuple[str, tuple[Look, Look], list[str]]] = [
+    ("a handler that hangs", two_looks(10, 10, 100, cached_msg_count=32), ["slow_handler"]),
+    ("nothing is pulled", two_looks(10, 10, 100), ["stalled_queue"]),
+    ("paused", two_looks(10, 10, 100, user={"state": "paused"}), ["stalled_queue"]),
+    ("one message holds back the rest", two_looks(
+        10, 10, 9000, cached_msg_count=40, cached_msg_min_offset=10, cached_msg_max_offset=2010), ["flow_control"]),
+    ("a poisoned queue", two_looks(
+        10, 10, 100, cached_msg_count=9, properties=ORDERLY, status=FAILS), ["poison_message"]),
+    ("slower than what comes", two_looks(10, 80, 900, 700, cached_msg_count=800, status=SLOW), ["slow_handler"]),
+    ("small thresholds", two_looks(
+        10, 80, 900, 700, cached_msg_count=10, status=QUICK, properties={"pullThresholdForQueue": "10"}),
+        ["flow_control"]),
+    ("on Spark", two_looks(10, 10, 100, user={"engine": "spark"}), []),
+    ("catching up", two_looks(10, 500, 1500, 70, cached_msg_count=800, status=QUICK), []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("looks", "expected"), [row[1:] for row in WAITING], ids=[row[0] for row in WAITING])
+def test_why_messages_wait(looks: tuple[Look, Look], expected: list[str]) -> None:
+    assert needs_second_look(looks[0])
+    assert causes(*looks) == expected
+
+
+@pytest.mark.parametrize(("number", "told"), [(0, 1), (1, 2)], ids=["the same queue", "another queue"])
+def test_what_brokers_and_the_daemon_say_of_a_queue_is_told_once(number: int, told: int) -> None:
+    stall = {"cause": "slow_handler", "evidence": "a call runs for 40 s", "next": "look at the handler"}
+    queue = {"topic": TOPIC, "broker": BROKER, "queue": number, "stall": stall}
+    before, now = two_looks(10, 10, 100, cached_msg_count=32)
+    found = judge(before, now, findings_of_daemon({"queues": [queue]}, GROUP))
+    assert [one.cause for one in found] == ["slow_handler"] * told
+    evidence = "; ".join(sorted(one.evidence for one in found))
+    assert "90 messages wait in orders on broker-a, queue 0" in evidence
+    assert "the daemon reports: a call runs for 40 s" in evidence
+
+
+def test_what_keeps_a_daemon_s_group_from_consuming_is_told_once_by_its_cause() -> None:
+    waits = f"group {GROUP} is kept from consuming: a refuses PULL_MESSAGE"
+    (refused,) = judge(look(WELL), of_daemon=findings_of_daemon({"not_ready_reason": waits}, GROUP))
+    assert (refused.cause, waits in refused.evidence) == ("no_permission", True)
+    problem = {"cause": "consumption_disabled", "evidence": "no retry queue", "next": "do this"}
+    of_daemon = {"not_ready_reason": f"group {GROUP} is kept from consuming: no retry queue", "problems": [problem]}
+    (disabled,) = judge(look(WELL), of_daemon=findings_of_daemon(of_daemon, GROUP))
+    assert (disabled.cause, disabled.next.startswith("do this")) == ("consumption_disabled", True)
+
+
+def test_one_message_waits() -> None:
+    (found,) = judge(*two_looks(10, 10, 11, cached_msg_count=1))
+    assert found.evidence.startswith("1 message waits in orders on broker-a, queue 0, ")
+
+
+def test_what_waits_for_a_moment_is_on_its_way() -> None:
+    young = look(member("one", *BOTH), places=[(90, 110, 4.0), (100, 100, 0.0)])
+    assert not needs_second_look(young)
+    assert causes(young, young) == []
+
+
+def test_an_owner_that_has_finished_more_than_it_committed_is_believed() -> None:
+    done = look(member("one", owned(QUEUES[0], 110), BOTH[1]), places=[(90, 110, 60.0), (100, 100, 0.0)])
+    assert not needs_second_look(done)
+
+
+def test_a_new_group_that_may_have_begun_at_the_end_is_not_behind() -> None:
+    """Java's client says where it is once it was answered that nothing is new."""
+
+    def seen(**queue: Any) -> Look:
+        one = member("one", owned(QUEUES[0], -1, **queue), BOTH[1])
+        ends = {QUEUES[0]: QueueFacts(queue=QUEUES[0], committed=None, min=0, max=500, age_seconds=9000.0)}
+        return look(one, queues=ends)
+
+    assert causes(seen(), seen()) == []
+    hanging = seen(cached_msg_count=32, cached_msg_max_offset=31)
+    assert causes(hanging, hanging) == ["slow_handler"]
+
+
+def test_each_next_step_names_the_group_and_the_page() -> None:
+    (found,) = judge(look())
+    assert f"`rmqd run --group {GROUP}`" in found.next
+    assert found.next.endswith("(docs/diagnosing.md#no_members)")

@@ -1,0 +1,159 @@
+"""The one message on which a handler fails is found in few runs, and where there is none that is said."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import cache
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rmqd.operate.try_handler.trial import BatchReport, Bisection, BisectResult
+from rmqd.operate.try_handler.trial_process import CallResult, Verdict
+from rmqd.testing import make_message
+from rmqd.wire.messages.message import Message
+
+MOST_MESSAGES = 10_000
+MOST_RUNS = 16
+
+Fails = Callable[[Sequence[int], Sequence[int]], bool]
+"""Whether a call fails, by the numbers of its messages and of those that its process had before."""
+
+
+@cache
+def message(number: int) -> Message:
+    return make_message(keys=str(number), queue_offset=number)
+
+
+class ScriptedRuns:
+    """Processes that end, or calls that raise, as a rule says."""
+
+    def __init__(self, fails: Fails, *, ends: bool = True, at_end: Callable[[], str | None] = lambda: None) -> None:
+        self.runs = 0
+        self.at_end: str | None = None
+        self._fails = fails
+        self._ends = ends
+        self._at_end = at_end
+
+    async def run(self, batches: Sequence[list[Message]]) -> AsyncGenerator[BatchReport]:
+        self.runs += 1
+        before: list[int] = []
+        for batch in batches:
+            numbers = [one.queue_offset for one in batch]
+            is_failure = self._fails(numbers, before)
+            ended = "ended with exit code 3" if is_failure and self._ends else None
+            verdict = Verdict("acked" if not is_failure else "died" if ended else "retried")
+            yield BatchReport(batch, CallResult((verdict,) * len(batch), 0.0, is_failure=is_failure), ended)
+            before.extend(numbers)
+            if ended:
+                before.clear()
+        self.at_end = self._at_end()
+
+
+def find(fails: Fails, count: int, batch_size: int = 1, **how: Any) -> BisectResult:
+    runs = ScriptedRuns(fails, **how)
+    search = Bisection(runs, batch_size, MOST_RUNS, lambda line: None)
+    return asyncio.run(search.find([message(number) for number in range(count)]))
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    count=st.one_of(st.integers(1, 40), st.just(MOST_MESSAGES)),
+    batch_size=st.sampled_from([1, 2, 32, 1000, 1024, MOST_MESSAGES]),
+    where=st.floats(0, 1, exclude_max=True),
+    ends=st.booleans(),
+)
+def test_one_message_is_found_in_at_most_16_runs(count: int, batch_size: int, where: float, ends: bool) -> None:
+    """Wherever it lies, also where the handler takes all in one batch, and whether the process ends or it raises."""
+    poison = int(where * count)
+    finding = find(lambda batch, before: poison in batch, count, batch_size, ends=ends)
+    assert (finding.answer, finding.kind) == ("found", "died" if ends else "raised")
+    assert finding.message is message(poison)
+    assert finding.runs <= MOST_RUNS
+    assert not finding.others_fail
+
+
+def test_a_process_that_dies_at_a_message_takes_two_runs() -> None:
+    """What the first run tells is the first guess; a third run shows that the others do not fail."""
+    finding = find(lambda batch, before: 7000 in batch, MOST_MESSAGES)
+    assert (finding.message, finding.runs, finding.others_fail) == (message(7000), 3, False)
+
+
+def test_nothing_fails() -> None:
+    finding = find(lambda batch, before: False, 100)
+    assert (finding.answer, finding.runs, finding.message) == ("nothing_fails", 1, None)
+
+
+def test_two_messages_fail() -> None:
+    """The first is found, and it is said that there is another; without it the other one is found."""
+    finding = find(lambda batch, before: bool({30, 70} & set(batch)), 100)
+    assert (finding.message, finding.others_fail) == (message(30), True)
+
+
+@settings(deadline=None, max_examples=25)
+@given(first=st.integers(0, 98), between=st.integers(1, 99))
+def test_only_a_combination_fails(first: int, between: int) -> None:
+    """No message is accused: it is said that these two fail together."""
+    second = min(first + between, 99)
+    finding = find(lambda batch, before: {first, second} <= {*before, *batch}, 100)
+    assert (finding.answer, finding.message) == ("not_alone", None)
+    assert list(finding.together) == [message(first), message(second)]
+
+
+def test_a_combination_in_one_batch_fails() -> None:
+    """What was seen to fail together is told."""
+    finding = find(lambda batch, before: {10, 90} <= set(batch), 100, 1024)
+    assert (finding.answer, finding.message) == ("not_alone", None)
+    assert {message(10), message(90)} <= set(finding.together)
+
+
+def test_what_runs_full_needs_many_messages() -> None:
+    """As where each message costs memory: so many in a row fail, whichever they are."""
+    finding = find(lambda batch, before: len(before) == 4000, MOST_MESSAGES)
+    assert (finding.answer, len(finding.together)) == ("not_alone", 4001)
+    assert finding.runs <= MOST_RUNS + 1
+
+
+@settings(deadline=None, max_examples=5)
+@given(poison=st.integers(0, MOST_MESSAGES - 2))
+def test_the_process_ends_later(poison: int) -> None:
+    """A message whose harm shows at the next one is not alone to be seen, and is the first of those that are told."""
+    finding = find(lambda batch, before: poison in before[-1:], MOST_MESSAGES)
+    assert (finding.answer, list(finding.together)) == ("not_alone", [message(poison), message(poison + 1)])
+    assert finding.runs <= MOST_RUNS
+
+
+def test_what_does_not_fail_again_is_no_message_s_fault() -> None:
+    calls: list[int] = []
+
+    def fails(batch: Sequence[int], before: Sequence[int]) -> bool:
+        calls.append(1)
+        return len(calls) == 50
+
+    finding = find(fails, 100)
+    assert (finding.answer, finding.message) == ("not_again", None)
+
+
+def test_an_end_of_the_process_counts_more_than_exceptions() -> None:
+    """Many messages may raise, as handlers do; how many did is told."""
+
+    class Both(ScriptedRuns):
+        async def run(self, batches: Sequence[list[Message]]) -> AsyncGenerator[BatchReport]:
+            async for report in super().run(batches):
+                number = report.messages[0].queue_offset
+                if report.ended is None and number % 3 == 0:
+                    yield BatchReport(report.messages, CallResult((Verdict("retried"),), 0.0, is_failure=True))
+                else:
+                    yield report
+
+    runs = Both(lambda batch, before: 50 in batch)
+    search = Bisection(runs, 1, MOST_RUNS, lambda line: None)
+    finding = asyncio.run(search.find([message(number) for number in range(100)]))
+    assert (finding.kind, finding.message, finding.raised) == ("died", message(50), 17)
+
+
+def test_an_end_behind_the_last_call_is_seen() -> None:
+    finding = find(lambda batch, before: False, 1, at_end=lambda: "was killed by SIGSEGV")
+    assert (finding.answer, finding.message, finding.kind) == ("found", message(0), "died")

@@ -1,0 +1,72 @@
+"""A worker process that dies, hangs or eats its memory costs nobody else anything, and its message is told why."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from rmqd.consumer.handling.handler_failures import PAST_DEADLINE
+from rmqd.testing import make_batch, make_message
+from tests.plugins.worker_processes.pools import GROUP, pooled
+from tests.plugins.worker_processes.scene import Scene, scene
+from tests.plugins.worker_processes.scripted_handler import TYPED
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.process
+
+SEGFAULT = "import ctypes; ctypes.string_at(0)"
+
+
+async def test_of_a_batch_the_culprit_alone_is_given_up(tmp_path: Path) -> None:
+    """The others count no attempt, and are with a handler again at once."""
+    async with scene(tmp_path, handler={"processes": 1}, consume_message_batch_max_size=8) as it:
+        assert (await it.http.post(f"/api/v1/groups/{GROUP}/pause")).is_success  # so that they come as one batch
+        for number in range(8):
+            await it.send("culprit" if number == 4 else f"m{number}", SEGFAULT if number == 4 else "pass", queue=0)
+        assert (await it.http.post(f"/api/v1/groups/{GROUP}/resume")).is_success
+        await eventually(lambda: "culprit" in it.dead_letters(), "the culprit is given up", 60)
+        others = {f"m{number}" for number in range(8) if number != 4}
+        await eventually(lambda: set(it.keys()) == others, "the others are handled", 60)
+        assert it.keys("begin").count("culprit") == 2
+        handled = "rmqd_messages_handled_total"
+        await eventually(lambda: counts(it, handled, result="acked", topic="orders", to=7), "they are counted", 60)
+        assert await it.metric(handled, result="retried") == 0
+        assert await it.metric(handled, result="dead_lettered") == 1
+
+
+async def test_a_hang_costs_the_message_of_the_call_an_attempt(tmp_path: Path) -> None:
+    """What was handled before is done with, and what no call has begun with comes again."""
+    begun = tmp_path / "begun"
+    hang = f"import pathlib, threading\npathlib.Path({str(begun)!r}).touch()\nthreading.Event().wait()"
+    batch = make_batch(*(make_message({"line": line}) for line in ("pass", hang, "pass")))
+    async with pooled(TYPED) as handler:
+        call = asyncio.create_task(handler.handle(batch))
+        await eventually(begun.exists, "the second call hangs", 60)
+        call.cancel(PAST_DEADLINE)
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    assert {index: one.outcome.value for index, one in batch.decisions().items()} == {0: "ack", 1: "retry", 2: "again"}
+
+
+async def test_what_is_being_handled_is_finished_at_a_stop(tmp_path: Path) -> None:
+    """Each process has started the handler once, and stops it; the offset behind the last message is committed."""
+    gate = tmp_path / "gate"
+    wait = f"import time, pathlib\nwhile not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)"
+    async with scene(tmp_path, persist_consumer_offset_interval="1h") as it:
+        await it.send("slow", wait)
+        await eventually(lambda: it.keys("begin") == ["slow"], "it is being handled", 60)
+        it.process.send(signal.SIGTERM)
+        await it.process.event("signal.received")
+        gate.touch()
+        assert await it.process.exit_code() == 0
+        assert it.keys() == ["slow"]
+        assert sorted(it.pids("start")) == sorted(it.pids("stop"))
+        assert len(set(it.pids("start"))) == 2
+        assert it.committed() == 1
+
+
+async def counts(it: Scene, name: str, *, to: float, **labels: str) -> bool:
+    return await it.metric(name, **labels) == to

@@ -1,0 +1,58 @@
+"""What a worker process has of its own: what the handler opens, its start, the locks that it is told of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmqd.consumer.handling.handler_failures import HandlerProcessLostError
+from rmqd.consumer.handling.handler_threads import UnusableHandlerError
+from rmqd.plugins.worker_processes.handler_process import HandlerNotStartedError
+from rmqd.testing import make_batch, make_message
+from tests.plugins.worker_processes.pools import pooled
+from tests.plugins.worker_processes.scripted_handler import NOTING, STARTING, notes
+from tests.plugins.worker_processes.test_losses import SEGFAULT
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(autouse=True)
+def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of notes."""
+    monkeypatch.setenv("NOTES", str(tmp_path / "notes"))
+    return tmp_path / "notes"
+
+
+async def test_a_handler_that_does_not_start_fails_its_group_at_the_start_and_later(tmp_path: Path) -> None:
+    """Later only where no process is left: the others would go on."""
+    refusing = tmp_path / "refusing"
+    options = {"options": {"path": str(refusing)}}
+    refusing.touch()
+    with pytest.raises(HandlerNotStartedError, match="RuntimeError: no database"):
+        async with pooled(STARTING, handler=options):
+            pass
+    refusing.unlink()
+    async with pooled(STARTING, handler=options) as handler:
+        assert handler.ready is not None
+        await handler.ready()
+        refusing.touch()
+        with pytest.raises(HandlerProcessLostError, match="was killed by SIGSEGV"):
+            await handler.handle(make_batch(make_message(SEGFAULT)))
+        with pytest.raises(UnusableHandlerError, match="no process of the handler runs: RuntimeError: no database"):
+            await handler.ready()
+
+
+async def test_one_that_ends_between_two_calls_costs_no_message_anything(noted: Path) -> None:
+    later = "import threading; threading.Timer(0.05, os._exit, [3]).start()"
+    async with pooled(NOTING) as handler:
+        assert handler.ready is not None
+        assert handler.processes is not None
+        await handler.ready()
+        await handler.handle(make_batch(make_message(later, keys="a")))
+        lost = handler.processes.lost
+        await eventually(lambda: lost["died"] == 1, "it is seen to be gone", 60)
+        await handler.ready()
+        await handler.handle(make_batch(make_message("pass", keys="b")))
+    assert [key for event, key, _ in notes(noted) if event == "end"] == ["a", "b"]

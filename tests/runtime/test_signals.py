@@ -1,0 +1,23 @@
+"""Signals reach the daemon while it runs, and whoever was there before afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from rmqd.runtime.event_loop import signals_handled
+from tests.waiting import eventually
+
+
+async def test_signals_are_heard_and_handlers_restored() -> None:
+    """Stop signals with their number, SIGHUP as a reload; the old handlers are back at the end."""
+    watched = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in watched]
+    heard: list[object] = []
+    with signals_handled(heard.append, lambda: heard.append("reload")):
+        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+            os.kill(os.getpid(), number)
+            count = len(heard)
+            await eventually(lambda count=count: len(heard) > count, f"{number.name} is heard")  # type: ignore[misc]
+    assert heard == ["reload", signal.SIGTERM, signal.SIGINT]
+    assert [signal.getsignal(number) for number in watched] == before

@@ -1,1 +1,0 @@
-"""Handlers over real messages: which line failed, what would become of a message, which one is to blame."""

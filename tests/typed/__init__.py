@@ -1,1 +1,0 @@
-"""Typed handlers: what they are given, what becomes of a body that they do not take, what is wrong with one."""
