@@ -137,7 +137,7 @@ def test_what_it_decides_stands_and_is_not_passed_on(rocketmq: RocketMQ, run_han
     result = run_handler(handler, middleware=[f"around:{name}"] * 2, **options)
 
     assert seen == [["2"]]  # of the fourth, which is a batch of its own, nothing was left to decide about
-    assert [letter.keys for letter in result.dead_letters] == ["0", "1", "3"]
+    assert sorted(letter.keys or "" for letter in result.dead_letters) == ["0", "1", "3"]
 
 
 def test_what_is_decided_about_parts_is_decided_about_the_batch(

@@ -77,7 +77,7 @@ async def test_a_decision_after_the_deadline_is_one_too(pool: StartPool, broker:
         await eventually(done(queue), "the batch was sent back")
         let_go.set()
         await eventually(lambda: bool(said), "the call has ended")
-    assert "past consume_timeout" in said[0]
+    assert "exceeded consume_timeout" in said[0]
     assert handled(queue) == {"expired": 1}
 
 
