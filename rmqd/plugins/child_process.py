@@ -1,13 +1,10 @@
-"""Messages between the daemon and its child processes, over a socket pair that only the two processes hold.
+"""A child process of rmqd, as seen by its parent: start it, send requests over a socket pair, end it.
 
-Messages are pickles after a four-byte length. Both ends are the same program, started by the same user, so foreign data
-is never unpickled.
+`WatchedChild` runs foreign code: it may crash, hang, and start processes. If it crashes or hangs, it writes the stacks
+of its threads to a file, its *fault file*.
 
-A child process of rmqd, as seen by its parent: start it, send requests over a socket pair, end it.
-
-A child process that runs foreign code: it may crash, hang, and start processes.
-
-If it crashes or hangs, it writes the stacks of its threads to a file, its *fault file*.
+Only the two processes hold the socket pair. Messages are pickles after a four-byte length. Both ends are the same
+program, started by the same user, so foreign data is never unpickled.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""`deduplicate`: how a group identifies messages, and where it records the handled ones.
-
-How a group handles failures of its handler, besides RocketMQ's retries and dead letters.
-
-One consumer group of the configuration: RocketMQ's parameters in snake case, with the Java client's defaults.
+"""One consumer group of the configuration: RocketMQ's parameters in snake case, with the Java client's defaults.
 
 Only this module knows a group's defaults and ranges.
+
+`DeduplicateConfig`: how a group identifies messages, and where it records the handled ones. `RetryConfig`,
+`DeadLetterConfig` and `CircuitBreakerConfig`: how it handles failures of its handler, besides RocketMQ's retries and
+dead letters.
 """
 
 from __future__ import annotations

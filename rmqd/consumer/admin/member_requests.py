@@ -1,8 +1,8 @@
-"""The current stacks of the process, in place of Java's jstack.
+"""Answers mqadmin requests that brokers forward to a member: its offsets, its running info, and direct consumption.
 
-One message that a member handles for an operator, outside its queues and slots and without effect on them.
+`DirectConsumption` handles one message for an operator, outside its queues and slots and without effect on them.
 
-Requests that brokers forward from operators: the group's offsets, its running info, and direct consumption.
+`stacks` returns the current stacks of the process, in place of Java's jstack.
 """
 
 from __future__ import annotations

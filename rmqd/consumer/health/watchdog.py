@@ -1,11 +1,11 @@
-"""Detects brokers of a group that are down, and reports whether a slave serves their queues.
-
-Detects assignments without progress while messages wait, reports the cause, and restarts a loop that hangs.
+"""Declares a queue stalled: finds assignments without progress while messages wait, and reports the cause.
 
 Every other second it compares each assignment's progress (`AssignmentStatus.progress`) with the previous value. If the
 value has not changed for a while although there is work, the assignment's status determines the cause (`explain`). The
 watchdog logs the cause and keeps it as the assignment's stall until there is progress again. Its only repair: a loop
 that completed no iteration for two minutes is restarted.
+
+`BrokerWatch` detects brokers of a group that are down, and reports whether a slave serves their queues.
 """
 
 from __future__ import annotations

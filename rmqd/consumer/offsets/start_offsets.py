@@ -1,20 +1,21 @@
-"""The order of storing a new group's offsets, which shows whether an earlier attempt was interrupted. Pure functions.
+"""The start offset of a queue: the meaning of `consume_from_where`, and the rule for queues added later.
 
-A topic grows upward: queues added to an existing group have higher ids, on their broker, than the queues with offsets.
-So a new group's offsets are stored downward. While that is incomplete, some queue without an offset has a lower id than
-a queue with one, which growth never causes.
-
-If a topic has a single queue on a broker, its order shows nothing. Such queues are stored next to last.
-
-The start offset of a queue: the meaning of `consume_from_where`, and the rule for queues added later.
-
-Decides whether a group is new, or a queue was added to an existing group. Stored offsets decide, not this process.
+`Founding` decides whether a group is new, or a queue was added to an existing group. Stored offsets decide, not this
+process.
 
 A queue without an offset has three possible reasons. First: the group is new and starts as `consume_from_where`
 specifies. Second: the queue is new, because a topic grew or was created or a broker was added. Then no message in it
 may be skipped, even if the group was not running. Third: another member is about to start there. To distinguish these,
 the first member, which finds no offset of the group at all, stores at once the start offset of every queue in the
 topics' first routes, including other members' queues. From then on a queue without an offset was added later.
+
+The order of storing a new group's offsets shows whether an earlier attempt was interrupted (`in_levels`).
+
+A topic grows upward: queues added to an existing group have higher ids, on their broker, than the queues with offsets.
+So a new group's offsets are stored downward. While that is incomplete, some queue without an offset has a lower id than
+a queue with one, which growth never causes.
+
+If a topic has a single queue on a broker, its order shows nothing. Such queues are stored next to last.
 """
 
 from __future__ import annotations

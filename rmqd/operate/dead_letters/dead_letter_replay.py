@@ -1,6 +1,4 @@
-"""The plan of a command on a group's dead letters, and the receiving members: shown before the command acts.
-
-Replays dead letters of a group. Each letter is sent once, no matter when and why the process ends.
+"""Replays dead letters of a group. Each letter is sent once, no matter when and why the process ends.
 
 A request without a response may or may not have been carried out, and after kill -9 all responses are missing. So
 letters are sent in windows:
@@ -23,6 +21,8 @@ the dead letters are marked, because they are not separate letters, and their le
 
 If the file is missing (another machine, a lost state_dir), ids are read from the retry topic, from the time of the
 oldest chosen letter. The file is locked, so two processes with one state_dir never replay a group at the same time.
+
+`Plan` and `Receivers`, the receiving members, are shown before the command acts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Settles dead letters without a replay, and commits a group's offset in its dead letters.
-
-Sends copies of dead letters on one broker, and finds out which copies the broker has.
+"""Sends copies of dead letters on one broker, and finds out which copies the broker has.
 
 A copy is sent to the group's retry topic, which no other group reads. There are two ways:
 
@@ -9,6 +7,8 @@ A copy is sent to the group's retry topic, which no other group reads. There are
   queue locks, because the broker dead-letters messages sent to their retry topics. The copy has the letter's
   properties, and one more reconsume time. Delay level 1 is the shortest. With level 0 the broker would choose the delay
   by the reconsume times: hours for an old message.
+
+`purge` settles dead letters without a replay; `keep_position` commits a group's offset in its dead letters.
 """
 
 from __future__ import annotations

@@ -1,19 +1,17 @@
-"""Whether a queue, and its owner, continue at an operator's new offset.
+"""Resets a group: sends the resets, and waits a limited time until the members have applied them.
 
-A broker's response is not proof. The broker has the new offset at once. Until a pull of the group takes the reset, it
-answers commits with success and stores nothing. The pull that takes it may belong to a lost connection: then the member
-continues at its old offset, and its next commit undoes the reset (docs/proof/ownership.md). So the member is asked for
-its own offset `at`:
+`ResetWatch` polls queues after a reset until each reaches its target or the time is over.
+
+`has_obeyed` decides whether a queue, and its owner, continue at an operator's new offset. A broker's response is not
+proof. The broker has the new offset at once. Until a pull of the group takes the reset, it answers commits with success
+and stores nothing. The pull that takes it may belong to a lost connection: then the member continues at its old offset,
+and its next commit undoes the reset (docs/proof/ownership.md). So the member is asked for its own offset `at`:
 
     forward    neither `at` nor the stored offset is below the target
     back       `at` is below the member's previous offset; or it replaced its cache, which both rmqd and Java do. Then
                the queue may have caught up since the previous poll.
 
 In both cases the stored offset is not above `at`: a commit in flight may undo the reset until the next commit.
-
-Polls queues after a reset until each reaches its target or the time is over.
-
-Resets a group: sends the resets, and waits a limited time until the members have applied them.
 """
 
 from __future__ import annotations

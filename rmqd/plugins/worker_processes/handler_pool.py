@@ -1,18 +1,19 @@
-"""The messages over which processes were lost. One loss may be an accident; two over the same message are not.
-
-A process may hang because of something that the handler waits for, regardless of the message. So a hang is a failed
-attempt, but does not count as a loss.
-
-Each member of a group remembers only its own suspects. It cannot store them at the brokers, because a sent-back message
-is a copy of the broker's.
-
-The worker processes of one handler: the running ones, and a warm spare that replaces a lost one.
+"""The worker processes of one handler: the running ones, and a warm spare that replaces a lost one.
 
 The *spare* has imported and created the handler, which takes longest. Its `start` is called when the spare is needed.
 So the handler's `start` opens resources once in each running process, and a lost process is replaced in milliseconds.
 
 Each slot of the group has its own process, on a *seat* of the pool. While its process is being replaced, a slot takes
 no batch; the other slots continue.
+
+`Suspects` are the messages over which processes were lost. One loss may be an accident; two over the same message are
+not.
+
+A process may hang because of something that the handler waits for, regardless of the message. So a hang is a failed
+attempt, but does not count as a loss.
+
+Each member of a group remembers only its own suspects. It cannot store them at the brokers, because a sent-back message
+is a copy of the broker's.
 """
 
 from __future__ import annotations
