@@ -104,5 +104,5 @@ campaign: $(if $(filter fuzz,$(NAME)),$(VENV)/.fuzz,venv) ## a long run with fau
 conformance: venv ## each behaviour beside Java's, to docs/proof/conformance.md; VERSION=embedded, or 4.9.7
 	RMQD_TEST_ROCKETMQ=$(VERSION) $(PYTHON) -m pytest -o norecursedirs='.*' --conformance -m behaviour $(ARGS)
 
-peer-tests: venv ## RocketMQ's own tests on the embedded broker, to docs/embedded-broker.md; ARGS="--real": on a real RocketMQ
+peer-tests: venv ## RocketMQ's own tests on the embedded broker, to docs/proof/rocketmq-tests.md; ARGS="--real": on a real RocketMQ
 	$(PYTHON) -m tests.nightly.apache_tests $(ARGS)

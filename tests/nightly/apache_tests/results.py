@@ -1,4 +1,4 @@
-"""What was found, kept in `results.json`, and the table that docs/embedded-broker.md shows of it."""
+"""What was found, kept in `results.json`, and the table that docs/proof/rocketmq-tests.md shows of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.nightly.apache_tests.run import Outcomes
 from tests.rocketmq import release
 
 FILE = Path(__file__).with_name("results.json")
-PAGE = Path(__file__).parents[3] / "docs" / "embedded-broker.md"
+PAGE = Path(__file__).parents[3] / "docs" / "proof" / "rocketmq-tests.md"
 BEGIN, END = "<!-- own tests: begin -->\n", "<!-- own tests: end -->\n"
 
 
