@@ -1,4 +1,6 @@
-"""The response to GET_BROKER_RUNTIME_INFO: figures of a broker, with the names that mqadmin and monitoring read.
+"""BrokerController: the parts of one broker, and the processors of its requests.
+
+The response to GET_BROKER_RUNTIME_INFO: figures of a broker, with the names that mqadmin and monitoring read.
 
 All of RocketMQ's names are present. Figures of thread pool queues and of the page cache are constant, because this
 broker has neither: it answers a request in the turn of the loop that reads it.
@@ -11,8 +13,6 @@ Static topics: this broker's part of their logical queues (`TopicQueueMappingMan
 
 Because this is the only broker, it stores a logical queue from its first message on, and the logical queue has the
 number and offsets of the queue below it. So requests about one can use the other. Other mappings are rejected.
-
-BrokerController: the parts of one broker, and the processors of its requests.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The file with a group's offsets before a reset, which `rmqd offsets restore` reads.
+"""The common steps of `rmqd offsets reset` and `restore`: plan, question, backup, reset, verification, outcome.
 
-The common steps of `rmqd offsets reset` and `restore`: plan, question, backup, reset, verification, outcome.
+The file with a group's offsets before a reset, which `rmqd offsets restore` reads.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The address of a broker to ask: routes list the replicas, and breakers know which ones answer.
+"""The client of a process for one cluster: connections, routes and heartbeats that all its groups share.
 
-The client of a process for one cluster: connections, routes and heartbeats that all its groups share.
+The address of a broker to ask: routes list the replicas, and breakers know which ones answer.
 """
 
 from __future__ import annotations

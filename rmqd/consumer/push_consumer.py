@@ -1,10 +1,10 @@
-"""Applies changed options to a running group without leaving the group.
+"""One consumer group in this process: assembles, starts and drains it.
+
+Applies changed options to a running group without leaving the group.
 
 A broker refuses a pull with a filter that it does not know yet. So a heartbeat sends a changed filter to every broker
 before the first pull with it. The broker may answer a pull in flight with the old filter. Such a response is discarded,
 and the pull is sent again from the same offset. So each message that matches both filters is handled once.
-
-One consumer group in this process: assembles, starts and drains it.
 """
 
 from __future__ import annotations

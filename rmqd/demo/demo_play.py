@@ -1,11 +1,11 @@
-"""The parts around a running broker: the producer, the group, and their observers.
+"""One run of the demo: the group's configuration, the broker, the producer and group, and an orderly end.
+
+The parts around a running broker: the producer, the group, and their observers.
 
 Reports of handled messages from Spark's Python processes to the demo: a hook there, a socket here.
 
 Those processes load the hook like any other: it is an installed distribution, in a folder of the demo on their path.
 They are on this machine, and send a datagram for each message by loopback. A lost datagram costs a line of the view.
-
-One run of the demo: the group's configuration, the broker, the producer and group, and an orderly end.
 """
 
 from __future__ import annotations

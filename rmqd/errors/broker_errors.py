@@ -1,6 +1,6 @@
-"""Interprets responses that refuse access, and gives advice for each.
+"""Error responses of brokers and name servers. Codes that rmqd handles specially have a class.
 
-Error responses of brokers and name servers. Codes that rmqd handles specially have a class.
+Interprets responses that refuse access, and gives advice for each.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The ROCKETMQ header serialisation. Its codes have 16 bits, so the codes 200xxx do not fit.
+"""One request or response: its header in either serialisation, and its body.
 
-One request or response: its header in either serialisation, and its body.
+The ROCKETMQ header serialisation. Its codes have 16 bits, so the codes 200xxx do not fit.
 
 The version numbers of RocketMQ that clients and brokers send. Java: `MQVersion`.
 

@@ -1,6 +1,6 @@
-"""Requests that brokers send to this client, and its responses.
+"""Requests by address. Connections, one for each address, are opened on demand and kept.
 
-Requests by address. Connections, one for each address, are opened on demand and kept.
+Requests that brokers send to this client, and its responses.
 """
 
 from __future__ import annotations

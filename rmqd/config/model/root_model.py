@@ -1,8 +1,8 @@
-"""One RocketMQ cluster of the configuration: its name servers and connections.
-
-The whole configuration: the keys of `rmqd.yaml`, their defaults and ranges.
+"""The whole configuration: the keys of `rmqd.yaml`, their defaults and ranges.
 
 `rmqd.config.reading` reads the files, `${...}` and `--set`, and adds line numbers to errors.
+
+One RocketMQ cluster of the configuration: its name servers and connections.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Finds the cause of a stalled queue from local facts, without requests.
+"""The status of an assignment: state, current figures, and the cause of a stall.
 
-The status of an assignment: state, current figures, and the cause of a stall.
+Finds the cause of a stalled queue from local facts, without requests.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Copies of a message for another topic: the group's retry topic or its DLQ.
+"""Sends a failed message to a broker: as a retry, or as a dead letter.
 
-Sends a failed message to a broker: as a retry, or as a dead letter.
+Copies of a message for another topic: the group's retry topic or its DLQ.
 """
 
 from __future__ import annotations

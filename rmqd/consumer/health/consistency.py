@@ -1,12 +1,12 @@
-"""Checks before the first pull whether the brokers of a group's topics accept its SQL expressions.
-
-Checks before the first pull whether rmqd knows the kinds of a group's topics.
-
-Checks that brokers allow the group to consume, and that members agree: subscriptions, mode, model, client ids.
+"""Checks that brokers allow the group to consume, and that members agree: subscriptions, mode, model, client ids.
 
 Members with different subscriptions overwrite each other's subscription at the brokers (the last heartbeat wins, and
 for one topic the later `subVersion`; protocol.md §4.9). Then they miss messages without any error. A broker shows only
 one of the subscriptions, so the members themselves are queried too, through the broker (307).
+
+Checks before the first pull whether the brokers of a group's topics accept its SQL expressions.
+
+Checks before the first pull whether rmqd knows the kinds of a group's topics.
 """
 
 from __future__ import annotations

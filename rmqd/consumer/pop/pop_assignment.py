@@ -1,13 +1,13 @@
-"""The start offsets of a group in POP mode.
-
-Brokers pop from the group's offset. If a queue has none, a pop can only ask to begin at the first message or at the
-end. So the start offsets of a new group are stored before its first pop.
-
-The status of a popped assignment: state, current figures, and the reason of a stall.
+"""Assignment of queues in POP mode: the broker decides which queues a member pops or pulls (request 400).
 
 One popped assignment, a queue or all queues of a broker: from its first pop to its last acknowledgement.
 
-Assignment of queues in POP mode: the broker decides which queues a member pops or pulls (request 400).
+The status of a popped assignment: state, current figures, and the reason of a stall.
+
+The start offsets of a group in POP mode.
+
+Brokers pop from the group's offset. If a queue has none, a pop can only ask to begin at the first message or at the
+end. So the start offsets of a new group are stored before its first pop.
 """
 
 from __future__ import annotations

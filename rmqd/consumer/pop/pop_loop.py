@@ -1,6 +1,6 @@
-"""Conversion of a broker's pop times to this process's clock: the invisible time of messages starts at the pop.
+"""Pops one assignment, a queue or all queues of a broker, and puts the messages into process queues.
 
-Pops one assignment, a queue or all queues of a broker, and puts the messages into process queues.
+Conversion of a broker's pop times to this process's clock: the invisible time of messages starts at the pop.
 """
 
 from __future__ import annotations

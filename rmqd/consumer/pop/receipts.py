@@ -1,6 +1,6 @@
-"""The cache of one popped queue. It acknowledges finished messages, and has no offset to commit.
+"""Requests about popped messages of one group: acknowledge, extend the invisible time, or end it.
 
-Requests about popped messages of one group: acknowledge, extend the invisible time, or end it.
+The cache of one popped queue. It acknowledges finished messages, and has no offset to commit.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Opens the messages of a response: small work at once, longer work in one of rmqd's threads.
-
-Accepts the messages of a response, in the same steps for pulls, pops and ranges of Spark batches.
+"""Accepts the messages of a response, in the same steps for pulls, pops and ranges of Spark batches.
 
 1. *Open* them (`opening`): decompress bodies and unwrap batches that are stored as one record, as far as the cache has
    room. A message that cannot be opened is corrupt, like a message with a wrong CRC.
@@ -21,6 +19,8 @@ message:
   an ignored corrupt message blocks no others, and an unwanted message is acknowledged like a handled one.
 - **A range** of a Spark batch is read again completely after a failure. So the first response counts, a corrupt message
   is dead-lettered before any message behind it is put, and with the policy `stop` the range ends before it.
+
+Opens the messages of a response: small work at once, longer work in one of rmqd's threads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The release of a queue: handlers finish, the last commit is confirmed, and the lock is released.
+"""One ownership of a queue, from the hand-over by its previous owner to the hand-over to its next one.
+
+The release of a queue: handlers finish, the last commit is confirmed, and the lock is released.
 
 The order of these steps avoids duplicates at a hand-over between two rmqd members:
 
@@ -12,8 +14,6 @@ commit is allowed any more: messages that finish later are handled twice. Theref
 the drain starts are committed at once, during the drain.
 
 docs/proof/ownership.md explains the rules of commits and locks at a hand-over.
-
-One ownership of a queue, from the hand-over by its previous owner to the hand-over to its next one.
 """
 
 from __future__ import annotations

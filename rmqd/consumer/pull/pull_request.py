@@ -1,6 +1,6 @@
-"""Pauses between the pulls and pops of a queue.
+"""The pull requests of one queue: their broker and filter, and the switch to another broker.
 
-The pull requests of one queue: their broker and filter, and the switch to another broker.
+Pauses between the pulls and pops of a queue.
 """
 
 from __future__ import annotations

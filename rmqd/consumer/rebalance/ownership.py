@@ -1,26 +1,4 @@
-"""Detects members of a group's other engine. A group may run on one engine at a time: in Python or on Spark.
-
-The two engines divide a group's queues independently, so both at once would handle every message twice. A client id in
-the group's member list shows the engine of its member. Each member sends its heartbeat, then reads the list, and only
-then pulls. So if two start at the same time, at least one sees the other.
-
-If both see each other, one must leave, and both must agree which. The *junior* is a Spark driver, if the other is a
-local member, or the driver with the higher client id. A junior that starts leaves at once. The *senior* waits for the
-junior to leave (`JOINING_SECONDS`). If the other member is still present then, it was there first and is consuming, and
-the senior leaves.
-
-A member that already consumes is `clear` and waits longer than a new one, so the new one leaves first. Two consuming
-members can meet if one of them was disconnected from the brokers for a while. Then the junior leaves after
-`JUNIOR_SECONDS`, before the senior's time ends.
-
-Which queues members of other clients still own. They hold no lock of ours, but report their queues on request.
-
-A Java member releases a queue some time after a new member has acquired it: after a broker's notification and its own
-rebalance. Until then it handles its cached messages. Its running info lists the queue until its last commit of the
-queue is sent. The broker relays the request and the response on the connection that carried that commit. So a member
-that no longer sees the queue in the list, and then reads the stored offset, starts after the last commit.
-
-Ownership locks between rmqd members: a new owner waits until the previous one has finished and committed.
+"""Ownership locks between rmqd members: a new owner waits until the previous one has finished and committed.
 
 After a rebalance two members overlap for a moment: the new owner may start while the previous one still has uncommitted
 messages in flight. Java's client starts at once, and those messages are handled twice. rmqd members show each other
@@ -34,6 +12,28 @@ Members of other clients hold no such lock. They are asked whether they still ow
 
 A killed member leaves its locks behind for up to a minute. If the member lists of several brokers prove that it is gone
 (`departures`), the other members unlock in its name.
+
+Which queues members of other clients still own. They hold no lock of ours, but report their queues on request.
+
+A Java member releases a queue some time after a new member has acquired it: after a broker's notification and its own
+rebalance. Until then it handles its cached messages. Its running info lists the queue until its last commit of the
+queue is sent. The broker relays the request and the response on the connection that carried that commit. So a member
+that no longer sees the queue in the list, and then reads the stored offset, starts after the last commit.
+
+Detects members of a group's other engine. A group may run on one engine at a time: in Python or on Spark.
+
+The two engines divide a group's queues independently, so both at once would handle every message twice. A client id in
+the group's member list shows the engine of its member. Each member sends its heartbeat, then reads the list, and only
+then pulls. So if two start at the same time, at least one sees the other.
+
+If both see each other, one must leave, and both must agree which. The *junior* is a Spark driver, if the other is a
+local member, or the driver with the higher client id. A junior that starts leaves at once. The *senior* waits for the
+junior to leave (`JOINING_SECONDS`). If the other member is still present then, it was there first and is consuming, and
+the senior leaves.
+
+A member that already consumes is `clear` and waits longer than a new one, so the new one leaves first. Two consuming
+members can meet if one of them was disconnected from the brokers for a while. Then the junior leaves after
+`JUNIOR_SECONDS`, before the senior's time ends.
 """
 
 from __future__ import annotations

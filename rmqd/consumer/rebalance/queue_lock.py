@@ -1,6 +1,4 @@
-"""Queue locks with one name at the brokers, which keep them in memory for 60 s.
-
-The locks of an orderly group: one member at a time, of any client, consumes a queue.
+"""The locks of an orderly group: one member at a time, of any client, consumes a queue.
 
 The locks have the group's own name, as in Java. Brokers keep them in memory for 60 s after the last renewal, but rmqd
 relies on them for only 30 s. So after a network failure this member has stopped half a minute before another member
@@ -10,6 +8,8 @@ network failure, and only the lock's expiry keeps two members from handling a qu
 When the connection to a broker ends, the broker may have restarted and forgotten all locks. So the locks are void until
 they are granted again on the next connection. The member that held a lock requests it at once. A member that was locked
 out before first waits for `RESTART_SECONDS`, so that it does not get a lock that was only forgotten.
+
+Queue locks with one name at the brokers, which keep them in memory for 60 s.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The division of a topic's queues among a group's members.
-
-The rebalance: finds the group's members, computes this member's share, acquires and releases queues.
+"""The rebalance: finds the group's members, computes this member's share, acquires and releases queues.
 
 There is no coordinator. In each pass every member asks a broker for the group's members, takes the topic's queues from
 the route, sorts both, and computes its queues with the same allocate strategy. Members with the same lists compute
 disjoint shares that cover all queues. While their lists differ, a queue may be in two shares or in none, until the
 notification of the change or the next pass. Meanwhile ownership keeps two members from consuming a queue at the same
 time: in an orderly group always (`queue_lock`), in other groups for a limited time (`ownership`).
+
+The division of a topic's queues among a group's members.
 
 Queues that a program assigned. They are read from the group's offsets, without joining the group.
 """

@@ -1,11 +1,11 @@
-"""The part of the groups that one of several worker processes runs.
-
-Liveness and readiness of the process. Liveness depends only on the event loop, readiness on every group.
-
-Keeps one group running: replaces a failed consumer after a delay, without affecting other groups.
+"""Keeps one group running: replaces a failed consumer after a delay, without affecting other groups.
 
 During the delay, the group's state is `failed`, with the reason. The delay doubles from one second to a minute, and
 returns to one second after the group was healthy for a minute.
+
+The part of the groups that one of several worker processes runs.
+
+Liveness and readiness of the process. Liveness depends only on the event loop, readiness on every group.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The choice of dead letters for a command.
+"""One dead letter: its reason, its original topic, and whether it can be replayed.
 
-One dead letter: its reason, its original topic, and whether it can be replayed.
+The choice of dead letters for a command.
 
 A set of offsets of one queue.
 

@@ -1,6 +1,4 @@
-"""Finds offsets on the brokers that the query did not commit, and describes them.
-
-Chooses the checkpoint of a group's next query: the last one, or a new one if the group was moved since.
+"""Chooses the checkpoint of a group's next query: the last one, or a new one if the group was moved since.
 
 The checkpoint owns the offsets, and they are committed to the brokers after it. If a broker has a different offset,
 there are two explanations. Either the driver ended before it could commit: then the checkpoint is right. Or the group
@@ -19,6 +17,8 @@ A killed broker forgets the commits of its last seconds. So `held` follows only 
 FLUSHED_SECONDS ago and still has. A 5.x broker keeps an operator's reset until a pull fetches it, so no reset is
 missed. With an older broker a reset is missed if the group passed its offset in the last seconds before its driver was
 killed.
+
+Finds offsets on the brokers that the query did not commit, and describes them.
 """
 
 from __future__ import annotations

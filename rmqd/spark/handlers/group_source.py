@@ -1,15 +1,15 @@
-"""Passes the duration of a micro-batch from the driver, which sees its end, to the source, which sizes the next one.
+"""Shared parts of the sources for handlers and pipelines: the group's subscriptions and start offsets.
 
-The source runs in a separate process, and learns of a batch's end only when the next one is due, which with a trigger
-of a minute is up to a minute later. So the driver writes the duration into the folder of the pause file.
+Commits of a group on Spark that never overwrite another member's or operator's offset; the driver handles those.
 
 The source's options in `spark.options` of a group's configuration. No I/O.
 
 They are the options of `load()`, except options that a group's own keys or its engine set.
 
-Commits of a group on Spark that never overwrite another member's or operator's offset; the driver handles those.
+Passes the duration of a micro-batch from the driver, which sees its end, to the source, which sizes the next one.
 
-Shared parts of the sources for handlers and pipelines: the group's subscriptions and start offsets.
+The source runs in a separate process, and learns of a batch's end only when the next one is due, which with a trigger
+of a minute is up to a minute later. So the driver writes the duration into the folder of the pause file.
 """
 
 from __future__ import annotations

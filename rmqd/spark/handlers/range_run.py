@@ -1,9 +1,9 @@
-"""The pulls of one range in the handler's event loop, on the executor that handles the range.
+"""One range of a queue, from its first pull until each of its messages is acknowledged, sent back or dead-lettered.
+
+The pulls of one range in the handler's event loop, on the executor that handles the range.
 
 Pulls are sent when there is room for their messages, and responses are taken in the queue's order. `range_plan` decides
 what to pull and what responses mean; this module sends and waits.
-
-One range of a queue, from its first pull until each of its messages is acknowledged, sent back or dead-lettered.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A blocking connection from an executor to a broker, with several pulls in flight.
+"""Reads ranges of queues on an executor of `spark.read` and `spark.readStream`, blocking.
+
+`range_plan` decides what to pull and what responses mean; this module sends, waits and passes messages on.
+
+A blocking connection from an executor to a broker, with several pulls in flight.
 
 Spark reads synchronously, in one process for each core: an event loop in a second thread would only compete with the
 building of batches. While a batch is built, the broker writes the next responses into the socket's buffer.
-
-Reads ranges of queues on an executor of `spark.read` and `spark.readStream`, blocking.
-
-`range_plan` decides what to pull and what responses mean; this module sends, waits and passes messages on.
 
 Bounded reads: `spark.read.format("rocketmq")`.
 """

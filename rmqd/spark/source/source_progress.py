@@ -1,6 +1,6 @@
-"""The share of a backlog that one batch takes. No I/O.
+"""The progress of a query: the ends of the queues, and the end of its next batch.
 
-The progress of a query: the ends of the queues, and the end of its next batch.
+The share of a backlog that one batch takes. No I/O.
 
 The lag of a streaming query, from Spark's progress. No I/O.
 """

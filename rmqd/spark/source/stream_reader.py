@@ -1,8 +1,4 @@
-"""Queues in a query's checkpoint that it no longer reads: their broker or topic disappeared, or they are unsubscribed.
-
-Their offsets are kept for a retention time, so that reading continues there if a broker returns. Then they are removed.
-
-Unbounded reads: `spark.readStream.format("rocketmq")`.
+"""Unbounded reads: `spark.readStream.format("rocketmq")`.
 
 All methods but `read` run in one process for each run of a query, which keeps the reader. Spark calls
 
@@ -11,6 +7,10 @@ All methods but `read` run in one process for each run of a query, which keeps t
 
 and compares offsets by their text. `start` is the end of the last batch in the checkpoint, which the group has
 finished, so `latestOffset` commits it to the broker. Spark calls `commit` one batch late, and never for the last batch.
+
+Queues in a query's checkpoint that it no longer reads: their broker or topic disappeared, or they are unsubscribed.
+
+Their offsets are kept for a retention time, so that reading continues there if a broker returns. Then they are removed.
 """
 
 from __future__ import annotations
