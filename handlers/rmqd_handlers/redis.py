@@ -146,9 +146,9 @@ class RedisHandler:
         @model_validator(mode="after")
         def _fit(self) -> Self:
             if self.mode == "stream" and self.value is not None:
-                raise ValueError("value is only for lists; a stream's entries have fields")
+                raise ValueError("value has no effect with mode: stream; use fields")
             if self.mode != "stream" and self.fields:
-                raise ValueError("fields are only for mode: stream; a list's elements have a value")
+                raise ValueError("fields have no effect with mode: list; use value")
             if self.remember is not None and self.remember < 0.001:
                 raise ValueError("remember is too short; expected at least 1ms")
             return self
@@ -271,7 +271,7 @@ class RedisHandler:
         wanted = self._options.wait_replicas
         count = await _ask(connection, "WAIT", wanted, round(self._options.timeout * 1000))
         if count < wanted:
-            raise AwayError(f"{count} of {wanted} replicas have the batch")
+            raise AwayError(f"only {count} of {wanted} replicas acknowledged the batch")
 
 
 async def _ask(connection: Redis, *command: bytes | str | int) -> Any:

@@ -42,7 +42,7 @@ def check_key(columns: Mapping[str, Value], mode: str, key: Sequence[str], versi
         raise ValueError("version needs mode: upsert")
     named = [*key, *([version] if version is not None else [])]
     if missing := [name for name in named if name not in columns]:
-        raise ValueError(f"key and version name columns that are not written: {', '.join(missing)}")
+        raise ValueError(f"key or version is not one of the columns: {', '.join(missing)}")
 
 
 def rows_of(

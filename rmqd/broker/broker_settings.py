@@ -119,7 +119,7 @@ class BrokerSettings(_Settings):
     useSeparateRetryQueue: bool = False  # a popped queue has its own retry queue
     popPollingSize: int = 1024  # limit of pops that wait for one queue of a group
     maxPopPollingSize: int = 100000  # limit of waiting pops in total
-    reviveQueueNum: int = 8  # only written into handles
+    reviveQueueNum: int = 8  # used only as part of receipt handles
     enableRetryTopicV2: bool = False
     retrieveMessageFromPopRetryTopicV1: bool = True
     fileReservedTime: int = 72  # hours

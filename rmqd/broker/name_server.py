@@ -61,9 +61,12 @@ class KVConfigManager:
         """Store a value. Raises Refusal if it is too long, or if the limit of keys is reached."""
         known = self.get(namespace, key)
         if len(namespace) + len(key) + len(value) > MAX_CHARACTERS:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"a key and its value have at most {MAX_CHARACTERS} characters")
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"the key or its value is too long; expected at most {MAX_CHARACTERS} characters",
+            )
         if known is None and sum(map(len, self._tables.values())) >= MAX_ENTRIES:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"at most {MAX_ENTRIES} keys are kept")
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"the name server stores at most {MAX_ENTRIES} keys")
         self._tables.setdefault(namespace, {})[key] = value
         self._journal.put(JournalKind.KEY_VALUE, json.dumps([namespace, key]), value)
 
@@ -109,7 +112,8 @@ class NameServer:
         self.settings = NameServerSettings()
         self._broker = broker
         self._key_values = KVConfigManager(broker.journal)
-        if self._key_values.get(*CLUSTER_ID) is None:  # else rmqd's first member would make one, and wait for others
+        # without an id, rmqd's first member would create one, and wait for the other members
+        if self._key_values.get(*CLUSTER_ID) is None:
             self._key_values.put(*CLUSTER_ID, f"{broker.now_ms():012x}{secrets.token_hex(4)}")
         self._own: dict[str, _OwnView] = {}
         self._now = asyncio.get_running_loop().time

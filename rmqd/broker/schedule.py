@@ -54,7 +54,7 @@ def timer_out_ms(properties: Mapping[str, str], now_ms: int, settings: BrokerSet
     Raises Refusal if the time is too far ahead or invalid, or if the message recalls another one and the time has
     passed.
     """
-    if TIMER_OUT_MS in properties:  # it has been a timer message already
+    if TIMER_OUT_MS in properties:  # the message was already a timer message
         return None
     try:
         if TIMER_DELAY_SEC in properties:

@@ -59,7 +59,7 @@ def _read(topic: str, body: bytes) -> PushedReset:
     check_reset_size(body)
     table = ResetOffsetBody.from_json(body).offset_table
     if any(offset < 0 for offset in table.values()):
-        raise ProtocolError("a reset must not be to an offset below 0")
+        raise ProtocolError("a reset to a negative offset is not possible")
     return PushedReset(topic, {queue: offset for queue, offset in table.items() if queue.topic == topic}, len(table))
 
 
@@ -263,7 +263,9 @@ class Heartbeat:
                 connection = await self._remoting.connection(address)
                 version = await send_heartbeat(self._remoting, address, data, timeout_seconds=self._deadline)
         except TimeoutError:
-            error: RmqdError = RemotingTimeoutError(address, f"no answer to the heartbeat in {self._deadline:g} s")
+            error: RmqdError = RemotingTimeoutError(
+                address, f"no response to the heartbeat within {self._deadline:g} s"
+            )
         except RmqdError as failure:
             error = failure
         else:

@@ -226,7 +226,7 @@ def _java_order(text: str) -> bytes:
 def _is_member(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> bool:
     """Return whether the member gets a share. Raises AllocateError if Java raises IllegalArgumentException."""
     if not queues or not client_ids:
-        raise AllocateError(f"there are no {'members' if queues else 'queues'} for a division")
+        raise AllocateError(f"nothing to allocate: there are no {'members' if queues else 'queues'}")
     return client_id in client_ids
 
 

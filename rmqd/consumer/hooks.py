@@ -82,7 +82,7 @@ class GroupHooks:
             try:
                 answer = wants(message, context)
                 if not isinstance(answer, bool):
-                    raise TypeError(f"wants returned {answer!r}; expected True or False")  # noqa: TRY301
+                    raise TypeError(f"the hook's wants() returned {answer!r}; expected True or False")  # noqa: TRY301
             except BaseException as error:  # noqa: BLE001  a hook's failure must not lose a message
                 self._failed(name, "wants", error)
                 continue

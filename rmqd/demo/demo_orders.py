@@ -87,7 +87,7 @@ MOST_REASONS: Final = 1000  # counted separately; all others are counted togethe
 OTHER_REASONS: Final = "other reasons"
 # Bounds of the ages in seconds, each 2 % above the previous one, which is the precision of percentiles.
 AGE_BOUNDS: Final = tuple(0.0005 * 1.02**step for step in range(700))
-_MODULE: Final = re.compile(r"^(?:\w+\.)+")  # before the name of an exception's class
+_MODULE: Final = re.compile(r"^(?:\w+\.)+")  # the module in a qualified class name
 
 
 @dataclass(frozen=True, slots=True)

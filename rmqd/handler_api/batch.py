@@ -65,7 +65,7 @@ class Batch(Sequence["Message"]):
     """
 
     __slots__ = ("_messages", "_positions", "_whole", "decided", "message_queue")
-    _whole: Batch  # the batch that this is a part of; missing in other batches
+    _whole: Batch  # set only in a part of a batch: the complete batch
 
     def __init__(self, messages: list[Message], message_queue: MessageQueue) -> None:
         # In batches of one message, this runs for every message. So it allocates nothing before a decision needs it.
@@ -145,12 +145,14 @@ class Batch(Sequence["Message"]):
     @ack_index.setter
     def ack_index(self, index: int) -> None:
         if index < -1:
-            raise ValueError(f"ack_index {index} is below -1; -1 acknowledges nothing, 0 the first message, and so on")
+            raise ValueError(
+                f"ack_index {index} is below -1; expected -1 to acknowledge nothing, 0 for the first message, and so on"
+            )
         self._refuse_late()
         decided, retry = self.decisions(), Decision(Outcome.RETRY)
         for place in range(len(self._messages)):
             one = decided.get(place, ACK)
-            # otherwise rmqd has decided, and its decision stands
+            # an outcome that rmqd itself decided, such as AGAIN, is not changed
             if one.error is None and one.outcome is not Outcome.AGAIN:
                 self.overrule(place, ACK if place <= index else retry)
 

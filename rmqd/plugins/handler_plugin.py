@@ -145,7 +145,7 @@ def _check_payload(name: str, payload: object) -> None:
     raise_returned(payload)
     if isinstance(payload, Awaitable):
         if isinstance(payload, Coroutine):
-            payload.close()  # it never started; Python would warn about it elsewhere
+            payload.close()  # a coroutine that never started; Python would warn about it later, at another place
         raise HandlerNotAwaitedError(
             f"decode of the handler {name} returned a {class_name(payload)} instead of a payload; write decode with "
             "`def`, and finish its work before it returns"

@@ -142,7 +142,7 @@ def _around_async(name: str, call: Callable[..., Any], inner: Callable[..., Any]
         result = await call(batch, call_next)
         forgotten = [one for one in given if inspect.getcoroutinestate(one) == inspect.CORO_CREATED]
         for one in forgotten:
-            one.close()  # it never started; Python would warn about it elsewhere
+            one.close()  # a coroutine that never started; Python would warn about it later, at another place
         if forgotten:
             raise HandlerNotAwaitedError(
                 f"the middleware {name} called call_next without awaiting it, so the handler handled nothing; write "

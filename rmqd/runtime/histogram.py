@@ -67,7 +67,7 @@ class Histogram:
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
         if any(low >= high for low, high in zip(self.bounds, self.bounds[1:], strict=False)):
-            raise ValueError(f"histogram bounds must grow: {self.bounds}")
+            raise ValueError(f"histogram bounds are not in ascending order: {self.bounds}")
         self._counts = [0] * (len(self.bounds) + 1)
         self._sum = 0.0
 

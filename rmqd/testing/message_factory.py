@@ -100,14 +100,16 @@ def make_batch(
     messages = messages or (make_message(),)
     queues = dict.fromkeys(message.message_queue for message in messages)
     if len(queues) > 1:
-        raise ValueError(f"a batch must be of one queue; these messages are of {', '.join(map(str, queues))}")
+        raise ValueError(
+            f"the messages of a batch must be from one queue; these are from {', '.join(map(str, queues))}"
+        )
     if consume_mode == "orderly":
         kind = OrderlyBatch if auto_commit else ManualBatch
         return kind(_Lease(valid=not revoked), list(messages), messages[0].message_queue)
     if consume_mode != "concurrently":
         raise ValueError(f"unknown consume_mode {consume_mode!r}; expected concurrently or orderly")
     if revoked or not auto_commit:
-        raise ValueError("revoked and auto_commit=False are for consume_mode='orderly'")
+        raise ValueError("revoked and auto_commit=False need consume_mode='orderly'")
     return Batch(list(messages), messages[0].message_queue)
 
 

@@ -163,7 +163,7 @@ class RocketMQ:
         """Create a topic, or give it more queues. Raises InvalidNameError."""
         check_topic(name)
         if queues < 1:
-            raise ValueError(f"a topic of {queues} queues; expected 1 or more")
+            raise ValueError(f"a topic cannot have {queues} queues; expected 1 or more")
         config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
         self._do(lambda: self._embedded.broker.topics.put(config))
 
@@ -250,7 +250,7 @@ class RocketMQ:
         if chaos not in (False, True, "kills"):
             raise TypeError(f"chaos is {chaos!r}; expected True, or 'kills' to also kill the handler's process")
         if not chaos and (state or reset):
-            raise TypeError("state and reset are for run_handler(..., chaos=True)")
+            raise TypeError("state and reset need chaos=True")
         to_run = group_of(handler, topic, group, group_keys)
         if chaos:
             from rmqd.testing.chaos.chaos_search import Chaos

@@ -79,7 +79,9 @@ def _encode_map(ext_fields: Mapping[str, str]) -> bytes:
     for key, value in ext_fields.items():
         key_bytes, value_bytes = key.encode(), value.encode()
         if len(key_bytes) > _MAX_KEY_BYTES:
-            raise ProtocolError(f"the name of an ext field has {len(key_bytes)} bytes; at most {_MAX_KEY_BYTES} fit")
+            raise ProtocolError(
+                f"the name of an ext field has {len(key_bytes)} bytes; expected at most {_MAX_KEY_BYTES}"
+            )
         parts += [_KEY_LENGTH.pack(len(key_bytes)), key_bytes, _INT.pack(len(value_bytes)), value_bytes]
     return b"".join(parts)
 
@@ -178,7 +180,7 @@ def decode_command(payload: bytes) -> RemotingCommand:
             language=_LANGUAGES_BY_BYTE.get(header.language, LanguageCode.OTHER),
             version=header.version,
         )
-    raise ProtocolError(f"a header of serialize type {payload[0]}; known are 0 (JSON) and 1 (ROCKETMQ)")
+    raise ProtocolError(f"the header has serialize type {payload[0]}; expected 0 (JSON) or 1 (ROCKETMQ)")
 
 
 def encode_command(command: RemotingCommand, serialize_type: SerializeType = SerializeType.JSON) -> bytes:
@@ -250,7 +252,7 @@ _scan: Final[Callable[[str, int], tuple[Any, int]]] = STRICT_DECODER.scan_once  
 def _decode_json(payload: bytes, body_start: int) -> RemotingCommand:
     # a long remark is one string and costs nothing; each of very many fields costs more memory than its bytes
     if body_start > _LARGE_HEADER_BYTES and payload.count(b'":', 4, body_start) > MOST_HEADER_FIELDS:
-        raise ProtocolError(f"a header of more than {MOST_HEADER_FIELDS} fields")
+        raise ProtocolError(f"the header has more than {MOST_HEADER_FIELDS} fields")
     try:
         text = str(payload[4:body_start], "utf-8")
         try:
@@ -261,7 +263,7 @@ def _decode_json(payload: bytes, body_start: int) -> RemotingCommand:
             header = STRICT_DECODER.decode(text)
         get = header.get
         code, opaque, flag, version = header["code"], header["opaque"], get("flag", 0), get("version", 0)
-        # one check of all four in the usual case, with no sign bit set
+        # fast path: one check shows that none of the four has its sign bit set
         are_integers = type(code) is type(opaque) is type(flag) is type(version) is int
         if not (are_integers and 0 <= code | opaque | flag | version <= _INT_MAX):
             _check_integers(code, opaque, flag, version)
@@ -278,13 +280,13 @@ def _decode_json(payload: bytes, body_start: int) -> RemotingCommand:
         language = _LANGUAGES.get(get("language"), LanguageCode.OTHER)
         return RemotingCommand(code, opaque, flag, ext_fields, payload, body_start, remark, language, version)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ProtocolError(f"a header that is not a command in JSON: {error!r:.200}") from error
+        raise ProtocolError(f"the header is not a JSON command: {error!r:.200}") from error
 
 
 def _check_integers(*values: object) -> None:
     for value in values:
         if type(value) is not int or not _INT_MIN <= value <= _INT_MAX:
-            raise ProtocolError("a header whose code, opaque, flag and version are not integers of 32 bits")
+            raise ProtocolError("the header's code, opaque, flag and version must be 32-bit integers")
 
 
 def _as_text(value: object) -> str:
@@ -293,7 +295,7 @@ def _as_text(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, str | int | float):
         return str(value)
-    raise ValueError("an ext field holds neither a string nor a number")
+    raise ValueError("an ext field is neither a string nor a number")
 
 
 def _without_surrogates(remark: object, ext_fields: Mapping[str, str] | None) -> tuple[object, dict[str, str]]:
@@ -359,7 +361,7 @@ class FrameDecoder:
             (length,) = LENGTH.unpack_from(data, start)
             if length > self._max_frame_size:
                 limit = self._max_frame_size
-                raise ProtocolError(f"the peer announced a frame of {length} bytes; at most {limit} are read")
+                raise ProtocolError(f"the peer announced a frame of {length} bytes; expected at most {limit}")
             end = start + LENGTH.size + length
             if end > size:
                 self._wanted = end - start

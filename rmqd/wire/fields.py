@@ -45,7 +45,7 @@ def parse_integer(text: str, what: str) -> int:
         value = int(text)
         if _LONG_MIN <= value <= _LONG_MAX:
             return value
-    raise ProtocolError(f"{what} must be an integer, and is {text!r:.80}")
+    raise ProtocolError(f"{what} must be an integer, not {text!r:.80}")
 
 
 def body_object(body: bytes | str) -> dict[Any, Any]:
@@ -139,7 +139,7 @@ def mapping(data: dict[Any, Any], name: str) -> dict[Any, Any]:
 
 
 def _wrong(what: str, wanted: str, found: object) -> ProtocolError:
-    return ProtocolError(f"{what} must be {wanted}, and is {found!r:.80}")
+    return ProtocolError(f"{what} must be {wanted}, not {found!r:.80}")
 
 
 MOST_QUEUES: Final = 65_536  # for one topic, on all its brokers
@@ -162,20 +162,20 @@ def check_reset_size(body: bytes) -> None:
 
 def _check_body(body: bytes, what: str, most_bytes: int, most_objects: int) -> None:
     if len(body) > most_bytes:
-        raise ProtocolError(f"{what} of {len(body)} bytes is too large; at most {most_bytes} are read")
+        raise ProtocolError(f"{what} of {len(body)} bytes is too large; expected at most {most_bytes}")
     objects = body.count(b"{") + body.count(b"[")
     if objects > most_objects:
-        raise ProtocolError(f"{what} of {objects} objects is too large; at most {most_objects} are read")
+        raise ProtocolError(f"{what} of {objects} objects is too large; expected at most {most_objects}")
 
 
 def check_brokers(count: int) -> None:
     """Raise ProtocolError if a topic is on too many brokers."""
     if count > MOST_BROKERS:
-        raise ProtocolError(f"a route names {count} brokers for one topic; at most {MOST_BROKERS} are read")
+        raise ProtocolError(f"a route has {count} brokers for one topic; expected at most {MOST_BROKERS}")
 
 
 def check_queues(counts: Iterable[int]) -> None:
     """Raise ProtocolError if a topic has too many queues in total."""
     total = sum(counts)
     if total > MOST_QUEUES:
-        raise ProtocolError(f"a route names {total} queues of one topic; at most {MOST_QUEUES} are read")
+        raise ProtocolError(f"a route has {total} queues of one topic; expected at most {MOST_QUEUES}")

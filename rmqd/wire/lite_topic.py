@@ -94,7 +94,7 @@ class RecallHandle(NamedTuple):
         try:
             parts = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode().split(" ")
         except (binascii.Error, ValueError) as error:
-            raise ProtocolError(f"a recall handle must be base64 of text, and is {text!r:.120}: {error}") from error
+            raise ProtocolError(f"{text!r:.120} is not a recall handle in base64: {error}") from error
         if parts[0] != _VERSION or len(parts) < _PARTS or not all(parts[:_PARTS]):
             raise ProtocolError(f"a recall handle must begin with {_VERSION} and have {_PARTS} parts: {parts!r:.120}")
         return cls(parts[1], parts[2], parse_integer(parts[3], "the time of a recall handle"), parts[4])

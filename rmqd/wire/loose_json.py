@@ -63,7 +63,7 @@ def loads(data: bytes | str) -> Any:
         if text.count("[") + text.count("{") > MAX_DEPTH or "\\u" in text:
             _check(value)
     except _BROKEN_BY as error:
-        raise ProtocolError(f"a body that is not JSON: {error!r:.200}") from error
+        raise ProtocolError(f"the body is not JSON: {error!r:.200}") from error
     return value
 
 

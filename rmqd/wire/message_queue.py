@@ -72,7 +72,7 @@ class Identity:
 def _text(one: Identity) -> str:
     group = _part(one.group) + (f"@{_part(one.replay)}" if one.replay else "")
     parts = [_part(one.topic), _part(one.lite_topic), _part(one.broker), _part(one.queue)]
-    if one.cluster or one.namespace or one.group:  # else a handler that no group runs
+    if one.cluster or one.namespace or one.group:  # all three are empty if no group runs the handler
         parts = [_part(one.cluster), _part(one.namespace), group, *parts]
     text = "/".join(parts)
     while text.endswith(f"/{_NONE}"):

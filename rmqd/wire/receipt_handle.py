@@ -35,7 +35,7 @@ class RetryFlag(IntEnum):
     def parse(cls, text: str) -> RetryFlag:
         """Read a flag. Raises ProtocolError."""
         if text not in ("0", "1", "2"):
-            raise ProtocolError(f"the retry flag must be 0, 1 or 2, and is {text!r:.20}")
+            raise ProtocolError(f"the retry flag must be 0, 1 or 2, not {text!r:.20}")
         return cls(int(text))
 
     def real_topic(self, group: str, topic: str) -> str:
@@ -65,7 +65,9 @@ class PopHandle(NamedTuple):
         """Read a handle. Raises ProtocolError."""
         parts = text.split(" ")
         if len(parts) != _HANDLE_PARTS or not parts[5]:
-            raise ProtocolError(f"the handle of a popped message must have {_HANDLE_PARTS} parts, and is {text!r:.120}")
+            raise ProtocolError(
+                f"the handle of a popped message must have {_HANDLE_PARTS} parts, but it is {text!r:.120}"
+            )
         start, popped, invisible, revive, queue, offset = (
             parse_integer(parts[index], "a part of the handle of a popped message") for index in (0, 1, 2, 3, 6, 7)
         )

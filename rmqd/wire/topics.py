@@ -155,9 +155,7 @@ def _check(kind: str, name: str, max_length: int) -> str:
             "expected letters a-z and A-Z, digits, and % | - _"
         )
     if len(name) > max_length:
-        raise InvalidNameError(
-            f"the {kind} name {name!r} has {len(name)} characters; at most {max_length} are accepted"
-        )
+        raise InvalidNameError(f"the {kind} name {name!r} has {len(name)} characters; expected at most {max_length}")
     return name
 
 

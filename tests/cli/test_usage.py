@@ -42,7 +42,7 @@ WRONG = [
     ("lag g -o yaml", "expected table or json"),
     ("tail t --tags a --sql b -n 127.0.0.1:1", "expected only one of them"),
     ("tail t --since yesterday -n 127.0.0.1:1", "or an age such as 10m"),
-    ("tail t --tags '||' -n 127.0.0.1:1", "names no tag"),
+    ("tail t --tags '||' -n 127.0.0.1:1", "contains no tag"),
     ("offsets reset g t -n 127.0.0.1:1", "one of --to and --skip"),
     ("offsets reset g t --to first --skip 1 -n 127.0.0.1:1", "one of --to and --skip"),
     ("offsets reset g t --to yesterday -n 127.0.0.1:1", "or first, last, or an offset"),

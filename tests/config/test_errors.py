@@ -159,7 +159,7 @@ SUBSCRIPTIONS = {
     ),
     "lite topics that are not popped": (
         "orders: {lite_topics: [a]}",
-        "5:7: orders: lite_topics with consume_mode: concurrently; brokers deliver lite topics only with POP; "
+        "5:7: orders: not possible with consume_mode: concurrently, because brokers deliver lite topics only with POP; "
         "expected consume_mode: pop",
     ),
     "bad name": (
@@ -383,8 +383,8 @@ groups:
 """
     found = problems(text)
     assert [line.split(": ", 2)[2] for line in found] == [
-        f"the group name {'n' * 30 + '%' + 'g' * 100!r} has 131 characters; at most 120 are accepted",
-        f"the topic name {'n' * 30 + '%' + 't' * 100!r} has 131 characters; at most 127 are accepted",
+        f"the group name {'n' * 30 + '%' + 'g' * 100!r} has 131 characters; expected at most 120",
+        f"the topic name {'n' * 30 + '%' + 't' * 100!r} has 131 characters; expected at most 127",
         "the topic name 'a b' contains a character that RocketMQ refuses; "
         "expected letters a-z and A-Z, digits, and % | - _",
         "the group name 'order mailer' contains a character that RocketMQ refuses; "

@@ -165,7 +165,7 @@ async def test_an_expression_that_is_none_changes_nothing(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
     async with member(broker.peer.address, seen, subscriptions={TOPIC: "a"}) as m:
-        with pytest.raises(InvalidNameError, match="names no tag"):
+        with pytest.raises(InvalidNameError, match="contains no tag"):
             await change(m, "||", pull_rate_limit=1)
         await store(broker, queue, "a", "a", "a")
         await seen.has(b"a", b"a", b"a")

@@ -146,14 +146,16 @@ async def test_assigned_queues_are_read_without_joining_the_group(
         assert await one.poll(timeout=0.05) == []
         assert (GROUP, second) not in broker.offsets
         await one.commit()
-        with pytest.raises(PullConsumerError, match="has assigned queues; to subscribe, make another one"):
+        with pytest.raises(PullConsumerError, match="has assigned queues; to subscribe, create another consumer"):
             await one.subscribe(TOPIC)
     heartbeats = [HeartbeatData.from_json(one.body) for one in broker.peer.got(RequestCode.HEART_BEAT)]
     assert all(not one.consumer_data_set for one in heartbeats)
     assert not broker.peer.got(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
     assert broker.commits == [(second, 1)]
     async with consumer(broker) as one:
-        with pytest.raises(PullConsumerError, match=f"subscribes to {TOPIC}; to assign queues, make another one"):
+        with pytest.raises(
+            PullConsumerError, match=f"subscribes to {TOPIC}; to assign queues, create another consumer"
+        ):
             await one.assign([first])
 
 
@@ -232,7 +234,7 @@ async def test_what_keeps_messages_away_is_raised(broker: ScriptedBroker, queue:
         with pytest.raises(RouteNotFoundError, match=r"no route for topic none.*create the topic"):
             await one.subscribe("none")
         broker.create_topic("closed", 0)
-        with pytest.raises(PullConsumerError, match="closed may not be read; let it be read: `mqadmin"):
+        with pytest.raises(PullConsumerError, match="closed is not readable; allow reading: `mqadmin"):
             await one.subscribe("closed")
         await one.subscribe(TOPIC)
         refusal = Reply(ResponseCode.NO_PERMISSION, f"the topic[{TOPIC}] pulling message is forbidden")
@@ -267,7 +269,7 @@ async def test_broadcasting_consumers_keep_their_offsets_in_a_file(
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"nameservr": "a:1"}, "unknown keyword nameservr; accepted: auto_commit, consume_from_where"),
+        ({"nameservr": "a:1"}, "unknown keyword nameservr; expected one of auto_commit, consume_from_where"),
         ({}, "nameserver: missing; expected host:port"),
         ({"pull_batch_size": 0}, "pull_batch_size: 0 is out of range; expected a whole number from 1 to 1024"),
         ({"tls": {"enable": True}}, "tls.enable: unknown key"),

@@ -61,7 +61,7 @@ NO_COLUMN_HOLDS = {
     ),
     "an endless time": (
         canal("INSERT", {"id": "1"}, es=10**30),
-        "the position in the order does not fit array<bigint>",
+        "a number of the position does not fit in 64 bits",
     ),
 }
 

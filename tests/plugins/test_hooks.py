@@ -113,7 +113,7 @@ def test_a_name_that_no_hook_has_is_refused_with_those_that_are_installed(
         "expected choosy, tracing"
     ]
     [said] = problems(f"{GROUP}    hooks: tracing\n")
-    assert said.endswith("'tracing' names no hooks; expected all | none | a list such as [tracing]")
+    assert said.endswith("'tracing' is not a list of hooks; expected all | none | a list such as [tracing]")
 
 
 @pytest.mark.parametrize(

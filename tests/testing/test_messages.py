@@ -87,7 +87,7 @@ def test_a_batch_of_an_orderly_group_knows_its_lock() -> None:
 
 
 def test_a_batch_is_of_one_queue() -> None:
-    with pytest.raises(ValueError, match="a batch must be of one queue"):
+    with pytest.raises(ValueError, match="the messages of a batch must be from one queue"):
         make_batch(make_message(queue_id=0), make_message(queue_id=1))
 
 

@@ -48,7 +48,7 @@ def test_tags_with_equal_hashes() -> None:
 
 def test_expression_without_a_tag_is_refused() -> None:
     """Brokers take it and then deliver nothing, for ever."""
-    with pytest.raises(InvalidNameError, match="names no tag"):
+    with pytest.raises(InvalidNameError, match="contains no tag"):
         tag_subscription("T", " || ", 0)
 
 

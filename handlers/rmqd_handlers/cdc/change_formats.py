@@ -130,9 +130,9 @@ def _no_number(text: str) -> NoReturn:
 
 
 ROWS: Final = ("INSERT", "UPDATE", "DELETE")
-# these remove rows without naming them
+# statements that remove rows without listing them
 GONE: Final = {"TRUNCATE": "was emptied", "ERASE": "was dropped", "RENAME": "was renamed"}
-# only the structure changes, or nothing at all; the last two belong to TiDB and Canal
+# messages without a change of rows; the last two types belong to TiDB and Canal
 WITHOUT_ROWS: Final = "CREATE ALTER CINDEX DINDEX QUERY GTID XACOMMIT XAROLLBACK MHEARTBEAT TIDB_WATERMARK".split()
 
 
@@ -143,9 +143,7 @@ def canal_changes(body: bytes, tables: Sequence[str], make: Maker) -> Iterator[R
     if kind in WITHOUT_ROWS:
         return
     if kind not in ROWS and kind not in GONE:
-        raise BadChangeError(
-            f"type is not a type of Canal's flat messages; expected one of {', '.join((*ROWS, *GONE))}"
-        )
+        raise BadChangeError(f"type is not one of Canal's types; expected {', '.join((*ROWS, *GONE))}")
     if not is_of(tables, message.get("database"), message.get("table")):
         return
     if kind in GONE:
@@ -190,14 +188,14 @@ def debezium_changes(body: bytes, tables: Sequence[str], make: Maker) -> Iterato
     message = tree(message, "the message")
     told = _told(message["schema"]) if isinstance(message.get("schema"), dict) else NO_TOLD
     if "payload" in message and "op" not in message:
-        if message["payload"] is None:  # also a tombstone
+        if message["payload"] is None:  # a tombstone has no payload either
             return
         message = tree(message["payload"], "payload")
     if "ddl" in message and "op" not in message:  # a message of the connector's own topic
         return
     op = message.get("op")
     if not isinstance(op, str) or len(op) != 1 or op not in OPS:
-        raise BadChangeError(f"op is not an operation of Debezium's envelopes; expected one of {', '.join(OPS)}")
+        raise BadChangeError(f"op is not one of Debezium's operations; expected {', '.join(OPS)}")
     source = tree(message.get("source"), "source")
     schema = source.get("schema") or source.get("db")
     if not is_of(tables, schema, source.get("table")):

@@ -37,14 +37,14 @@ _BINARY: Final = {"canal": latin_1, "debezium": base_64}
 def _columns(text: str) -> str:
     names = [column.name for column in parse_columns(text)]
     if taken := {DELETED, ORDER} & set(names):
-        raise ValueError(f"{', '.join(sorted(taken))}: rows already have this column; expected another name")
+        raise ValueError(f"{', '.join(sorted(taken))}: reserved for a column that every row has; expected another name")
     return text
 
 
 def _table(pattern: str) -> str:
     if not set(".*?[") & set(pattern):
         raise ValueError(
-            f"{pattern!r} names no database, so it matches no table; expected database.table or *.{pattern}"
+            f"{pattern!r} matches no table, because it has no database; expected database.table or *.{pattern}"
         )
     return pattern
 
@@ -130,7 +130,7 @@ class ChangeDecoder:
         found = list(self._changes(body or b"", self._tables, self._make))
         placed = [(change, self._place(change, queue_offset)) for change in found]
         if any(not -_BIGINT <= number < _BIGINT for _, place in placed for number in place):
-            raise BadChangeError("the position in the order does not fit array<bigint>")
+            raise BadChangeError("a number of the position does not fit in 64 bits")
         return placed
 
     def reason(self, body: bytes | None) -> str:

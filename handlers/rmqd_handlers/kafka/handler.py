@@ -207,7 +207,7 @@ class Kafka:
             failures = await self._one_by_one.send([record])
             [failure] = failures
             if failure is not None and is_unknown(failure):
-                # each of the others might wait as long for the same response
+                # each other record might wait equally long for the same response
                 return written[place:], self._not_confirmed(self._one_by_one, failures)
             if failure is not None:
                 self._refuse(batch, message, record, failure)

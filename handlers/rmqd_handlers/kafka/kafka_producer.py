@@ -311,7 +311,7 @@ class _Client:
                     headers=record.headers,
                 )
                 return None
-            except BufferError:  # it has room again when brokers confirm its records, or when their time is over
+            except BufferError:  # the buffer has room again when records are confirmed or expire
                 await asyncio.sleep(FULL_SECONDS)
             except KafkaException as error:
                 self._note_fatal(error.args[0])

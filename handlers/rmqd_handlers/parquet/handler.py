@@ -190,7 +190,7 @@ class Parquet:
         @model_validator(mode="after")
         def _fit(self) -> Self:
             if wrong := [name for name in self.types if name not in self.columns]:
-                raise ValueError(f"types names columns that are not written: {', '.join(wrong)}")
+                raise ValueError(f"types contains columns that are not in columns: {', '.join(wrong)}")
             if wrong := [name for name in self.columns if name in PARTITIONS]:
                 raise ValueError(
                     f"{wrong[0]} is the name of a folder, which readers treat as a column; use another name"

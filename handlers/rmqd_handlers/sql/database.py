@@ -229,7 +229,8 @@ class Database:
         """
         written = Written()
         with self._transaction(target, rows, work) as connection:
-            if connection.dialect.name == "postgresql" and not self._once:  # they were already tried together
+            # PostgreSQL has already tried the rows together
+            if connection.dialect.name == "postgresql" and not self._once:
                 # so that a deferred constraint refuses only its row
                 connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
             for message, row in rows:

@@ -181,7 +181,7 @@ class Sql:
                 unknown.append(one.why)
         for before in written.handled_before:
             if len(batch) == 1:
-                raise before  # so that it is counted
+                raise before  # rmqd counts this exception
             logger.info("message.already_handled", extra={"msg_id": before.message.msg_id})
         if unknown:
             acknowledge_written(batch, [one.message for one in written.refused])

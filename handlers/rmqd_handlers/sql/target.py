@@ -299,7 +299,7 @@ def _on_duplicate_key(table: Table, changed: Sequence[str], key: Sequence[str], 
         return made.on_duplicate_key_update([(name, made.inserted[name]) for name in changed])
     stored = table.columns[version]
     is_newer = or_(stored.is_(None), stored <= made.inserted[version])
-    # they are assigned in order, and each sees the earlier ones, so the version must be last
+    # MySQL assigns columns in order, and each sees the earlier values, so the version must be last
     in_order = sorted(changed, key=lambda name: name == version)
     return made.on_duplicate_key_update(
         [(name, case((is_newer, made.inserted[name]), else_=table.columns[name])) for name in in_order]

@@ -131,7 +131,7 @@ class Webhook:
         def _fit(self) -> Self:
             if self.per_call == "batch" and self.format in ONE_BY_ONE:
                 raise ValueError(
-                    f"format: {self.format} has one message per call; expected json or cloudevents for a batch"
+                    f"format: {self.format} sends one message per call; expected json or cloudevents for a batch"
                 )
             if self.signing_secret is not None:
                 key_of(self.signing_secret.get_secret_value(), self.signing)

@@ -319,7 +319,7 @@ def requested_subscription(topic: str, text: str | None, expression_type: str | 
     if not text or text == SUBSCRIPTION_ALL:
         return SubscriptionData(topic)
     if not text.replace("||", ""):
-        raise InvalidNameError(f"the tag expression {text!r:.80} names no tag")
+        raise InvalidNameError(f"the tag expression {text!r:.80} contains no tag")
     tags = frozenset(filter(None, map(str.strip, text.split("||"))))
     return SubscriptionData(topic, text, tags, frozenset(map(java_hash, tags)))
 

@@ -271,7 +271,7 @@ class MessageStore:
 
         if self._discard_while(goes):
             self._room_until = self._capacity
-        else:  # all messages are needed, and stay, however many there are
+        else:  # all messages are still needed, so none is deleted
             self._room_until = self.size_bytes + slack
 
     def _discard_while(self, goes: Callable[[QueueEntry], bool]) -> int:

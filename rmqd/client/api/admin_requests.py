@@ -59,7 +59,9 @@ async def get_kv(remoting: RemotingClient, address: str, namespace: str, key: st
     reply = await request(remoting, address, header, timeout_seconds=KEY_TIMEOUT_SECONDS)
     value = GetKVConfigResponseHeader.from_ext_fields(reply.ext_fields).value
     if value is None:
-        raise BrokerError.of(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "success without a value", address)
+        raise BrokerError.of(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "the broker reported success, but returned no value", address
+        )
     return value
 
 

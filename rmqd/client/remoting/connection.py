@@ -160,7 +160,7 @@ class RemotingConnection(asyncio.Protocol):
             async with self._clock.timeout(timeout_seconds):
                 await self._writable.wait()
         except TimeoutError:
-            raise RemotingTimeoutError(self.address, f"it accepted no request for {timeout_seconds:g} s") from None
+            raise RemotingTimeoutError(self.address, f"nothing could be sent to it for {timeout_seconds:g} s") from None
 
     def write(self, frame: bytes) -> None:
         """Queue a frame. All frames of one turn of the loop are sent in one system call."""

@@ -195,7 +195,7 @@ class ConnectionPool:
             task.add_done_callback(lambda _: self._explaining.pop(address, None))
         else:
             connection.fail_waiting(lambda: RemotingClosedError(address, connection.close_reason))
-        if is_current or is_successor:  # not if it was replaced before, or its address is not used any more
+        if is_current or is_successor:  # not if it was replaced, or if its address is unused
             self._judge(connection, is_successor=is_successor)
             for callback in self.lost:
                 callback(address, connection.close_reason)
@@ -220,7 +220,7 @@ class ConnectionPool:
     def _opening_ended(self, address: str, task: asyncio.Task[RemotingConnection]) -> None:
         self._opening.pop(address, None)
         if not task.cancelled():
-            task.exception()  # all waiting callers may have left, and then none is interested
+            task.exception()  # marks the exception as retrieved, because every caller may have stopped waiting
 
     def _call_opened(self, address: str) -> None:
         for callback in self.opened:

@@ -176,7 +176,7 @@ def _connect_reason(error: BaseException, seconds: float) -> str:
 
 FIRST_SECONDS = 0.2
 MOST_SECONDS = 5.0
-MOST_BROKEN_SECONDS = 0.5  # after a second, other members acquire the queues of a missing member
+MOST_BROKEN_SECONDS = 0.5  # a missing member's queues are acquired by other members after a second
 FORGET_SECONDS = 60.0  # how long a break counts
 
 
@@ -215,7 +215,7 @@ class Breakers:
         breaker.failures, breaker.failed_at = breaker.failures + 1, self._now()
 
     def failed_since(self, address: str, asked_at: float) -> bool:
-        """Return whether a failure was noted after `asked_at`, without a response since. Another one is not news."""
+        """Return whether the address has failed since `asked_at`, without a response after it."""
         breaker = self._breakers.get(address)
         return breaker is not None and breaker.failed_at >= asked_at
 

@@ -231,12 +231,14 @@ class RemotingClient:
             seconds = now - started
             if connection.is_open and connection.frame_at is not None and now - connection.frame_at >= FRAME_SECONDS:
                 # The frame's length may be damaged: it would swallow all following bytes with their responses.
-                connection.corrupt(ProtocolError(f"it began {now - connection.frame_at:.0f} s ago and does not end"))
+                connection.corrupt(
+                    ProtocolError(f"the frame is still incomplete after {now - connection.frame_at:.0f} s")
+                )
             elif (
                 seconds >= SILENCE_SECONDS
                 and connection.reads == reads
                 and self._pool.uses(connection)
-                # one silence is one failure, however many requests wait in it and expire
+                # a silent address counts as one failure, even if several requests expire
                 and not self._breakers.failed_since(connection.address, started)
             ):
                 self._note_silence(connection, seconds)

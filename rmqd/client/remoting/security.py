@@ -362,7 +362,7 @@ async def _speaks_tls(host: str, port: int) -> bool:
     try:
         _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=host)
     except ssl.SSLError as error:
-        return "ALERT" in (error.reason or "")  # it speaks TLS, and rejects us
+        return "ALERT" in (error.reason or "")  # a TLS server that rejects this client
     writer.transport.abort()
     return True
 

@@ -113,7 +113,7 @@ class ClusterId:
             if not all(isinstance(one, RemotingTimeoutError) for one in answers.values()):
                 break
         if all(map(_may_answer_later, answers.values())):
-            raise NameServerError(";".join(answers), "no name server told the id of the cluster")
+            raise NameServerError(";".join(answers), "no name server returned the cluster id")
         return {address: one for address, one in answers.items() if isinstance(one, str)}
 
     async def _give(self, found: str, held: Mapping[str, str]) -> str:
@@ -149,7 +149,7 @@ class ClusterId:
         try:
             document = json.loads(self._path.read_text())
             return {str(one): {*map(str, places)} for one, places in document.items()}
-        except (OSError, ValueError, AttributeError, TypeError):  # only needed if a name server lost its table
+        except (OSError, ValueError, AttributeError, TypeError):  # only a backup of the name servers' tables
             return {}
 
     def _note(self, known: dict[str, set[str]]) -> None:

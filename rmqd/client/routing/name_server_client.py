@@ -230,7 +230,7 @@ class NameServers:
                 return await question(address)
             except BrokerError as error:
                 if error.retriable or error.code == ResponseCode.SYSTEM_ERROR:
-                    raise  # this one is not ready yet, but another one may be
+                    raise  # try the next name server: this one is not ready yet
                 return error
 
         if not self._addresses:

@@ -169,7 +169,7 @@ class Producer:
                 queues = await self._queues(topic, queue, broker_name)
                 return queues if selector is None else [selector(queues)]
         except TimeoutError:
-            raise RemotingTimeoutError("name servers", f"no route of {topic} in {timeout_seconds:g} s") from None
+            raise RemotingTimeoutError("name servers", f"no route to {topic} within {timeout_seconds:g} s") from None
 
     async def recall(
         self,
@@ -194,7 +194,7 @@ class Producer:
                 await self._routes.lookup(topic)
                 address = self._routes.master(broker_name)
                 if address is None:
-                    raise RouteNotFoundError(topic, f"no route names a master of broker {broker_name}")
+                    raise RouteNotFoundError(topic, f"no name server has a route to the master of broker {broker_name}")
                 return await recall_message(
                     self._remoting,
                     address,
@@ -206,7 +206,7 @@ class Producer:
                 )
         except TimeoutError:
             raise RemotingTimeoutError(
-                broker_name, f"the message was not recalled in {timeout_seconds:.3g} s"
+                broker_name, f"the broker did not confirm the recall within {timeout_seconds:.3g} s"
             ) from None
 
     async def _try(self, sending: _Sending) -> tuple[MessageQueue, SendReceipt]:
@@ -235,7 +235,9 @@ class Producer:
             async with self._clock.timeout(timeout_seconds):
                 return await self._send_to(queue, sending, timeout_seconds)
         except TimeoutError:
-            return RemotingTimeoutError(queue.broker_name, f"the message was not stored in {timeout_seconds:.3g} s")
+            return RemotingTimeoutError(
+                queue.broker_name, f"the broker did not confirm the message within {timeout_seconds:.3g} s"
+            )
         except (RemotingError, RouteNotFoundError) as error:
             return error
         except BrokerError as error:
@@ -246,7 +248,9 @@ class Producer:
     async def _send_to(self, queue: MessageQueue, sending: _Sending, timeout_seconds: float) -> SendReceipt:
         address = self._routes.master(self._routes.endpoint(queue))
         if address is None:
-            raise RouteNotFoundError(queue.topic, f"no route names a master of broker {queue.broker_name}")
+            raise RouteNotFoundError(
+                queue.topic, f"no name server has a route to the master of broker {queue.broker_name}"
+            )
         message = sending.message
         if message.is_timed:
             await self._require_timers(queue, address)

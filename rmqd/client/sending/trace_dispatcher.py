@@ -34,7 +34,7 @@ FLUSH_SECONDS: Final = 5.0  # Java: flushTraceInterval
 POLL_SECONDS: Final = 0.1  # between two checks for full batches, because appending wakes no task
 SENDERS: Final = 16  # trace messages in flight at once
 SEND_TIMEOUT_SECONDS: Final = 5.0
-PAUSE_SECONDS: Final = 5.0  # after a failure, so that a missing topic is not requested all the time
+PAUSE_SECONDS: Final = 5.0  # pause after a failure, because a missing topic would cause constant requests
 CLOSE_SECONDS: Final = 3.0
 REPORT_SECONDS: Final = 60.0
 
@@ -128,7 +128,7 @@ class TraceDispatcher:
                 for data in trace_messages([part for parts in taken for part in parts]):
                     await self._send(data)
             except asyncio.CancelledError:
-                with self._lock:  # it may have arrived; sending a record twice is better than losing it
+                with self._lock:  # the record may have arrived; sending it twice is better than losing it
                     self._waiting.extendleft(reversed(taken))
                     self._characters += sum(map(_characters, taken))
                 raise

@@ -343,7 +343,7 @@ def _checked_lite_topics(value: object) -> tuple[str, ...]:
         except InvalidNameError as error:
             raise wrong(str(error), _LITE_FORM) from None
     if len(set(value)) < len(value):
-        raise wrong("a lite topic is named twice", _LITE_FORM)
+        raise wrong("a lite topic is listed twice", _LITE_FORM)
     return tuple(map(str, value))
 
 
@@ -357,7 +357,7 @@ def _without_nul(expression: str) -> str:
 def _checked_tags(expression: str) -> str:
     tags = [tag.strip() for tag in expression.split("||")]
     if not any(tags):
-        raise wrong(f"{show(expression)} names no tag", _TAG_FORM)
+        raise wrong(f"{show(expression)} contains no tag", _TAG_FORM)
     for tag in tags:
         # RocketMQ would read `a | b` as one tag of five characters, and `*` among other tags as a tag of that name.
         if "|" in tag or "&&" in tag or (tag == "*" and len(tags) > 1):
@@ -375,7 +375,7 @@ class HookNames(ValueKind):
             return str(value)
         if isinstance(value, list) and value and all(isinstance(name, str) and name for name in value):
             return tuple(map(str, value))
-        raise wrong(f"{show(value)} names no hooks", f"all | none | a list such as {as_list(value)}")
+        raise wrong(f"{show(value)} is not a list of hooks", f"all | none | a list such as {as_list(value)}")
 
     def json_schema(self) -> dict[str, Any]:
         names = {"type": "array", "items": {"type": "string"}, "minItems": 1}

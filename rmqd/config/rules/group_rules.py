@@ -66,7 +66,7 @@ def package_findings(name: str, group: GroupConfig) -> Iterator[ConfigFinding]:
         yield ConfigFinding(("groups", name, "deduplicate", "store"), message)
 
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")  # it becomes the name of a folder, and a part of keys in `--set`
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")  # a group's name is also a folder's name, and part of a key in `--set`
 
 
 def cluster_findings(config: RootConfig) -> Iterator[ConfigFinding]:
@@ -217,18 +217,18 @@ def group_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Co
     if group.order_by:
         yield from _order_findings(group)
     if group.order_by and group.consume_message_batch_max_wait:
-        message = "not with order_by, because a batch then has one message of each key"
+        message = "not possible with order_by, because a batch then has at most one message of each key"
         yield ConfigFinding(("consume_message_batch_max_wait",), f"{message}; expected 0s")
 
 
 def _order_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
     """Yield `order_by` if the group cannot keep messages in order by key."""
     if group.engine == "spark":
-        message = "Spark reads ranges of offsets, without keys"
+        message = "not possible with engine: spark, which reads ranges of offsets, regardless of keys"
     elif group.consume_mode == "pop":
-        message = "brokers deliver popped messages to several members at once"
+        message = "not possible with POP, because brokers deliver the messages of a queue to several members at once"
     elif not group.auto_commit:
-        message = "not with auto_commit: false, which needs the order of whole queues"
+        message = "not possible with auto_commit: false, which needs the order of whole queues"
     else:
         return
     yield ConfigFinding(("order_by",), f"{message}; leave it out", at_key=True)
@@ -278,13 +278,18 @@ def _lite_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
                 path, f'{message}; expected engine: local, or "*" for all lite topics below', at_key=True
             )
         elif group.consume_mode != "pop":
-            message = f"lite_topics with consume_mode: {group.consume_mode}; brokers deliver lite topics only with POP"
+            message = (
+                f"not possible with consume_mode: {group.consume_mode}, because brokers deliver lite "
+                "topics only with POP"
+            )
             yield ConfigFinding(path, f"{message}; expected consume_mode: pop", at_key=True)
         if len(group.subscriptions) > 1:
-            message = "lite_topics with other topics; brokers bind a group with lite topics to one topic"
+            message = (
+                "lite_topics cannot be combined with other topics: brokers bind a group with lite topics to one topic"
+            )
             yield ConfigFinding(path, f"{message}; expected one subscription in the group", at_key=True)
         if group.consume_from_where == "timestamp":
-            message = "timestamp with lite_topics, whose offsets brokers cannot find by time"
+            message = "timestamp is not possible with lite_topics, because brokers cannot find their offsets by time"
             yield ConfigFinding(("consume_from_where",), f"{message}; expected last_offset | first_offset")
 
 

@@ -32,7 +32,7 @@ def url_problem(url: str) -> str | None:
     return "more than one @ before the host; expected %40 for an @ in the user or the password"
 
 
-# each key with its formats
+# the formats that support each option
 FOR: Final = {
     "topic": ("rocketmq",),
     "path": ("parquet", "delta"),

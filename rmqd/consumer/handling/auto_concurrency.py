@@ -40,7 +40,8 @@ INTERVAL_SECONDS: Final = 0.5  # shortest interval at a settled limit
 LEAST_CALLS: Final = 40  # fewest calls of such an interval; or twice the limit
 FIRST_CALLS: Final = 20  # fewest calls of the first interval
 FEW_CALLS: Final = 4  # fewest calls while the limit changes
-MOST_CALLS: Final = 80  # or twice the limit; if durations vary more than that allows, an interval is less certain
+# no interval waits for more calls (or twice the limit); if durations vary widely, its result is less certain
+MOST_CALLS: Final = 80
 MOST_TRIAL_CALLS: Final = 60  # during a trial the throughput may be lower than possible
 TINY_SECONDS: Final = 1e-9  # shortest duration, also if the clock did not advance
 BUSY_SHARE: Final = 0.75  # share of the limit that must be in use on average
@@ -234,13 +235,13 @@ class AutoConcurrency:
             self._since_trial = 0
         if not was_trial and duration <= (FALLS_ABOVE + self._doubt()) * self._baseline:  # the old limit was too high
             self._too_much, self._known_for = former_limit, KNOWN_CALLS
-        elif fell_to > ROSE:  # something else has changed; the next interval shows it
+        elif fell_to > ROSE:  # something else has changed, so wait for the next interval
             pass
         elif fell_to > max((1 + TRIAL_SHARE) / 2, FELL - self._doubt()):
             # calls were below the knee, or the handler itself is slower
             self.limit = former_limit
             if not was_trial:
-                self._since_trial = TRIAL_EVERY  # or the knee has moved; a trial at the next interval shows it
+                self._since_trial = TRIAL_EVERY  # the knee may have moved, so run a trial at the next interval
             if not was_trial or duration > LITTLE * self._baseline:  # the excluded limit assumed another baseline
                 self._too_much = self.most + 1
             self._measure_baseline(duration)
@@ -304,7 +305,7 @@ class AutoConcurrency:
     def _lower(self, to: float, duration: float) -> None:
         lower = max(1, min(self.limit - 1, round(to)))
         self._steps = 0
-        if lower == self.limit:  # it is 1
+        if lower == self.limit:  # the limit is 1 and cannot be lowered
             self._is_trial, self._since_trial = False, 0
             return
         self._before, self.limit = (self.limit, duration), lower

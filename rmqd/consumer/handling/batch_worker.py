@@ -86,7 +86,7 @@ class LeftTasks:
     def watch(self, caller: asyncio.Task[None], batch: Callable[[], Batch | None]) -> None:
         """Watch the tasks that the task `caller` creates, while `batch` returns the handler's current batch."""
         loop = caller.get_loop()
-        if loop.get_task_factory() in (None, _create_task):  # otherwise the author's own factory
+        if loop.get_task_factory() in (None, _create_task):  # any other factory was set by the handler's author
             loop.set_task_factory(_create_task)
             _callers[caller] = partial(self._created, batch)
             caller.add_done_callback(_callers.pop)

@@ -99,7 +99,7 @@ class ConsumeMessageByKeyService(HandlerSlots):
         process_queue = line.queues[0]
         message_queue = process_queue.message_queue
         if self._serving.get(message_queue, process_queue) is not process_queue:
-            line.queues.popleft()  # it stays in `queued`, so that it does not return before `_end_turn` submits it
+            line.queues.popleft()  # stays in `queued`, so only `_end_turn` can submit it again
             if (former := self._following.get(message_queue)) is not None:
                 line.queued.discard(former)
             self._following[message_queue] = process_queue
@@ -107,7 +107,7 @@ class ConsumeMessageByKeyService(HandlerSlots):
         make: Callable[..., Batch] = Batch
         if self._leases is not None:
             lease = self._leases.lease(message_queue)
-            if lease is None:  # it returns with its next messages, or when its lock is regained
+            if lease is None:  # it is queued again when messages arrive, or when its lock is regained
                 line.queued.discard(line.queues.popleft())
                 if process_queue.leaving:
                     _keyed(process_queue).give_up_waiting()

@@ -68,7 +68,7 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
         return bool(self.settlement.busy)
 
     def _note_abandoned(self, worker: Worker) -> Callable[[], None]:
-        if worker.replaced:  # otherwise the worker settles the batch itself
+        if worker.replaced:  # a worker that was not replaced settles the batch itself
             assert worker.process_queue is not None
             assert worker.batch is not None
             self._begin_apart(self._settle_replaced(worker.process_queue, worker.batch))

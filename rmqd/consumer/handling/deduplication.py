@@ -123,7 +123,8 @@ class Deduplication:
 
         def ended() -> None:
             called.claim.has_ended = True
-            if called.is_settled:  # otherwise the settlement confirms the finished messages first
+            # the claims of an unsettled batch are released after its finished messages are confirmed
+            if called.is_settled:
                 self._claims.release(called.claim)
 
         return ended
@@ -214,7 +215,7 @@ class _ClaimedCall:
         self.is_settled = False
         self._batch = batch
         if batch.decided is None:
-            batch.decided = {}  # so that it is never taken for a batch without claims
+            batch.decided = {}  # otherwise it would look like a batch without claims
         self.part = batch.undecided()
         """The messages that the handler gets."""
 

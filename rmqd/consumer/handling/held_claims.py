@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 LEASE_SECONDS: Final = 30.0
 RENEW_SECONDS: Final = LEASE_SECONDS / 3
 PURGE_SECONDS: Final = 60.0
-FIRST_PAUSE_SECONDS: Final = 0.1  # before the first retry of a failed request to the store
+FIRST_PAUSE_SECONDS: Final = 0.1  # pause before a failed request to the store is retried; doubles with each failure
 LONGEST_PAUSE_SECONDS: Final = 2.0
 CLOSE_SECONDS: Final = 3.0  # how long the last confirmations and releases may take
 

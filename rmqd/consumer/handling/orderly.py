@@ -267,7 +267,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         lease = self._leases.lease(message_queue)
         if lease is None:
             del self._turns[message_queue]
-            line.queued.discard(process_queue)  # it returns with its next messages, or when its lock is regained
+            line.queued.discard(process_queue)  # it is queued again when messages arrive, or when its lock is regained
             return None
         process_queue.begin_turn()
         if line.queues and line.can_wake:

@@ -17,7 +17,7 @@ from rmqd.runtime.clock import Clock
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 
-TRICKLE: Final = 4  # so few messages are handled faster than one iteration of the event loop takes
+TRICKLE: Final = 4  # up to so many messages take less time than one iteration of the event loop
 
 
 class Line:

@@ -198,7 +198,7 @@ class HandlerSlots(WorkerService):
         call: Callable[[Batch], Awaitable[object]] = self._handler.handle
         if not self._handler.is_async:
             call = self._threads[worker].call
-        elif self._auto or self._breaker or self.transactions:  # these wrappers need to know how a call ends
+        elif self._auto or self._breaker or self.transactions:  # these features need the result of each call
             call = checked(self._handler).handle
         if self.transactions is not None:
             call = self.transactions.around(call, lambda: worker)

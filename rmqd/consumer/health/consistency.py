@@ -280,7 +280,7 @@ class Consistency:
         rest = sorted(set(members) - self._suspects)
         chosen = (chosen + random.sample(rest, len(rest)))[:MOST_ASKED]
         context, seen = self._context, []
-        for member in chosen:  # one by one, because each query occupies a thread of the broker
+        for member in chosen:  # sequential, because each query occupies a thread of the broker
             try:
                 info = await consumer_running_info(context.client.remoting, address, context.options.group, member)
             except RmqdError as error:

@@ -60,7 +60,7 @@ class BrokerWatch:
         client = self._context.client
         master = client.routes.master(name)
         if master is None:
-            return f"no route names a master of broker {name}"
+            return f"no name server has a route to the master of broker {name}"
         reason = client.remoting.why_down(master)
         return None if reason is None else f"the master of broker {name} ({master}) does not answer: {reason}"
 

@@ -103,7 +103,9 @@ class RemoteBrokerOffsetStore:
         is_slave = self._client.routes.master(broker) is None
         found = await self._look_up(queue)
         if is_slave and (found is None or not found.is_certain):
-            raise SlaveUnawareError(broker, f"its master is in no route, and its slave has no offset of {queue}")
+            raise SlaveUnawareError(
+                broker, f"the master has no route, and the slave does not know the offset of {queue}"
+            )
         return found
 
     async def _look_up(self, queue: MessageQueue) -> StoredOffset | None:

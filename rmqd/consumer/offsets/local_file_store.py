@@ -236,7 +236,10 @@ class LocalFileOffsetStore:
     async def commit_upward(
         self, queue: MessageQueue, offset: int, may_commit: Callable[[], bool] = lambda: True
     ) -> bool:
-        """Commit for a queue that is being released; there is no next owner. Raises OffsetStoreError."""
+        """Commit the offset of a queue that is being released. Raises OffsetStoreError.
+
+        In broadcasting mode no other member acquires the queue, so the commit needs no check.
+        """
         await self.commit(queue, offset)
         return True
 

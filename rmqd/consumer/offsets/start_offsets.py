@@ -40,7 +40,7 @@ from rmqd.runtime.clock import Clock
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
-_SINGLE = 0.5  # after the second lowest queues, before the lowest
+_SINGLE = 0.5  # between the second lowest queue id and the lowest one
 
 
 def in_levels(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
@@ -197,7 +197,8 @@ class Founding(ABC):
         self._first: dict[str, frozenset[MessageQueue]] = {}  # the queues of each topic's first route
         self._turn = asyncio.Lock()
         self._leaves_brokers_out = leaves_brokers_out
-        self._is_known = options.consume_from_where == "first_offset"  # then a new group and a new queue start alike
+        # with first_offset it does not matter whether the group is new
+        self._is_known = options.consume_from_where == "first_offset"
         self._began: float | None = None
         self._owed: dict[MessageQueue, int] = {}  # deferred while their broker was unreachable; Unix milliseconds
         self._starts: dict[MessageQueue, Start] = {}  # decided by this process

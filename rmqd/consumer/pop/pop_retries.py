@@ -172,7 +172,7 @@ class PopRetries:
 
     async def _has_messages(self, retry: str) -> bool:
         """Whether a pop retry topic has messages that the group has not finished. Raises RmqdError."""
-        if retry not in self._watched:  # nothing else refreshes its route, and a broker may have been unreachable
+        if retry not in self._watched:  # only this call refreshes the retry topic's route
             await self._client.routes.refresh(retry)
         for queue in self._client.routes.queues(retry):
             address = self._client.routes.address(queue.broker_name)

@@ -80,7 +80,7 @@ async def open_bodies(
         try:
             await asyncio.get_running_loop().run_in_executor(_threads(), opening.rest)
         finally:
-            opening.cancelled = True  # after a cancellation, end the thread's work
+            opening.cancelled = True  # ends the work in the thread after a cancellation
     return opening.finish()
 
 

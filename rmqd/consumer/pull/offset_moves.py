@@ -164,7 +164,9 @@ class OffsetMoves:
         loop, remark = self._loop, reply.remark or ""
         if not loop.request.at_master:
             loop.request.broker_id = 0
-            raise BrokerError.of(reply.code, "from a slave; asking the master", self._message_queue.broker_name)
+            raise BrokerError.of(
+                reply.code, "the response is from a slave; the master is asked next", self._message_queue.broker_name
+            )
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
         loop.max_offset = header.max_offset
         asked, offered = loop.process_queue.next_offset, header.next_begin_offset
@@ -268,7 +270,7 @@ def _check(asked: int, header: PullMessageResponseHeader) -> None:
     """
     offered = header.next_begin_offset
     if offered == asked:
-        raise ProtocolError(f"the broker refuses offset {asked}, but offers the same offset")
+        raise ProtocolError(f"the broker refuses offset {asked}, but suggests the same offset")
     if offered > asked and (offered > header.max_offset or asked < header.min_offset != offered):
         ends = f"its queue has offsets {header.min_offset} to {header.max_offset}"
-        raise ProtocolError(f"the broker refuses offset {asked} and offers {offered}, but {ends}")
+        raise ProtocolError(f"the broker refuses offset {asked} and suggests {offered}, but {ends}")

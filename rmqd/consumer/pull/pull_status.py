@@ -125,7 +125,7 @@ class QueueStatus(AssignmentStatus):
     def _is_stale(self, loop: PullLoop) -> bool:
         """Return whether the queue may grow unnoticed. A held pull would be answered as soon as the queue grows."""
         is_held_back = loop.held_by is not None or loop.stuck is not None
-        # an overdue response or a failing pull gives no information either
+        # an overdue response or a failing pull does not show whether the queue has grown, either
         patience = STALE_SECONDS if is_held_back or loop.failure else OVERDUE_SECONDS
         return self._context.clock.monotonic() - loop.answered_at >= patience
 

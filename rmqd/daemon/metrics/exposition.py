@@ -61,7 +61,7 @@ def render(process: ProcessSnapshot, facts: DaemonFacts, accept: str) -> tuple[b
     registry.register(_Snapshot(process, facts))
     try:
         encode, content_type = choose_encoder(accept)
-    except (TypeError, ValueError):  # it compares anything after `version=` with numbers
+    except (TypeError, ValueError):  # the library fails if `version=` is not a number
         encode, content_type = choose_encoder("")
     return encode(registry), content_type
 

@@ -148,7 +148,7 @@ class WorkerMain:
             self._channel.post(ChildAnswer(request.number, value))
 
     async def _switch(self, action: str, group: str, scope: PauseScope) -> None:
-        if group in self._groups.names:  # otherwise another worker runs the group
+        if group in self._groups.names:  # other groups run in other workers
             await (self._groups.pause if action == "pause" else self._groups.resume)(group, scope)
 
 

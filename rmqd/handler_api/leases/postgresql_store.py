@@ -178,7 +178,9 @@ class PostgresqlClaims:
                 raise
             # the other connections lead to the same server, and each would cost its own time limit
             await self._pool.drain()
-            raise OperationalError(f"the connection ended, or had no answer for {CALL_SECONDS:g} s: {error}") from error
+            raise OperationalError(
+                f"the connection ended, or the server did not respond for {CALL_SECONDS:g} s: {error}"
+            ) from error
 
     @contextlib.contextmanager
     def _limit(self, connection: AsyncConnection[Any]) -> Iterator[None]:

@@ -151,7 +151,8 @@ class SqliteClaims:
         lost = 0
         for topic, name in keys:
             row = connection.execute(_SELECT, (group, topic, name, 0)).fetchone()
-            lost += row is not None and row[0] != token  # it may repeat its own confirmation, after a lost response
+            # the same token means that a confirmation is repeated after a lost response
+            lost += row is not None and row[0] != token
             connection.execute(_WRITE, (group, topic, name, token, 1, ends_at))
         return lost
 

@@ -110,7 +110,7 @@ class _Course:
         """
         if self._part is self._batch or self._is_cut_off():
             return False
-        if isinstance(error, RmqdError) or not isinstance(error, Exception):  # they end all calls
+        if isinstance(error, RmqdError) or not isinstance(error, Exception):  # these errors end all calls
             return False
         self._part.decide(0, replace(decision_of(error), error=error))
         return True

@@ -53,7 +53,7 @@ def dependency_of(hint: Any, parameter: inspect.Parameter, behind: tuple[Any, ..
     if not callable(make):
         raise DependencyError(f"{where}; expected Depends(function) or Depends(class)")
     if make in behind:
-        raise DependencyError(f"{where}, which depends on it; expected functions without a circle")
+        raise DependencyError(f"{where}, which depends on it; expected functions without circular dependencies")
     needs: dict[str, Dependency] = {}
     takes_options = False
     for inner in _parameters(make):

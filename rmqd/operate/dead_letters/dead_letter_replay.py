@@ -235,7 +235,7 @@ class Replay:
                 await self._client.clock.sleep(PAUSE_SECONDS * tried)
             errors = await self._send(queue, sender, left)
             left = [one for one in left if one.offset in errors]
-            tried += self.outcome.ways[broker] == way  # otherwise the copies bounced, and the other way is next
+            tried += self.outcome.ways[broker] == way  # if the copies bounced, the other way is tried next
             self._tell(self.outcome.sent + self.outcome.found)
         unanswered = [error for error in errors.values() if isinstance(error, RemotingError)]
         if len(unanswered) == len(letters):

@@ -78,12 +78,12 @@ class PullConsumer:
         leaves the group and joins it again. Polls then return uncommitted messages again.
         """
         if self._consumer is not None and not self._subscriptions:
-            raise PullConsumerError("this consumer has assigned queues; to subscribe, make another one")
+            raise PullConsumerError("this consumer has assigned queues; to subscribe, create another consumer")
         subscriptions = {**self._subscriptions, topic: expression}
         self._settings.options(subscriptions)
         if not await self.queues(topic):
             raise PullConsumerError(
-                f"{topic} may not be read; let it be read: `mqadmin updateTopicPerm -t {topic} -p 6`"
+                f"{topic} is not readable; allow reading: `mqadmin updateTopicPerm -t {topic} -p 6`"
             )
         await self._read(subscriptions)
 
@@ -91,7 +91,7 @@ class PullConsumer:
         """End the subscription of a topic; with the last one the consumer leaves the group."""
         if topic not in self._subscriptions:
             raise PullConsumerError(
-                f"{topic} is not subscribed; subscribed are: {', '.join(self._subscriptions) or 'none'}"
+                f"{topic} is not subscribed; this consumer subscribes to {', '.join(self._subscriptions) or 'no topic'}"
             )
         await self._read({name: one for name, one in self._subscriptions.items() if name != topic})
 
@@ -99,7 +99,7 @@ class PullConsumer:
         """Read only these queues, from the group's offsets. A queue that was assigned before keeps its position."""
         if self._subscriptions:
             has = f"this consumer subscribes to {', '.join(self._subscriptions)}"
-            raise PullConsumerError(f"{has}; to assign queues, make another one")
+            raise PullConsumerError(f"{has}; to assign queues, create another consumer")
         chosen = {self._stored(queue): queue for queue in queues}
         existing = {queue for topic in {one.topic for one in chosen.values()} for queue in await self.queues(topic)}
         if not chosen or (missing := {*chosen.values()} - existing):
@@ -170,7 +170,7 @@ class PullConsumer:
         assigned = self._assigned(queue)
         first, end = await self._ask(queue, get_min_offset), await self._ask(queue, get_max_offset)
         if not first <= offset <= end:
-            raise PullConsumerError(f"{queue} has the offsets {first} to {end}; {offset} is not one of them")
+            raise PullConsumerError(f"{offset} is not an offset of {queue}; expected {first} to {end}")
         await assigned.seek(offset)
         if self._settings.auto_commit:
             await self._commit(assigned)
@@ -189,7 +189,7 @@ class PullConsumer:
         Raises SettingError for a datetime without a time zone, like the configuration.
         """
         if time.tzinfo is None:
-            raise SettingError(f"{time} has no time zone; accepted: datetime(..., tzinfo=UTC), or time.astimezone()")
+            raise SettingError(f"{time} has no time zone; expected datetime(..., tzinfo=UTC), or time.astimezone()")
         milliseconds = round(time.timestamp() * 1000)
         return await self._ask(queue, lambda at, address, one: search_offset(at, address, one, milliseconds))
 
@@ -205,7 +205,7 @@ class PullConsumer:
 
     def _connected(self) -> ClientInstance:
         if self._is_closed:
-            raise PullConsumerError("the consumer is closed; make another one")
+            raise PullConsumerError("the consumer is closed; create another consumer")
         if self._client is None:
             self._client = ClientInstance(self._settings.client)
             self._tasks = [asyncio.create_task(self._client.run(), name="client")]
@@ -214,7 +214,7 @@ class PullConsumer:
     def _current(self) -> tuple[PushConsumer, PollService]:
         self._connected()
         if self._consumer is None or self._polls is None:
-            raise PullConsumerError("there is nothing to read; call subscribe(topic) or assign(queues) before")
+            raise PullConsumerError("no topic or queue to read; call subscribe(topic) or assign(queues) first")
         return self._consumer, self._polls
 
     async def _read(self, subscriptions: dict[str, Expression], chosen: Collection[MessageQueue] = ()) -> None:
@@ -309,7 +309,7 @@ class PullConsumer:
                 error = task.exception()
                 while isinstance(error, BaseExceptionGroup):
                     error = error.exceptions[0]
-                raise error or PullConsumerError("the consumer has ended; make another one")
+                raise error or PullConsumerError("the consumer has ended; create another consumer")
         (consumer, _), client = self._current(), self._connected()
         context, problems = consumer.context, [*consumer.context.problems]
         for queue, one in consumer.assigned.items():

@@ -34,7 +34,7 @@ class Settings:
 
     def __init__(self, group: str, keywords: Mapping[str, Any]) -> None:
         if unknown := keywords.keys() - set(KEYWORDS):
-            raise SettingError(f"unknown keyword {', '.join(unknown)}; accepted: {', '.join(KEYWORDS)}")
+            raise SettingError(f"unknown keyword {', '.join(unknown)}; expected one of {', '.join(KEYWORDS)}")
         given = {key: _literal(value) for key, value in keywords.items() if value is not None}
         self.auto_commit = given.pop("auto_commit", False)
         if not isinstance(self.auto_commit, bool):

@@ -99,7 +99,7 @@ class SyncPullConsumer:
         """Run a coroutine in the loop. If the wait is interrupted, cancel the coroutine and wait for its end."""
         if not self._thread.is_alive():
             work.close()
-            raise PullConsumerError("the consumer is closed; make another one")
+            raise PullConsumerError("the consumer is closed; create another consumer")
         ended = threading.Event()
 
         async def run() -> T:

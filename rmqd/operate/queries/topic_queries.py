@@ -310,5 +310,5 @@ def queue_address(client: ClientInstance, queue: MessageQueue) -> str:
     name = client.routes.endpoint(queue)
     address = client.routes.address(name)
     if address is None:
-        raise RouteNotFoundError(queue.topic, f"no route names an address of broker {name}")
+        raise RouteNotFoundError(queue.topic, f"no name server has an address of broker {name}")
     return address

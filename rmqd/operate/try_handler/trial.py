@@ -212,7 +212,7 @@ class Bisection:
                 high = middle
             else:
                 low, failed, was_seen_again = middle, report, True
-        if not was_seen_again:  # it may be unrelated to the messages
+        if not was_seen_again:  # the failure may be unrelated to the messages
             report = await self._fails(batches[low:])
             if report is None:
                 return self._answer("not_again", messages, failed, together=failed.messages)

@@ -128,7 +128,8 @@ class PooledCalls:
         try:
             if answer.no_memory:
                 self._end_for_memory(process, batch, answer, error)
-                is_told = len(batch.decisions()) == len(batch)  # then the decisions include the error
+                # if all messages are decided, the decisions include the error
+                is_told = len(batch.decisions()) == len(batch)
             else:
                 self._pool.put(process)
                 self._clear(batch, error)

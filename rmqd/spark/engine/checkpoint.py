@@ -56,7 +56,7 @@ class Note:
         try:
             value = json.loads(content)
             if value["v"] != VERSION:
-                raise RmqdError(f"the note has version {value['v']!r}; expected {VERSION}")
+                raise RmqdError(f"the generation file has version {value['v']!r}; expected {VERSION}")
             starting = value["starting"]
             return cls(
                 starting=None if starting is None else flat(starting, "starting"),
@@ -66,7 +66,7 @@ class Note:
                 resets=flat(value["resets"], "resets"),
             )
         except (ValueError, KeyError, TypeError) as error:
-            raise RmqdError(f"not a valid note of a generation: {error!r}") from error
+            raise RmqdError(f"not a valid generation file: {error!r}") from error
 
 
 def read_note(folder: CheckpointFolder, path: str) -> Note | None:

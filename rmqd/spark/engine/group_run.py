@@ -155,7 +155,7 @@ class GroupRun:
             await presence.leave()
             if self._is_member:
                 self._log.info("group.left")
-            if session is not None and not self._hurry.is_set():  # otherwise the session ends with this process
+            if session is not None and not self._hurry.is_set():  # in a forced stop, the session ends with this process
                 await self._patiently(thread.call(session.stop), "Spark")
             thread.end()
 

@@ -141,7 +141,8 @@ class RangePulls:
     def _disconnect(self, error: RmqdError) -> None:
         """Pull over another connection from now on. Other users of the client may keep using this one."""
         if isinstance(error, RemotingTimeoutError) and self._connection is not None:
-            self._client.remoting.leave(self._connection, "a pull was not answered")  # it may never answer again
+            # the broker may never respond on this connection
+            self._client.remoting.leave(self._connection, "a pull was not answered")
         self._connection = None
         self._pulls.clear()
 

@@ -65,7 +65,7 @@ class CompactedBatches:
         try:
             content = self._staging.read(path)
         except RmqdError:
-            if self._staging.exists(path):  # otherwise another process has just imported it
+            if self._staging.exists(path):  # if the file is gone, another process has just imported it
                 raise
             return
         try:
@@ -134,7 +134,7 @@ class Compactions:
         written = [path for path in self._staging.files(f"{ours}/{_WRITTEN}") if path.endswith(".parquet")]
         if len(written) != 1:
             where = f"{self._folder.url}/{chunk.partition}"
-            raise RmqdError(f"{where}: Spark wrote {len(written)} files; expected one; nothing was changed")
+            raise RmqdError(f"{where}: Spark wrote {len(written)} files instead of one; the files were not replaced")
         self._batches.add(batches_in(chunk.names))
         plan = plan_of(chunk, compaction, written[0].removeprefix(f"{ours}/"), rows)
         self._staging.put(f"{ours}/{_PLAN}", plan.encode())
@@ -156,14 +156,14 @@ class Compactions:
                 plan = CompactionPlan.decode(self._staging.read(name), f"{self._staging.url}/{name}")
                 self._carry_out(plan, compaction)
             except RmqdError:
-                if self._staging.exists(name):  # otherwise another process has just settled it
+                if self._staging.exists(name):  # if the plan is gone, another process has just settled it
                     raise
 
     def forget_unplanned(self, now_ms: int) -> None:
-        """Delete day-old remains of compactions that were killed before they had a plan, or were undone.
+        """Delete files of compactions that were killed before they had a plan, or were undone.
 
-        Also delete outdated records of batches. Younger remains stay: a process that still writes there, or still
-        carries out the plan, may be about to take files.
+        Also delete outdated records of batches. Files younger than a day stay, because the process that wrote them may
+        still be running.
         """
         for compaction in self._staging.names(COMPACTIONS):
             ours = f"{COMPACTIONS}/{compaction}"
@@ -202,7 +202,7 @@ class Compactions:
             raise RmqdError(f"{self._folder.url}/{chunk.partition}: {str(error).partition(chr(10))[0]}") from error
         if rows != there:
             where = f"{self._folder.url}/{chunk.partition}"
-            raise RmqdError(f"{where}: {rows} of {there} rows were written; nothing was changed")
+            raise RmqdError(f"{where}: Spark wrote {rows} rows instead of {there}; the files were not replaced")
         return rows
 
     def _carry_out(self, plan: CompactionPlan, compaction: str) -> bool:

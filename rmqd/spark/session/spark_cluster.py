@@ -154,7 +154,7 @@ class Cluster:
                 try:
                     answer.set_result(await _refused(subscription_group(remoting, address, group)))
                 finally:
-                    answer.cancel()  # otherwise others would wait forever for a missing result
+                    answer.cancel()  # other callers would wait forever for a result
             if (error := await errors[address]) is not None:
                 raise error
             return await query_consumer_offset(remoting, address, group, queue)
@@ -269,7 +269,7 @@ class Cluster:
         if address is not None:
             return address
         if routes.address(name) is not None:
-            raise MasterAwayError(name, "no route names its master: it is down, or being replaced")
+            raise MasterAwayError(name, "no name server has a route to its master, which is down or being replaced")
         raise RouteNotFoundError(queue.topic, f"no address is known for broker {name}")
 
     async def _know_master(self, queue: MessageQueue) -> None:

@@ -43,7 +43,7 @@ def build_session(order: GroupOrder) -> SparkSession:
     """Start Spark, or use what spark-submit has started. Raises RmqdError if software is missing or too old."""
     check_versions()
     properties = session_conf(order)
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit sets the driver and the master
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # with this variable, spark-submit has set the driver and the master
         prepare()
         master = (order.settings.spark or SparkConfig()).master
         properties = {**(LOCAL_DEFAULTS if master.startswith("local") else {}), **properties, "spark.master": master}

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-AGAIN_SECONDS: Final = 60.0  # before a failed attempt is repeated
+AGAIN_SECONDS: Final = 60.0  # pause before a failed attempt is repeated
 
 
 class RetryTopics:
@@ -144,7 +144,7 @@ def _is_users(topic: str) -> bool:
 
 
 MEMBERS_SECONDS: Final = 10.0  # between two checks for members of the group
-AWAY_SECONDS: Final = 10.0  # before an unavailable queue is tried again; Spark polls 90 times a second
+AWAY_SECONDS: Final = 10.0  # pause before an unavailable queue is tried again; Spark polls 90 times a second
 TELL_SECONDS: Final = 60.0  # between two warnings of one kind
 SHARED: Final = "if another query or consumer uses this groupId: give each its own, or set commitOffsets=false"
 

@@ -72,7 +72,7 @@ from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull_headers import PULLED, PullMessageResponseHeader
 from rmqd.wire.messages.properties import PullSysFlag
 
-FIRST_PAUSE_SECONDS: Final = 0.1  # before the next replica is tried; doubles with each pause
+FIRST_PAUSE_SECONDS: Final = 0.1  # pause before the next replica is tried; doubles each time
 LONGEST_PAUSE_SECONDS: Final = 2.0
 BROKERS_LIMIT: Final = 32  # messages in a response; the broker's default for maxTransferCountOnMessageInMemory
 EMPTY_ANSWERS: Final = 5  # from a master before it is believed: its index may lack the newest messages
@@ -99,7 +99,7 @@ class ResetByOperator:
 
 
 class Span:
-    """Offsets from `low` to before `high`, for one pull at a time. `opaque` is the id of that pull."""
+    """The offsets from `low` up to, but not including, `high`. `opaque` is the request id of the current pull."""
 
     __slots__ = ("high", "low", "opaque")
 

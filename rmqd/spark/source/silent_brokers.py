@@ -54,7 +54,7 @@ class SilentBrokers:
         for broker, silence in self._silent.items():
             asked = [queue for queue in queues if queue.broker_name == broker]
             told = silence.told(cluster, asked)
-            for queue in asked:  # may differ from the queues in the request
+            for queue in asked:  # the response is for an earlier request, which may have had other queues
                 if queue in told.found:
                     answers.found[queue] = told.found[queue]
                 else:
@@ -70,7 +70,7 @@ class SilentBrokers:
         now = time.monotonic()
         for broker in sorted(self._silent.keys() - failed.keys()):
             silence = self._silent.pop(broker)
-            if broker in there:  # otherwise it is missing in all routes
+            if broker in there:  # a broker that is not in `there` is missing in all routes
                 log.info("spark.broker_returned", broker=broker, after_seconds=round(now - silence.since, 1))
         for broker, queues in sorted(failed.items()):
             error = answers.failed[queues[0]]

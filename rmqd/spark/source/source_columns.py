@@ -139,7 +139,7 @@ def topic_names(text: str) -> tuple[str, ...]:
     """Return topics, separated by commas."""
     topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not topics:
-        raise ValueError("names no topic; expected topics separated by commas")
+        raise ValueError("contains no topic; expected topics separated by commas")
     return tuple(map(check_topic, topics))
 
 

@@ -76,7 +76,7 @@ def _by_queue(text: str, accepted: str) -> dict[MessageQueue, int]:
     except RmqdError:
         raise RmqdError(f"{text!r:.80}: {accepted}") from None
     if not by_queue:
-        raise RmqdError(f"{text!r:.80} names no queue: {accepted}")
+        raise RmqdError(f"{text!r:.80} contains no queue; {accepted}")
     return by_queue
 
 
@@ -155,5 +155,5 @@ def flat(tree: object, what: str) -> dict[MessageQueue, int]:
 
 def _integer(value: object) -> int:
     if type(value) is not int:
-        raise TypeError(f"{value!r} instead of an offset")
+        raise TypeError(f"{value!r}, which is not an offset")
     return value

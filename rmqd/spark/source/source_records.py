@@ -75,7 +75,7 @@ _HEAD: Final = np.dtype(
         ("born_timestamp", ">i8"),
     ]
 )
-# after the second host; `store_timestamp` is between the hosts
+# follows the second host; `store_timestamp` is between the two hosts
 _TAIL: Final = np.dtype([("reconsume_times", ">i4"), ("prepared_transaction_offset", ">i8"), ("body_size", ">u4")])
 _LONG: Final = np.dtype(">i8")
 # everything, if both hosts are IPv4; one access is faster, because each access to a record misses the cache

@@ -222,7 +222,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end is None:
             return None
         end = self._gone.noted_in(end)
-        # the checkpoint lacks the first batch's start: Spark calls `initialOffset` again if the batch is repeated
+        # store the first batch's start: Spark does not, and would call `initialOffset` again to repeat the batch
         return replace(end, new={**begin.positions, **end.new}) if is_first else end
 
     def _check_filter(self, cluster: Cluster, queues: frozenset[MessageQueue]) -> None:

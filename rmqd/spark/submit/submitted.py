@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FIRST: Final = 1000  # priority of the hook; Spark's own hooks have 40
-GRACE_SECONDS: Final = 15.0  # after the group's shutdown_timeout
+GRACE_SECONDS: Final = 15.0  # added to the group's shutdown_timeout
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

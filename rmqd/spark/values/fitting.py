@@ -216,7 +216,7 @@ _FITS: Final[dict[str, Callable[[ColumnKind], Fit]]] = {
 
 
 def _json(value: Any) -> str:
-    """Return JSON as in the body, with exact numbers."""
+    """Return the value as JSON. Decimals keep all their digits."""
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, list):

@@ -137,14 +137,16 @@ def registry_url(text: str) -> str:
     if not is_address or parts.query or parts.fragment:
         raise ValueError(f"{text!r} is not a valid address; {ACCEPTED}")
     if parts.username is not None:
-        raise ValueError("contains a user, and Spark shows options in plans and logs; expected an address without user")
+        raise ValueError(
+            "contains a user name, which Spark would show in plans and logs; expected an address without user"
+        )
     return url
 
 
 def _idl(answer: dict[str, Any]) -> str:
     idl = answer.get("idl")
     if not isinstance(idl, str):
-        raise _RefusedError(f"no idl: {json.dumps(answer)[:100]}")
+        raise _RefusedError(f"the response has no schema (idl): {json.dumps(answer)[:100]}")
     return idl
 
 

@@ -301,7 +301,7 @@ class ValueColumns:
 
 def _reason(error: Exception) -> str:
     text = (str(error) or type(error).__name__)[:_MOST_CHARACTERS]
-    return text.encode(errors="backslashreplace").decode()  # it may quote text that a column cannot store
+    return text.encode(errors="backslashreplace").decode()  # the reason may quote text that a column cannot store
 
 
 def value_types(value: ValueFormat) -> dict[str, pa.DataType]:

@@ -30,7 +30,7 @@ from rmqd.testing.test_group import GroupToRun
 from rmqd.wire.messages.message import Message
 
 MODULE: Final = "rmqd.testing.chaos.killed_main"
-BEHIND_ITS_END: Final = 0  # after the last line, before the offset is committed
+BEHIND_ITS_END: Final = 0  # kill after the handler's last line, before the offset is committed
 LIFE_SECONDS: Final = 60.0  # limit for the start of a process, which is slow on a busy machine, and its calls
 SIZE_BYTES: Final = 4  # size of the length field before each answer
 
@@ -176,7 +176,7 @@ def _answers(order: bytes) -> Generator[KilledCall | Died, None, None]:
                 process.stdin.flush()
             process.wait(max(0.0, deadline - time.monotonic()))
         except (EOFError, OSError, subprocess.TimeoutExpired):
-            return  # it has ended, or is ended here
+            return  # the process has ended, or is ended here
         finally:
             timer.cancel()
             _kill(process)

@@ -263,7 +263,7 @@ def _by_level(value: object, what: str) -> dict[int, int]:
     try:
         return {int(level): int(offset) for level, offset in fields.as_object(value, what).items()}
     except (TypeError, ValueError) as error:
-        raise ProtocolError(f"delay offsets that are not numbers: {error}") from error
+        raise ProtocolError(f"the delay offsets are not numbers: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,14 +132,16 @@ def quoted(text: str) -> str:
 def tag_subscription(topic: str, expression: str | None, version: int) -> SubscriptionData:
     """Return a subscription by tags, such as "paid || refunded"; "*" or nothing for all.
 
-    `version` is the time in milliseconds. Raises InvalidNameError if the expression names no tag.
+    `version` is the time in milliseconds. Raises InvalidNameError if the expression contains no tag.
     """
     stripped = (expression or "").strip()
     if stripped in ("", SUBSCRIPTION_ALL):
         return SubscriptionData(topic, SUBSCRIPTION_ALL, sub_version=version)
     tags = frozenset(filter(None, (tag.strip() for tag in stripped.split("||"))))
     if not tags:
-        raise InvalidNameError(f'the tag expression {expression!r} names no tag; expected "*" or tags joined by "||"')
+        raise InvalidNameError(
+            f'the tag expression {expression!r} contains no tag; expected "*" or tags joined by "||"'
+        )
     return SubscriptionData(topic, stripped, tags, frozenset(map(java_hash, tags)), version)
 
 

@@ -47,7 +47,7 @@ def _read_mode(value: object, what: str) -> MessageRequestMode:
         return MessageRequestMode(mode)
     except ValueError:
         raise ProtocolError(
-            f"an assignment's mode must be PULL or POP, and is {mode!r:.80}; mqadmin setConsumeMode sets it"
+            f"an assignment's mode must be PULL or POP, not {mode!r:.80}; mqadmin setConsumeMode sets it"
         ) from None
 
 
@@ -143,7 +143,9 @@ def _base64_to_bits(text: str) -> tuple[int, ...]:
     except (binascii.Error, ValueError) as error:
         raise ProtocolError(f"the bits of a batch of acknowledgements are not base64: {error}") from error
     if len(data) > _MAX_BITS_BYTES:
-        raise ProtocolError(f"a batch of acknowledgements has {len(data)} bytes of bits, which no pop ever took")
+        raise ProtocolError(
+            f"a batch of acknowledgements has a bit set of {len(data)} bytes, which is more than a pop returns"
+        )
     return tuple(8 * index + bit for index, byte in enumerate(data) for bit in range(8) if byte >> bit & 1)
 
 

@@ -70,7 +70,7 @@ def queue_count(value: object, what: str) -> int:
     """Read a number of queues. Raises ProtocolError if it exceeds the limit for one topic."""
     count = fields.as_integer(value, what)
     if not 0 <= count <= limits.MOST_QUEUES:
-        raise ProtocolError(f"{what} must be a number of queues of at most {limits.MOST_QUEUES}, and is {count}")
+        raise ProtocolError(f"{what} must be at most {limits.MOST_QUEUES} queues, not {count}")
     return count
 
 

@@ -212,7 +212,7 @@ class PullReplyTemplate:
 _OFFSETS: Final = ("nextBeginOffset", "minOffset", "maxOffset")
 _OPAQUE: Final = "opaque"
 _OPAQUE_NUMBER: Final = r"(0|[1-9]\d{0,9})"  # the form of numbers in JSON
-_OFFSET_NUMBER: Final = r"(\d{1,19})"  # inside a string
+_OFFSET_NUMBER: Final = r"(\d{1,19})"  # Java writes offsets as JSON strings
 _BYTES: Final = "latin-1"  # one character for each byte: decoding the header once is cheaper than decoding each number
 _OPAQUE_MAX: Final = 2**31 - 1
 _MOST_PATTERNS: Final = 4  # for one broker; more patterns would cost more than they save

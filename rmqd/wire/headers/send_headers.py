@@ -138,7 +138,7 @@ class SendMessageResponseHeader(NamedTuple):
                 ext_fields.get("recallHandle"),
             )
         except KeyError as error:
-            raise ProtocolError(f"the response to a send lacks {error}") from error
+            raise ProtocolError(f"the response to a send has no field {error}") from error
 
     def ext_fields(self) -> dict[str, str]:
         """Return the header as ext fields."""

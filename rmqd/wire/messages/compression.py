@@ -185,7 +185,7 @@ class Opening:
         self._next = 0  # index in block.messages
         self._opened: list[Message] = []
         self._corrupt: list[CorruptMessage] = []
-        self._records: list[bytes] = [block.data]  # and the records made for members of batches
+        self._records: list[bytes] = [block.data]  # also contains the records that were made for members of batches
         self._size = len(block.data)
         self._end = len(block.data)
 

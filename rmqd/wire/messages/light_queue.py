@@ -23,7 +23,7 @@ def offset_in(name: str, properties: Mapping[str, str]) -> int:
     names = properties.get(INNER_MULTI_DISPATCH, "").split(SEPARATOR)
     offsets = properties.get(INNER_MULTI_QUEUE_OFFSET, "").split(SEPARATOR)
     if name not in names:
-        raise ProtocolError(f"its {INNER_MULTI_DISPATCH} does not name {name}")
+        raise ProtocolError(f"its {INNER_MULTI_DISPATCH} does not contain {name}")
     if len(offsets) != len(names) or not offsets[names.index(name)].isdecimal():
         raise ProtocolError(f"its {INNER_MULTI_QUEUE_OFFSET} has no offset for {name}")
     return int(offsets[names.index(name)])

@@ -258,9 +258,11 @@ def member_records(head: bytes, topic: bytes, base: int, body: bytes) -> list[tu
     records: list[tuple[bytes, int]] = []
     for offset, (flag, plain, properties) in enumerate(members(body), base):
         if len(records) == MOST_MEMBERS:
-            raise ProtocolError(f"a batch of more than {MOST_MEMBERS} messages")
+            raise ProtocolError(f"the batch has more than {MOST_MEMBERS} messages")
         if offset > _MAX_OFFSET:
-            raise ProtocolError(f"a batch that begins at the offset {base} has members beyond the last possible one")
+            raise ProtocolError(
+                f"a batch that begins at the offset {base} has messages beyond the highest possible offset"
+            )
         total = len(head) + len(plain) + len(topic) + _INNER_SHORT.size + len(properties)
         _INNER_INT.pack_into(record_head, 0, total)
         _INNER_INT.pack_into(record_head, _CRC_AT, crc32(plain) & 0x7FFFFFFF)

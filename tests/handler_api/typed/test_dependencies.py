@@ -160,7 +160,10 @@ def circle(inner: Annotated[int, rmqd.Depends(circle)]) -> int:
     ("depends", "said"),
     [
         (rmqd.Depends(needs), "pool depends on 'needs', whose parameter what has no argument; expected Annotated"),
-        (rmqd.Depends(circle), "inner depends on 'circle', which depends on it; expected functions without a circle"),
+        (
+            rmqd.Depends(circle),
+            "inner depends on 'circle', which depends on it; expected functions without circular dependencies",
+        ),
         (
             rmqd.Depends("pool"),  # type: ignore[arg-type]
             r"pool depends on 'pool'; expected Depends\(function\) or Depends\(class\)",

@@ -65,8 +65,14 @@ async def test_keys_and_values_are_not_kept_without_end(mq: Asking) -> None:
     for number in range(999):
         assert told(await ns.call(PUT_KV, {**place, "key": str(number), "value": "v"})) == (0, None)
 
-    assert told(await ns.call(PUT_KV, {**place, "key": "999", "value": "v"})) == (1, "at most 1000 keys are kept")
-    assert told(await ns.call(PUT_KV, {**place, "namespace": "M", "value": "v"})) == (1, "at most 1000 keys are kept")
+    assert told(await ns.call(PUT_KV, {**place, "key": "999", "value": "v"})) == (
+        1,
+        "the name server stores at most 1000 keys",
+    )
+    assert told(await ns.call(PUT_KV, {**place, "namespace": "M", "value": "v"})) == (
+        1,
+        "the name server stores at most 1000 keys",
+    )
     assert told(await ns.call(PUT_KV, {**place, "value": "changed"})) == (0, None)
     assert (await ns.call(GET_KV, place)).ext_fields == {"value": "changed"}
 

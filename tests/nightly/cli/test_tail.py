@@ -80,7 +80,7 @@ def test_what_cannot_be_followed_is_said(rocketmq: RealCluster) -> None:
     for options, said in (
         (("--tags", "a", "--sql", "b"), "expected only one of them"),
         (("--since", "yesterday"), "or an age such as 10m"),
-        (("--tags", "||"), "names no tag"),
+        (("--tags", "||"), "contains no tag"),
     ):
         ended = rmqd("tail", "t", *options, "-n", rocketmq.nameserver)
         assert ended.code == 2, options

@@ -79,15 +79,24 @@ IN_GROUP = {
     ),
     "order that brokers do not keep": (
         "consume_mode: pop\n    order_by: keys",
-        "7:5: groups.mailer.order_by: brokers deliver popped messages to several members at once; leave it out",
+        (
+            "7:5: groups.mailer.order_by: not possible with POP, because brokers deliver the messages of a queue "
+            "to several members at once; leave it out"
+        ),
     ),
     "order beside commits of the handler's": (
         "consume_mode: orderly\n    order_by: keys\n    auto_commit: false",
-        "7:5: groups.mailer.order_by: not with auto_commit: false, which needs the order of whole queues; leave it out",
+        (
+            "7:5: groups.mailer.order_by: not possible with auto_commit: false, which needs the order of whole "
+            "queues; leave it out"
+        ),
     ),
     "order on Spark": (
         "engine: spark\n    order_by: keys",
-        "7:5: groups.mailer.order_by: Spark reads ranges of offsets, without keys; leave it out",
+        (
+            "7:5: groups.mailer.order_by: not possible with engine: spark, which reads ranges of offsets, "
+            "regardless of keys; leave it out"
+        ),
     ),
     "order by nothing": (
         'order_by: "property:"',
@@ -107,7 +116,7 @@ IN_GROUP = {
 
 SUBSCRIPTIONS = {
     "all beside a tag": ('orders: "paid || *"', f"5:15: orders: '*' is not a tag, {BARS}; expected {TAGS}"),
-    "no tag": ('orders: "||"', f"5:15: orders: '||' names no tag; expected {TAGS}"),
+    "no tag": ('orders: "||"', f"5:15: orders: '||' contains no tag; expected {TAGS}"),
     "NUL in a condition": (
         'orders: {sql: "a > \\0"}',
         f"5:7: orders: 'a > \\x00' has a NUL character; expected {TAGS}",
@@ -123,7 +132,7 @@ SUBSCRIPTIONS = {
     ),
     "a lite topic twice": (
         "orders: {lite_topics: [a, a]}",
-        f"5:7: orders: a lite topic is named twice; expected {LITE}",
+        f"5:7: orders: a lite topic is listed twice; expected {LITE}",
     ),
     "a bad lite topic": (
         "orders: {lite_topics: [a$b]}",
@@ -131,7 +140,7 @@ SUBSCRIPTIONS = {
     ),
     "long name": (
         f'{"x" * 128}: "*"',
-        f"5:7: {'x' * 128}: the topic name {'x' * 128!r} has 128 characters; at most 127 are accepted",
+        f"5:7: {'x' * 128}: the topic name {'x' * 128!r} has 128 characters; expected at most 127",
     ),
 }
 

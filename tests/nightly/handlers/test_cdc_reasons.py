@@ -109,13 +109,13 @@ def test_a_change_is_not_bad() -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no tables": ({"tables": []}, "at least 1 item"),
-    "no database": ({"tables": ["shop.orders", "orders"]}, "'orders' names no database"),
+    "no database": ({"tables": ["shop.orders", "orders"]}, "'orders' matches no table, because it has no database"),
     "no column": ({"schema": "id"}, "'id' is not a column; expected a name and one of tinyint, "),
     "no columns": ({"schema": " "}, "no columns; expected"),
     "no type": ({"schema": "id array"}, "id: array is not a valid type; expected tinyint, "),
     "twice": ({"schema": "id int, ID int"}, "duplicate column ID"),
     "decimal": ({"schema": "id decimal(39,2)"}, "id has too many digits; expected at most 38"),
-    "taken": ({"schema": "id int, _deleted boolean"}, "_deleted: rows already have this column"),
+    "taken": ({"schema": "id int, _deleted boolean"}, "_deleted: reserved for a column that every row has"),
     "key": ({"keys": ["no"]}, "keys: no is not in schema, which has id, name"),
     "position": ({"order": "position"}, "order: position is not possible with canal"),
     "unit": ({"time_unit": "milliseconds"}, "time_unit is not possible with canal"),

@@ -385,7 +385,7 @@ def test_old_generations_are_deleted(broker: EmbeddedBroker, folder: Path, monke
 
 def test_a_note_that_is_damaged_is_told_with_its_place(broker: EmbeddedBroker, folder: Path) -> None:
     (folder / "generation-000001" / "note-999999.json").write_text("{")
-    with pytest.raises(RmqdError, match=r"generation-000001/note-999999.json: not a valid note of a generation"):
+    with pytest.raises(RmqdError, match=r"generation-000001/note-999999.json: not a valid generation file"):
         Driver(broker, folder)
 
 

@@ -189,7 +189,10 @@ REFUSED: dict[str, tuple[dict[str, str], str]] = {
         {"valueRegistry": "registry:8080"},
         "valueRegistry: 'registry:8080' is not a valid address; expected http:",
     ),
-    "a password": ({"valueRegistry": "http://a:b@registry"}, "valueRegistry: contains a user, and Spark shows"),
+    "a password": (
+        {"valueRegistry": "http://a:b@registry"},
+        "valueRegistry: contains a user name, which Spark would show",
+    ),
     "json": ({"value": "json"}, "valueRegistry: not used with value=json; set value=avro"),
     "two topics": (
         {"subscribe": "orders,refunds"},

@@ -233,7 +233,7 @@ async def test_a_slaves_word_is_nobodys_place(cluster: Cluster) -> None:
 
     failed = await asyncio.to_thread(ask)
     assert {str(error) for one in failed for error in one.values()} == {
-        "a: no route names its master: it is down, or being replaced"
+        "a: no name server has a route to its master, which is down or being replaced"
     }
     ends = await asyncio.to_thread(lambda: asked.max_offsets([queue], of_slaves=True))
     assert ends.found == {queue: 2}

@@ -93,20 +93,20 @@ def test_integers_and_keys_may_be_strings() -> None:
 
 
 WRONG_FIELDS = [
-    (b'"x":1', "groupName must be a string, and is None"),
-    (b'"groupName":1', "groupName must be a string, and is 1"),
-    (b'"groupName":"g","z":2', "z must be a string, and is 2"),
-    (b'"groupName":"g","isOn":"true"', "isOn must be true or false, and is 'true'"),
-    (b'"groupName":"g","part":[]', r"a part must be an object, and is \[\]"),
-    (b'"groupName":"g","part":{}', "size must be an integer of 64 bits, and is None"),
-    (b'"groupName":"g","part":{"size":1,"rate":null}', "rate must be a number, and is None"),
-    (b'"groupName":"g","parts":[7]', "a part must be an object, and is 7"),
-    (b'"groupName":"g","parts":{}', "parts must be a list, and is {}"),
-    (b'"groupName":"g","tags":[1]', "tags must be a string, and is 1"),
-    (b'"groupName":"g","byTopic":{1:{}}', "a topic must be a string, and is 1"),
-    (b'"groupName":"g","lists":{"T":7}', "T must be a list, and is 7"),
-    (b'"groupName":"g","ids":{"1":true}', "a queue id must be an integer of 64 bits, and is True"),
-    (b'"groupName":"g","offsets":{"{}":1}', "topic must be a string, and is None"),
+    (b'"x":1', "groupName must be a string, not None"),
+    (b'"groupName":1', "groupName must be a string, not 1"),
+    (b'"groupName":"g","z":2', "z must be a string, not 2"),
+    (b'"groupName":"g","isOn":"true"', "isOn must be true or false, not 'true'"),
+    (b'"groupName":"g","part":[]', r"a part must be an object, not \[\]"),
+    (b'"groupName":"g","part":{}', "size must be an integer of 64 bits, not None"),
+    (b'"groupName":"g","part":{"size":1,"rate":null}', "rate must be a number, not None"),
+    (b'"groupName":"g","parts":[7]', "a part must be an object, not 7"),
+    (b'"groupName":"g","parts":{}', "parts must be a list, not {}"),
+    (b'"groupName":"g","tags":[1]', "tags must be a string, not 1"),
+    (b'"groupName":"g","byTopic":{1:{}}', "a topic must be a string, not 1"),
+    (b'"groupName":"g","lists":{"T":7}', "T must be a list, not 7"),
+    (b'"groupName":"g","ids":{"1":true}', "a queue id must be an integer of 64 bits, not True"),
+    (b'"groupName":"g","offsets":{"{}":1}', "topic must be a string, not None"),
 ]
 
 

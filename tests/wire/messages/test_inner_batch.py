@@ -107,7 +107,7 @@ def test_a_batch_whose_members_have_no_offset_is_corrupt() -> None:
     block = decode_messages(encode_message(batch_of(MEMBERS, 2**63 - 2, STORED)), QUEUE)
     assert not block.messages
     [corrupt] = block.corrupt
-    assert "beyond the last possible one" in corrupt.reason
+    assert "beyond the highest possible offset" in corrupt.reason
 
 
 def test_an_empty_batch_holds_nothing() -> None:

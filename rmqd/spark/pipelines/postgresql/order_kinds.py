@@ -90,7 +90,7 @@ def kinds_of(rows: StructType, order_by: Sequence[str], topics: Sequence[str]) -
 
 @dataclass(frozen=True, slots=True)
 class OrderKinds:
-    """The meanings of a group's order columns, compared with the record of their table."""
+    """The meaning of each `sink.order_by` column of a group, stored in a table next to the target."""
 
     statements: Statements
     kinds: Mapping[str, OrderKind]
@@ -98,11 +98,11 @@ class OrderKinds:
 
     @property
     def table(self) -> str:
-        """The full name of the table that contains the record."""
+        """The full name of the table that stores the meanings."""
         return self.statements.beside(_NAME)
 
     def note(self, connection: Connection[tuple[Any, ...]]) -> None:
-        """Record the descriptions, in a transaction.
+        """Store the meanings, in a transaction.
 
         Raises ConfigError if the table has rows with values of another meaning.
         """

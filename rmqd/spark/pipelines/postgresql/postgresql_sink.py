@@ -215,7 +215,9 @@ class PostgresqlSink:
         if attempts:
             counted = connection.execute(statements.count_staged(self._epoch), (attempts,)).fetchone()
             if counted is None or counted[0] != rows:  # a crash of the database empties unlogged tables
-                raise RmqdError(f"{rows} rows were copied for {self._where}, but the database has {counted}")
+                raise RmqdError(
+                    f"the database has {counted} rows for {self._where}; expected {rows}, as many as were copied"
+                )
             try:
                 moved = self._move_rows(connection, attempts)
             except psycopg.errors.CardinalityViolation as error:

@@ -62,4 +62,4 @@ async def test_an_offer_that_contradicts_the_brokers_own_ends_is_not_believed(
         async with member(broker.peer.address, seen):
             await seen.has(*[b"%d" % number for number in range(max(5, low), high)])
     [entry] = [entry for entry in logs if entry["event"] == "pull.failed"]
-    assert f"refuses offset 5 and offers {offered}" in entry["error"]
+    assert f"refuses offset 5 and suggests {offered}" in entry["error"]
