@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
-from rmqd.errors import OffsetStoreError as OffsetStoreError  # for authors of stores
+from rmqd.errors import OffsetStoreError as OffsetStoreError  # exported for authors of offset stores
 
 
 class StoredQueue(NamedTuple):

@@ -50,7 +50,7 @@ def orders(rocketmq: RocketMQ) -> RocketMQ:
 
 
 def test_a_mail_goes_out_once_the_post_is_open(orders: RocketMQ, run_handler: Callable[..., RunResult]) -> None:
-    """Use the real consumer: two retries, each after RocketMQ's minute, without real waiting."""
+    """Run the real consumer. Both retries have RocketMQ's delay, but the test's clock skips it."""
     post = Post(closed=2)
     orders.send("orders", ORDER, keys="order-1", tags="paid")
     result = run_handler(Mailer(OPTIONS, post), topic="orders", group="mailer")

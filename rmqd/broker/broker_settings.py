@@ -104,7 +104,7 @@ class BrokerSettings(_Settings):
     litePullMessageEnable: bool = True
     longPollingEnable: bool = True
     shortPollingTimeMills: int = 1000
-    maxTransferCountOnMessageInMemory: int = 32  # in one pull or pop
+    maxTransferCountOnMessageInMemory: int = 32  # messages in one pull or pop response
     maxTransferBytesOnMessageInMemory: int = 256 * 1024
     maxMessageSize: int = 4 * 1024 * 1024
     messageDelayLevel: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -114,7 +114,7 @@ class BrokerSettings(_Settings):
     enableMultiDispatch: bool = False  # messages name light queues that they are added to
     appendTopicForTimerDeleteKey: bool = False  # a recall does not recall a message of another topic with the same key
     popFromRetryProbability: int = 20  # percentage of pops that read the retries first
-    popFromRetryProbabilityForPriority: int = 0  # the same for pops of a priority topic
+    popFromRetryProbabilityForPriority: int = 0  # like popFromRetryProbability, for pops of a priority topic
     priorityOrderAsc: bool = True  # the last queue has the highest priority
     useSeparateRetryQueue: bool = False  # a popped queue has its own retry queue
     popPollingSize: int = 1024  # limit of pops that wait for one queue of a group

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rmqd.wire.bodies.group_bodies import QueueTimeSpan
     from rmqd.wire.bodies.stats_bodies import TopicOffset
 
-MAX_QUESTIONS = 32  # at once, to limit the load on the brokers of a large cluster
+MAX_QUESTIONS = 32  # requests in flight, to limit the load on the brokers of a large cluster
 
 
 @dataclass(frozen=True, slots=True)

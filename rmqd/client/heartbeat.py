@@ -91,7 +91,7 @@ log = structlog.get_logger(__name__)
 
 RETRY_FIRST_SECONDS = 0.2
 RETRY_MOST_SECONDS = 5.0
-QUIET_SECONDS = 10.0  # without a byte from a broker with unanswered requests; then a heartbeat probes the broker
+QUIET_SECONDS = 10.0  # if a broker with unanswered requests sends nothing for so long, a heartbeat probes it
 POLL_SECONDS = 2.0
 
 

@@ -91,7 +91,7 @@ class Replicas:
 
 
 UNREGISTER_DEADLINE_SECONDS = 3.0
-OFFSET_REQUESTS: Final = 32  # at once to one broker
+OFFSET_REQUESTS: Final = 32  # limit of requests in flight to one broker
 
 # The header field that names the group in a broker's request.
 GROUP_FIELDS = {

@@ -87,7 +87,7 @@ class Circuit:
         self._opened_at = self._probe_at = 0.0  # monotonic
         self._probe: object | None = None  # the batch of the probe call
         self._abandoned: set[object] = set()  # batches of probes that failed by passing their deadline, and still run
-        self._in_a_row: deque[float] = deque(maxlen=options.consecutive or 1)  # times of the last failures
+        self._in_a_row: deque[float] = deque(maxlen=options.consecutive or 1)  # when the last failures happened
         self._slices: deque[_Slice] = deque()
         self._reason = self._error = ""
 

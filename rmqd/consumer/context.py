@@ -47,7 +47,7 @@ class GroupContext:
     options: ConsumerOptions
     client: ClientInstance
     clock: Clock
-    subscriptions: dict[str, SubscriptionData]  # with the retry topic, if the group has one
+    subscriptions: dict[str, SubscriptionData]  # includes the group's retry topic, if it has one
     stats: dict[str, TopicStats]
     service: ConsumeMessageService
     send_back: WaysBack

@@ -64,7 +64,7 @@ class Stage:
         self.ledger = Ledger(self.group, clock)
         self.groups = LocalGroups(
             config.model_copy(update={"nameserver": nameservers}),
-            LocalEngine(clock, (self.ledger.hook,)),  # on Spark, reports replace the hook
+            LocalEngine(clock, (self.ledger.hook,)),  # used on the local engine only; Spark reports instead
             clock,
             LoopMonitor(clock),
         )
@@ -112,7 +112,7 @@ class Stage:
 
 
 LOOPBACK: Final = "127.0.0.1"
-PORT: Final = "RMQD_DEMO_REPORTS"  # in the environment that Spark's processes inherit
+PORT: Final = "RMQD_DEMO_REPORTS"  # environment variable that Spark's processes inherit
 MOST_BYTES: Final = 1024  # sent of a body; the view shows less
 
 
@@ -191,7 +191,7 @@ SPARK_CATCH_UP_SECONDS: Final = 60.0  # the first micro-batch waits for Python p
 END_GRACE_SECONDS: Final = 25.0  # longer than a group needs until it is abandoned
 SPARK: Final = "spark"
 SPARK_MASTER: Final = "local[2,4]"
-SPARK_START_SECONDS: Final = 180.0  # about 15 on an idle machine
+SPARK_START_SECONDS: Final = 180.0  # limit for the start of Spark, which takes about 15 s on an idle machine
 HINT: Final = "Ctrl-C to end"
 HINT_STARTING: Final = "Spark takes about 15 seconds to start; Ctrl-C to end"
 HINT_DRAINING: Final = "draining; Ctrl-C to end at once"

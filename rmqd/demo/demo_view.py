@@ -25,7 +25,7 @@ from rmqd.consumer.stats.stats_snapshot import HANDLED_RESULTS, GroupSnapshot, Q
 from rmqd.demo.demo_orders import DeadLettered, HandledOrder, Ledger, OrderProducer
 
 SAMPLE_SECONDS: Final = 0.5
-SAMPLES: Final = 400  # more than the number of columns of the widest terminal
+SAMPLES: Final = 400  # more samples than the widest terminal has columns
 RATE_SECONDS: Final = 2.0
 
 
@@ -210,7 +210,7 @@ def one_line(text: str) -> str:
 NARROW: Final = 55
 WIDE: Final = 119
 LEFT: Final = 56  # width of the queues if the handled orders are next to them
-ROOMY: Final = 20  # with this many lines there is room for an empty one
+ROOMY: Final = 20  # a view with so many lines has room for an empty one
 FEWEST_LISTED: Final = 3  # lines of a list; a shorter list is useless
 KEY_WIDTH: Final = 12
 GAP: Final = "  "

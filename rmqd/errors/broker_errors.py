@@ -23,10 +23,10 @@ _ACTIONS: Final = {
 }
 _BY_REQUEST: Final = {
     **dict.fromkeys((RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST), "Create"),
-    RequestCode.GET_ROUTEINFO_BY_TOPIC: "Sub",  # or Pub, or Get
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: "Sub",  # or Get
-    RequestCode.QUERY_CONSUMER_OFFSET: "Sub",  # or Get
-    RequestCode.UPDATE_CONSUMER_OFFSET: "Sub",  # or Update
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: "Sub",  # Pub or Get is also sufficient
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: "Sub",  # Get is also sufficient
+    RequestCode.QUERY_CONSUMER_OFFSET: "Sub",  # Get is also sufficient
+    RequestCode.UPDATE_CONSUMER_OFFSET: "Sub",  # Update is also sufficient
     RequestCode.QUERY_ASSIGNMENT: "Sub",
 }
 

@@ -39,7 +39,7 @@ class Decision:
     """For a dead letter: the handler's reason."""
     error: BaseException | None = None
     """The exception that was raised for this message, while other messages of its batch continued."""
-    seconds: float = 0.0  # for AGAIN: the delay
+    seconds: float = 0.0  # delay of the outcome AGAIN
 
 
 ACK = Decision(Outcome.ACK)

@@ -215,8 +215,8 @@ WHERE_SIGNAL: Final = signal.SIGUSR2
 """Makes the process write the stacks of all its threads."""
 # for responses in transit, if the process has ended but a process that it started still runs
 LEFT_OPEN_SECONDS: Final = 0.5
-WHERE_SECONDS: Final = 2.0  # for a hung process to write its stacks
-HOW_SECONDS: Final = 30.0  # for a process that has closed its socket to end
+WHERE_SECONDS: Final = 2.0  # how long to wait until a hung process has written its stacks
+HOW_SECONDS: Final = 30.0  # how long to wait for the end of a process that has closed its socket
 _LOOK_SECONDS: Final = 0.02
 
 

@@ -66,7 +66,7 @@ def signals_handled(on_stop: Callable[[signal.Signals], None], on_reload: Callab
 
 
 TICK_SECONDS: Final = 0.1
-QUIET_TICK_SECONDS: Final = 0.25  # while memory does not grow, to wake an idle daemon rarely
+QUIET_TICK_SECONDS: Final = 0.25  # longer interval while memory does not grow, so that an idle daemon rarely wakes
 NOTABLE_GROWTH_BYTES: Final = 1024 * 1024
 LEAST_GROWTH_BYTES: Final = 64 * 1024 * 1024
 _STATM: Final = Path("/proc/self/statm")

@@ -11,7 +11,7 @@ from typing import Any
 from rmqd.errors import OffsetStoreError
 from rmqd.offset_stores import OffsetStore, StoredProgress, StoredQueue
 
-SHORT_SECONDS = 0.2  # enough for a task that takes a queue to wait for the commit
+SHORT_SECONDS = 0.2  # long enough to show that a task which acquires a queue waits for the commit
 
 
 def _with_two_stores(check: Callable[..., Any]) -> Callable[[OffsetStoreSuite], None]:

@@ -142,11 +142,11 @@ def _wrong(what: str, wanted: str, found: object) -> ProtocolError:
     return ProtocolError(f"{what} must be {wanted}, not {found!r:.80}")
 
 
-MOST_QUEUES: Final = 65_536  # for one topic, on all its brokers
+MOST_QUEUES: Final = 65_536  # limit for one topic, on all its brokers
 MOST_BROKERS: Final = 4_096  # serving one topic
-MOST_ROUTE_BYTES: Final = 4 * 1024 * 1024  # in one body
-MOST_ROUTE_OBJECTS: Final = 16 * MOST_BROKERS  # in one body; each costs much more memory than its few bytes
-MOST_RESET_BYTES: Final = 8 * 1024 * 1024  # in one body, which has an entry for every queue
+MOST_ROUTE_BYTES: Final = 4 * 1024 * 1024  # limit for one body
+MOST_ROUTE_OBJECTS: Final = 16 * MOST_BROKERS  # limit for one body; each costs much more memory than its few bytes
+MOST_RESET_BYTES: Final = 8 * 1024 * 1024  # limit for one body, which has an entry for every queue
 MOST_RESET_OBJECTS: Final = 2 * MOST_QUEUES
 
 

@@ -10,9 +10,9 @@ from rmqd.errors import ProtocolError
 from rmqd.wire.fields import parse_integer
 from rmqd.wire.topics import RETRY_PREFIX, pop_retry_topic, pop_retry_topic_v2
 
-ORDER_REVIVE_QUEUE: Final = 999  # in the handles of orderly pops, which use no revive queue
+ORDER_REVIVE_QUEUE: Final = 999  # marks the handles of orderly pops, which have no revive queue
 ANY_QUEUE: Final = -1
-MAX_POP_MESSAGES: Final = 32  # in one pop; brokers reject more
+MAX_POP_MESSAGES: Final = 32  # brokers reject a pop for more messages
 _HANDLE_PARTS: Final = 8
 _MESSAGE_KEY: Final = "qo"
 

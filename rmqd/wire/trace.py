@@ -18,7 +18,7 @@ MAX_TRACE_KEYS_BYTES: Final = 30_000
 
 _RECORD_END: Final = "\x02"
 _ABSENT: Final = "null"  # Java's text for a missing value
-_SEPARATOR: Final = " "  # between keys
+_SEPARATOR: Final = " "  # separates the keys of a message
 
 
 class ContextCode(IntEnum):

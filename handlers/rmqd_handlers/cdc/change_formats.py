@@ -170,7 +170,7 @@ OPS: Final = "cudrt"
 _BEFORE_ALL_MS: Final = 1 << 53
 """Subtracted from the time of a snapshot row, to sort it before all changes: the read may be later than a change."""
 _FILE_NUMBER: Final = re.compile(r".*\.([0-9]+)")
-_FILE_BITS: Final = 40  # so that a file's number and a position in it form one number
+_FILE_BITS: Final = 40  # room for the position, so that file number and position form one number
 _TIMES: Final = {
     "io.debezium.time.Timestamp": PER_SECOND["milliseconds"],
     "io.debezium.time.MicroTimestamp": PER_SECOND["microseconds"],

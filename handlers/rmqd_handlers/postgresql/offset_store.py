@@ -25,7 +25,7 @@ CREATE TABLE IF NOT EXISTS rmqd_offsets (
     PRIMARY KEY (cluster, consumer_group, topic, broker, queue)
 )
 """
-WAIT = "SET LOCAL lock_timeout = '5s'"  # for a previous owner that has written but not committed
+WAIT = "SET LOCAL lock_timeout = '5s'"  # timeout if a previous owner has written, but not committed
 TAKE = """
 INSERT INTO rmqd_offsets (cluster, consumer_group, topic, broker, queue, owner) VALUES (%s, %s, %s, %s, %s, %s)
 ON CONFLICT (cluster, consumer_group, topic, broker, queue) DO UPDATE SET owner = EXCLUDED.owner, changed_at = now()

@@ -19,7 +19,7 @@ from rmqd_handlers.faults import ErrorCause
 from rmqd_handlers.option_kinds import BACKEND, CONNECT_SECONDS, PARAMETERS
 from rmqd_handlers.sql.target import json_serializer
 
-WAIT_SECONDS: Final = 5.0  # for a connection of the pool, which has one for each thread
+WAIT_SECONDS: Final = 5.0  # limit for getting a connection of the pool, which has one for each thread
 
 _MYSQL: Final[Mapping[str, Any]] = {
     "connect_timeout": CONNECT_SECONDS,
@@ -31,7 +31,7 @@ CONNECT_ARGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "psycopg": PARAMETERS,
     "pymysql": _MYSQL,
     "mysqldb": _MYSQL,
-    "pysqlite": {"timeout": CONNECT_SECONDS},  # for another writer's lock
+    "pysqlite": {"timeout": CONNECT_SECONDS},  # how long to wait for another writer's lock
 }
 """Arguments for drivers, by SQLAlchemy's driver names, in addition to the option `connect_args`."""
 _IN_ERROR: Final = 3  # libpq's PQTRANS_INERROR
@@ -66,7 +66,8 @@ def make_engine(url: str, connect_args: Mapping[str, Any], max_connections: int)
             parsed,
             connect_args={**CONNECT_ARGS.get(dialect.driver, {}), **connect_args},
             pool_size=max_connections,
-            max_overflow=1,  # for the cancellation of a statement; there are as many threads as connections in the pool
+            # one more connection to cancel a statement; there are as many threads as connections in the pool
+            max_overflow=1,
             pool_timeout=WAIT_SECONDS,
             hide_parameters=True,
             **settings,

@@ -20,7 +20,7 @@ from rmqd.wire.lite_topic import EXCLUSIVE, MODEL, SEPARATOR, WILDCARD, parent_o
 
 EXPIRE_SECONDS: Final = 180.0  # Java: liteSubscriptionCheckTimeoutMills
 CHECK_SECONDS: Final = 1.0  # Java: liteEventCheckInterval
-INACTIVE_SECONDS: Final = 10.0  # without a pop since a notification; then another member is notified
+INACTIVE_SECONDS: Final = 10.0  # if a notified member does not pop within this time, another member is notified
 
 
 @dataclass(slots=True)

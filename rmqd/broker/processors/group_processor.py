@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController
 
 
-_MOST_GROUPS: Final = 2000  # in one reply; Java: splitMetadataSize
+_MOST_GROUPS: Final = 2000  # limit for one reply; Java: splitMetadataSize
 
 
 class GroupAdminProcessor(RequestProcessor):

@@ -24,7 +24,7 @@ STYLES: Final = {
     "failed": "bold red", "failing": "bold red", "stuck": "bold red",
 }  # fmt: skip
 LEAST_NAME: Final = 8
-ROOMY: Final = 20  # with this many lines, problems may take three of them
+ROOMY: Final = 20  # a screen with so many lines shows three lines of problems
 AROUND: Final = 5  # lines other than rows: two at the top, an empty one, the heading, the keys
 KEYS: Final = "Enter queues  p pause  d diagnose  / filter  < > sort  ? help  q quit"
 QUEUE_KEYS: Final = "Esc back  p pause queue  d diagnose  / filter  < > sort  ? help  q quit"

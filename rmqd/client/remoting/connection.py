@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-ONEWAY_TIMEOUT_SECONDS = 3.0  # until the peer's socket accepts it
+ONEWAY_TIMEOUT_SECONDS = 3.0  # limit for writing a one-way request to the socket
 TLS_ALERT = b"\x15\x03"  # the first bytes of a TLS server's response to a plain request
 OPAQUE: Final[Iterator[int]] = map((0x7FFFFFFF).__and__, itertools.count())
 """The numbers of requests: one series for the process, as in the Java client."""

@@ -16,9 +16,9 @@ from rmqd.runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
 
-CLOSE_SECONDS: Final = 1.0  # for peers' close_notify in TLS
-FINISH_SECONDS: Final = 3.0  # for responses that are still expected on a connection that is being replaced
-SILENT_FINISH_SECONDS: Final = 1.0  # the same for all responses of a silent connection
+CLOSE_SECONDS: Final = 1.0  # how long to wait for the peers' TLS close_notify
+FINISH_SECONDS: Final = 3.0  # how long to wait for outstanding responses on a connection that is being replaced
+SILENT_FINISH_SECONDS: Final = 1.0  # like FINISH_SECONDS, if the connection is silent
 YOUNG_SECONDS: Final = 1.0  # a connection that the peer closes earlier is useless
 
 _Work = Coroutine[None, None, None]

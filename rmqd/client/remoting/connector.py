@@ -33,8 +33,8 @@ from rmqd.runtime.clock import Clock, doubled, spread
 
 CONNECT_TIMEOUT_SECONDS = 3.0  # Java: connectTimeoutMillis
 TLS_CONNECT_TIMEOUT_SECONDS = 6.0  # a handshake takes both ends some CPU time
-TLS_SHUTDOWN_SECONDS = 1.0  # for the peer's close_notify; waiting requests fail only after it
-ASK_AGAIN_SECONDS = 60.0  # between attempts to find out why a server closes connections; each opens more of them
+TLS_SHUTDOWN_SECONDS = 1.0  # how long to wait for the peer's close_notify; waiting requests fail afterwards
+ASK_AGAIN_SECONDS = 60.0  # pause between probes that find out why a server closes connections
 RENEWED = "the TLS settings have changed"
 
 

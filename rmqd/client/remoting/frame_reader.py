@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from rmqd.errors import ProtocolError
 from rmqd.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, FrameDecoder, RemotingCommand, decode_command
 
-MOST_AT_ONCE: Final = 128  # in one turn of the loop: a few milliseconds if all are rejected requests
+MOST_AT_ONCE: Final = 128  # frames per loop iteration: a few milliseconds if all are rejected requests
 _KNOWN_FLAGS: Final = RESPONSE_FLAG | ONEWAY_FLAG
 
 Taker = Callable[[RemotingCommand], None]

@@ -30,8 +30,8 @@ Reply = tuple[int, str, dict[str, str], bytes]  # code, remark, ext fields, body
 RequestHandler = Callable[[RemotingCommand, str], Awaitable[Reply | None]]
 NoticeHandler = Callable[[RemotingCommand, str], None]
 
-MOST_AT_ONCE: Final = 64  # on one connection
-REPLY_SECONDS: Final = 3.0  # until the peer accepts a response
+MOST_AT_ONCE: Final = 64  # requests of one peer that are handled concurrently
+REPLY_SECONDS: Final = 3.0  # limit for writing a response to the socket
 
 
 class PeerRequests:
@@ -113,8 +113,8 @@ class PeerRequests:
 __all__ = ["RemotingClient", "Reply", "RequestHandler"]
 
 REQUEST_TIMEOUT_SECONDS = 3.0  # Java: mqClientApiTimeout
-FRAME_SECONDS = 30.0  # for a frame to arrive; requests do not wait longer for their responses
-SILENCE_SECONDS = 2.0  # without a byte from a peer with an unanswered request; then the peer counts as silent
+FRAME_SECONDS = 30.0  # limit for receiving one frame; no request waits longer for its response
+SILENCE_SECONDS = 2.0  # a peer with an unanswered request that sends nothing for so long counts as silent
 
 
 class RemotingClient:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 TELL_SECONDS: Final = 60.0
-MOST_REASONS: Final = 3  # in one log line
+MOST_REASONS: Final = 3  # reasons listed in one log line
 # Refused requests are repeated within seconds, and routes within half a minute. A refusal that was not repeated for
 # longer than this has ended, or is from a broker that has left.
 TRUST_FORGOTTEN_SECONDS: Final = 70.0

@@ -39,8 +39,8 @@ AskRoute = Callable[[str], Awaitable[TopicRouteData]]
 
 REFRESH_INTERVAL_SECONDS = 30.0  # Java: pollNameServerInterval
 ROUTE_DEADLINE_SECONDS = 6.0  # two rounds of name servers, including connecting
-ANXIOUS_SECONDS = 5.0  # between two refreshes of a known topic while no name server answers, or a broker has no master
-REFRESH_GAP_SECONDS = 1.0  # between two refreshes of one topic after errors
+ANXIOUS_SECONDS = 5.0  # refresh interval of a topic while no name server answers, or a broker has no master
+REFRESH_GAP_SECONDS = 1.0  # shortest interval between refreshes of one topic after errors
 UNKNOWN_TOPIC_FIRST_SECONDS = 0.5
 UNKNOWN_TOPIC_MOST_SECONDS = 5.0  # maximum delay until a topic that is created after the start is noticed
 # Java keeps the route of a topic that "does not exist" forever. This is longer than brokers take to register again with

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-MOST_WAITING_CHARACTERS: Final = 8_000_000  # in waiting records; Java: 2048 entries of any length
+MOST_WAITING_CHARACTERS: Final = 8_000_000  # limit for all waiting records; Java: 2048 entries of any length
 FLUSH_SECONDS: Final = 5.0  # Java: flushTraceInterval
-POLL_SECONDS: Final = 0.1  # between two checks for full batches, because appending wakes no task
+POLL_SECONDS: Final = 0.1  # interval of checks for full batches, because appending wakes no task
 SENDERS: Final = 16  # trace messages in flight at once
 SEND_TIMEOUT_SECONDS: Final = 5.0
 PAUSE_SECONDS: Final = 5.0  # pause after a failure, because a missing topic would cause constant requests

@@ -49,10 +49,10 @@ class Stall:
     busy_slots: int = 0
     longest_call_seconds: float = 0.0  # across all queues
     waits_for_rate: bool = False
-    unanswered_seconds: float = 0.0  # since a pull that has no response yet
+    unanswered_seconds: float = 0.0  # time since the current pull was sent, if it has no response yet
     broker_down: bool = False
     broker: str = ""
-    group: str = "GROUP"  # for the next step, like the topic
+    group: str = "GROUP"  # group name in the suggested commands
     topic: str = "TOPIC"
 
     def explain(self) -> Problem:

@@ -140,7 +140,7 @@ class KeyedProcessQueue(ProcessQueue):
         return bool(again)
 
     def finished_above(self) -> int:
-        """Return, after `leave`, the number of finished messages above the commit offset, gaps included."""
+        """Count the finished offsets above the commit offset, including gaps. Call after `leave`."""
         offsets = (message.queue_offset for block in self.blocks for message in block.messages if not message.finished)
         unfinished = sum(offset < self._finished_to for offset in offsets)
         return max(0, self._finished_to + 1 - self.commit_offset() - unfinished)

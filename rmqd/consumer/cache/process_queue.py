@@ -80,7 +80,7 @@ class ProcessQueue:
         self.pending: Final[deque[Message]] = deque()  # not handed out yet
         self.paused: Final[deque[Message]] = deque()  # held back because an operator paused the queue
         self.is_paused = False
-        self.away = (0.0, "")  # until when (Unix) the handler's target is unavailable, and why
+        self.away = (0.0, "")  # the handler's target is unavailable until this Unix time, and the reason
         self.uncommitted: list[Message] = []  # acknowledged messages that wait for the handler's commit
         self.put_count = 0  # wanted messages received
         self.cached_count = 0  # unfinished messages: waiting or in flight
@@ -92,7 +92,7 @@ class ProcessQueue:
         self.leaving = False  # being released: nothing more is handed out, messages in flight may finish
         self.dropped = False  # not owned any more: later results are discarded
         self.dropped_because = ""  # the cause that counts the resulting duplicates
-        self.handed_out_to = 0  # since `leave`: no message from this offset on was handed out before
+        self.handed_out_to = 0  # set by `leave`: messages from this offset on were not handed out before
         self.last_store_timestamp = 0
         self.newest_store_timestamp = 0  # newest message put or skipped by the broker, in milliseconds
         self._relief: asyncio.Future[None] | None = None  # the future that wait_relief awaits
@@ -270,7 +270,7 @@ class ProcessQueue:
 
     def commit(self) -> None:
         """Finish the messages that the handler acknowledged since its last commit."""
-        # in queue order, which `finish` relies on
+        # sorted by offset, because `finish` relies on it
         done = sorted(self.uncommitted, key=self._order)
         self.uncommitted.clear()
         self.finish(done)
@@ -309,7 +309,7 @@ class ProcessQueue:
         self.pending.clear()
 
     def finished_above(self) -> int:
-        """Return, after `leave`, the number of finished messages above the commit offset, gaps included."""
+        """Count the finished offsets above the commit offset, including gaps. Call after `leave`."""
         return max(0, self.handed_out_to - self.commit_offset() - self.cached_count)
 
     def drop(self, because: str) -> None:

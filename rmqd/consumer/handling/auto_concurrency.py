@@ -37,19 +37,19 @@ from rmqd.handler_api.batch import Batch
 from rmqd.runtime.clock import Clock
 
 INTERVAL_SECONDS: Final = 0.5  # shortest interval at a settled limit
-LEAST_CALLS: Final = 40  # fewest calls of such an interval; or twice the limit
+LEAST_CALLS: Final = 40  # fewest calls of such an interval (or twice the limit, if that is more)
 FIRST_CALLS: Final = 20  # fewest calls of the first interval
 FEW_CALLS: Final = 4  # fewest calls while the limit changes
 # no interval waits for more calls (or twice the limit); if durations vary widely, its result is less certain
 MOST_CALLS: Final = 80
-MOST_TRIAL_CALLS: Final = 60  # during a trial the throughput may be lower than possible
+MOST_TRIAL_CALLS: Final = 60  # calls in a trial: few, because a trial may reduce the throughput
 TINY_SECONDS: Final = 1e-9  # shortest duration, also if the clock did not advance
 BUSY_SHARE: Final = 0.75  # share of the limit that must be in use on average
-GROWS_BELOW: Final = 1.08  # times the baseline, at a settled limit
-FALLS_ABOVE: Final = 1.18  # times the baseline, at a settled limit
+GROWS_BELOW: Final = 1.08  # relative to the baseline, at a settled limit
+FALLS_ABOVE: Final = 1.18  # relative to the baseline, at a settled limit
 BEYOND: Final = 0.45  # share of a step's relative growth; above the knee, durations grow by the whole of it
-LITTLE: Final = 1.04  # times the baseline: a smaller difference may have any cause
-FELL: Final = 0.93  # times the earlier duration: a smaller decrease does not count
+LITTLE: Final = 1.04  # relative to the baseline: smaller differences are noise
+FELL: Final = 0.93  # relative to the earlier duration: smaller decreases are noise
 ROSE: Final = 1.15
 GROWTH: Final = 1.1
 FAST_GROWTH: Final = 1.25  # at most so far above the knee that the p99 is 1.5 times the possible one
@@ -58,8 +58,8 @@ TRIAL_EVERY: Final = 16  # intervals
 IN_DOUBT: Final = 3  # weight of an interval whose calls are slower than the baseline, but not far slower
 TRIAL_SHARE: Final = 0.75  # share of the limit
 KNOWN_CALLS: Final = 300  # how many calls a limit stays excluded after a probe has shown that it is too high
-KNOWN_FOR_EACH: Final = 30  # the same for each call of the probe, if that is more
-KNOWN_CALLS_ON_THE_WAY: Final = 60  # the same if a step showed it while the limit was growing
+KNOWN_FOR_EACH: Final = 30  # like KNOWN_CALLS, but for each call of the probe, if that is more
+KNOWN_CALLS_ON_THE_WAY: Final = 60  # like KNOWN_CALLS, if a step showed it while the limit was growing
 
 
 class AutoConcurrency:
@@ -74,7 +74,7 @@ class AutoConcurrency:
         self._steps = FAST_AFTER  # consecutive steps up
         self._former = 1  # limit before the last step or probe
         self._probed = 0  # limit of the current probe; 0: none
-        self._since_trial = TRIAL_EVERY  # so the first trial runs as soon as the limit has settled
+        self._since_trial = TRIAL_EVERY  # the first trial runs as soon as the limit has settled
         self._too_much, self._known_for = most + 1, 0  # a limit above the knee; for how many calls that stays valid
         self._before: tuple[int, float] | None = None  # limit and duration before it was lowered, by a trial or not
         self._is_trial = False

@@ -81,7 +81,8 @@ class LeftTasks:
             function = inspect.unwrap(function.func)
         self._name, self._package = handler.name, _package(getattr(function, "__module__", ""))
         self._left = MOST_WATCHED
-        self._is_reported = self._package == "rmqd"  # for worker processes: their tasks may outlive a call
+        # a handler in worker processes: its tasks here belong to rmqd, and may outlive a call
+        self._is_reported = self._package == "rmqd"
 
     def watch(self, caller: asyncio.Task[None], batch: Callable[[], Batch | None]) -> None:
         """Watch the tasks that the task `caller` creates, while `batch` returns the handler's current batch."""

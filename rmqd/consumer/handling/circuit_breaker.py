@@ -189,7 +189,7 @@ class HeldBatches(CircuitBreaker):
         )
         if is_over:
             self._hand_out([held for held in self._held if held.at < oldest])
-        elif circuit.lets_through and not self._line.has_messages:  # there is no other message to probe with
+        elif circuit.lets_through and not self._line.has_messages:  # only the held messages are left to probe with
             self._hand_out(self._held[:1])
 
     def changed(self) -> None:

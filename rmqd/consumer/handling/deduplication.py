@@ -34,7 +34,7 @@ from rmqd.wire.messages.message import Message
 from rmqd.wire.topics import unwrap_namespace
 
 LOOK_AGAIN_SECONDS: Final = 1.0  # interval between attempts to claim a message that another member has claimed
-LOOK_AGAIN_HERE_SECONDS: Final = 0.1  # the same for a message that this process has claimed
+LOOK_AGAIN_HERE_SECONDS: Final = 0.1  # like LOOK_AGAIN_SECONDS, for a message that this process has claimed
 SEEN_SECONDS: Final = 5.0  # how long a seen claim of another member counts as the reason why a queue waits
 BY_ID: Final = "msg_id"
 _WAIT: Final = Decision(Outcome.AGAIN, seconds=LOOK_AGAIN_SECONDS)

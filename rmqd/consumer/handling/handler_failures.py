@@ -51,7 +51,7 @@ class HandlerProcessLostError(RaisedElsewhere, Exception):
 
 
 EXPIRED: Final = ConsumeTimeoutError("the handler took longer than consume_timeout")
-HANDLED_BEFORE: Final = Decision(Outcome.ACK, reason="handled before")  # in an earlier call
+HANDLED_BEFORE: Final = Decision(Outcome.ACK, reason="handled before")  # an earlier call handled the message
 _EXPIRED_DECISION: Final = Decision(Outcome.RETRY, delay_level=EXPIRED_DELAY_LEVEL)
 
 

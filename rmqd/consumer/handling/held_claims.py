@@ -155,7 +155,7 @@ class HeldClaims:
             await wait_within(self._clock, due, self._news.wait())
             now = self._clock.monotonic()
             try:
-                if now - renewed >= RENEW_SECONDS:  # first, so that a failed release or purge cannot prevent it
+                if now - renewed >= RENEW_SECONDS:  # renew first: a failed release or purge must not prevent it
                     await self._renew()
                     renewed = now
                 await self._send_releases()
@@ -203,7 +203,7 @@ class HeldClaims:
 
     async def _renew(self) -> None:
         held = [(key, claim.token) for key, claim in self._claims.items() if not claim.is_abandoned]
-        if held or self.failure:  # without claims, this shows whether the store is available again
+        if held or self.failure:  # even without claims, a renewal shows whether the store is available again
             await self._store.renew(held)
             self._is_back()
 

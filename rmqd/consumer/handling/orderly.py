@@ -289,7 +289,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
             self.submit(process_queue)
 
     def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
-        """Finish or retry each message at once. None if one must be dead-lettered."""
+        """Finish or retry each message now. Returns None if a message must be dead-lettered, which takes a request."""
         return self._settlement.settle_at_once(process_queue, batch)
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:

@@ -46,7 +46,7 @@ class Line:
             return
         if len(process_queue.pending) <= TRICKLE:
             self.wake()
-        else:  # one iteration of the event loop later, so that the next pulls are sent before handlers run
+        else:  # wake it in the next loop iteration, so that the next pulls are sent before handlers run
             self._wake_planned = True
             asyncio.get_running_loop().call_soon(self._wake_now)
 

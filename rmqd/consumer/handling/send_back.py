@@ -112,7 +112,7 @@ FIRST_DELAY_LEVEL: Final = 3  # the broker adds the reconsume times
 LAST_DELAY_LEVEL: Final = 18
 MOST_REFUSED: Final = 1000  # refused messages that are remembered for reports
 
-_BROKERS_PROPERTIES_BYTES: Final = 512  # for our two names, and for properties from the broker: region, cluster, trace
+_BROKERS_PROPERTIES_BYTES: Final = 512  # room for two property names of ours, and for properties that the broker adds
 
 
 def reconsume_limit(options: ConsumerOptions) -> int:

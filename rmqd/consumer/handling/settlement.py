@@ -177,7 +177,7 @@ class Settlement:
             messages=len(failed),
             seconds=LOCAL_RETRY_SECONDS,
         )
-        for message, _ in failed:  # as Java does: no broker counts this attempt
+        for message, _ in failed:  # counted here, as in Java, because no broker counts this attempt
             message.count_attempt()
         self._postpone(process_queue, [message for message, _ in failed], LOCAL_RETRY_SECONDS)
 

@@ -141,7 +141,7 @@ class HandlerSlots(WorkerService):
         self._concurrency, self._slots = most, max(self._slots, most)
         for worker in self._workers:
             worker.call = self._call_of(worker)
-        for number in new if self._workers else ():  # without workers, `run` starts them
+        for number in new if self._workers else ():  # before `run`, no worker exists; `run` starts the first ones
             self._start_worker(number)
         self.line.admit(self.concurrency - self._slots - before)
 

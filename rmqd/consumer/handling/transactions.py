@@ -203,7 +203,8 @@ def _check(part: Batch, worker: Worker) -> None:
     if worker.expired or worker.replaced:
         raise EXPIRED
     errors = [one.error for one in part.decisions().values() if one.error is not None]
-    is_failed = any(not isinstance(error, InvalidPayloadError) for error in errors)  # in one of several calls
+    # at least one of several calls failed
+    is_failed = any(not isinstance(error, InvalidPayloadError) for error in errors)
     if is_failed or (worker.process_queue is not None and worker.process_queue.dropped):
         raise _NotCommittedError
 

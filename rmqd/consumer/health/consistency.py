@@ -143,7 +143,7 @@ CHECK_SECONDS: Final = 60.0
 NO_BROKER_SECONDS: Final = 1.0
 SECOND_LOOK_SECONDS: Final = 7.0  # a difference must last longer than a reload takes to reach all members and brokers
 MOST_ASKED: Final = 4  # members that are queried directly in one round; later rounds query the others
-ROUNDS_TO_END: Final = 2  # without the difference, because a broker does not show the same subscription every time
+ROUNDS_TO_END: Final = 2  # a difference ends after so many rounds without it, because brokers' answers vary
 
 
 class Consistency:

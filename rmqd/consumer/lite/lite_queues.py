@@ -232,7 +232,7 @@ class LitePopRequest(PopRequest):
 
 log = structlog.get_logger(__name__)
 
-AGAIN_SECONDS: Final = 30.0  # same as the official clients
+AGAIN_SECONDS: Final = 30.0  # interval as in the official clients
 AFTER_ERROR_SECONDS: Final = 1.0
 
 

@@ -206,7 +206,7 @@ class LocalFileOffsetStore:
         identity, file = self._identity(), self._file
         if not identity or identity == file.identity:
             return
-        if not file.identity:  # from a new group, or from rmqd 0.1.0
+        if not file.identity:  # the file is new, or was written by rmqd 0.1.0
             file.identity, self._is_noted = identity, self.is_new
             return
         log.warning("offset.of_other_cluster", file=str(file.path), identity=file.identity, instead_of=identity)

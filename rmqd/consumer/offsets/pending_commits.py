@@ -121,7 +121,8 @@ class UnheardCommits:
 
 
 ANSWER_SECONDS: Final = 5.0  # the limit for any other commit, too
-RECENT_SECONDS: Final = 1.0  # such a recent pull is probably not held, and the next pull will carry a higher offset
+# a pull sent within this time is probably not held, and the next one carries a higher offset
+RECENT_SECONDS: Final = 1.0
 AGAIN_SECONDS: Final = 0.2
 
 

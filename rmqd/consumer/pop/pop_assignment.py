@@ -231,7 +231,7 @@ class PopAssignment(Assignment):
         if not held:
             block.look_at = float("inf")
             return
-        block.look_at = float("inf")  # until the responses arrive
+        block.look_at = float("inf")  # not again before the responses arrive
         tasks.create_task(self._renew(block, held), name=f"renew:{block.queue}")
 
     async def _renew(self, block: PopBlock, offsets: list[int]) -> None:

@@ -76,7 +76,7 @@ class PopTime:
 
 log = structlog.get_logger(__name__)
 
-POPS_AT_ONCE: Final = 3  # while messages wait on the broker; otherwise the broker holds a single pop
+POPS_AT_ONCE: Final = 3  # pops in flight while messages wait on the broker; otherwise a single pop is held there
 
 LEFT_SHARE: Final = 2  # bodies without room in the cache may wait for half of the invisible time
 

@@ -196,7 +196,8 @@ class PopRetries:
         self._watched.add(retry)
         context.stats.setdefault(retry, context.stats[retry_topic(self._group)])
         subscription = tag_subscription(retry, SUBSCRIPTION_ALL, int(context.clock.wall() * 1000))
-        await announce(context, {retry: subscription})  # first: its queues can be assigned and pulled at any time
+        # announce first, because its queues can be assigned and pulled at any time
+        await announce(context, {retry: subscription})
         context.subscriptions[retry] = subscription
 
     def is_over(self, topic: str, held: Collection[MessageQueue]) -> bool:

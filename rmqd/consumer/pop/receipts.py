@@ -105,7 +105,7 @@ log = structlog.get_logger(__name__)
 
 GATHER_SECONDS: Final = 0.01  # acknowledgements from this interval are sent together
 AGAIN_SECONDS: Final = 1.0
-SHOW_AGAIN_MS: Final = 100  # until discarded messages become visible; brokers check about every second
+SHOW_AGAIN_MS: Final = 100  # invisible time of discarded messages; brokers check about every second
 LATE: Final = "invisible_time"  # cause of duplicates: handled for longer than the message was invisible
 REFUSED: Final = "ack_refused"
 

@@ -54,7 +54,8 @@ async def open_pulled(block: MessageBlock, context: GroupContext, process_queue:
     topic, offset = process_queue.message_queue.topic, process_queue.next_offset
     subscription = context.subscriptions[topic]
     room = context.thresholds.size_bytes - process_queue.cached_bytes
-    must_stop = context.options.on_corrupt_message == "stop"  # at the first corrupt message, without opening others
+    # stop at the first corrupt message, and decompress no further ones
+    must_stop = context.options.on_corrupt_message == "stop"
     await open_bodies(block, context.options.max_body_size_bytes, room, offset, ends_at_corrupt=must_stop)
     is_same = context.subscriptions[topic] is subscription and process_queue.next_offset == offset
     return is_same and not process_queue.dropped

@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 STALE_SECONDS: Final = 5.0
 OVERDUE_SECONDS: Final = 21.0  # a pull is held for 15 s, and then answered within the broker's 5 s check interval
-UNANSWERED_SECONDS: Final = 22.0  # the same plus a margin
+UNANSWERED_SECONDS: Final = 22.0  # the time above plus a margin
 
 
 class QueueStatus(AssignmentStatus):

@@ -156,7 +156,7 @@ class MemberList:
         return True
 
 
-MISSING_BROKER_SECONDS: Final = 3.0  # until the routes of all topics have been requested once
+MISSING_BROKER_SECONDS: Final = 3.0  # within this time the routes of all topics are requested once
 KEEP_SECONDS: Final = 600.0  # time for replacing a machine; afterwards the broker counts as removed
 
 
@@ -204,7 +204,7 @@ class Absences:
 GONE_SECONDS: Final = 70.0  # longer than a lock lives
 MISSING_MEMBER_SECONDS: Final = 1.0  # a member that lost only its connection soon returns with its next heartbeat
 BACK_SECONDS: Final = HEARTBEAT_TIMEOUT_SECONDS  # time in which all members return after all connections were lost
-LIST_TIMEOUT_SECONDS: Final = 1.0  # short, because an acquisition waits; without a response the request is repeated
+LIST_TIMEOUT_SECONDS: Final = 1.0  # a short timeout, because an acquisition waits; the request is repeated
 
 
 class Departures:

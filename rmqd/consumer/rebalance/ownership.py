@@ -59,8 +59,8 @@ from rmqd.wire.message_queue import MessageQueue
 log = structlog.get_logger(__name__)
 
 JOINING_SECONDS: Final = 3.0  # how long a starting senior waits for the other member to leave
-JUNIOR_SECONDS: Final = 15.0  # the same for a junior that already consumes
-SENIOR_SECONDS: Final = 30.0  # the same for a senior that already consumes
+JUNIOR_SECONDS: Final = 15.0  # like JOINING_SECONDS, for a junior that already consumes
+SENIOR_SECONDS: Final = 30.0  # like JOINING_SECONDS, for a senior that already consumes
 
 
 class Rivals:
@@ -142,7 +142,7 @@ class OtherOwners:
             log.debug("ownership.owners_unknown", address=address, error=str(error))
             return queues
         for client_id in sorted({one.client_id for one in members if one.language != LANGUAGE.name}):
-            try:  # one by one: each request occupies a thread of the broker
+            try:  # sequential, because each request occupies a thread of the broker
                 queues |= (await consumer_running_info(remoting, address, self._group, client_id)).mq_table.keys()
             except RmqdError as error:
                 log.debug("ownership.owners_unknown", address=address, client_id=client_id, error=str(error))

@@ -119,11 +119,11 @@ class BrokerLocks:
 
 EXPIRE_SECONDS: Final = 30.0  # Java: rocketmq.client.rebalance.lockMaxLiveTime; the broker's is 60 s
 ASK_SECONDS: Final = 0.2  # how soon a released lock is acquired
-ASK_PATIENT_SECONDS: Final = 1.0  # the same after many requests, when the wait may be long
+ASK_PATIENT_SECONDS: Final = 1.0  # the interval after many requests, when the wait may be long
 HASTY_ROUNDS: Final = 100
 TICK_SECONDS: Final = 1.0
 LINGER_SECONDS: Final = 20.0  # Java: UNLOCK_DELAY_TIME_MILLS
-RESTART_SECONDS: Final = 6.0  # until members with locks on a restarted broker have requested them again
+RESTART_SECONDS: Final = 6.0  # within this time, members request their locks again from a restarted broker
 
 
 class QueueLease:

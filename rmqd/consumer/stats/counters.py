@@ -73,7 +73,7 @@ HANDLER_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2
 AGE_SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400)
 QUICK_SECONDS = HANDLER_SECONDS[0]
 MOST_NAME_CHARACTERS = 100
-MOST_TRACE_CHARACTERS = 160  # per line
+MOST_TRACE_CHARACTERS = 160  # limit for each line of a traceback
 MOST_EXCEPTION_CLASSES = 50  # limits the label values; further classes count as "other"
 
 
@@ -116,7 +116,7 @@ class TopicStats:
         self.received = 0
         self.pulls = 0  # pulls with messages
         self.pull_seconds = 0.0  # response times of these pulls, including the broker's hold time
-        self.acked = 0  # not in `handled`, because the hot path counts it for each batch
+        self.acked = 0  # a separate counter, because the hot path increments it once for each batch
         self.handled = dict.fromkeys(HANDLED_RESULTS, 0)
         self.flow_control = dict.fromkeys(FLOW_CONTROL_REASONS, 0)
         self.held_seconds = dict.fromkeys(FLOW_CONTROL_REASONS, 0.0)  # sum over all queues

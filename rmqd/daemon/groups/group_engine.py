@@ -225,7 +225,8 @@ class LocalEngine:
 
         hooks = (*hooks_of(options), *self.hooks)
         if self.telemetry is not None:
-            hooks = (self.telemetry.hook(options), *hooks)  # first, so that other hooks are called inside the span
+            # this hook is first, so that the other hooks are called inside the span
+            hooks = (self.telemetry.hook(options), *hooks)
         return PushConsumer(options, handler, cast(ClientInstance, client), self.clock, hooks)
 
     def build_spark_consumer(self, name: str, options: ConsumerOptions, config: RootConfig) -> Consumer:

@@ -141,7 +141,7 @@ class Backoff:
         self._first = first
         self._longest = longest
         self._healthy = healthy
-        self._failures = 0  # in a row
+        self._failures = 0  # consecutive failures
 
     def after(self, lived_seconds: float) -> float:
         """Return the delay, in seconds, after a failure of a consumer that ran for `lived_seconds`."""

@@ -134,7 +134,7 @@ def plural(count: int, one: str, many: str = "") -> str:
     return f"{whole(count)} {one if count == 1 else many or one + 's'}"
 
 
-MOST_OPEN_QUEUES: Final = 24  # with more queues, groups are collapsed unless they are requested
+MOST_OPEN_QUEUES: Final = 24  # groups with more queues are collapsed unless they are requested
 CALM_STATES: Final = frozenset({"waiting", "pulling", "handling"})
 # The style and the sign of each state. Colour alone is not accessible.
 _LOOKS: Final = {

@@ -57,7 +57,7 @@ end
 
 
 class RedisClaims:
-    """Claims in a URL's database."""
+    """Claims in the Redis database of a URL."""
 
     def __init__(self, url: str, terms: Terms) -> None:
         self._terms = terms

@@ -118,7 +118,7 @@ class _Course:
     def _one_by_one(self) -> Iterator[Call]:
         batch = self._batch
         for index in range(1, len(batch)):
-            batch.decide(index, AGAIN)  # until its call starts
+            batch.decide(index, AGAIN)  # the default if its call never starts
         for index in range(len(batch)):
             if len(batch) > 1:
                 batch.overrule(index, None)

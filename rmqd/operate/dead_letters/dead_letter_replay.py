@@ -272,7 +272,7 @@ class Replay:
             except (RmqdError, InvalidMessageError) as error:
                 errors[letter.offset] = error
 
-        if way == "send_back":  # one by one, so that an orderly group gets them in order
+        if way == "send_back":  # sequential, so that an orderly group gets them in order
             for letter in letters:
                 await send(letter)
         else:

@@ -175,7 +175,7 @@ class CopySender:
         return _matched(window, copies)
 
     async def _ends_of(self, topic: str) -> dict[int, int]:
-        if topic == SCHEDULE_TOPIC:  # its other queues are for other delays
+        if topic == SCHEDULE_TOPIC:  # each queue of this topic has its own delay
             queue = self._queue(topic, _SCHEDULE_QUEUE)
             return {_SCHEDULE_QUEUE: await get_max_offset(self._remoting, self._address, queue)}
         try:

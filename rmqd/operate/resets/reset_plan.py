@@ -108,7 +108,7 @@ async def plan_reset(brokers: Brokers, group: str, topic: str, goal: Goal, scope
         brokers.ask(lambda address: way_of(remoting, address), here),
         PlaceReader(brokers, group, topic).look(queues),
     )
-    # last, so that no member is further than its queue's end
+    # query the queues' ends last: then no member's offset is above them
     stats = await brokers.ask(lambda address: topic_stats(remoting, address, topic), here)
     if places.message_model == "broadcasting":
         raise broadcasting(group)

@@ -203,7 +203,7 @@ class Bisection:
         """Search for the latest batch such that all batches from it to the last one still fail. The last one alone does
         not.
         """
-        low, high = 0, len(batches) - 1  # from `low` on they fail, from `high` on they do not
+        low, high = 0, len(batches) - 1  # the batches from `low` on fail, those from `high` on succeed
         was_seen_again = False
         while high - low > 1:
             middle = (low + high) // 2

@@ -227,7 +227,7 @@ class HandlerPool:
 
     async def _usable(self, seat: _Seat) -> None:
         while not seat.usable.is_set() or self._failure is not None:
-            if self._failure is not None:  # for all seats, so that each slot raises it
+            if self._failure is not None:  # every seat fails, so that each slot raises the error
                 raise UnusableHandlerError(f"no process of the handler runs: {self._failure}")
             await seat.usable.wait()
             if seat.process is not None and seat.process.is_gone:

@@ -228,7 +228,7 @@ def _has_no_memory(error: BaseException | None) -> bool:
 MODULE: Final = "rmqd.plugins.worker_processes.handler_main"
 BUILD_SECONDS: Final = 300.0
 STOP_SECONDS: Final = 30.0
-SO_FAR_SECONDS: Final = 1.0  # for the event loop of a process with a hung call
+SO_FAR_SECONDS: Final = 1.0  # limit for a response of the event loop in a process with a hung call
 LOOK_SECONDS: Final = 0.2  # how often the lock of an orderly batch is checked during its call
 
 

@@ -15,7 +15,7 @@ from structlog.typing import EventDict
 
 REPEAT_SECONDS: Final = 10.0
 MOST_REPEATED_KINDS: Final = 1_000
-MOST_ERRORS_AT_A_PLACE: Final = 20  # with different origins; all others at the place are counted together
+MOST_ERRORS_AT_A_PLACE: Final = 20  # errors counted separately by origin; all others are counted together
 
 # The place of an error: its event name and these fields. Its other values do not matter. `problems` describe files that
 # an operator has changed, so other problems mean another change.

@@ -88,7 +88,7 @@ def _changes(done: ByQueue, to: ByQueue) -> str:
 
 log = structlog.get_logger(__name__)
 
-PATIENCE_SECONDS: Final = 60.0  # for unreachable brokers at the start; the same as the source's unavailableToleranceMs
+PATIENCE_SECONDS: Final = 60.0  # how long to wait for unreachable brokers at the start; see unavailableToleranceMs
 NOTE_SECONDS: Final = 5.0
 # between two reads of the checkpoint while brokers show no change; object stores charge for each read
 DONE_SECONDS: Final = 30.0
@@ -273,7 +273,7 @@ class Generations:
         if not self._looks:
             return {}
         _, had, had_done = self._looks[-1]
-        # unchanged since the last check, and behind the offset done at that time: so no commit is in flight
+        # lost: the stored offset has not changed since the last check, although a higher offset was done then
         lost = [queue for queue, at in stored.items() if at == had.get(queue) and at < had_done.get(queue, 0)]
         told = {queue: done[queue] for queue in lost if queue in done}
         # a broker that does not answer is asked again at the next check, and must not hide resets at other brokers

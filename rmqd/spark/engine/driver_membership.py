@@ -43,10 +43,11 @@ Held = Callable[[], Mapping[MessageQueue, wire.ProcessQueueInfo]]
 
 log = structlog.get_logger(__name__)
 
-LOOK_SECONDS: Final = 20.0  # the same as for members of the local engine; sooner if a broker reports a new member
-LOOK_AGAIN_SECONDS: Final = 1.0  # while another member is present
+# interval of member checks, as on the local engine; earlier if a broker reports a new member
+LOOK_SECONDS: Final = 20.0
+LOOK_AGAIN_SECONDS: Final = 1.0  # interval of member checks while another member is present
 LEAVE_SECONDS: Final = 10.0
-PATIENCE_SECONDS: Final = 60.0  # for unreachable brokers at the start; the same as the source's unavailableToleranceMs
+PATIENCE_SECONDS: Final = 60.0  # how long to wait for unreachable brokers at the start; see unavailableToleranceMs
 
 
 class Presence:

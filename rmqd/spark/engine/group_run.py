@@ -41,9 +41,9 @@ log = structlog.get_logger(__name__)
 MOVES_SECONDS: Final = 2.0
 STATUS_SECONDS: Final = 1.0
 IDLE_POLL_SECONDS: Final = 0.05  # Spark reports the end of a batch only through its progress, which may be late
-MOST_LATE_WORKERS: Final = 5  # in a row
-RIVAL_DRAIN_SECONDS: Final = 10.0  # for the drain while another engine or driver also runs the group
-END_SECONDS: Final = 10.0  # for each step at the end: the query, the last commit, Spark itself
+MOST_LATE_WORKERS: Final = 5  # the query fails after so many in succession
+RIVAL_DRAIN_SECONDS: Final = 10.0  # limit for the drain while another engine or driver also runs the group
+END_SECONDS: Final = 10.0  # limit for each step at the end: the query, the last commit, Spark itself
 HURRIED_SECONDS: Final = 2.0
 
 
@@ -71,7 +71,7 @@ class GroupRun:
         self._state = "starting"
         self._failure: str | None = None
         self._is_handling = self._is_member = False
-        self._late_workers = 0  # since the last micro-batch
+        self._late_workers = 0  # number since the last micro-batch
         self._stuck_by: list[str] = []  # why a query cannot continue, such as a corrupt message
         self._presence: Presence | None = None
         self._generation: int | None = None  # generation of the last query

@@ -192,7 +192,7 @@ class BatchGate:
             self._file.unlink(missing_ok=True)
 
 
-WAIT_SECONDS: Final = 1  # for each call of Spark's own wait, which cannot be cancelled
+WAIT_SECONDS: Final = 1  # limit for one call of Spark's own wait, which cannot be cancelled
 MOST_CHARACTERS: Final = 1000
 MOST_SAID: Final = 20_000
 LATE_WORKER: Final = "Python worker failed to connect back"  # Spark waits 10 s for a worker, which is not configurable

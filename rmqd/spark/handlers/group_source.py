@@ -238,7 +238,8 @@ class GroupPlan:
 class GroupStreamReader(RocketMQStreamReader):
     """Reads a group's subscriptions from the group's offsets, in batches sized by `pace`."""
 
-    _fails_by_silent_broker = False  # as on the local engine, other brokers' queues continue; the status shows it
+    # the queues of other brokers continue, as on the local engine; the status shows the silent broker
+    _fails_by_silent_broker = False
     _waits_for_ends = False  # the run asks Spark whether a batch is running, and a waiting poll looks like a batch
 
     def __init__(self, plan: GroupPlan, pace: Pace | None) -> None:

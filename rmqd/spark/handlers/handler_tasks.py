@@ -93,7 +93,7 @@ def _end(code: int) -> None:
 
 T = TypeVar("T")
 
-STOP_SECONDS: Final = 5.0  # for a handler's `stop`, when its process must end
+STOP_SECONDS: Final = 5.0  # limit for a handler's `stop`, when its process must end
 
 _processes: dict[tuple[int, str], TaskHandler] = {}
 

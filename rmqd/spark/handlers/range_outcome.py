@@ -72,8 +72,8 @@ OnBatch = Callable[[int, list[RangeOutcome]], None]
 
 TARGET_SECONDS: Final = 2.0
 GROWTH: Final = 8
-LATE: Final = 2  # times the target
-CAREFUL_GROWTH: Final = 2  # if the last batch took too long, and the cause is unknown
+LATE: Final = 2  # a batch is late after so many times the target
+CAREFUL_GROWTH: Final = 2  # growth limit if the last batch took too long, and the cause is unknown
 LARGEST: Final = 10_000_000
 _MEMORY: Final = 0.6  # weight of a batch relative to the next batch
 _LEAST_SPREAD: Final = 0.05  # relative spread of the sizes needed to separate the costs of messages and batches

@@ -160,7 +160,7 @@ def _listed(names: Sequence[str]) -> str:
 
 _COMPACTED: Final = "compacted-"
 _ENDING: Final = ".parquet"
-_MOST_FILES: Final = 1000  # in one chunk; readers miss each file until all of them are renamed
+_MOST_FILES: Final = 1000  # limit for one chunk; readers see no file of it until all are renamed
 _SMALL: Final = 0.75  # fraction of the wanted size; larger files stay as they are
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQueryManager
 
 
-_MOST_RANGES: Final = 10  # in an error
+_MOST_RANGES: Final = 10  # ranges listed in an error
 
 
 class BatchFailedError(RmqdError):

@@ -50,7 +50,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-DEADLINE_SECONDS: Final = 20.0  # for queries of many queues; each request has its own limit of 3 s
+DEADLINE_SECONDS: Final = 20.0  # limit for queries of many queues; each request has a limit of 3 s
 ROUTE_SECONDS: Final = 1.0
 
 _clusters: dict[tuple[int, Access], Cluster] = {}

@@ -199,7 +199,7 @@ def _split_alike(octets: _Octets, bounds: Ints) -> _Split | None:
     if first is None:
         return None
     starts, ends, value_ends = (each.tolist() for each in first[1:])
-    fixed = zip([0, *value_ends], [*(end + 1 for end in ends), size], strict=True)  # between two values
+    fixed = zip([0, *value_ends], [*(end + 1 for end in ends), size], strict=True)  # the parts between values
     for start, end in fixed:
         if column(octets, start, end, size).tobytes() != octets[start:end].tobytes() * rows:
             return None

@@ -143,9 +143,9 @@ def _is_users(topic: str) -> bool:
     return not (is_system_topic(topic) or is_retry_topic(topic) or is_dlq_topic(topic))
 
 
-MEMBERS_SECONDS: Final = 10.0  # between two checks for members of the group
+MEMBERS_SECONDS: Final = 10.0  # interval of checks for members of the group
 AWAY_SECONDS: Final = 10.0  # pause before an unavailable queue is tried again; Spark polls 90 times a second
-TELL_SECONDS: Final = 60.0  # between two warnings of one kind
+TELL_SECONDS: Final = 60.0  # shortest interval between warnings of one kind
 SHARED: Final = "if another query or consumer uses this groupId: give each its own, or set commitOffsets=false"
 
 

@@ -75,7 +75,7 @@ from rmqd.wire.messages.properties import PullSysFlag
 FIRST_PAUSE_SECONDS: Final = 0.1  # pause before the next replica is tried; doubles each time
 LONGEST_PAUSE_SECONDS: Final = 2.0
 BROKERS_LIMIT: Final = 32  # messages in a response; the broker's default for maxTransferCountOnMessageInMemory
-EMPTY_ANSWERS: Final = 5  # from a master before it is believed: its index may lack the newest messages
+EMPTY_ANSWERS: Final = 5  # a master is believed after so many empty responses: its index may lack the newest messages
 
 
 class NotOnReplicaError(RemotingError):
@@ -133,7 +133,7 @@ class RangePlan:
         self._empty_answers = 0
         self._doubts_route = False  # a master reported a loss; the route must confirm that it is the master
         self._is_confirmed = False  # the route was queried after that report
-        self._failures = 0  # since the last settled offset
+        self._failures = 0  # number since the last settled offset
         self._failing_since = 0.0  # time of the first of them
         self._given_up_by: RmqdError | None = None
         self._pause_due = 0.0

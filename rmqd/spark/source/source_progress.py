@@ -63,7 +63,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-MARK_SECONDS: Final = 60.0  # between two checks whether topics were recreated
+MARK_SECONDS: Final = 60.0  # interval of checks for recreated topics
 UNKNOWN_SIZE_BYTES: Final = 1024.0  # message size until a broker returns the queue's mean size
 
 

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 MIXES: Final = 12
 _MOST_CUTS: Final = 8  # limit of cuts at a handler's awaits, for all messages together
-_SEED: Final = 4711  # for the same histories in every run
+_SEED: Final = 4711  # fixed, so that every run has the same histories
 
 How = Literal["whole", "cut", "expired", "killed"]
 

@@ -87,8 +87,8 @@ def _simpler(delivery: ChaosDelivery) -> Iterator[ChaosDelivery]:
         yield replace(delivery, cut_at=earlier)
 
 
-SEARCH_SECONDS: Final = 5.0  # for all histories after the first, if the handler is slow
-KILL_SECONDS: Final = 30.0  # for histories with a killed process; there are ten, and each needs a process
+SEARCH_SECONDS: Final = 5.0  # limit for all histories after the first, if the handler is slow
+KILL_SECONDS: Final = 30.0  # limit for the ten histories with a killed process; each starts a process
 SHORTEN_SECONDS: Final = 5.0
 MORE_PATIENCE: Final = 3
 

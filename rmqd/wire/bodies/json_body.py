@@ -80,8 +80,8 @@ class Wire:
 
     last: bool = False  # written after the fields that are not last
     absent: str | None = None  # the value of a missing or null field, instead of the default
-    read: Read | None = None  # instead of the reader for the type
-    write: Write | None = None  # instead of the writer for the type; the field is omitted if it returns None
+    read: Read | None = None  # replaces the reader for the type
+    write: Write | None = None  # replaces the writer for the type; the field is omitted if it returns None
 
 
 _PLAIN: Final = Wire()

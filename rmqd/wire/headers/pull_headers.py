@@ -87,7 +87,7 @@ class PullMessageResponseHeader(NamedTuple):
     suggest_which_broker_id: int = 0
     topic_sys_flag: int = 0
     group_sys_flag: int = 0
-    offset_delta: int = 0  # for static topics: added to the offsets of the records
+    offset_delta: int = 0  # added to the offsets of the records of a static topic
 
     @classmethod
     def from_ext_fields(cls, ext_fields: Mapping[str, str]) -> Self:
@@ -215,7 +215,7 @@ _OPAQUE_NUMBER: Final = r"(0|[1-9]\d{0,9})"  # the form of numbers in JSON
 _OFFSET_NUMBER: Final = r"(\d{1,19})"  # Java writes offsets as JSON strings
 _BYTES: Final = "latin-1"  # one character for each byte: decoding the header once is cheaper than decoding each number
 _OPAQUE_MAX: Final = 2**31 - 1
-_MOST_PATTERNS: Final = 4  # for one broker; more patterns would cost more than they save
+_MOST_PATTERNS: Final = 4  # limit for one broker; more patterns would cost more than they save
 
 
 class AlikeHeaders:

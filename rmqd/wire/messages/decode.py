@@ -36,7 +36,7 @@ _LONG = Struct(">q")
 _SHORT = Struct(">H")
 _UNUSUAL: Final = CLOSED | ~KNOWN
 _HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
-_LEAST_RECORD_BYTES: Final = 91  # with IPv4 hosts, and without body, topic and properties
+_LEAST_RECORD_BYTES: Final = 91  # a record with IPv4 hosts, and without body, topic and properties
 _MAGICS: Final = (_UNSIGNED.pack(MAGIC_V1), _UNSIGNED.pack(MAGIC_V2))
 _NO_QUEUE: Final = MessageQueue("", "", -1)
 

@@ -50,7 +50,7 @@ class BadRecord(Doubt):
 
     offset: int
     message: Message
-    frame: bytes  # to compare it with the next response
+    frame: bytes  # kept to compare it with the next response
     takes_rest: bool
 
     def is_as(self, other: BadRecord) -> bool:

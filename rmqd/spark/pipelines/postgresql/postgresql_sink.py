@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-LOCK_SECONDS: Final = 5  # for optional cleanup; the connection of a lost task can lock its staging table for minutes
+# lock timeout of optional cleanup; the connection of a lost task can lock its staging table for minutes
+LOCK_SECONDS: Final = 5
 
 
 class PostgresqlSink:
