@@ -53,7 +53,7 @@ async def handle(batch: Batch) -> None:
             continue
         if message.tags == "paid":
             await charge(order, message.reconsume_times)
-        await asyncio.sleep(MAIL_SECONDS)  # a stand-in for sending the mail
+        await asyncio.sleep(MAIL_SECONDS)  # stands for the time that sending a mail takes
 
 
 async def charge(order: dict[str, Any], attempts_before: int) -> None:
@@ -209,7 +209,7 @@ HOPELESS_EVERY, FIRST_HOPELESS = 240, 40
 HOPELESS_FAILURES: Final = 99
 
 ORDERS_PER_SECOND: Final = 40.0
-SWING: Final = 0.3  # change of the rate, up and down
+SWING: Final = 0.3  # the rate rises and falls by this share
 SWING_SECONDS: Final = 23.0
 FIRST_BURST_SECONDS: Final = 5.0
 BURST_EVERY_SECONDS: Final = 20.0

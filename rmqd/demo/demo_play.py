@@ -113,7 +113,7 @@ class Stage:
 
 LOOPBACK: Final = "127.0.0.1"
 PORT: Final = "RMQD_DEMO_REPORTS"  # environment variable that Spark's processes inherit
-MOST_BYTES: Final = 1024  # sent of a body; the view shows less
+MOST_BYTES: Final = 1024  # bytes of a body that are sent to the view
 
 
 def install_reporter(folder: Path) -> None:
@@ -184,7 +184,7 @@ PLACEHOLDER: Final = "127.0.0.1:9876"  # replaced when the broker runs; configur
 QUEUES: Final = 4
 DELAY_LEVELS: Final = "1s 1s 2s 3s 4s 5s 6s 8s 10s 12s 15s 20s 25s 30s 40s 50s 1m 2m"
 STORE_BYTES: Final = str(32 * 1024 * 1024)  # about half an hour of orders, because a demo may be left running
-DELAYS_TOLD: Final = "2s, 3s, 4s"  # a retry begins at the third level
+DELAYS_TOLD: Final = "2s, 3s, 4s"  # retries begin at the third delay level
 USUAL_DELAYS: Final = "10s, 30s, 1m"
 CATCH_UP_SECONDS: Final = 15.0
 SPARK_CATCH_UP_SECONDS: Final = 60.0  # the first micro-batch waits for Python processes to start

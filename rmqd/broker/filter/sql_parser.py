@@ -47,7 +47,7 @@ from rmqd.wire.bodies.heartbeat_data import (
 )
 from rmqd.wire.messages.decode import stored_properties
 
-_KEPT: Final = 100  # conditions, as in Java's parser
+_KEPT: Final = 100  # limit of cached conditions, as in Java's parser
 _BOOLEANS: Final = {TokenKind.TRUE: True, TokenKind.FALSE: False, TokenKind.NULL: None}
 _SIZE_KINDS: Final = (TokenKind.GREATER, TokenKind.GREATER_EQUAL, TokenKind.LESS, TokenKind.LESS_EQUAL)
 _NEGATABLE: Final = (TokenKind.CONTAINS, TokenKind.STARTSWITH, TokenKind.ENDSWITH, TokenKind.BETWEEN, TokenKind.IN)
@@ -258,7 +258,7 @@ def _between(value: Expression, low: Expression, high: Expression, negated: bool
     return And(_compared(value, ">=", low), _compared(value, "<=", high))
 
 
-_KEPT_FILTERS: Final = 1000  # filters, of groups that pull
+_KEPT_FILTERS: Final = 1000  # limit of cached filters of pulling groups
 
 
 class TagFilter:

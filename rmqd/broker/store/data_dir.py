@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 FILE_NAME: Final = "broker.sqlite3"
 DISK_BYTES: Final = 1024 * 1024 * 1024
-HELD_BYTES: Final = 64 * 1024 * 1024  # the newest records; consumers without lag read them from memory
+HELD_BYTES: Final = 64 * 1024 * 1024  # newest records in memory, which consumers without lag read
 _RETRY_SECONDS: Final = 1.0
 _FULL: Final = (
     "service not available now. It may be caused by one of the following reasons: "

@@ -222,7 +222,8 @@ def _switch(name: str, document: dict[str, Any], chosen: Fields) -> Switch:
     if "queue" not in chosen:
         return Switch("resume" if chosen["paused"] else "pause", name)
     group = group_of(document, name) or {"paused": False, "pauses": []}
-    number = chosen["queue"] if chosen["queue"] >= 0 else None  # any queue of the broker, because the group pops
+    # -1 means any queue of the broker, because the group pops
+    number = chosen["queue"] if chosen["queue"] >= 0 else None
     scope = {"topic": chosen["topic"], "broker": chosen["broker"], "queue": number}
     is_paused = chosen["state"] == "paused" or scope in group["pauses"]
     return Switch("resume" if is_paused else "pause", name, **scope)

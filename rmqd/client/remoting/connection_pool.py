@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 CLOSE_SECONDS: Final = 1.0  # how long to wait for the peers' TLS close_notify
 FINISH_SECONDS: Final = 3.0  # how long to wait for outstanding responses on a connection that is being replaced
 SILENT_FINISH_SECONDS: Final = 1.0  # like FINISH_SECONDS, if the connection is silent
-YOUNG_SECONDS: Final = 1.0  # a connection that the peer closes earlier is useless
+YOUNG_SECONDS: Final = 1.0  # if the peer closes a connection within this time, the connection counts as a failure
 
 _Work = Coroutine[None, None, None]
 

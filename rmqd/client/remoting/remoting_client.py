@@ -100,7 +100,7 @@ class PeerRequests:
             except RmqdError as error:
                 log.warning("request.refused", code=int(command.code), address=connection.address, error=str(error))
                 reply = (ResponseCode.SYSTEM_ERROR, str(error), {}, b"")
-            except Exception as error:  # a bug in rmqd, but the peer waits for a response
+            except Exception as error:  # a bug in rmqd; respond anyway, because the peer waits
                 log.exception("request.failed", code=int(command.code), address=connection.address)
                 reply = (ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}", {}, b"")
         if reply is None or command.is_oneway:

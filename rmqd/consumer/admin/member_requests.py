@@ -112,7 +112,7 @@ log = structlog.get_logger(__name__)
 
 ANSWER_SECONDS: Final = 9.0  # the broker waits 10 s, and then reports only a timeout to the operator
 SHORTEST_SECONDS: Final = 0.1  # shortest time limit of a call, even if it had to wait long
-MOST_WAITING: Final = 100  # messages; further requests are refused
+MOST_WAITING: Final = 100  # limit of waiting messages; further requests are refused
 CANCEL_GRACE_SECONDS: Final = 0.5
 MOST_REMARK_CHARACTERS: Final = 2000
 _QUEUE_ID: Final = slice(12, 16)  # position in a stored message

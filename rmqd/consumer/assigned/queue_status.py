@@ -20,7 +20,7 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 from rmqd.wire.topics import topic_of_pop_retry, unwrap_namespace
 
-SLOW_CALL_SECONDS: Final = 10.0  # a shorter call is not the cause of a stall
+SLOW_CALL_SECONDS: Final = 10.0  # only a longer call can be the cause of a stall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,7 +91,7 @@ class ProcessQueue:
         self.retrying = 0  # messages that wait for another attempt to send them back
         self.leaving = False  # being released: nothing more is handed out, messages in flight may finish
         self.dropped = False  # not owned any more: later results are discarded
-        self.dropped_because = ""  # the cause that counts the resulting duplicates
+        self.dropped_because = ""  # the cause under which the resulting duplicates are counted
         self.handed_out_to = 0  # set by `leave`: messages from this offset on were not handed out before
         self.last_store_timestamp = 0
         self.newest_store_timestamp = 0  # newest message put or skipped by the broker, in milliseconds

@@ -285,7 +285,7 @@ class Worker:
             try:
                 if (result := await call(batch)) is not None:
                     check_result(result, service.handler_name)
-                    result = None  # do not keep it alive until the next call
+                    result = None  # free the result before the next call
             except UnusableHandlerError:
                 raise  # no message is at fault: retries would dead-letter all of them
             except BaseException as raised:  # noqa: BLE001  every exception of a handler is its result

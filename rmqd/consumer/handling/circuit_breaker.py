@@ -228,7 +228,7 @@ class HeldBatches(CircuitBreaker):
 
 
 class PatientWaysBack:
-    """The retry policy of a group that retries in place. Attempts that may still be subtracted do not count."""
+    """The retry policy of a group with a circuit breaker. Attempts that the breaker may still excuse do not count."""
 
     def __init__(self, ways: WaysBack) -> None:
         self.limit = ways.limit

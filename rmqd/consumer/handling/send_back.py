@@ -108,7 +108,7 @@ log = structlog.get_logger(__name__)
 SEND_BACK_TIMEOUT_SECONDS: Final = 5.0  # Java: consumerSendMessageBack
 CONCURRENT_MAX_RECONSUME_TIMES: Final = 16  # Java's meaning of -1 in a concurrent group
 ORDERLY_MAX_RECONSUME_TIMES: Final = 2**31 - 1  # Java: Integer.MAX_VALUE
-FIRST_DELAY_LEVEL: Final = 3  # the broker adds the reconsume times
+FIRST_DELAY_LEVEL: Final = 3  # the broker adds the number of attempts to this level
 LAST_DELAY_LEVEL: Final = 18
 MOST_REFUSED: Final = 1000  # refused messages that are remembered for reports
 

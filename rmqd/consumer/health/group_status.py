@@ -116,9 +116,10 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 WINDOW_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 2.0
-FAILING_SECONDS: Final = 20.0  # a service that restarts is available again sooner
+FAILING_SECONDS: Final = 20.0  # longer than a service needs to restart
 LEAST_ATTEMPTS: Final = 3
-FAILING_SHARE: Final = 0.9  # share of failed attempts; below it the group makes progress, if slowly
+# share of failed attempts from which a group counts as failing; below, it still makes progress
+FAILING_SHARE: Final = 0.9
 WELL_SHARE: Final = 0.5
 
 

@@ -27,7 +27,7 @@ from rmqd.errors import BrokerAwayError, CircuitOpenError, SlaveUnawareError
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic, unwrap_namespace
 
-DOWN_SECONDS: Final = 4.0  # a shorter failure is only a lost connection
+DOWN_SECONDS: Final = 4.0  # a broker that fails for less time has only lost a connection
 
 
 class BrokerWatch:
@@ -36,7 +36,7 @@ class BrokerWatch:
     def __init__(self, context: GroupContext, assigned: Mapping[MessageQueue, Assignment]) -> None:
         self._context = context
         self._assigned = assigned
-        self._since: dict[str, float] = {}  # broker name -> monotonic time
+        self._since: dict[str, float] = {}  # broker name -> since when it is down (monotonic)
 
     def look(self) -> None:
         """Check every broker of this member's pulled queues once."""
@@ -81,7 +81,7 @@ log = structlog.get_logger(__name__)
 TICK_SECONDS: Final = 2.0
 STALL_SECONDS: Final = 20.0
 EXPIRY_SECONDS: Final = 120.0  # Java: rocketmq.client.pull.pullMaxIdleTime
-REPEAT_SECONDS: Final = 600.0  # how often a stall that lasts or recurs is logged
+REPEAT_SECONDS: Final = 600.0  # interval of log lines about a stall that lasts or recurs
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class Watchdog:
         self._news: dict[tuple[str, str, str], dict[MessageQueue, Problem]] = {}  # key: cause, topic, broker
         self._brokers = BrokerWatch(context, assigned)
         self._replicas: object = None  # the replicas at the last check, and which of them were down
-        self._unserved: dict[str, float] = {}  # unreadable topics, with the time since when
+        self._unserved: dict[str, float] = {}  # unreadable topics -> when they became unreadable
 
     async def run(self) -> None:
         """Check every other second, until cancelled."""

@@ -25,7 +25,7 @@ from rmqd.wire.message_queue import MessageQueue
 log = structlog.get_logger(__name__)
 
 OFFSET_TIMEOUT_SECONDS = 5.0  # Java: updateConsumerOffset
-REPEAT_SECONDS = 30.0  # an unchanged offset is committed again, because its group may have been deleted meanwhile
+REPEAT_SECONDS = 30.0  # interval of commits of an unchanged offset: its group may have been deleted meanwhile
 
 
 @dataclass(frozen=True, slots=True)

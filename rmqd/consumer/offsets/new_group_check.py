@@ -25,7 +25,7 @@ from rmqd.wire.topics import retry_topic
 
 log = structlog.get_logger(__name__)
 
-FOUNDER_SECONDS = 5.0  # time for another member to finish storing start offsets
+FOUNDER_SECONDS = 5.0  # how long to wait for another member that stores start offsets
 LOOK_SECONDS = 0.25
 _ROUNDS: Final = 3  # attempts to store start offsets that are missing afterwards
 
@@ -77,7 +77,7 @@ class BrokerFounding(Founding):
         super().__init__(client, options, clock, leaves_brokers_out=leaves_brokers_out)
         self._store = store
         self._retry = retry_topic(options.group)
-        self._unproven: dict[MessageQueue, float] = {}  # a slave knows no offset: since when (monotonic)
+        self._unproven: dict[MessageQueue, float] = {}  # when a slave first returned no offset (monotonic)
 
     async def stored(self, queue: MessageQueue) -> int | None:
         """Return the broker's offset. A slave without one is trusted after its master has been down for a while."""

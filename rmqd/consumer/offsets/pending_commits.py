@@ -46,7 +46,7 @@ from rmqd.wire.headers.pull_headers import PULLED
 from rmqd.wire.message_queue import MessageQueue
 
 SETTLE_SECONDS: Final = 2.0  # time until a broker has executed all requests of a closed connection
-FORGOTTEN_SECONDS: Final = 30.0  # a broker that hangs longer loses its clients anyway
+FORGOTTEN_SECONDS: Final = 30.0  # stop waiting for a hanging broker: after this time it loses its clients anyway
 
 
 @dataclass(slots=True, eq=False)

@@ -42,7 +42,7 @@ from rmqd.errors import RmqdError
 from rmqd.runtime.clock import Clock, suspended_seconds
 from rmqd.wire.message_queue import MessageQueue
 
-LATE_SECONDS: Final = 1.0  # a new owner waits longer than a step plus this for the previous owner
+LATE_SECONDS: Final = 1.0  # tolerated delay of a step: a new owner waits longer than a step plus this delay
 STEP_SECONDS: Final = 1.0
 
 

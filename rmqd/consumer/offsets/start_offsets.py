@@ -179,7 +179,7 @@ class StartPolicy:
 
 
 AWAY_SECONDS = 60.0  # how long an unreachable broker of the first routes delays a new group
-CLOCKS_APART_MS: Final = 60_000  # tolerance for our clock being ahead of a broker's
+CLOCKS_APART_MS: Final = 60_000  # how far our clock may be ahead of a broker's
 QUESTIONS: Final = 32  # concurrent requests to one broker
 
 

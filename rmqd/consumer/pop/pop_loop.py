@@ -78,7 +78,7 @@ log = structlog.get_logger(__name__)
 
 POPS_AT_ONCE: Final = 3  # pops in flight while messages wait on the broker; otherwise a single pop is held there
 
-LEFT_SHARE: Final = 2  # bodies without room in the cache may wait for half of the invisible time
+LEFT_SHARE: Final = 2  # messages without room in the cache may wait for 1/2 of the invisible time
 
 _FOUND: Final = int(ResponseCode.SUCCESS)
 _FULL: Final = int(ResponseCode.POLLING_FULL)

@@ -59,7 +59,8 @@ class OffsetDoubt:
     def __init__(self, queue: MessageQueue, clock: Clock) -> None:
         self._queue = queue
         self._clock = clock
-        self._said: tuple[str, float] | None = None  # the address, and since when (monotonic)
+        # the broker's address, and when it first offered a lower offset (monotonic)
+        self._said: tuple[str, float] | None = None
         self.lowest: int | None = None  # lowest offset offered since then: the queue may have grown meanwhile
 
     def is_over(self, address: str, committed: int, offered: int) -> bool:

@@ -157,7 +157,7 @@ class MemberList:
 
 
 MISSING_BROKER_SECONDS: Final = 3.0  # within this time the routes of all topics are requested once
-KEEP_SECONDS: Final = 600.0  # time for replacing a machine; afterwards the broker counts as removed
+KEEP_SECONDS: Final = 600.0  # a broker counts as removed after this time, in which its machine can be replaced
 
 
 class Absences:
@@ -168,8 +168,9 @@ class Absences:
         """Whether another check should follow soon."""
         self._client = client
         self._clock = clock
-        self._since: dict[str, float] = {}  # broker name -> since when (monotonic)
-        self._missed: dict[tuple[str, str], float] = {}  # (topic, name of a reachable broker) -> since when
+        self._since: dict[str, float] = {}  # broker name -> when it was first missing (monotonic)
+        # (topic, name of a reachable broker) -> when the broker was first missing
+        self._missed: dict[tuple[str, str], float] = {}
 
     def kept(self, topic: str, held: Collection[MessageQueue]) -> frozenset[MessageQueue]:
         """Return the held queues of a topic that must be kept although the topic's route does not contain them."""
@@ -201,7 +202,7 @@ class Absences:
         return now - self._since[name] < KEEP_SECONDS
 
 
-GONE_SECONDS: Final = 70.0  # longer than a lock lives
+GONE_SECONDS: Final = 70.0  # longer than the broker keeps a lock without renewal
 MISSING_MEMBER_SECONDS: Final = 1.0  # a member that lost only its connection soon returns with its next heartbeat
 BACK_SECONDS: Final = HEARTBEAT_TIMEOUT_SECONDS  # time in which all members return after all connections were lost
 LIST_TIMEOUT_SECONDS: Final = 1.0  # a short timeout, because an acquisition waits; the request is repeated

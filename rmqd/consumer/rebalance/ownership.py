@@ -153,7 +153,7 @@ LOCK_NAME_SUFFIX: Final = "-rmqd-owner"
 CLAIM_SECONDS: Final = 1.0  # how soon a queue owned without its lock gets the lock after it is released
 POLL_SECONDS: Final = 0.05
 ASK_SECONDS: Final = 0.25  # interval of requests to a member of another client
-POLLED_AT_ONCE: Final = 100  # queues; if more wait, each is polled less often
+POLLED_AT_ONCE: Final = 100  # queues polled per round; if more wait, each is polled less often
 
 
 class QueueOwnership:

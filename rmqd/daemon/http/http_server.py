@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 MAX_CONNECTIONS = listener.MAX_CONNECTIONS
 HEADER_SECONDS = 10.0
-GRACE_SECONDS = 0.05  # a new connection is not closed in this time
+GRACE_SECONDS = 0.05  # the server does not close a connection that is younger than this
 GRACE_TURNS = 3  # further turns of the event loop: a busy loop has not yet read the socket
 MAX_HEADER_BYTES = 16 * 1024
 BODY_SECONDS = 10.0

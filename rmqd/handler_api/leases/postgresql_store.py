@@ -17,11 +17,12 @@ from rmqd.handler_api.leases.lease_store import ClaimStoreError, Held, Key, Stan
 
 TABLE: Final = "rmqd_claims"
 CONNECT_SECONDS: Final = 5
-CALL_SECONDS = 5.0  # limit for one statement: the server may have failed silently
+CALL_SECONDS = 5.0  # limit for one statement, because the server may have failed silently
 MOST_CONNECTIONS: Final = 4  # enough, because a statement takes milliseconds
-MOST_PURGED: Final = 10_000  # rows at a time, so that no other statement waits for long
+MOST_PURGED: Final = 10_000  # rows deleted in one statement, so that other statements do not wait for long
 
-_LOCK: Final = f"SELECT pg_advisory_xact_lock(hashtext('{TABLE}'))"  # creating a table twice at once would fail
+# a lock, because concurrent attempts to create a table fail
+_LOCK: Final = f"SELECT pg_advisory_xact_lock(hashtext('{TABLE}'))"
 _CREATE: Final = f"""
 CREATE TABLE IF NOT EXISTS {TABLE} (
     consumer_group text NOT NULL, topic text NOT NULL, id text NOT NULL,

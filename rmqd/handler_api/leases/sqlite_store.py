@@ -21,7 +21,7 @@ from rmqd.runtime.own_threads import in_own_thread
 T = TypeVar("T")
 
 BUSY_SECONDS: Final = 5.0  # how long to wait for transactions of other processes
-MOST_PURGED: Final = 10_000  # rows at a time, so that no other call waits for long
+MOST_PURGED: Final = 10_000  # rows deleted in one call, so that other calls do not wait for long
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS claims (
     consumer_group TEXT NOT NULL, topic TEXT NOT NULL, id TEXT NOT NULL,

@@ -12,7 +12,8 @@ from rmqd.handler_api.batch import AlreadyHandled
 from rmqd.handler_api.once.once_mark import TABLE, Mark
 
 _EXISTS: Final = f"SELECT to_regclass('{TABLE}') IS NOT NULL"
-_LOCK: Final = f"SELECT pg_advisory_xact_lock(hashtext('{TABLE}'))"  # creating a table twice at once would fail
+# a lock, because concurrent attempts to create a table fail
+_LOCK: Final = f"SELECT pg_advisory_xact_lock(hashtext('{TABLE}'))"
 _CREATE: Final = (
     f"CREATE TABLE IF NOT EXISTS {TABLE} (consumer_group text NOT NULL, topic text NOT NULL, msg_id text NOT NULL, "
     "handled_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (consumer_group, topic, msg_id))"

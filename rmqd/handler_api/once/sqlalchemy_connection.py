@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from rmqd.handler_api.batch import AlreadyHandled
 from rmqd.handler_api.once.once_mark import TABLE, Mark
 
-_LONGEST: Final = 255  # three of them, with four bytes for each character, fill a MySQL key
+_LONGEST: Final = 255  # characters: three such columns with 4 bytes per character fill a MySQL key
 _HANDLED: Final = Table(
     TABLE,
     MetaData(),

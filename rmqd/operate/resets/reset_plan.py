@@ -96,8 +96,8 @@ async def plan_reset(brokers: Brokers, group: str, topic: str, goal: Goal, scope
     """Return the plan. Raises RmqdError if the topic or the group cannot be reset at all."""
     if topic == dlq_topic(group):
         raise OffsetResetError(
-            f"{topic} has the group's dead letters: members do not read it, and its offset marks the settled ones; "
-            "`rmqd dlq replay` handles them again, `rmqd dlq purge` settles them"
+            f"{topic} contains the group's dead letters, and members do not consume it; "
+            "`rmqd dlq replay` handles them again, and `rmqd dlq purge` settles them"
         )
     queues = await _queues(brokers, topic, scope)
     names = sorted({queue.broker_name for queue in queues})

@@ -34,8 +34,8 @@ from rmqd.plugins.worker_processes.handler_process import HandlerNotStartedError
 from rmqd.runtime.clock import Clock, doubled
 from rmqd.wire.messages.message import Message
 
-MOST_LOSSES: Final = 2  # lost processes for each message, not counting hangs
-MOST_SUSPECTS: Final = 10_000  # the oldest ones are dropped first
+MOST_LOSSES: Final = 2  # a message may end so many processes, not counting hangs
+MOST_SUSPECTS: Final = 10_000  # limit of suspects; the oldest ones are forgotten first
 
 
 @dataclass(frozen=True, slots=True)

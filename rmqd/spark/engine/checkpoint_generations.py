@@ -90,7 +90,7 @@ log = structlog.get_logger(__name__)
 
 PATIENCE_SECONDS: Final = 60.0  # how long to wait for unreachable brokers at the start; see unavailableToleranceMs
 NOTE_SECONDS: Final = 5.0
-# between two reads of the checkpoint while brokers show no change; object stores charge for each read
+# interval of reads of the checkpoint while brokers show no change; object stores charge for each read
 DONE_SECONDS: Final = 30.0
 KEPT_GENERATIONS: Final = 10  # a group that fails at a corrupt message starts a generation at each restart
 FLUSHED_SECONDS: Final = 10.0  # brokers write offsets to disk every 5 s (flushConsumerOffsetInterval)
@@ -204,7 +204,7 @@ class Generations:
         with self._lock:
             asked = self._ask_stored(self._look_up_done())
             done = self._look_up_done()
-            others = moves(done, self._held, _present(asked))  # set by an operator or another member, so they stay
+            others = moves(done, self._held, _present(asked))  # offsets that an operator or another member has set stay
             wanted = {**done, **self._note.resets}
             places = {queue: at for queue, at in wanted.items() if queue in asked.found and queue not in others}
             told = self._cluster.commit(self._order.group, places)

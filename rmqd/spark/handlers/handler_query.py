@@ -57,7 +57,7 @@ class HandlerPlan(GroupPlan):
         concurrency = settings.handler.most_calls if settings.handler is not None else 1
         calls = 1 if settings.consume_mode == "orderly" else concurrency
         return Pace(
-            # enough for every slot of every task, with full batches
+            # enough messages for every slot of every task, with full batches
             self.slots * calls * settings.consume_message_batch_max_size,
             fixed=(settings.spark or SparkConfig()).max_offsets_per_trigger,
             per_second=settings.pull_rate_limit,
@@ -150,7 +150,7 @@ def handler_query(
 
     def collect(frame: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
-        rows = frame.collect()  # the batch's only action: this runs the handlers
+        rows = frame.collect()  # the only action of the batch, in Spark's sense: it runs the handlers
         note_batch_time(pause_file, batch_id, time.monotonic() - began)
         on_batch(batch_id, [RangeOutcome.decode(row.outcome) for row in rows])
 

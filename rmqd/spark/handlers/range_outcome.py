@@ -102,7 +102,7 @@ class Pace:
         if not self._per_second:
             return self._size
         if self._counted_at is not None:
-            # idle time does not permit a burst
+            # limited, so that idle time does not permit a burst
             most = max(1.0, self._per_second * self._target)
             self._allowed = min(most, self._allowed + (now - self._counted_at) * self._per_second)
         self._counted_at = now
@@ -122,7 +122,8 @@ class Pace:
         if seconds is None:
             seconds = now - began_at
         is_late = seconds > LATE * self._target
-        if self._is_fixed or not count or (is_late and self._costs.is_new):  # the first includes starting processes
+        # the first batch includes the start of processes
+        if self._is_fixed or not count or (is_late and self._costs.is_new):
             self._costs.is_new = False
             return
         self._costs.learn(count, seconds)

@@ -149,7 +149,7 @@ class RangePulls:
 
 log = structlog.get_logger(__name__)
 
-LEAST_ANSWER_BYTES: Final = 64 * 1024  # assumed size of a response before the first ones arrive
+LEAST_ANSWER_BYTES: Final = 64 * 1024  # assumed size of a response until the first response arrives
 CORRUPT_RETRY_SECONDS: Final = 1.0
 RECHECK_SECONDS: Final = 1.0
 

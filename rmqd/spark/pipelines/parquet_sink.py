@@ -133,9 +133,9 @@ class ParquetSink:
         """
         if self._compactions.last_batch(batch.query) >= batch.number:
             raise RmqdError(
-                f"batch {batch.number} of {self._writer} has other messages than before: its checkpoint was reset, and "
-                f"rows written to {self._folder.url} since then were compacted together with other rows, so they "
-                "cannot be replaced; restore the checkpoint, or use another path"
+                f"batch {batch.number} of {self._writer} has different messages than before, because its checkpoint "
+                f"was reset. Its rows in {self._folder.url} cannot be replaced, because they were compacted together "
+                "with other rows; restore the checkpoint, or use another path"
             )
         for name in manifests:
             if (batch_of_manifest(name) or 0) >= batch.number:

@@ -150,7 +150,7 @@ def _checked(program: Path, source: str, name: str) -> Java:
 
 @functools.cache
 def _ask(program: Path, name: str) -> tuple[str, str]:
-    """Return the version and the list of modules, which is empty for Java 8 and earlier, which lack the option."""
+    """Return the version, and the output of --list-modules; empty for Java 8 and earlier, which lack this option."""
     said = _say(program, name, "--list-modules")
     if found := _MODULE.search(said):
         return found[1], said

@@ -191,7 +191,7 @@ def with_more(options: SourceOptions, given: GivenOptions) -> SourceOptions:
     fields = given.fields(_LIMITS) | given.fields(_FIELDS)
     pull = _pull_fields(given, fields)
     decoded = _decoded(given, options.columns)
-    if decoded["value"] == ValueFormat("json", None):  # a group has no schema() to provide it
+    if decoded["value"] == ValueFormat("json", None):  # only a DataFrame reader has schema(); a group sets valueSchema
         given.problem("valueSchema", MISSING["json"])
     return replace(options, **fields, **decoded, pull=replace(options.pull, **pull))
 

@@ -78,7 +78,7 @@ _HEAD: Final = np.dtype(
 # follows the second host; `store_timestamp` is between the two hosts
 _TAIL: Final = np.dtype([("reconsume_times", ">i4"), ("prepared_transaction_offset", ">i8"), ("body_size", ">u4")])
 _LONG: Final = np.dtype(">i8")
-# everything, if both hosts are IPv4; one access is faster, because each access to a record misses the cache
+# the layout if both hosts are IPv4; reading all fields at once is faster, because each access misses the cache
 _HOSTS: Final = [("born_host", ">i8"), ("store_timestamp", ">i8"), ("store_host", ">i8")]
 _WHOLE: Final = np.dtype([*_HEAD.descr, *_HOSTS, *_TAIL.descr])
 
