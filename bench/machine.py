@@ -24,7 +24,7 @@ class Usage:
 
     @classmethod
     def now(cls, cluster_pids: list[int]) -> Usage:
-        """Return the present values. Children count once they have ended and were waited for."""
+        """Return the current values. Children count once they have ended and were waited for."""
         children, own = resource.getrusage(resource.RUSAGE_CHILDREN), resource.getrusage(resource.RUSAGE_SELF)
         return cls(
             at_seconds=time.monotonic(),

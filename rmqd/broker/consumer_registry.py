@@ -209,7 +209,7 @@ class ConsumerOffsetManager:
         return _by_name(self._pulled)
 
     def note_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Note that a group pulled up to an offset."""
+        """Record that a group pulled up to an offset."""
         self._pulled[group, topic][queue_id] = offset
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int | None:

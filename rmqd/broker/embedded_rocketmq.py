@@ -112,7 +112,7 @@ class RemotingServer:
         self.half_frame(channel, 0, begins=False)
 
     def half_frame(self, channel: Channel, held_bytes: int, *, begins: bool) -> None:
-        """Note how many bytes of an incomplete frame a channel holds. `begins`: the previous frame has just ended.
+        """Record how many bytes of an incomplete frame a channel holds. `begins`: the previous frame has just ended.
 
         If all channels together hold too much, the ones with the oldest frames are closed. A frame that a client sends
         at once is complete soon.

@@ -75,7 +75,7 @@ class Server(Protocol):
         """Called when a connection ends."""
 
     def half_frame(self, channel: Channel, held_bytes: int, *, begins: bool) -> None:
-        """Note how many bytes of an incomplete frame a channel holds. `begins`: the previous frame has just ended."""
+        """Record how many bytes of an incomplete frame a channel holds. `begins`: the previous frame has just ended."""
 
     def flush_soon(self, channel: Channel) -> None:
         """Schedule `flush` for the end of this turn of the event loop."""

@@ -346,7 +346,7 @@ class ScheduleMessageService:
             yield level, queue, self._offsets.get(level, 0)
 
     def _due_ms(self, level: int, due_ms: int, now_ms: int) -> int:
-        """Return the time when a message is due, at the latest after the level's present delay."""
+        """Return the time when a message is due, at the latest after the level's current delay."""
         delay_ms = self._delays_ms[level - 1] if level <= len(self._delays_ms) else _UNKNOWN_LEVEL_MS
         return due_ms if due_ms <= now_ms + delay_ms else now_ms
 

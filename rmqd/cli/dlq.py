@@ -145,7 +145,7 @@ def kinds_lines(kinds: Counter[str | None]) -> list[str]:
 
 
 def kinds_document(kinds: Counter[str | None]) -> list[dict[str, Any]]:
-    """Return the same as JSON."""
+    """Return the reasons and their numbers of messages as JSON."""
     return [{"reason": reason, "messages": number} for reason, number in kinds.most_common()]
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 OFFSETS_RESET_HELP = """\
 --to is first, last, an offset, or a time: ISO 8601 with a zone, or @milliseconds. --skip counts from the committed
 offsets. Offsets outside a queue are limited to its ends. The command shows a plan: old and new offset of each queue,
-and the number of messages that are handled again or skipped. Then it asks for confirmation, writes the present offsets
+and the number of messages that are handled again or skipped. Then it asks for confirmation, writes the current offsets
 to a file (`backup: PATH`, for `rmqd offsets restore`), resets the queues, and waits until each member has applied the
 reset, whether of rmqd, Java or another client. If a queue or member has not, it is listed, and the exit code is 1.
 

@@ -275,7 +275,7 @@ class Heartbeat:
         return error
 
     def _answered(self, address: str, version: int, connection: RemotingConnection) -> None:
-        """Note a response to a heartbeat. `connection` is the connection at the time of sending."""
+        """Record a response to a heartbeat. `connection` is the connection at the time of sending."""
         broker = self._broker(address)
         if not broker.up:
             log.info("broker.up", address=address, version=version)

@@ -208,7 +208,7 @@ def shown_config(config: RootConfig) -> dict[str, Any]:
 
 
 def given_config(config: RootConfig) -> dict[str, Any]:
-    """Return the same without the keys that have their defaults because no file and no `--set` sets them."""
+    """Return the configuration as plain data, without keys that no file and no `--set` sets."""
     return _section(config, only_given=True)
 
 

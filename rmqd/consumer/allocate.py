@@ -5,7 +5,7 @@ Every member computes the result alone, so it must equal Java's result.
 A strategy is called with the group, the own client id, all queues of one topic and all client ids. Queues and client
 ids are sorted and without duplicates. The strategy returns the own queues. As in Java (`CL/consumer/rebalance`,
 reference protocol 5.9) a member that is not in the list gets no queues. If the strategy cannot decide, it raises, and
-the member keeps its present queues.
+the member keeps its current queues.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def longest_lag_seconds(group: GroupSnapshot) -> float | None:
 
 
 STEP_SECONDS: Final = 5.0
-POINTS: Final = 720  # an hour
+POINTS: Final = 720  # one hour
 COLUMNS: Final = ("lag", "lag_seconds", "received", "handled", "failed", "retried", "dead_lettered", "p50", "p99")
 _WHOLE: Final = frozenset({"lag"})
 

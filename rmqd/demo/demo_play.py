@@ -293,7 +293,7 @@ class Play:
             await asyncio.wait(
                 {stop, sending, running}, timeout=self._options.seconds, return_when=asyncio.FIRST_COMPLETED
             )
-            self._stop.set()  # a later signal, even the first, cuts the end short
+            self._stop.set()  # also if the time is over: every signal from now on shortens the end
             patience = SPARK_CATCH_UP_SECONDS if self._is_on_spark else CATCH_UP_SECONDS
             async with asyncio.timeout(patience + stage.groups.longest_drain_seconds + END_GRACE_SECONDS):
                 self._enter("catching up", stage, setting)

@@ -31,7 +31,7 @@ class DemoScreen(Protocol):
         """Take the terminal for a block; other output during the block is written to `log`. Raises nothing."""
 
     def show(self, setting: Setting, figures: DemoFigures, hint: str) -> None:
-        """Show the present state."""
+        """Show the current state."""
 
 
 def screen_for(stream: TextIO) -> DemoScreen:

@@ -45,7 +45,7 @@ def load_runnable(
 
 
 def runnable(source: Source, *, groups: Collection[str] = (), environ: Mapping[str, str] = os.environ) -> RootConfig:
-    """Do the same for a configuration whose files were already read."""
+    """Return the checked configuration from files that were already read."""
     loading = Loading(source, environ)
     look_again()
     loading.add(run_findings(loading.config, groups))

@@ -18,7 +18,7 @@ _SUFFIXES: Final = frozenset((".properties", ".xml", ".yaml", ".yml", ".json", "
 
 
 def prepare() -> Java:
-    """Do the same as `provide_programs`, and remove lines from Spark's log that need no action.
+    """Call `provide_programs`, and suppress lines in Spark's log that need no action.
 
     Without a log configuration, Spark starts with four lines about that and about Hadoop's native library. A log
     configuration in the environment or in Spark's configuration folder is kept. Raises errors of `provide_programs`.

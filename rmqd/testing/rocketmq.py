@@ -261,7 +261,7 @@ class RocketMQ:
     def run_group_in_chaos(
         self, group: GroupToRun, chaos: Chaos, timeout: float = RUN_SECONDS, until: Callable[[], object] | None = None
     ) -> RunResult:
-        """Do the same with chaos. Raises NotRepeatableError."""
+        """Run a checked group as `run_handler` does, with chaos. Raises NotRepeatableError."""
         from rmqd.testing.chaos.chaos_search import look_for_chaos
 
         bench = chaos.prepared(group, group.options(self._state_dir), self._run)
@@ -272,7 +272,7 @@ class RocketMQ:
     def run_group(
         self, group: GroupToRun, timeout: float = RUN_SECONDS, until: Callable[[], object] | None = None
     ) -> RunResult:
-        """Do the same for a checked group."""
+        """Run a checked group as `run_handler` does, without chaos."""
         options, handler = group.options(self._state_dir), group.make_handler()
 
         async def run() -> RunResult:

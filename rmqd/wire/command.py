@@ -299,7 +299,7 @@ def _as_text(value: object) -> str:
 
 
 def _without_surrogates(remark: object, ext_fields: Mapping[str, str] | None) -> tuple[object, dict[str, str]]:
-    """Replace half characters, which JSON can escape and no file, socket or log accepts, by "?", as Java does."""
+    """Replace lone surrogates, which JSON can escape and no file, socket or log accepts, by "?", as Java does."""
     if isinstance(remark, str):
         remark = remark.encode("utf-8", "replace").decode()
     clean = {

@@ -52,7 +52,7 @@ class ObjectKey(tuple[tuple[str, Any], ...]):
 def loads(data: bytes | str) -> Any:
     """Parse a body. Object keys become ObjectKey, bare keys int, bool or None. The last of two equal keys wins.
 
-    Raises ProtocolError for other text, for nesting deeper than MAX_DEPTH, and for half characters in strings.
+    Raises ProtocolError for other text, for nesting deeper than MAX_DEPTH, and for lone surrogates in strings.
     """
     try:
         text = data.decode() if isinstance(data, bytes) else data
@@ -90,7 +90,7 @@ STRICT_DECODER: Final = JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _check(value: object) -> None:
-    """Reject nesting that is too deep and half characters, which the fast parser accepts."""
+    """Reject nesting that is too deep and lone surrogates, which the fast parser accepts."""
     level, depth = [value], 0
     while level:
         depth += 1

@@ -189,9 +189,7 @@ def is_unknown(failure: RecordFailure) -> bool:
 def again_for(
     written: Sequence[Written], failures: Sequence[RecordFailure | None], fails: Callable[[RecordFailure], bool]
 ) -> list[Written]:
-    """Return the records with such a failure, and later records with the same keys, because their order must be
-    kept.
-    """
+    """Return the records whose failure `fails` selects, and later records with the same keys, to keep their order."""
     again: list[Written] = []
     keys: set[tuple[str, bytes]] = set()
     for (message, record), failure in zip(written, failures, strict=True):

@@ -113,14 +113,14 @@ class Filling:
                 yield list(of_file)
 
     def finished(self, error: Exception | None = None) -> None:
-        """Let the calls return, or raise."""
+        """Called when the file is written, or failed with `error`: the calls that wait for it return, or raise."""
         if error is None:
             self._done.set_result(None)
         elif self._parts:
             self._done.set_exception(error)
 
     async def settled(self, rows: list[Row]) -> None:
-        """If it contains some of these rows, wait until it is written: they were redelivered meanwhile."""
+        """Wait until the file is written, if it contains some of these redelivered rows."""
         if not self._offsets.isdisjoint(row.message.queue_offset for row in rows):
             await asyncio.wait((self._done,))
 

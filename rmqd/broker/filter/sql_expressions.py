@@ -166,7 +166,7 @@ class Equal(Condition):
     right: Expression
 
     def evaluate(self, properties: Properties) -> bool | None:
-        """Return None if only the left side is unknown, and False if only the right side is."""
+        """Return None if only the left side is NULL, and False if only the right side is NULL, as in Java."""
         left, right = self.left.evaluate(properties), self.right.evaluate(properties)
         if left is None:
             return True if right is None else None

@@ -62,7 +62,7 @@ class LiteSubscriptions:
         self._channels: dict[str, Channel] = {}
 
     def note_channel(self, client_id: str, channel: Channel) -> None:
-        """Note the connection of a client's subscription."""
+        """Record the connection of a client's subscription."""
         self._channels[client_id] = channel
 
     def add(self, client_id: str, group: str, topic: str, queues: Collection[str]) -> None:

@@ -101,7 +101,7 @@ class ConsumerOrderInfoManager:
         self, key: OrderKey, queue: PoppedQueue, attempt_id: str | None, pop_time: int, invisible_time: int,
         offsets: Sequence[int],
     ) -> OrderCounts:  # fmt: skip
-        """Note an orderly pop. Returns how often its messages were popped before."""
+        """Record an orderly pop. Returns how often its messages were popped before."""
         info = OrderInfo(pop_time, invisible_time, list(offsets), attempt_id)
         former = self._infos.get(key)
         if former is not None and attempt_id is not None and former.attempt_id == attempt_id:

@@ -80,7 +80,7 @@ class SendMessageProcessor(RequestProcessor):
         header = ReceivedSendHeader.from_request(request)
         body = request.body
         if not body:
-            raise ProtocolError("a message without a body")
+            raise ProtocolError("the message has no body")
         try:
             config = self._topic(channel, header)
             if header.batch:

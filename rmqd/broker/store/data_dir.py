@@ -112,9 +112,7 @@ class DataDir:
         try:
             (key + value).encode()
         except UnicodeEncodeError as error:
-            raise ProtocolError(
-                f"{key!r} cannot be stored, because it contains an unpaired UTF-16 surrogate"
-            ) from error
+            raise ProtocolError(f"{key!r} cannot be stored, because it contains a lone surrogate") from error
         self._values[kind, key] = value
         if not self._commit_due:
             self._commit_soon()

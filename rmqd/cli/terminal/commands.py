@@ -121,7 +121,7 @@ class Failed(typer.Exit):
         self.document = document
 
     def behind_data(self) -> Failed:
-        """Return the same without a document, because standard output has one already."""
+        """Return this exit without its document, because standard output already has one."""
         return Failed(self.exit_code, None)
 
 

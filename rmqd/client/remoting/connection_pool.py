@@ -151,7 +151,7 @@ class ConnectionPool:
                 connection.close(reason)
 
     def called(self, address: str, host: str) -> None:
-        """Note the host name of a numeric address. The peer's certificate is checked against it."""
+        """Record the host name of a numeric address. The peer's certificate is checked against it."""
         self._connector.called(address, host)
 
     def start_anew(self) -> None:

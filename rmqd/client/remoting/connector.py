@@ -209,7 +209,7 @@ class Breakers:
         self._breakers: dict[str, _Breaker] = {}
 
     def failed(self, address: str, error: RemotingError) -> None:
-        """Note a failure, and open the breaker for twice the previous pause, up to MOST_SECONDS."""
+        """Record a failure, and open the breaker for twice the previous pause, up to MOST_SECONDS."""
         breaker = self._breakers.setdefault(address, _Breaker())
         self._rest(breaker, error, doubled(FIRST_SECONDS, breaker.failures + 1, MOST_SECONDS))
         breaker.failures, breaker.failed_at = breaker.failures + 1, self._now()
@@ -220,13 +220,13 @@ class Breakers:
         return breaker is not None and breaker.failed_at >= asked_at
 
     def lost(self, address: str) -> bool:
-        """Note a loss. Returns whether it is not the first one since the address last responded."""
+        """Record a lost connection. Returns True unless it is the first loss since the address last responded."""
         breaker = self._breakers.setdefault(address, _Breaker())
         breaker.losses += 1
         return breaker.losses > 1
 
     def broke(self, address: str, error: RemotingError) -> None:
-        """Note a break, and open the breaker if there was another one within a minute.
+        """Record a broken connection, and open the breaker if it is the second one within a minute.
 
         Responses in between do not matter: a server that answers every heartbeat and otherwise sends garbage must not
         be reconnected again and again without a pause.

@@ -201,4 +201,4 @@ class ClientSnapshot:
     request_failures: dict[tuple[int, str], int]  # requests without a response, by code and reason
     corrupt_frames: int
     doubted_replies: int = 0  # pull responses that contradict themselves, or have a corrupt message
-    refused: tuple[str, ...] = ()  # the reasons of present refusals, by servers or by this client
+    refused: tuple[str, ...] = ()  # the reasons of current refusals, by servers or by this client

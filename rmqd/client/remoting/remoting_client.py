@@ -245,7 +245,7 @@ class RemotingClient:
             raise
 
     def _note_silence(self, connection: RemotingConnection, seconds: float) -> None:
-        """Note that a peer is silent: open its breaker, and call the `on_silence` callbacks."""
+        """Record that a peer is silent: open its breaker, and call the `on_silence` callbacks."""
         address = connection.address
         connection.is_suspect = connection.had_timeout = True
         self._breakers.failed(

@@ -63,7 +63,7 @@ ESSENTIAL: Final = frozenset(
 
 
 class Refusals:
-    """The present refusals of servers. Logs them once a minute, and removes our keys from the servers' texts."""
+    """The current refusals of servers. Logs them once a minute, and removes our keys from the servers' texts."""
 
     def __init__(self, clock: Clock) -> None:
         self.current: dict[tuple[str, str], tuple[bool, float]] = {}
@@ -83,7 +83,7 @@ class Refusals:
         return found[0] if found else None
 
     def standing(self) -> tuple[str, ...]:
-        """Return the reasons of all present refusals, each once."""
+        """Return the reasons of all current refusals, each once."""
         self._forget_old()
         return tuple(dict.fromkeys(reason for _, reason in self.current))
 
@@ -110,14 +110,14 @@ class Refusals:
         self.refused(error.address, str(error), is_trust=error.refusal.is_about_who)
 
     def refused(self, address: str, reason: str, *, is_trust: bool) -> None:
-        """Note a refusal, by the server or by this client. `is_trust`: it concerns all requests to the address."""
+        """Record a refusal, by the server or by this client. `is_trust`: it concerns all requests to the address."""
         self.current[address, reason] = (is_trust, self._now())
         if self._now() - self._reported_at >= TELL_SECONDS:
             self._reported_at = self._now()
             tell_refusals(self.standing())
 
     def trusted(self, address: str) -> None:
-        """Note a response that shows that the server trusts us: refusals of all its requests have ended."""
+        """Record a response that shows that the server trusts us: refusals of all its requests have ended."""
         over = [key for key, (is_trust, _) in self.current.items() if is_trust and key[0] == address]
         for key in over:
             del self.current[key]

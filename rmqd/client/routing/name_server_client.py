@@ -182,9 +182,9 @@ Fetch = Callable[[str], Awaitable[str]]
 class NameServers:
     """Asks the name server that answers, and keeps using it while it does.
 
-    `addresses` ("host:port") win over `url`, an address server whose text lists them. Host names are resolved here, and
-    again every 30 s. So each machine behind a name is tried separately, and a removed one is not asked again. The
-    constructor does nothing. `run` keeps the addresses up to date; without it, `ask` does so.
+    `addresses` ("host:port") take precedence over `url`, an address server that returns a list of addresses. Host
+    names are resolved here, and again every 30 s. So each machine behind a name is tried separately, and a removed one
+    is not asked again. The constructor does nothing. `run` keeps the addresses up to date; without it, `ask` does so.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ class DepartedBrokers:
         return [departed.replicas for departed in self._by_name.values()]
 
     def update(self, before: Brokers, present: Brokers) -> bool:
-        """Note which brokers have left the routes. Returns whether a missing broker's grace has ended."""
+        """Record which brokers have left the routes. Returns whether a missing broker's grace has ended."""
         now = self._clock.monotonic()
         known, self._by_name = self._by_name, {}
         for name, departed in known.items():

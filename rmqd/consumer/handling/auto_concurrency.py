@@ -75,7 +75,8 @@ class AutoConcurrency:
         self._former = 1  # limit before the last step or probe
         self._probed = 0  # limit of the current probe; 0: none
         self._since_trial = TRIAL_EVERY  # the first trial runs as soon as the limit has settled
-        self._too_much, self._known_for = most + 1, 0  # a limit above the knee; for how many calls that stays valid
+        # the lowest limit that is known to be too high, and for how many more calls this knowledge is valid
+        self._too_much, self._known_for = most + 1, 0
         self._before: tuple[int, float] | None = None  # limit and duration before it was lowered, by a trial or not
         self._is_trial = False
         self._under_way, self._busy_seconds, self._noted = 0, 0.0, clock.monotonic()

@@ -38,7 +38,7 @@ from rmqd.wire.messages.message import Message, consume_start
 
 
 class _Unlocked:
-    """The lease that an orderly handler sees in such a call. There is no lock on the queue."""
+    """The lease of an orderly batch whose queue is not locked."""
 
     valid = True
 

@@ -246,7 +246,7 @@ class HandlerSlots(WorkerService):
         return None if self.circuit is None else PatientWaysBack(ways)
 
     def _forgiving(self, ways: PatientWaysBack | None, settle: Settle[T]) -> Settle[T]:
-        """Return how such a group settles batches; `settle` itself without a circuit."""
+        """Return how a group with a circuit settles batches; `settle` itself without a circuit."""
         if self.circuit is None or ways is None:
             return settle
         breaker = ForgivenAttempts(self.circuit, ways, settle, self.clock)

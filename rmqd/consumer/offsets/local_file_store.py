@@ -278,7 +278,7 @@ class LocalFileOffsetStore:
         process_lock.hold(self._directory / LOCK_NAME)
 
     async def _flush(self) -> OSError | None:
-        """Write the present offsets. Callers during a write share the next one."""
+        """Write the current offsets. Callers during a write share the next one."""
         if self._writing is not None:
             await asyncio.shield(self._writing)
         if self._wanted == self.committed and not self.is_new and self._is_noted:

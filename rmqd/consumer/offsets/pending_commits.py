@@ -72,7 +72,7 @@ class UnheardCommits:
         return unheard
 
     def answered(self, queue: MessageQueue, commit: UnheardCommit) -> None:
-        """Record that such a commit is stored, so the broker does not store it again."""
+        """Record that a commit in a pull is stored, so the broker does not store it again."""
         self.settle(commit, float("-inf"))
         self.stored(queue, float("-inf"))
 

@@ -204,7 +204,7 @@ class Founding(ABC):
         self._starts: dict[MessageQueue, Start] = {}  # decided by this process
 
     def note_route(self, topic: str) -> None:
-        """Record a topic's first route: its present queues, or none if name servers do not know the topic."""
+        """Record a topic's first route: its current queues, or none if name servers do not know the topic."""
         self._first.setdefault(topic, frozenset(self.client.routes.queues(topic)))
 
     async def start(self, queue: MessageQueue, stored: int | None) -> Start:

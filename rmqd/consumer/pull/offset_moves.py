@@ -97,7 +97,7 @@ class OffsetMoves:
         return request.connection is not self._looked_on and request.at_master
 
     def look_again(self) -> None:
-        """Check the next response for a recreated queue: `look_back`."""
+        """Make `look_back` check the next response for a recreated queue."""
         self._looked_on = None
 
     async def look_back(self, reply: RemotingCommand) -> bool:

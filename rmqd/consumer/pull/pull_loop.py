@@ -127,7 +127,7 @@ class PullLoop(PulledQueue):
             await self._failed(error)
 
     def _configure(self) -> bool:
-        """Apply the group's present options if they changed. Return whether the filter changed."""
+        """Apply the group's current options if they changed. Return whether the filter changed."""
         context, topic = self._context, self._message_queue.topic
         self._revision = context.revision
         options, subscription = context.options, context.subscriptions[topic]

@@ -152,7 +152,7 @@ class PullRequest:
         self.reset_to: int | None = None
         """An operator's reset, reported in a late response. The reader that applies it sets it to None."""
         self.successor: Callable[[int], object] | None = None
-        """Callback for such a reset after the queue was released: the broker reports it to no other member."""
+        """Called if the reset arrives after the queue was released: the broker reports it to no other member."""
         self._client = client
         self._group = group
         self._queue = queue

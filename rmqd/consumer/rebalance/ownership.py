@@ -118,7 +118,7 @@ class OtherOwners:
         self._asking: set[asyncio.Task[frozenset[MessageQueue]]] = set()
 
     async def have(self, queue: MessageQueue, address: str, within_seconds: float) -> bool:
-        """Return whether such a member owns the queue; True if that is still unknown after `within_seconds`.
+        """Return whether a member that is not rmqd owns the queue; True if that is unknown after `within_seconds`.
 
         A member that does not respond counts as one without queues: its client does not answer, or it no longer exists.
         """
@@ -289,7 +289,7 @@ class QueueOwnership:
                 await self._claim((self._owned - self._locked) | lost)
 
     def _seen_by_all_at(self, queue: MessageQueue) -> float:
-        """Return when the previous owner knows the topic's present queues; irrelevant if locks are refused."""
+        """Return when the previous owner knows the topic's current queues; irrelevant if locks are refused."""
         return float("-inf") if self._locks.refused else self._client.routes.known_to_all_at(queue.topic)
 
     def _is_out_of_reach(self, queue: MessageQueue) -> bool:

@@ -36,7 +36,7 @@ from rmqd.wire.topics import is_retry_topic, retry_topic
 log = structlog.get_logger(__name__)
 
 _WITH_RETRIES: Final = ("clustering", "concurrently")
-_KEPT: Final = "until then the member keeps its present queues; docs/configuration.md explains the strategies"
+_KEPT: Final = "until then the member keeps its current queues; docs/configuration.md explains the strategies"
 _MISSING: Final = "correct allocate_queues, or restore the broker or the queues (`rmqd topics show {topic}`)"
 
 

@@ -66,7 +66,7 @@ class ClusterClients:
 
     @property
     def current(self) -> Mapping[str, Client]:
-        """The clients of the present configuration."""
+        """The clients of the current configuration."""
         return self._clients
 
     def run_in(self, tasks: asyncio.TaskGroup) -> None:

@@ -12,7 +12,7 @@ TABLE: Final = "rmqd_handled"
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A group has handled a message."""
+    """The record that a group has handled a message."""
 
     group: str
     message: Message

@@ -323,7 +323,7 @@ async def remove_group(brokers: Brokers, group: str) -> dict[str, RmqdError]:
         try:
             await asyncio.gather(*(forget_topic(remoting, server, topic) for topic in topics))
         except RmqdError:
-            continue  # the brokers' next registration removes it there
+            continue  # the name server removes the topic at the brokers' next registration
     return {**removed.errors, **await _left(brokers, group, topics)}
 
 

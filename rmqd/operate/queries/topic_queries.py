@@ -182,7 +182,7 @@ class Read:
 
 
 async def whole_queues(client: ClientInstance, topic: str) -> list[OffsetWindow]:
-    """Return the present content of all readable queues of a topic. Raises RmqdError."""
+    """Return the current content of all readable queues of a topic. Raises RmqdError."""
 
     async def whole(queue: MessageQueue) -> OffsetWindow:
         address = queue_address(client, queue)

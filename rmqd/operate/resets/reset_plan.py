@@ -1,4 +1,4 @@
-"""The plan of a reset in a topic: each queue's present offset and its new one, or the reason why the queue stays."""
+"""The plan of a reset in a topic: each queue's current offset and its new one, or the reason why the queue stays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlannedMove:
-    """The plan for one queue. `place` is the group's present offset. `target` is within `ends`, the queue's ends."""
+    """The plan for one queue. `place` is the group's current offset. `target` is within `ends`, the queue's ends."""
 
     queue: MessageQueue
     place: QueuePlace

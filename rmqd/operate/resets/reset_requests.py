@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def has_obeyed(target: int, before: QueuePlace, now: QueuePlace) -> bool:
-    """Return whether the queue's present owner continues at the target. `before` is from before the reset."""
+    """Return whether the queue's current owner continues at the target. `before` is from before the reset."""
     if now.held is None:
         return _is_proven_by_offset(target, before, now)
     at = now.held.commit_offset
@@ -50,7 +50,7 @@ def has_obeyed(target: int, before: QueuePlace, now: QueuePlace) -> bool:
 
 
 def _is_proven_by_offset(target: int, before: QueuePlace, now: QueuePlace) -> bool:
-    """Return the same for a member that does not report its offset: whether the stored offset proves the reset."""
+    """Return whether the stored offset proves the reset, for a member that does not report its offset."""
     if now.committed is None:
         return False
     return target < now.committed and (before.committed is None or before.committed <= target

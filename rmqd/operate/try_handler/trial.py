@@ -160,7 +160,7 @@ class Bisection:
         return first, len(raised) - (worst is None and bool(raised))
 
     async def _fails(self, batches: list[list[Message]]) -> BatchReport | None:
-        """Handle these in a new process, up to the first failure of the expected kind. Returns its report, or None."""
+        """Handle the batches in a new process. Returns the first failure of the expected kind, or None."""
         found = None
         async with aclosing(self._trial.run(batches)) as reports:
             async for report in reports:

@@ -151,7 +151,7 @@ class _Costs:
 
     @property
     def are_told(self) -> bool:
-        """Whether the two parts were separated."""
+        """Whether the duration was split into the part per batch and the part per message."""
         return self._own_seconds is not None
 
     def learn(self, count: int, seconds: float) -> None:

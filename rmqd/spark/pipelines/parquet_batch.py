@@ -125,7 +125,7 @@ class Layout:
             tree = json.loads(content)
             return Layout(tuple(tree["partition_by"]), {str(key): str(kind) for key, kind in tree["columns"].items()})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RmqdError(f"{name} does not contain the columns of a folder: {error!r}") from error
+            raise RmqdError(f"{name} does not describe the columns of a folder: {error!r}") from error
 
     def problems(self) -> list[str]:
         """Return the problems of this layout alone."""

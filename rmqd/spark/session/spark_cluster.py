@@ -128,7 +128,7 @@ class Cluster:
         return self._run(self._ends.next(queues, of_slaves=of_slaves))
 
     def begin_max_offsets(self, queues: Iterable[MessageQueue]) -> Future[QueueResponses[int]]:
-        """Query the same with `of_slaves`, without waiting for the answers."""
+        """Start the query of `max_offsets` with `of_slaves`, without waiting for the responses."""
         return self._begin(self._ends.next(queues, of_slaves=True))
 
     def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> QueueResponses[int]:

@@ -82,7 +82,7 @@ def freeze_imports() -> None:
 
 
 def settle_worker() -> None:
-    """Do the same, and set thresholds, in a process that runs only a handler. Called whenever a handler has started."""
+    """Set up garbage collection in a process that runs only a handler. Called whenever a handler has started."""
     if is_spark_worker():
         settle_garbage_collection()
 

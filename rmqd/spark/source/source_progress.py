@@ -51,7 +51,7 @@ def share(backlog: Mapping[MessageQueue, int], most: int) -> dict[MessageQueue, 
 def share_bytes(
     backlog: Mapping[MessageQueue, int], sizes: Mapping[MessageQueue, float], most_bytes: int
 ) -> dict[MessageQueue, int]:
-    """Do the same for bytes; `sizes` are the mean message sizes of the queues."""
+    """Return the number of messages per queue for a batch of `most_bytes`; `sizes` are the mean message sizes."""
     waiting = {queue: count for queue, count in sorted(backlog.items()) if count > 0}
     total = sum(count * sizes[queue] for queue, count in waiting.items())
     if total <= most_bytes:

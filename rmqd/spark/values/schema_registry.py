@@ -73,7 +73,7 @@ class SchemaRegistry:
         return _written_by(self, record_id)
 
     def ask_written_by(self, record_id: int) -> Any:
-        """Do the same without cache and retries."""
+        """Query the writer's schema of a record, without cache and retries."""
         import fastavro
 
         path = f"/subject/{quote(self.subject, safe='')}/recordId/{record_id}/schema"

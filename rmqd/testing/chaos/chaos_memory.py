@@ -54,7 +54,7 @@ class Memory:
         return _is_own(module_name, self._package)
 
     def values(self) -> dict[str, object]:
-        """Return the present values, by the names of the variables."""
+        """Return the current values, by the names of the variables."""
         return {name: read() for name, read in self.places.items()}
 
     def _visit(self, value: object) -> None:

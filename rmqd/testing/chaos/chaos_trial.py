@@ -200,7 +200,7 @@ class Bench:
         return self.state is None or bool(self.look() == self.before)
 
     def look(self, memory: Memory | None = None) -> Any:
-        """Return the present state: from `state`, or from the handler's memory in this process."""
+        """Return the current state: from `state`, or from the handler's memory in this process."""
         if self.state is None:
             kept = memory or self.memory
             return plain(kept.values(), kept.is_own)

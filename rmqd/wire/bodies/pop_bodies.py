@@ -150,7 +150,7 @@ def _base64_to_bits(text: str) -> tuple[int, ...]:
 
 
 class LiteSubscriptionAction(StrEnum):
-    """The change to a client's lite topics: to the listed ones (PARTIAL), or to all of them (COMPLETE)."""
+    """A change of a client's lite topics: PARTIAL adds or removes the listed topics, COMPLETE replaces all."""
 
     PARTIAL_ADD = "PARTIAL_ADD"
     PARTIAL_REMOVE = "PARTIAL_REMOVE"

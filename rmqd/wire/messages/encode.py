@@ -168,7 +168,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
     try:
         data = format_properties(properties).encode()
     except UnicodeEncodeError as error:
-        raise InvalidMessageError(f"a property contains an unpaired UTF-16 surrogate: {error}") from error
+        raise InvalidMessageError(f"a property contains a lone surrogate: {error}") from error
     if len(data) > MAX_PROPERTIES_BYTES:
         raise InvalidMessageError(f"the properties take {len(data)} bytes; expected at most {MAX_PROPERTIES_BYTES}")
     return data

@@ -66,7 +66,7 @@ def test_what_is_no_manifest_is_told_by_its_name(content: bytes) -> None:
     """Somebody's editor, or a disk."""
     with pytest.raises(RmqdError, match=r"12-ab.json is not a valid batch manifest"):
         Manifest.decode(content, "12-ab.json")
-    with pytest.raises(RmqdError, match=r"layout.json does not contain the columns of a folder"):
+    with pytest.raises(RmqdError, match=r"layout.json does not describe the columns of a folder"):
         Layout.decode(content, "layout.json")
 
 
