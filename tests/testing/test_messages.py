@@ -92,7 +92,7 @@ def test_a_batch_is_of_one_queue() -> None:
 
 
 def test_what_only_orderly_groups_have_is_refused_elsewhere() -> None:
-    with pytest.raises(ValueError, match="for consume_mode='orderly'"):
+    with pytest.raises(ValueError, match="need consume_mode='orderly'"):
         make_batch(revoked=True)
     with pytest.raises(ValueError, match="expected concurrently or orderly"):
         make_batch(consume_mode="pop")  # type: ignore[arg-type]

@@ -266,7 +266,7 @@ def test_any_batch_ack_there_and_back(start: int, bits: set[int]) -> None:
 
 def test_more_bits_than_a_pop_can_take_are_refused() -> None:
     body = command("batch_ack_request").body.replace(b"DA==", b"AAAA" * 30_000)
-    with pytest.raises(ProtocolError, match="90000 bytes of bits"):
+    with pytest.raises(ProtocolError, match="bit set of 90000 bytes"):
         BatchAckMessageRequestBody.from_json(body)
 
 

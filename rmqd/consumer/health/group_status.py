@@ -118,7 +118,7 @@ WINDOW_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 2.0
 FAILING_SECONDS: Final = 20.0  # longer than a service needs to restart
 LEAST_ATTEMPTS: Final = 3
-# share of failed attempts from which a group counts as failing; below, it still makes progress
+# at this share of failed attempts a group counts as failing; below, it makes progress
 FAILING_SHARE: Final = 0.9
 WELL_SHARE: Final = 0.5
 

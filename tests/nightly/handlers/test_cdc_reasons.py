@@ -28,9 +28,9 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "no JSON": (b"{", {}, "not valid JSON: "),
     "not UTF-8": (b"\xff", {}, "not valid JSON: "),
     "no object": ([1], {}, "the message is not an object"),
-    "other type": ({"type": "SHOUT"}, {}, "type is not a type of Canal's flat messages; expected one of INSERT, "
+    "other type": ({"type": "SHOUT"}, {}, "type is not one of Canal's types; expected INSERT, "
     "UPDATE, DELETE, "),
-    "no type": ({"id": 1}, {}, "type is not a type of Canal's flat messages"),
+    "no type": ({"id": 1}, {}, "type is not one of Canal's types"),
     "emptied": (canal("TRUNCATE", isDdl=True, sql="TRUNCATE TABLE orders"), {},
                 "shop.orders was emptied (TRUNCATE): this event does not name the rows, so the copy keeps them; "
                 "delete them there by hand, and set bad_rows: leave_out to continue"),
@@ -59,7 +59,7 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "day": (canal("INSERT", {"id": "1", "day": "yesterday"}), {}, "day: a text of 9 characters is not a valid date"),
     "time": (canal("INSERT", {"id": "1", "at": "noon"}), {}, "at: a text of 4 characters is not a valid timestamp"),
     "structure": (canal("INSERT", {"id": "1", "share": [1]}), {}, "share: an array is not a valid double"),
-    "no op": ({"payload": {"after": {}}}, DEBEZIUM, "op is not an operation of Debezium's envelopes; expected one of "
+    "no op": ({"payload": {"after": {}}}, DEBEZIUM, "op is not one of Debezium's operations; expected "
     "c, u, d, r, t"),
     "no source": ({"op": "c"}, DEBEZIUM, "source is not an object"),
     "truncated": (debezium("t"), DEBEZIUM, "public.orders was emptied (op t): this event does not name the rows"),

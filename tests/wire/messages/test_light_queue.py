@@ -30,7 +30,7 @@ def test_offsets_are_those_of_the_queue_that_was_pulled() -> None:
 
 
 REFUSED = [
-    ("%LMQ%a", "5", "its INNER_MULTI_DISPATCH does not name %LMQ%b"),
+    ("%LMQ%a", "5", "its INNER_MULTI_DISPATCH does not contain %LMQ%b"),
     ("%LMQ%a,%LMQ%b", "5", "its INNER_MULTI_QUEUE_OFFSET has no offset for %LMQ%b"),
     ("%LMQ%a,%LMQ%b", "5,x", "its INNER_MULTI_QUEUE_OFFSET has no offset for %LMQ%b"),
 ]
