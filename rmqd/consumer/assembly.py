@@ -17,13 +17,13 @@ from rmqd.consumer.handling.slots import HandlerSlots
 from rmqd.consumer.hooks import GroupHooks, Hook
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore
-from rmqd.consumer.offsets.new_group_check import BrokerFounding, FileFounding
-from rmqd.consumer.offsets.start_offsets import Founding
-from rmqd.consumer.rebalance.broadcasting import EveryQueue, NoWayBack
+from rmqd.consumer.offsets.new_group_check import BrokerStartOffsets, FileStartOffsets
+from rmqd.consumer.offsets.start_offsets import StartOffsets
+from rmqd.consumer.rebalance.broadcasting import EveryQueue, NoRetry
 from rmqd.consumer.rebalance.ownership import QueueOwnership
 from rmqd.consumer.rebalance.queue_lock import QueueLock
 from rmqd.consumer.rebalance.rebalance import Division
-from rmqd.consumer.services import GroupOffsetStore, Leases, Ownership, WaysBack
+from rmqd.consumer.services import GroupOffsetStore, Leases, Ownership, RetryPolicy
 from rmqd.consumer.stats.counters import RetriedStats, TopicStats
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.runtime.clock import Clock
@@ -43,15 +43,15 @@ def assemble(
     clock: Clock,
     hooks: Sequence[Hook] = (),
     *,
-    ways_back: WaysBack | None = None,
+    retry_policy: RetryPolicy | None = None,
     ends: Mapping[MessageQueue, int] | None = None,
     polls: PollService | None = None,
 ) -> tuple[GroupContext, Division]:
     """Return the parts of a group, not paused and not running, and the division of its topics.
 
-    `ways_back` replaces the send-back to brokers. `ends` are the offsets at which pulling stops; messages behind an end
-    that a filter still returns must be removed by a hook. With `polls` a program polls the messages, and `handler` is
-    not called.
+    `retry_policy` replaces the send-back to brokers. `ends` are the offsets at which pulling stops; messages behind an
+    end that a filter still returns must be removed by a hook. With `polls` a program polls the messages, and `handler`
+    is not called.
 
     Raises RmqdError for an invalid expression. Modules that few groups need are imported only when they are used, so
     that the daemon starts sooner.
@@ -71,17 +71,17 @@ def assemble(
     group_hooks = GroupHooks(hooks, named, client.client_id, clock) if hooks else None
     if group_hooks is not None:
         handler = group_hooks.around(handler)
-    send_back, store, founding, ownership, leases = _by_message_model(options, client, clock, receipts)
-    send_back = ways_back or send_back
+    own_policy, store, start_offsets, ownership, leases = _by_message_model(options, client, clock, receipts)
+    retry_policy = retry_policy or own_policy
     service: HandlerSlots
     if options.order_by:
         from rmqd.consumer.handling.by_key import ConsumeMessageByKeyService
 
-        service = ConsumeMessageByKeyService(options, handler, send_back, leases, clock)
+        service = ConsumeMessageByKeyService(options, handler, retry_policy, leases, clock)
     elif leases is None:
-        service = ConsumeMessageConcurrentlyService(options, handler, send_back, clock)
+        service = ConsumeMessageConcurrentlyService(options, handler, retry_policy, clock)
     else:
-        service = ConsumeMessageOrderlyService(options, handler, send_back, leases, clock)
+        service = ConsumeMessageOrderlyService(options, handler, retry_policy, leases, clock)
     if (transactions := getattr(store, "transactions", None)) is not None:
         service.transactions = transactions
         transactions.in_order = leases is not None and not options.order_by
@@ -92,13 +92,13 @@ def assemble(
         subscriptions=subscriptions_of(options, int(clock.wall() * 1000)),
         stats=stats_of(options),
         service=polls or service,
-        send_back=send_back,
+        retry_policy=retry_policy,
         store=store,
-        founding=founding,
+        start_offsets=start_offsets,
         ownership=ownership,
         rate_limit=RateLimit(options.pull_rate_limit, clock),
         thresholds=Thresholds.divided(options, 0),
-        refused=send_back.refused if isinstance(send_back, SendBack) else {},
+        refused=retry_policy.refused if isinstance(retry_policy, SendBack) else {},
         hooks=group_hooks,
         trace=trace,
         ends=ends or {},
@@ -130,7 +130,7 @@ def assemble(
 
 def _by_message_model(
     options: ConsumerOptions, client: ClientInstance, clock: Clock, receipts: PopReceipts | None
-) -> tuple[WaysBack, GroupOffsetStore, Founding, Ownership, Leases | None]:
+) -> tuple[RetryPolicy, GroupOffsetStore, StartOffsets, Ownership, Leases | None]:
     """Return the parts that depend on the message model, last the lease source of an orderly group, else None."""
     group, is_orderly = options.group, options.consume_mode == "orderly"
     if options.message_model == "broadcasting":
@@ -141,25 +141,25 @@ def _by_message_model(
 
         local_store = LocalFileOffsetStore(options.local_offsets_directory, folder, clock, identity)
         every_queue = EveryQueue()
-        local_founding = FileFounding(client, options, clock, local_store)
-        return NoWayBack(options), local_store, local_founding, every_queue, every_queue if is_orderly else None
+        local_start_offsets = FileStartOffsets(client, options, clock, local_store)
+        return NoRetry(options), local_store, local_start_offsets, every_queue, every_queue if is_orderly else None
     store = RemoteBrokerOffsetStore(client, group, clock)
     if options.offset_store is not None:
         from rmqd.consumer.offsets.own_store import OwnOffsetStore
 
         store = OwnOffsetStore(client, group, clock, options.offset_store())
-    founding = BrokerFounding(client, options, clock, store)
+    start_offsets = BrokerStartOffsets(client, options, clock, store)
     limit = reconsume_limit(options)
-    send_back = SendBack(client, group, limit)
+    retry_policy = SendBack(client, group, limit)
     if receipts is not None:
         from rmqd.consumer.pop.pop_retries import PopSendBack
 
-        send_back = PopSendBack(client, group, limit, receipts)
+        retry_policy = PopSendBack(client, group, limit, receipts)
     if is_orderly:
         locks = QueueLock(client, group, clock)
-        return send_back, store, founding, locks, locks
+        return retry_policy, store, start_offsets, locks, locks
     ownership = QueueOwnership(client, group, options.queue_handover_timeout_seconds, clock)
-    return send_back, store, founding, ownership, None
+    return retry_policy, store, start_offsets, ownership, None
 
 
 def subscriptions_of(options: ConsumerOptions, version: int) -> dict[str, SubscriptionData]:

@@ -14,9 +14,9 @@ from rmqd.consumer.circuit import Circuit
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.health.causes import Problem, found
 from rmqd.consumer.hooks import GroupHooks
-from rmqd.consumer.offsets.start_offsets import Founding
+from rmqd.consumer.offsets.start_offsets import StartOffsets
 from rmqd.consumer.pauses import Pauses
-from rmqd.consumer.services import ConsumeMessageService, GroupOffsetStore, Ownership, WaysBack
+from rmqd.consumer.services import ConsumeMessageService, GroupOffsetStore, Ownership, RetryPolicy
 from rmqd.consumer.stats.counters import GroupProblems, TopicStats
 from rmqd.errors import RmqdError
 from rmqd.runtime.clock import Clock
@@ -50,9 +50,9 @@ class GroupContext:
     subscriptions: dict[str, SubscriptionData]  # includes the group's retry topic, if it has one
     stats: dict[str, TopicStats]
     service: ConsumeMessageService
-    send_back: WaysBack
+    retry_policy: RetryPolicy
     store: GroupOffsetStore
-    founding: Founding
+    start_offsets: StartOffsets
     ownership: Ownership
     rate_limit: RateLimit
     thresholds: Thresholds

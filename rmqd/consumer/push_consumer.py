@@ -32,7 +32,7 @@ from rmqd.consumer.offsets.persistence import OffsetPersistence
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.consumer.rebalance.broadcasting import announce
 from rmqd.consumer.rebalance.rebalance import Rebalance
-from rmqd.consumer.services import WaysBack
+from rmqd.consumer.services import RetryPolicy
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.handler_api.batch import LoadedHandler
@@ -114,11 +114,11 @@ class PushConsumer:
         clock: Clock | None = None,
         hooks: Sequence[Hook] = (),
         *,
-        ways_back: WaysBack | None = None,
+        retry_policy: RetryPolicy | None = None,
         ends: Mapping[MessageQueue, int] | None = None,
         polls: PollService | None = None,
     ) -> None:
-        """For `ways_back`, `ends` and `polls` see `assemble`."""
+        """For `retry_policy`, `ends` and `polls` see `assemble`."""
         self.group = options.group
         self._handler = handler
         self._client = client
@@ -127,7 +127,7 @@ class PushConsumer:
         self._stopping = asyncio.Event()
         self._drain_seconds = options.shutdown_timeout_seconds
         self._context, self._division = assemble(
-            options, handler, client, clock or client.clock, hooks, ways_back=ways_back, ends=ends, polls=polls
+            options, handler, client, clock or client.clock, hooks, retry_policy=retry_policy, ends=ends, polls=polls
         )
         self._rebalance = Rebalance(self._context, self._division)
         self._persistence = OffsetPersistence(self._context, self._rebalance.assigned)
@@ -303,10 +303,10 @@ class PushConsumer:
         """Look up a topic's route. A failure is not logged if its cause already `is_reported`."""
         try:
             await self._client.routes.lookup(topic)
-            self._context.founding.note_route(topic)
+            self._context.start_offsets.note_route(topic)
         except RmqdError as error:
             if isinstance(error, RouteNotFoundError):
-                self._context.founding.note_route(topic)
+                self._context.start_offsets.note_route(topic)
             if not error.is_reported and not is_reported:
                 log.warning("route.missing", topic=topic, error=str(error))
 

@@ -83,7 +83,7 @@ class ConsumeMessageService(Protocol):
         """
 
 
-class WaysBack(Protocol):
+class RetryPolicy(Protocol):
     """How an unacknowledged message leaves the queue. `retry` and `dead_letter` return whether that has succeeded."""
 
     limit: str

@@ -120,7 +120,7 @@ class FakeParts:
         self.queries.append(FakeQuery(self.log, pause_file, on_batch))
         return self.queries[-1]
 
-    async def found(self) -> None:
+    async def store_start_offsets(self) -> None:
         """Nothing is to be done."""
 
     async def join(self) -> None:

@@ -169,7 +169,7 @@ async def test_a_new_group_is_founded_as_by_the_local_engine(
     presence = Presence(order_of(broker, where=where))
     await presence.join()
     try:
-        await presence.found()
+        await presence.store_start_offsets()
     finally:
         await presence.leave()
     assert broker.offsets(GROUP, "orders") == starts

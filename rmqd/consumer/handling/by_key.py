@@ -16,7 +16,7 @@ from rmqd.consumer.handling.handler_failures import EXPIRED, dead_letter_cause
 from rmqd.consumer.handling.orderly import rest_seconds
 from rmqd.consumer.handling.settlement import ConfirmSettled, Failed, Settlement, given_up
 from rmqd.consumer.handling.slots import HandlerSlots
-from rmqd.consumer.services import Leases, WaysBack
+from rmqd.consumer.services import Leases, RetryPolicy
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.handler_api.batch import Batch, Decision, LoadedHandler, OrderlyBatch
 from rmqd.runtime.clock import Clock
@@ -34,21 +34,21 @@ class KeyedSettlement(Settlement):
 
     def __init__(
         self,
-        send_back: WaysBack,
+        retry_policy: RetryPolicy,
         options: ConsumerOptions,
         resubmit: Callable[[ProcessQueue], None],
         clock: Clock,
         confirm_settled: ConfirmSettled | None,
     ) -> None:
-        super().__init__(send_back, options.delay_level_when_next_consume, resubmit, clock, confirm_settled)
+        super().__init__(retry_policy, options.delay_level_when_next_consume, resubmit, clock, confirm_settled)
         self._usual_seconds = options.suspend_current_queue_time_seconds
 
     async def _return_one(
         self, stats: TopicStats, message: Message, decision: Decision, error: BaseException | None
     ) -> str | None:
         level = self._delay_level if decision.delay_level is None else decision.delay_level
-        reason = given_up(self._send_back, message, decision, level)
-        if reason is not None and await self._send_back.dead_letter(message, reason, decision.error or error):
+        reason = given_up(self._retry_policy, message, decision, level)
+        if reason is not None and await self._retry_policy.dead_letter(message, reason, decision.error or error):
             stats.of(message).dead_lettered(dead_letter_cause(decision, level), reason)
             return "dead_lettered"
         message.count_attempt()
@@ -79,15 +79,15 @@ class ConsumeMessageByKeyService(HandlerSlots):
         self,
         options: ConsumerOptions,
         handler: LoadedHandler,
-        send_back: WaysBack,
+        retry_policy: RetryPolicy,
         leases: Leases | None,
         clock: Clock,
     ) -> None:
         super().__init__(options, handler, clock)
         self.submit = self._submit
-        ways = self._patient(send_back)
-        self._settlement = KeyedSettlement(ways or send_back, options, self.submit, clock, self.confirm_settled)
-        self._settle_batch = self._forgiving(ways, self._settlement.settle)
+        forgiving = self._forgiving_retry(retry_policy)
+        self._settlement = KeyedSettlement(forgiving or retry_policy, options, self.submit, clock, self.confirm_settled)
+        self._settle_batch = self._forgiving(forgiving, self._settlement.settle)
         self._leases = leases
         self._serving: dict[MessageQueue, ProcessQueue] = {}  # caches with batches in flight
         self._following: dict[MessageQueue, ProcessQueue] = {}  # newer caches that wait for a cache in `_serving`

@@ -33,7 +33,7 @@ from rmqd.consumer.handling.handler_failures import HANDLED_BEFORE, Call, failur
 from rmqd.consumer.handling.ready_queues import Line
 from rmqd.consumer.handling.settlement import Settlement, report
 from rmqd.consumer.health.causes import Problem, found
-from rmqd.consumer.services import WaysBack
+from rmqd.consumer.services import RetryPolicy
 from rmqd.handler_api.batch import AGAIN, Batch, Outcome
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.plain_text import describe
@@ -147,7 +147,7 @@ class HeldBatches(CircuitBreaker):
         self,
         circuit: Circuit,
         settlement: Settlement,
-        ways: WaysBack,
+        retry_policy: RetryPolicy,
         begin: Callable[[Coroutine[Any, Any, None]], None],
         line: Line,
         clock: Clock,
@@ -155,7 +155,7 @@ class HeldBatches(CircuitBreaker):
         """`begin` starts a coroutine as a task of the group."""
         super().__init__(circuit, clock)
         self._settlement = settlement
-        self._ways = ways
+        self._retry_policy = retry_policy
         self._line = line
         self._begin = begin
         self._held: list[_Held] = []
@@ -213,7 +213,7 @@ class HeldBatches(CircuitBreaker):
     def _must_stay(self, batch: Batch, error: BaseException | None) -> bool:
         """Whether a send-back would dead-letter a message although the handler is at fault."""
         failed = (batch[index] for index in failures_of(batch, error))
-        return self.circuit.state != "closed" and any(map(self._ways.is_last_attempt, failed))
+        return self.circuit.state != "closed" and any(map(self._retry_policy.is_last_attempt, failed))
 
     async def _send_back(self, held: _Held) -> None:
         await self._settlement.settle(held.process_queue, held.batch, held.error, is_reported=True)
@@ -227,21 +227,22 @@ class HeldBatches(CircuitBreaker):
         held.process_queue.end_turn()
 
 
-class PatientWaysBack:
-    """The retry policy of a group with a circuit breaker. Attempts that the breaker may still excuse do not count."""
+class ForgivingRetry:
+    """The retry policy of a group that retries in place. Attempts that may still be subtracted do not count."""
 
-    def __init__(self, ways: WaysBack) -> None:
-        self.limit = ways.limit
+    def __init__(self, retry_policy: RetryPolicy) -> None:
+        self.limit = retry_policy.limit
         self.doubtful: Counter[Message] = Counter()  # attempts that may still be subtracted
         self.excused: set[Message] = set()  # messages whose current attempt does not count
-        self._ways = ways
-        self.delay_level, self.retry, self.dead_letter = ways.delay_level, ways.retry, ways.dead_letter
+        self._retry_policy = retry_policy
+        self.delay_level, self.retry = retry_policy.delay_level, retry_policy.retry
+        self.dead_letter = retry_policy.dead_letter
 
     def is_last_attempt(self, message: Message, not_counted: int = 0) -> bool:
         """Whether the group dead-letters the message if this attempt fails."""
         if message in self.excused:
             return False
-        return self._ways.is_last_attempt(message, not_counted + self.doubtful[message])
+        return self._retry_policy.is_last_attempt(message, not_counted + self.doubtful[message])
 
 
 @dataclass(slots=True)
@@ -256,9 +257,9 @@ class _Doubt:
 class ForgivenAttempts(CircuitBreaker, Generic[T]):
     """Subtracts attempts from messages if the handler was at fault."""
 
-    def __init__(self, circuit: Circuit, ways: PatientWaysBack, settle: Settle[T], clock: Clock) -> None:
+    def __init__(self, circuit: Circuit, retry_policy: ForgivingRetry, settle: Settle[T], clock: Clock) -> None:
         super().__init__(circuit, clock)
-        self._ways = ways
+        self._retry_policy = retry_policy
         self._settle = settle
         self._doubts: list[_Doubt] = []
 
@@ -270,12 +271,12 @@ class ForgivenAttempts(CircuitBreaker, Generic[T]):
         messages = [batch[index] for index in failures_of(batch, error)]
         before = [message.reconsume_times for message in messages]
         if fate is FailureEffect.EXCUSED:
-            self._ways.excused.update(messages)
+            self._retry_policy.excused.update(messages)
         failed_at = self._clock.monotonic()
         try:
             return await self._settle(process_queue, batch, error)
         finally:
-            self._ways.excused.difference_update(messages)
+            self._retry_policy.excused.difference_update(messages)
             counted = Counter({one: one.reconsume_times - then for one, then in zip(messages, before, strict=True)})
             doubt = _Doubt(failed_at, +counted, is_repeated=fate is FailureEffect.REPEATED)
             self._file(doubt, is_forgiven=fate is FailureEffect.EXCUSED or self.circuit.state != "closed")
@@ -289,14 +290,14 @@ class ForgivenAttempts(CircuitBreaker, Generic[T]):
                 for one in self._doubts
                 if one.at >= circuit.refuted_to and (one.at >= oldest or (one.is_repeated and circuit.is_on))
             ]
-            self._ways.doubtful = sum((one.counted for one in self._doubts), Counter())
+            self._retry_policy.doubtful = sum((one.counted for one in self._doubts), Counter())
 
     def changed(self) -> None:
         if self.circuit.state == "open":
             for doubt in self._doubts:
                 _take_off(doubt)
             self._doubts.clear()
-            self._ways.doubtful = Counter()
+            self._retry_policy.doubtful = Counter()
 
     def _file(self, doubt: _Doubt, *, is_forgiven: bool) -> None:
         # a repeated failure may wait long for its decision: later failures of the same messages are subtracted at once
@@ -307,7 +308,7 @@ class ForgivenAttempts(CircuitBreaker, Generic[T]):
             _take_off(doubt)
         else:
             self._doubts.append(doubt)
-            self._ways.doubtful += doubt.counted
+            self._retry_policy.doubtful += doubt.counted
 
 
 def _take_off(doubt: _Doubt) -> None:

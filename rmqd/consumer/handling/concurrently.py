@@ -19,7 +19,7 @@ from rmqd.consumer.handling.ready_queues import Line, Make
 from rmqd.consumer.handling.settlement import Settlement
 from rmqd.consumer.handling.slots import HandlerSlots
 from rmqd.consumer.health.causes import Problem, found
-from rmqd.consumer.services import RunningCall, WaysBack
+from rmqd.consumer.services import RetryPolicy, RunningCall
 from rmqd.errors import RmqdError
 from rmqd.handler_api.batch import Batch, LoadedHandler
 from rmqd.runtime.clock import Clock, wait_within
@@ -30,14 +30,16 @@ from rmqd.wire.messages.message import Message
 class ConsumeMessageConcurrentlyService(HandlerSlots):
     """Hands batches to `concurrency` workers, round robin over the queues with messages."""
 
-    def __init__(self, options: ConsumerOptions, handler: LoadedHandler, send_back: WaysBack, clock: Clock) -> None:
+    def __init__(
+        self, options: ConsumerOptions, handler: LoadedHandler, retry_policy: RetryPolicy, clock: Clock
+    ) -> None:
         super().__init__(options, handler, clock)
         self.settlement = Settlement(
-            send_back, options.delay_level_when_next_consume, self.line.submit, clock, self.confirm_settled
+            retry_policy, options.delay_level_when_next_consume, self.line.submit, clock, self.confirm_settled
         )
         self._settle_batch: Settle[None] = self.settlement.settle
         if self.circuit is not None:
-            breaker = HeldBatches(self.circuit, self.settlement, send_back, self._begin_apart, self.line, clock)
+            breaker = HeldBatches(self.circuit, self.settlement, retry_policy, self._begin_apart, self.line, clock)
             self._settle_batch = breaker.settle
             self.break_by(breaker)
 

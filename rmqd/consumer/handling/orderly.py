@@ -19,7 +19,7 @@ from rmqd.consumer.handling.handler_failures import dead_letter_cause, default_d
 from rmqd.consumer.handling.ready_queues import Make
 from rmqd.consumer.handling.settlement import ConfirmSettled, alone, count_acknowledged, given_up, report, still_ours
 from rmqd.consumer.handling.slots import HandlerSlots
-from rmqd.consumer.services import Leases, WaysBack
+from rmqd.consumer.services import Leases, RetryPolicy
 from rmqd.handler_api.batch import (
     ACK,
     AGAIN,
@@ -56,7 +56,7 @@ class OrderlySettlement:
 
     def __init__(
         self,
-        send_back: WaysBack,
+        retry_policy: RetryPolicy,
         options: ConsumerOptions,
         rest: Callable[[ProcessQueue, list[Message], float], None],
         clock: Clock,
@@ -64,7 +64,7 @@ class OrderlySettlement:
     ) -> None:
         self._clock = clock
         self._confirm_settled = confirm_settled
-        self._send_back = send_back
+        self._retry_policy = retry_policy
         self._rest_seconds = options.suspend_current_queue_time_seconds
         self._rest = rest
 
@@ -159,7 +159,7 @@ class OrderlySettlement:
         reasons: dict[int, str] = {}
         for index, message in enumerate(batch):
             decision = decisions.get(index, default)
-            reason = given_up(self._send_back, message, decision, decision.delay_level)
+            reason = given_up(self._retry_policy, message, decision, decision.delay_level)
             if reason is not None:
                 reasons[index] = reason
         return reasons
@@ -172,7 +172,7 @@ class OrderlySettlement:
         raised = {index: decisions[index].error if index in decisions else None for index in reasons}
         sent = await asyncio.gather(
             *(
-                alone(batch[index], self._send_back.dead_letter(batch[index], reason, raised[index] or error))
+                alone(batch[index], self._retry_policy.dead_letter(batch[index], reason, raised[index] or error))
                 for index, reason in reasons.items()
             )
         )
@@ -243,13 +243,15 @@ class ConsumeMessageOrderlyService(HandlerSlots):
     """
 
     def __init__(
-        self, options: ConsumerOptions, handler: LoadedHandler, send_back: WaysBack, leases: Leases, clock: Clock
+        self, options: ConsumerOptions, handler: LoadedHandler, retry_policy: RetryPolicy, leases: Leases, clock: Clock
     ) -> None:
         super().__init__(options, handler, clock)
         self._batch_type = OrderlyBatch if options.auto_commit else ManualBatch
-        ways = self._patient(send_back)
-        self._settlement = OrderlySettlement(ways or send_back, options, self._rest, clock, self.confirm_settled)
-        self._settle_batch = self._forgiving(ways, self._settlement.settle)
+        forgiving = self._forgiving_retry(retry_policy)
+        self._settlement = OrderlySettlement(
+            forgiving or retry_policy, options, self._rest, clock, self.confirm_settled
+        )
+        self._settle_batch = self._forgiving(forgiving, self._settlement.settle)
         self._leases = leases
         # the ProcessQueue that a worker serves; if it was replaced while a handler has its batch, the one that is next
         self._turns: dict[MessageQueue, ProcessQueue] = {}

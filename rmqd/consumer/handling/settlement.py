@@ -17,7 +17,7 @@ from rmqd.consumer.handling.handler_failures import (
     is_duplicate,
 )
 from rmqd.consumer.health.causes import Problem, found
-from rmqd.consumer.services import WaysBack
+from rmqd.consumer.services import RetryPolicy
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.handler_api.batch import (
     DECISIONS,
@@ -63,7 +63,7 @@ class Settlement:
 
     def __init__(
         self,
-        send_back: WaysBack,
+        retry_policy: RetryPolicy,
         delay_level: int,
         resubmit: Callable[[ProcessQueue], None],
         clock: Clock,
@@ -71,7 +71,7 @@ class Settlement:
     ) -> None:
         self._clock = clock
         self._confirm_settled = confirm_settled
-        self._send_back = send_back
+        self._retry_policy = retry_policy
         self._delay_level = delay_level
         self._resubmit = resubmit
         self.busy = 0  # batches that are being settled
@@ -190,13 +190,13 @@ class Settlement:
     ) -> str | None:
         """Return how the attempt counts: `retried`, `expired` or `dead_lettered`. None if no broker accepted it."""
         level = self._delay_level if decision.delay_level is None else decision.delay_level
-        reason = given_up(self._send_back, message, decision, level)
+        reason = given_up(self._retry_policy, message, decision, level)
         if reason is None:
-            if not await self._send_back.retry(message, level):
+            if not await self._retry_policy.retry(message, level):
                 return None
-            stats.of(message).sent_back(self._send_back.delay_level(message, level))
+            stats.of(message).sent_back(self._retry_policy.delay_level(message, level))
             return "expired" if error is EXPIRED else "retried"
-        if not await self._send_back.dead_letter(message, reason, decision.error or error):
+        if not await self._retry_policy.dead_letter(message, reason, decision.error or error):
             return None
         stats.of(message).dead_lettered(dead_letter_cause(decision, level), reason)
         return "dead_lettered"
@@ -248,7 +248,7 @@ def still_ours(process_queue: ProcessQueue, messages: Iterable[Message]) -> bool
     return not process_queue.dropped
 
 
-def given_up(send_back: WaysBack, message: Message, decision: Decision, level: int | None) -> str | None:
+def given_up(retry_policy: RetryPolicy, message: Message, decision: Decision, level: int | None) -> str | None:
     """Return why a message must be dead-lettered. None if it must not.
 
     The handler may have decided so, or asked for a retry with the delay level -1, or the attempts are used up. `level`
@@ -260,7 +260,7 @@ def given_up(send_back: WaysBack, message: Message, decision: Decision, level: i
         return None
     if level == DEAD_LETTER_LEVEL:
         return decision.reason or "delay level -1"
-    return decision.reason or send_back.limit if send_back.is_last_attempt(message) else None
+    return decision.reason or retry_policy.limit if retry_policy.is_last_attempt(message) else None
 
 
 async def alone(message: Message, sending: Awaitable[T]) -> T | None:

@@ -24,13 +24,13 @@ from rmqd.consumer.circuit import Circuit
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.auto_concurrency import AutoConcurrency
 from rmqd.consumer.handling.batch_worker import LeftTasks, Worker, WorkerService
-from rmqd.consumer.handling.circuit_breaker import CircuitBreaker, ForgivenAttempts, PatientWaysBack, Settle
+from rmqd.consumer.handling.circuit_breaker import CircuitBreaker, ForgivenAttempts, ForgivingRetry, Settle
 from rmqd.consumer.handling.handler_failures import EXPIRED, PAST_DEADLINE, FailurePolicy
 from rmqd.consumer.handling.handler_threads import HandlerThread, call_handler, checked
 from rmqd.consumer.handling.ready_queues import line_of
 from rmqd.consumer.handling.settlement import ConfirmSettled, explain_away, report_error
 from rmqd.consumer.health.causes import Problem
-from rmqd.consumer.services import RunningCall, WaysBack
+from rmqd.consumer.services import RetryPolicy, RunningCall
 from rmqd.errors import RmqdError
 from rmqd.handler_api.batch import Batch, LoadedHandler
 from rmqd.runtime.clock import Clock
@@ -241,15 +241,15 @@ class HandlerSlots(WorkerService):
         if not self._held_by:
             self.line.resume()
 
-    def _patient(self, ways: WaysBack) -> PatientWaysBack | None:
+    def _forgiving_retry(self, retry_policy: RetryPolicy) -> ForgivingRetry | None:
         """Return the retry policy of a group with a circuit that retries failures in place."""
-        return None if self.circuit is None else PatientWaysBack(ways)
+        return None if self.circuit is None else ForgivingRetry(retry_policy)
 
-    def _forgiving(self, ways: PatientWaysBack | None, settle: Settle[T]) -> Settle[T]:
-        """Return how a group with a circuit settles batches; `settle` itself without a circuit."""
-        if self.circuit is None or ways is None:
+    def _forgiving(self, retry_policy: ForgivingRetry | None, settle: Settle[T]) -> Settle[T]:
+        """Return how such a group settles batches; `settle` itself without a circuit."""
+        if self.circuit is None or retry_policy is None:
             return settle
-        breaker = ForgivenAttempts(self.circuit, ways, settle, self.clock)
+        breaker = ForgivenAttempts(self.circuit, retry_policy, settle, self.clock)
         self.break_by(breaker)
         return breaker.settle
 

@@ -117,7 +117,7 @@ class RemoteBrokerOffsetStore:
         found = await self._look_up(queue)
         return None if found is None else found.offset
 
-    async def found(self, queue: MessageQueue, offset: int) -> None:
+    async def store_start_offset(self, queue: MessageQueue, offset: int) -> None:
         """Store a new group's start offset of any queue, unless an offset is stored. Raises RmqdError."""
         async with self._alone(queue), self._firsts.alone(queue, again=False):
             if await self._prove(queue) is None:

@@ -191,7 +191,7 @@ class LocalFileOffsetStore:
         self._belong()
         return self._wanted[queue] if queue in self.committed else None
 
-    async def found(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def store_start_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Create the file of a new group with its start offsets, which may be empty. Raises OffsetStoreError."""
         for queue, offset in offsets.items():
             self._want(queue, offset, downward=False)

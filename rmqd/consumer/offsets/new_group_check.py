@@ -16,7 +16,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore
-from rmqd.consumer.offsets.start_offsets import AWAY_SECONDS, Founding, in_levels, is_unfinished
+from rmqd.consumer.offsets.start_offsets import BROKER_GRACE_SECONDS, StartOffsets, in_levels, is_unfinished
 from rmqd.errors import RmqdError, SlaveUnawareError
 from rmqd.errors.broker_errors import AccessRefusedError
 from rmqd.runtime.clock import Clock
@@ -47,7 +47,7 @@ class _Found:
         return {queue for queue in queues if (found := self.offsets.get(queue)) is not None and found.is_certain}
 
 
-class BrokerFounding(Founding):
+class BrokerStartOffsets(StartOffsets):
     """Decides by the stored offsets whether a group is new, and stores the start offsets of a new group.
 
     *The mark.* A group with an offset on a queue of its retry topic is not new. The founder, the member that stores the
@@ -56,9 +56,9 @@ class BrokerFounding(Founding):
     one, and keeps an existing one.
 
     *Without a mark*, a group is new if no queue has an offset. If only some queues have one, there are two
-    explanations. Either a founder is still writing, or was killed: the order of writing shows that (`founding.order`),
-    and the missing offsets are then stored. Or the group belongs to another client, or has no retry topic, and its
-    topic has grown: then the group is not new.
+    explanations. Either a founder is still writing, or was killed: the order of writing shows that
+    (`start_offsets.order`), and the missing offsets are then stored. Or the group belongs to another client, or has no
+    retry topic, and its topic has grown: then the group is not new.
 
     *If the order shows nothing*, as for topics of a single queue, a running founder gets `FOUNDER_SECONDS` to set its
     mark. If a founder was killed at that point, the group is mistaken for an existing one. Its remaining queues start
@@ -86,33 +86,33 @@ class BrokerFounding(Founding):
         except SlaveUnawareError:
             since = self._unproven.setdefault(queue, self.clock.monotonic())
             await self.ensure()  # storing start offsets waits for the same master
-            if self.clock.monotonic() - since < AWAY_SECONDS:
+            if self.clock.monotonic() - since < BROKER_GRACE_SECONDS:
                 raise
             return None
         self._unproven.pop(queue, None)
         return offset
 
-    async def _found(self, first: list[MessageQueue]) -> None:
-        found = await self._unfounded(first)
+    async def _store_if_new(self, first: list[MessageQueue]) -> None:
+        found = await self._without_start_offsets(first)
         if found is None:
             return
-        self._be_patient(found.failed)
+        self._raise_within_grace_period(found.failed)
         failed = found.failed | await self._store_starts(found.missing(first), found.failed)
-        self._be_patient(failed)
+        self._raise_within_grace_period(failed)
         ready = {*self._without(first, failed)}
-        self._owe(queue for queue in first if queue not in ready or queue in found.refused)
+        self._defer(queue for queue in first if queue not in ready or queue in found.refused)
         brokers = sorted(self.client.routes.by_endpoint(first).keys() - failed.keys())
         await self._mark(brokers)
         log.info("group.founded", queues=len(self._starts), brokers=brokers, consume_from_where=self.policy.where)
 
-    async def _unfounded(self, first: list[MessageQueue]) -> _Found | None:
+    async def _without_start_offsets(self, first: list[MessageQueue]) -> _Found | None:
         """Return the stored offsets of a group that is new, or has incomplete start offsets; otherwise None."""
         deadline = self.clock.monotonic() + FOUNDER_SECONDS
         while True:
             marks = self._marks(self.client.routes.by_endpoint(first))
-            if (await self._look(marks)).certain(marks):
+            if (await self._query(marks)).certain(marks):
                 return None
-            found = await self._look(first)
+            found = await self._query(first)
             stored = found.certain(first)
             if not (found.missing(first) or found.failed):
                 if found.refused and not stored:
@@ -129,7 +129,7 @@ class BrokerFounding(Founding):
         routed = self.client.routes.queues(self._retry)
         return sorted({*routed, *(MessageQueue(self._retry, name, 0) for name in brokers)})
 
-    async def _look(self, queues: Iterable[MessageQueue]) -> _Found:
+    async def _query(self, queues: Iterable[MessageQueue]) -> _Found:
         found = _Found()
 
         async def ask(queue: MessageQueue) -> None:
@@ -154,7 +154,7 @@ class BrokerFounding(Founding):
             for level in in_levels(missing):
                 failures |= await self._at_brokers(self._without(level, {*failed, *failures}), self._store_start)
             missing = self._without(missing, {*failed, *failures})
-            seen = await self._look(missing)
+            seen = await self._query(missing)
             failures |= seen.failed
             missing = seen.missing(missing)
             if not missing:
@@ -164,7 +164,7 @@ class BrokerFounding(Founding):
     async def _store_start(self, queue: MessageQueue) -> None:
         if queue not in self._starts:
             self._starts[queue] = await self.policy.of_new_group(queue)
-        await self._store.found(queue, self._starts[queue].offset)
+        await self._store.store_start_offset(queue, self._starts[queue].offset)
 
     async def _mark(self, brokers: Collection[str]) -> None:
         """Mark the group as not new. If that fails, the member that acquires the retry topic's queue does it."""
@@ -177,7 +177,7 @@ class BrokerFounding(Founding):
         return [queue for queue in queues if self.client.routes.endpoint(queue) not in brokers]
 
 
-class FileFounding(Founding):
+class FileStartOffsets(StartOffsets):
     """A group without a file is new. Its file gets all start offsets, so a queue missing in it was added later."""
 
     def __init__(
@@ -190,7 +190,7 @@ class FileFounding(Founding):
         """Return the offset in the file."""
         return await self._store.read(queue)
 
-    async def _found(self, first: list[MessageQueue]) -> None:
+    async def _store_if_new(self, first: list[MessageQueue]) -> None:
         if not self._store.is_new:
             return
 
@@ -198,6 +198,6 @@ class FileFounding(Founding):
             self._starts[queue] = await self.policy.of_new_group(queue)
 
         failed = await self._at_brokers(first, decide)
-        self._be_patient(failed)
-        self._owe(queue for queue in first if queue not in self._starts)
-        await self._store.found({queue: start.offset for queue, start in self._starts.items()})
+        self._raise_within_grace_period(failed)
+        self._defer(queue for queue in first if queue not in self._starts)
+        await self._store.store_start_offsets({queue: start.offset for queue, start in self._starts.items()})

@@ -178,12 +178,12 @@ class StartPolicy:
             return await question(self.client.remoting, address, queue, *args, **kwargs)
 
 
-AWAY_SECONDS = 60.0  # how long an unreachable broker of the first routes delays a new group
-CLOCKS_APART_MS: Final = 60_000  # how far our clock may be ahead of a broker's
+BROKER_GRACE_SECONDS = 60.0  # how long an unreachable broker of the first routes delays a new group
+CLOCKS_APART_MS: Final = 60_000  # tolerance for our clock being ahead of a broker's
 QUESTIONS: Final = 32  # concurrent requests to one broker
 
 
-class Founding(ABC):
+class StartOffsets(ABC):
     """Decides the start offsets of one group's queues that have no stored offset."""
 
     def __init__(
@@ -200,7 +200,7 @@ class Founding(ABC):
         # with first_offset it does not matter whether the group is new
         self._is_known = options.consume_from_where == "first_offset"
         self._began: float | None = None
-        self._owed: dict[MessageQueue, int] = {}  # deferred while their broker was unreachable; Unix milliseconds
+        self._deferred: dict[MessageQueue, int] = {}  # deferred while their broker was unreachable; Unix milliseconds
         self._starts: dict[MessageQueue, Start] = {}  # decided by this process
 
     def note_route(self, topic: str) -> None:
@@ -219,8 +219,8 @@ class Founding(ABC):
                 return Start(decided.offset, decided.why, is_stored=stored is not None)
         if stored is not None:
             return Start(stored, "committed", is_stored=True)
-        if (owed_ms := self._owed.get(queue)) is not None:
-            return await self._owed_start(queue, owed_ms)
+        if (deferred_ms := self._deferred.get(queue)) is not None:
+            return await self._deferred_start(queue, deferred_ms)
         return await self.policy.of_later_queue(queue)
 
     async def ensure(self) -> None:
@@ -228,38 +228,38 @@ class Founding(ABC):
         async with self._turn:
             if not self._is_known:
                 self._began = self.clock.monotonic() if self._began is None else self._began
-                await self._found(await self._first_queues())
+                await self._store_if_new(await self._first_queues())
                 self._is_known = True
 
-    def is_owed(self, queue: MessageQueue) -> bool:
+    def is_deferred(self, queue: MessageQueue) -> bool:
         """Return whether the queue was in a first route, but its start offset could not be stored then."""
-        return queue in self._owed
+        return queue in self._deferred
 
     @abstractmethod
     async def stored(self, queue: MessageQueue) -> int | None:
         """Return the group's current offset of a queue; None if it has none. Raises RmqdError."""
 
     @abstractmethod
-    async def _found(self, first: list[MessageQueue]) -> None:
+    async def _store_if_new(self, first: list[MessageQueue]) -> None:
         """Store the start offsets of these queues if the group is new."""
 
-    def _be_patient(self, failed: Mapping[str, RmqdError]) -> None:
+    def _raise_within_grace_period(self, failed: Mapping[str, RmqdError]) -> None:
         """Raise a failing broker's error for a grace period: the broker may know the group, and may recover."""
         waited = 0.0 if self._began is None else self.clock.monotonic() - self._began
-        if failed and (waited < AWAY_SECONDS or not self._leaves_brokers_out):
+        if failed and (waited < BROKER_GRACE_SECONDS or not self._leaves_brokers_out):
             raise next(iter(failed.values()))
 
-    def _owe(self, queues: Iterable[MessageQueue]) -> None:
+    def _defer(self, queues: Iterable[MessageQueue]) -> None:
         """Defer these queues because their brokers are unreachable, and remember the time."""
         now_ms = int(self.clock.wall() * 1000)
         for queue in queues:
-            self._owed[queue] = now_ms
+            self._deferred[queue] = now_ms
             log.warning("queue.not_founded", queue=str(queue))
 
-    async def _owed_start(self, queue: MessageQueue, owed_ms: int) -> Start:
+    async def _deferred_start(self, queue: MessageQueue, deferred_ms: int) -> Start:
         """Return the start offset that the queue would have had then. Its end at that time is found by store time."""
         if self.policy.where == "last_offset":
-            return Start(await self.policy.search(queue, owed_ms - CLOCKS_APART_MS), "last_offset")
+            return Start(await self.policy.search(queue, deferred_ms - CLOCKS_APART_MS), "last_offset")
         return await self.policy.of_new_group(queue)
 
     async def _at_brokers(

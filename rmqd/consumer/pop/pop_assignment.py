@@ -46,15 +46,15 @@ async def begin(context: GroupContext, message_queue: MessageQueue) -> None:
     After that, all queues of a new group have offsets. A queue without one was created later, and this member may not
     know it yet. So each pop asks the broker to begin at the first message of such a queue: see `PopRequest.go_by`.
     """
-    await context.founding.ensure()
+    await context.start_offsets.ensure()
     for queue in context.client.routes.queues(message_queue.topic):
         is_own = message_queue in (queue, replace(queue, queue_id=ANY_QUEUE))
-        if is_own and context.founding.is_owed(queue):
+        if is_own and context.start_offsets.is_deferred(queue):
             await _store_start(context, queue)
 
 
 async def _store_start(context: GroupContext, queue: MessageQueue) -> None:
-    start = await context.founding.start(queue, await context.founding.stored(queue))
+    start = await context.start_offsets.start(queue, await context.start_offsets.stored(queue))
     if not start.is_stored:
         await context.store.commit(queue, start.offset)
         context.store.forget(queue)

@@ -274,7 +274,8 @@ class PopLoop(Loop):
             message, reason = corrupt.message, corrupt.reason
             tell_corrupt(process_queue, message, message.queue_offset, reason, policy)
             if policy == "skip" or (
-                policy == "dead_letter" and await dead_letter_corrupt(context.send_back, process_queue, message, reason)
+                policy == "dead_letter"
+                and await dead_letter_corrupt(context.retry_policy, process_queue, message, reason)
             ):
                 self._receipts.acknowledge(block, [message.queue_offset], process_queue.stats)
 

@@ -38,7 +38,7 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import OnCorruptMessage
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.hooks import GroupHooks
-from rmqd.consumer.services import ConsumeMessageService, WaysBack
+from rmqd.consumer.services import ConsumeMessageService, RetryPolicy
 from rmqd.wire.messages.compression import NO_LIMIT, Opening
 from rmqd.wire.messages.message import Message, MessageBlock
 
@@ -153,9 +153,11 @@ def tell_corrupt(
     )
 
 
-async def dead_letter_corrupt(ways_back: WaysBack, process_queue: ProcessQueue, message: Message, reason: str) -> bool:
+async def dead_letter_corrupt(
+    retry_policy: RetryPolicy, process_queue: ProcessQueue, message: Message, reason: str
+) -> bool:
     """Try once to dead-letter a corrupt message. Return whether a broker accepted it."""
-    is_taken = await ways_back.dead_letter(message, reason, None)
+    is_taken = await retry_policy.dead_letter(message, reason, None)
     if is_taken:
         process_queue.stats.of(message).dead_lettered("corrupt", reason)
     return is_taken

@@ -332,11 +332,11 @@ class AssignedQueue(Assignment):
     async def find_start(self) -> Start:
         """Return the stored offset; otherwise store and return the start offset. Raises RmqdError."""
         context, queue = self._context, self.message_queue
-        stored = await context.founding.stored(queue)
+        stored = await context.start_offsets.stored(queue)
         if stored is None and (floor := context.floors.get(queue)) is not None:
-            start = await context.founding.policy.of_lost_queue(queue, *floor)
+            start = await context.start_offsets.policy.of_lost_queue(queue, *floor)
         else:
-            start = await context.founding.start(queue, stored)
+            start = await context.start_offsets.start(queue, stored)
         context.store.take_over(queue, start.offset if start.is_stored else None, self, in_peace=self._in_peace)
         if not start.is_stored:
             await context.store.commit(queue, start.offset)
@@ -385,7 +385,7 @@ class AssignedQueue(Assignment):
         context, queue = self._context, self.message_queue
         await context.ownership.acquire(queue, self._lost)
         self._is_doubtful = False
-        stored = await until_answered(context, queue, lambda: context.founding.stored(queue))
+        stored = await until_answered(context, queue, lambda: context.start_offsets.stored(queue))
         committed = context.store.committed.get(queue)
         may_be_less = committed is not None and context.store.may_be_lost(queue)
         if stored is None or context.store.wrote(queue, stored) or (may_be_less and stored < (committed or 0)):

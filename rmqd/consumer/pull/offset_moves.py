@@ -134,7 +134,7 @@ class OffsetMoves:
         if not since_ms:
             return None
         try:
-            found = await self._context.founding.policy.search(self._message_queue, since_ms + 1)
+            found = await self._context.start_offsets.policy.search(self._message_queue, since_ms + 1)
         except BrokerError as error:  # a missing permission must not end the consumption
             log.debug("offset.not_found_by_time", queue=str(self._message_queue), error=str(error))
             return None

@@ -269,7 +269,7 @@ class CorruptMessages:
 
     async def _dead_letter(self, record: BadRecord) -> bool:
         process_queue = self._loop.process_queue
-        if await dead_letter_corrupt(self._context.send_back, process_queue, record.message, record.reason):
+        if await dead_letter_corrupt(self._context.retry_policy, process_queue, record.message, record.reason):
             return True
         evidence = f"the corrupt message at offset {record.offset} cannot be dead-lettered"
         self._loop.stuck = self._context.found("retry_refused", evidence)

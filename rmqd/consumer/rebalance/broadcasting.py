@@ -73,7 +73,7 @@ class EveryQueue:
         """Return at once: there are no locks to renew."""
 
 
-class NoWayBack:
+class NoRetry:
     """Drops a message after its last attempt and logs it: the group has neither a retry topic nor dead letters.
 
     In a concurrent group the first failure is the last attempt, as in Java. An orderly group retries in place first.

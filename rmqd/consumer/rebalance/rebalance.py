@@ -383,4 +383,6 @@ class ChosenQueue(AssignedQueue):
         context, queue = self._context, self.message_queue
         stored = await context.store.read(queue)
         context.store.take_over(queue, stored)
-        return await context.founding.policy.of_new_group(queue) if stored is None else Start(stored, "committed", True)
+        if stored is None:
+            return await context.start_offsets.policy.of_new_group(queue)
+        return Start(stored, "committed", True)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-class ReplayWaysBack:
+class ReplayRetry:
     """The retries of a shadow group: N retries make N + 1 attempts."""
 
     def __init__(self, failures: Failures, retries: int) -> None:
@@ -129,7 +129,7 @@ class ReplayRun:
             handler,
             client,
             hooks=(*hooks_of(options), Hook("rmqd.replay", wants=self._is_within)),
-            ways_back=ReplayWaysBack(failures, retries),
+            retry_policy=ReplayRetry(failures, retries),
             ends=plan.ends,
         )
 

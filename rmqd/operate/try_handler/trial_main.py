@@ -56,7 +56,7 @@ from rmqd.wire.messages.message import once_in_group
 
 if TYPE_CHECKING:
     from rmqd.config.model.root_model import RootConfig
-    from rmqd.consumer.services import WaysBack
+    from rmqd.consumer.services import RetryPolicy
     from rmqd.wire.messages.message import Message
 
 
@@ -69,23 +69,23 @@ def is_failure(error: BaseException | None) -> bool:
 
 
 def verdicts_of(
-    batch: Batch, error: BaseException | None, options: ConsumerOptions, ways_back: WaysBack
+    batch: Batch, error: BaseException | None, options: ConsumerOptions, retry_policy: RetryPolicy
 ) -> tuple[Verdict, ...]:
     """Return a verdict for each message of a batch."""
     if options.consume_mode == "orderly" and not options.order_by:
-        return tuple(_in_order(batch, error, options, ways_back))
-    return tuple(_each_alone(batch, error, options, ways_back))
+        return tuple(_in_order(batch, error, options, retry_policy))
+    return tuple(_each_alone(batch, error, options, retry_policy))
 
 
 def _each_alone(
-    batch: Batch, error: BaseException | None, options: ConsumerOptions, ways_back: WaysBack
+    batch: Batch, error: BaseException | None, options: ConsumerOptions, retry_policy: RetryPolicy
 ) -> Iterator[Verdict]:
     decisions, rest = batch.decisions(), default_decision(error, batch)
     for index, message in enumerate(batch):
         decision = decisions.get(index, rest)
         level = decision.delay_level
         level = options.delay_level_when_next_consume if level is None else level
-        reason = given_up(ways_back, message, decision, level)
+        reason = given_up(retry_policy, message, decision, level)
         if decision.outcome is Outcome.ACK:
             yield _ACKED
         elif reason is not None:
@@ -95,11 +95,11 @@ def _each_alone(
         elif options.order_by:
             yield Verdict("retried", rest_seconds=rest_seconds(error, options.suspend_current_queue_time_seconds))
         else:
-            yield Verdict("retried", delay_level=ways_back.delay_level(message, level))
+            yield Verdict("retried", delay_level=retry_policy.delay_level(message, level))
 
 
 def _in_order(
-    batch: Batch, error: BaseException | None, options: ConsumerOptions, ways_back: WaysBack
+    batch: Batch, error: BaseException | None, options: ConsumerOptions, retry_policy: RetryPolicy
 ) -> Iterator[Verdict]:
     decisions, rest = batch.decisions(), default_decision(error, batch)
     again = Verdict("retried", rest_seconds=rest_seconds(error, options.suspend_current_queue_time_seconds))
@@ -107,7 +107,7 @@ def _in_order(
     has_failed = False
     for index, message in enumerate(batch):
         decision = decisions.get(index, rest)
-        reason = None if is_rolled_back else given_up(ways_back, message, decision, decision.delay_level)
+        reason = None if is_rolled_back else given_up(retry_policy, message, decision, decision.delay_level)
         if reason is not None:
             yield _given_up(reason, options)
         elif decision.outcome is Outcome.ACK and not is_rolled_back and (index in decisions or not has_failed):
@@ -158,7 +158,7 @@ class HandlerCalls:
             raise error
         if self._options.failures is not None:
             give_up(batch, error, self._options.failures.dead_letter_on)
-        verdicts = verdicts_of(batch, error, self._options, self._context.send_back)
+        verdicts = verdicts_of(batch, error, self._options, self._context.retry_policy)
         if error is None:  # an exception that was raised for one message only
             error = next((one.error for one in batch.decisions().values() if one.error is not None), None)
         return CallResult(

@@ -23,7 +23,7 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.admin.running_info_report import CLIENT_VERSION
 from rmqd.consumer.assembly import subscriptions_of
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
-from rmqd.consumer.offsets.new_group_check import BrokerFounding
+from rmqd.consumer.offsets.new_group_check import BrokerStartOffsets
 from rmqd.consumer.rebalance.ownership import Rivals
 from rmqd.errors import GroupHeldElsewhereError, RmqdError, RouteNotFoundError
 from rmqd.runtime.clock import Clock, SystemClock
@@ -78,7 +78,9 @@ class Presence:
         self._rivals = Rivals(self.group, self.client_id, self._clock)
         store = RemoteBrokerOffsetStore(self._client, self.group, self._clock)
         # Spark's query needs all brokers at its start, so none may be skipped
-        self._founding = BrokerFounding(self._client, self._options, self._clock, store, leaves_brokers_out=False)
+        self._start_offsets = BrokerStartOffsets(
+            self._client, self._options, self._clock, store, leaves_brokers_out=False
+        )
         self._on_reset = on_reset
         self._held = held
         self._resets = PushedResets()
@@ -104,7 +106,7 @@ class Presence:
             raise
         log.info("presence.joined", group=self.group, client_id=self.client_id)
 
-    async def found(self) -> None:
+    async def store_start_offsets(self) -> None:
         """Commit start offsets if the group is new, by the same rule as the local engine. Raises RmqdError.
 
         Call it before a query reads the group's offsets. A queue that has no offset after that was added later.
@@ -112,7 +114,7 @@ class Presence:
         deadline = self._clock.monotonic() + PATIENCE_SECONDS
         while True:
             try:
-                await self._founding.ensure()
+                await self._start_offsets.ensure()
                 return
             except RmqdError as error:
                 if self._clock.monotonic() >= deadline:
@@ -250,10 +252,10 @@ class Presence:
         for topic in topics:
             try:
                 await self._client.routes.lookup(topic)
-                self._founding.note_route(topic)
+                self._start_offsets.note_route(topic)
             except RmqdError as error:
                 if isinstance(error, RouteNotFoundError):
-                    self._founding.note_route(topic)
+                    self._start_offsets.note_route(topic)
                 missing = error
         if missing is not None and not self._brokers():
             raise missing

@@ -144,7 +144,7 @@ class GroupRun:
             helpers += [self._watching, asyncio.create_task(places.watch(), name="places of queues")]
             if (claim_store := self._parts.claim_store(self._figures)) is not None:
                 helpers.append(asyncio.create_task(claim_store.watch(), name="claim store"))
-            await self._unless_stopped(presence.found())
+            await self._unless_stopped(presence.store_start_offsets())
             began = self._clock.monotonic()
             session = await self._unless_stopped(thread.call(lambda: self._parts.session(self._heard)))
             self._log.info("spark.session_started", seconds=round(self._clock.monotonic() - began, 1))

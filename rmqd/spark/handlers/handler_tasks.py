@@ -207,7 +207,7 @@ class TaskHandler:
         await call_start_or_stop(handler.start, self._clock)
         if self._hooks is not None:
             handler = self._hooks.around(handler)
-        self._ways_back = SendBack(self._client, options.group, reconsume_limit(options))
+        self._retry_policy = SendBack(self._client, options.group, reconsume_limit(options))
         self._service = self._build_service(options, handler)
         for topic in (*options.subscriptions, retry_topic(options.group)):
             self._client.routes.watch(topic)
@@ -221,15 +221,15 @@ class TaskHandler:
 
     def _build_service(self, options: ConsumerOptions, handler: LoadedHandler) -> HandlerSlots:
         if options.consume_mode == "orderly":
-            return ConsumeMessageOrderlyService(options, handler, self._ways_back, TaskLease(), self._clock)
-        return ConsumeMessageConcurrentlyService(options, handler, self._ways_back, self._clock)
+            return ConsumeMessageOrderlyService(options, handler, self._retry_policy, TaskLease(), self._clock)
+        return ConsumeMessageConcurrentlyService(options, handler, self._retry_policy, self._clock)
 
     async def _handle(self, queue_range: QueueRange) -> RangeOutcome:
         stats = stats_of(self._options)[queue_range.topic]
         failures, left_out = self._hook_counts()
         traced = self._trace_counts()
         run = RangeRun(
-            queue_range, self._options, self._client, self._service, self._ways_back, stats, self._hooks, self._clock
+            queue_range, self._options, self._client, self._service, self._retry_policy, stats, self._hooks, self._clock
         )
         running = asyncio.create_task(run.run(), name=f"range:{queue_range.queue}")
         await asyncio.wait((running, *self._tasks), return_when=asyncio.FIRST_COMPLETED)

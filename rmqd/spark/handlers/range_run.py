@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
     from rmqd.consumer.consumer_options import ConsumerOptions
     from rmqd.consumer.hooks import GroupHooks
-    from rmqd.consumer.services import ConsumeMessageService, WaysBack
+    from rmqd.consumer.services import ConsumeMessageService, RetryPolicy
     from rmqd.consumer.stats.counters import TopicStats
     from rmqd.runtime.clock import Clock
     from rmqd.spark.session.group_spec import QueueRange
@@ -163,7 +163,7 @@ class RangeRun:
         options: ConsumerOptions,
         client: ClientInstance,
         service: ConsumeMessageService,
-        ways_back: WaysBack,
+        retry_policy: RetryPolicy,
         stats: TopicStats,
         hooks: GroupHooks | None,
         clock: Clock,
@@ -177,7 +177,7 @@ class RangeRun:
         self.plan = self._pulls.plan
         self._range = queue_range
         self._options = options
-        self._ways_back = ways_back
+        self._retry_policy = retry_policy
         self._clock = clock
         self._thresholds = Thresholds.divided(options, 1)
         self._arrivals = Arrivals(service, hooks)
@@ -247,7 +247,7 @@ class RangeRun:
                 f"{CORRUPT_ADVICE}"
             )
         elif policy == "dead_letter":
-            while not await dead_letter_corrupt(self._ways_back, self.queue, message, corrupt.reason):  # noqa: ASYNC110
+            while not await dead_letter_corrupt(self._retry_policy, self.queue, message, corrupt.reason):  # noqa: ASYNC110
                 await asyncio.sleep(CORRUPT_RETRY_SECONDS)
         return policy == "stop"
 

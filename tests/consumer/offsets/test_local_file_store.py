@@ -292,18 +292,18 @@ async def test_failures_of_the_disk_are_counted_from_none(store: LocalFileOffset
 async def test_a_new_group_is_founded_by_its_file(store: LocalFileOffsetStore, tmp_path: Path) -> None:
     """Also one without queues; what was consumed meanwhile stays."""
     assert store.is_new
-    await store.found({})
+    await store.store_start_offsets({})
     assert not store.is_new
     assert on_disk(tmp_path) == {}
     await store.commit(A, 7)
-    await store.found({A: 3, B: 4})
+    await store.store_start_offsets({A: 3, B: 4})
     assert on_disk(tmp_path) == {A: 7, B: 4}
 
 
 async def test_a_group_is_not_founded_where_the_disk_takes_nothing(store: LocalFileOffsetStore, saves: Saves) -> None:
     saves.error = disk_error()
     with pytest.raises(OffsetStoreError, match=r"offsets\.json cannot be written: No space left on device"):
-        await store.found({A: 3})
+        await store.store_start_offsets({A: 3})
     assert store.is_new
 
 

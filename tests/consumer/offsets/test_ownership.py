@@ -121,9 +121,9 @@ async def test_founding_stores_the_starts_of_a_topic_side_by_side(
         at_once -= 1
         return broker.update(command)
 
-    await owner.store.found(queues[1], 3)
+    await owner.store.store_start_offset(queues[1], 3)
     broker.peer.on(UPDATE, update)
-    await asyncio.gather(*(owner.store.found(queue, 3) for queue in queues[1:]))
+    await asyncio.gather(*(owner.store.store_start_offset(queue, 3) for queue in queues[1:]))
     assert max(most) > 1
     assert {broker.offsets[GROUP, queue] for queue in queues[1:]} == {3}
 

@@ -117,7 +117,7 @@ def test_postponed_messages_of_a_queue_that_was_dropped_are_forgotten() -> None:
     assert (receipts.acknowledged, queue.cached_count, queue.retrying) == ([], 0, 0)
 
 
-class NoWayBack:
+class NoRetry:
     """Nothing is to be sent back."""
 
     limit = "none"
@@ -138,11 +138,11 @@ class NoWayBack:
 
 async def test_a_whole_block_that_is_late_is_not_sent_back() -> None:
     """Others see its messages again by now, so that copies would come beside them."""
-    receipts, ways_back = Receipts(), NoWayBack()
+    receipts, retry_policy = Receipts(), NoRetry()
     queue = queue_of(receipts, popped(range(3), 0.0))
     messages = queue.take(3)
     receipts.now = float("inf")
-    settlement = Settlement(ways_back, 0, lambda _: None, SystemClock())  # type: ignore[arg-type]
+    settlement = Settlement(retry_policy, 0, lambda _: None, SystemClock())  # type: ignore[arg-type]
     await settlement.settle(queue, Batch(messages, POPPED), RuntimeError("no"))
-    assert ways_back.sent == []
+    assert retry_policy.sent == []
     assert queue.cached_count == 0

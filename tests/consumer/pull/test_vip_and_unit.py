@@ -47,9 +47,9 @@ async def test_retries_dead_letters_and_locks_go_to_the_vip_channel() -> None:
     async with Peer() as vip:
         options = ClientOptions(nameservers=(vip.address,), vip_channel_enabled=True)
         async with client_of(vip, options, port=vip.port + 2) as client:
-            ways_back = SendBack(client, "mailer", 16)
-            assert await ways_back.retry(message(), 0)
-            assert await ways_back.dead_letter(message(), "as told", None)
+            retry_policy = SendBack(client, "mailer", 16)
+            assert await retry_policy.retry(message(), 0)
+            assert await retry_policy.dead_letter(message(), "as told", None)
             assert await BrokerLocks(client, "mailer").lock("broker-a", [QUEUE]) == frozenset({QUEUE})
         assert [len(vip.got(code)) for code in (BACK, SEND, LOCK)] == [1, 1, 1]
 
@@ -59,8 +59,8 @@ async def test_a_unit_says_so_in_what_goes_back() -> None:
         async with Peer() as broker:
             options = ClientOptions(nameservers=(broker.address,), unit_mode=unit_mode)
             async with client_of(broker, options, port=broker.port) as client:
-                ways_back = SendBack(client, "mailer", 16)
-                assert await ways_back.retry(message(), 0)
-                assert await ways_back.dead_letter(message(), "as told", None)
+                retry_policy = SendBack(client, "mailer", 16)
+                assert await retry_policy.retry(message(), 0)
+                assert await retry_policy.dead_letter(message(), "as told", None)
             said = [broker.got(BACK)[0].ext_fields["unitMode"], broker.got(SEND)[0].ext_fields["k"]]
             assert said == [str(unit_mode).lower()] * 2

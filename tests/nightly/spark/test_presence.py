@@ -213,7 +213,7 @@ async def test_a_group_that_the_other_engine_had_is_not_new(broker: EmbeddedBrok
     presence = Presence(order_of(broker))
     await presence.join()
     try:
-        await presence.found()
+        await presence.store_start_offsets()
     finally:
         await presence.leave()
     assert broker.offsets(GROUP, "orders") == {0: 2, 1: 2, 2: 2, 3: 2}

@@ -32,7 +32,7 @@ async def told(handle: Callable[[Batch], object], *times: int, **options: Any) -
         handle(batch)
     except Exception as raised:  # noqa: BLE001  the handler's
         error = raised
-    return verdicts_of(batch, error, chosen, context.send_back)
+    return verdicts_of(batch, error, chosen, context.retry_policy)
 
 
 def fail(batch: Batch) -> None:

@@ -14,8 +14,8 @@ from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore
-from rmqd.consumer.offsets.new_group_check import BrokerFounding, FileFounding
-from rmqd.consumer.offsets.start_offsets import AWAY_SECONDS, Start
+from rmqd.consumer.offsets.new_group_check import BrokerStartOffsets, FileStartOffsets
+from rmqd.consumer.offsets.start_offsets import BROKER_GRACE_SECONDS, Start
 from rmqd.errors import SlaveUnawareError
 from rmqd.errors.broker_errors import AccessRefusedError, BrokerError
 from rmqd.wire.command import RemotingCommand
@@ -62,14 +62,14 @@ async def two_client(two: Two, clock: ManualClock) -> AsyncIterator[ClientInstan
     await client.remoting.close()
 
 
-def at_brokers(client: ClientInstance, clock: ManualClock, **options: Any) -> BrokerFounding:
-    return BrokerFounding(client, group_options(**options), clock, RemoteBrokerOffsetStore(client, GROUP, clock))
+def at_brokers(client: ClientInstance, clock: ManualClock, **options: Any) -> BrokerStartOffsets:
+    return BrokerStartOffsets(client, group_options(**options), clock, RemoteBrokerOffsetStore(client, GROUP, clock))
 
 
-async def in_file(client: ClientInstance, clock: ManualClock, directory: Path) -> FileFounding:
+async def in_file(client: ClientInstance, clock: ManualClock, directory: Path) -> FileStartOffsets:
     store = LocalFileOffsetStore(str(directory), GROUP, clock)
     await store.open()
-    return FileFounding(client, group_options(message_model="broadcasting"), clock, store)
+    return FileStartOffsets(client, group_options(message_model="broadcasting"), clock, store)
 
 
 async def waiting(
@@ -79,8 +79,8 @@ async def waiting(
     [done], [missing] = broker.create_topic("done"), broker.create_topic(TOPIC)
     await broker.store(missing, b"old")
     broker.offsets[GROUP, done] = 0
-    founding = at_brokers(client, clock, subscriptions=["done", TOPIC])
-    start = asyncio.create_task(founding.start(missing, None))
+    start_offsets = at_brokers(client, clock, subscriptions=["done", TOPIC])
+    start = asyncio.create_task(start_offsets.start(missing, None))
     await broker.peer.received(QUERY, 3)  # for the mark, and for both queues
     return missing, start
 
@@ -134,12 +134,12 @@ async def test_a_group_is_not_founded_without_a_broker_that_fails_for_a_moment(
     broker: ScriptedBroker, client: ClientInstance, clock: ManualClock, code: RequestCode
 ) -> None:
     [queue] = broker.create_topic(TOPIC)
-    founding = at_brokers(client, clock)
+    start_offsets = at_brokers(client, clock)
     broker.peer.on(code, NOT_NOW)
     with pytest.raises(BrokerError, match="not now"):
-        await founding.ensure()
+        await start_offsets.ensure()
     assert not broker.offsets
-    assert not founding.is_owed(queue)
+    assert not start_offsets.is_deferred(queue)
 
 
 async def test_a_broker_that_fails_when_the_starts_are_looked_at_again_has_not_founded(
@@ -176,8 +176,8 @@ async def test_a_topic_that_may_not_be_read_does_not_keep_a_known_group_from_its
         return REFUSED if command.ext_fields["topic"] == "secret" else broker.query(command)
 
     broker.peer.on(QUERY, query)
-    founding = at_brokers(client, clock, subscriptions=[TOPIC, "secret"])
-    await founding.ensure()
+    start_offsets = at_brokers(client, clock, subscriptions=[TOPIC, "secret"])
+    await start_offsets.ensure()
     assert broker.offsets == {(GROUP, queue): 7}
 
 
@@ -187,25 +187,25 @@ async def test_a_broadcasting_group_is_founded_in_its_file(
     queues = broker.create_topic(TOPIC, 2)
     for queue in queues:
         await broker.store(queue, b"old", b"older")
-    founding = await in_file(client, clock, tmp_path)
-    assert await founding.start(queues[0], None) == Start(2, "last_offset", is_stored=True)
+    start_offsets = await in_file(client, clock, tmp_path)
+    assert await start_offsets.start(queues[0], None) == Start(2, "last_offset", is_stored=True)
     following = LocalFileOffsetStore(str(tmp_path), GROUP, clock)
     await following.open()
     assert [await following.read(queue) for queue in queues] == [2, 2]
-    assert not any(map(founding.is_owed, queues))
+    assert not any(map(start_offsets.is_deferred, queues))
 
 
 async def test_a_broadcasting_group_waits_a_minute_for_a_broker_that_fails_and_owes_it_a_start(
     two: Two, two_client: ClientInstance, clock: ManualClock, tmp_path: Path
 ) -> None:
     two.b.peer.on(MAX, NOT_NOW)
-    founding = await in_file(two_client, clock, tmp_path)
+    start_offsets = await in_file(two_client, clock, tmp_path)
     with pytest.raises(BrokerError, match="not now"):
-        await founding.ensure()
-    clock.turn(AWAY_SECONDS)
-    await founding.ensure()
+        await start_offsets.ensure()
+    clock.turn(BROKER_GRACE_SECONDS)
+    await start_offsets.ensure()
     a, b = MessageQueue(TOPIC, "a", 0), MessageQueue(TOPIC, "b", 0)
-    assert (founding.is_owed(a), founding.is_owed(b)) == (False, True)
+    assert (start_offsets.is_deferred(a), start_offsets.is_deferred(b)) == (False, True)
 
 
 async def test_a_slave_that_does_not_know_the_group_makes_it_no_new_one(
@@ -214,14 +214,14 @@ async def test_a_slave_that_does_not_know_the_group_makes_it_no_new_one(
     """Its master does, which is away for a moment: the queue of the other broker, which has forgotten it, is later."""
     await two.a.store(A0, b"a0")
     two.route(two.a, two.b, slaves="b")
-    founding = at_brokers(two_client, clock)
+    start_offsets = at_brokers(two_client, clock)
     with pytest.raises(SlaveUnawareError):
-        await founding.start(A0, None)
+        await start_offsets.start(A0, None)
     assert two.a.offsets == two.b.offsets == {}
     two.b.offsets[GROUP, B0] = two.b.offsets[GROUP, MessageQueue(retry_topic(GROUP), "b", 0)] = 0
     two.route(two.a, two.b)
     await two_client.routes.refresh(TOPIC)
-    assert await founding.start(A0, None) == Start(0, "later_queue")
+    assert await start_offsets.start(A0, None) == Start(0, "later_queue")
 
 
 async def test_a_slave_that_knows_the_group_makes_it_a_known_one(
@@ -256,8 +256,8 @@ async def test_a_group_begins_without_a_master_that_is_away_for_a_minute(
     await two.b.store(B0, b"new", store_timestamp=int(clock.wall() * 1000) + 1)
     two.route(two.a, two.b, slaves="b")
     await two_client.routes.refresh(TOPIC)
-    founding = at_brokers(two_client, clock)
-    assert await tries(founding, clock, B0) == (AWAY_SECONDS, Start(1, "last_offset"))
+    start_offsets = at_brokers(two_client, clock)
+    assert await tries(start_offsets, clock, B0) == (BROKER_GRACE_SECONDS, Start(1, "last_offset"))
     assert (two.a.offsets[GROUP, A0], two.b.offsets) == (1, {})
 
 
@@ -268,13 +268,13 @@ async def test_a_slave_that_has_no_offset_of_a_known_group_counts_after_a_minute
     two.a.offsets[GROUP, A0] = two.a.offsets[GROUP, MessageQueue(retry_topic(GROUP), "a", 0)] = 0
     two.route(two.a, two.b, slaves="b")
     await two_client.routes.refresh(TOPIC)
-    founding = at_brokers(two_client, clock)
-    assert await tries(founding, clock, B0) == (AWAY_SECONDS, Start(0, "later_queue"))
+    start_offsets = at_brokers(two_client, clock)
+    assert await tries(start_offsets, clock, B0) == (BROKER_GRACE_SECONDS, Start(0, "later_queue"))
     two.b.offsets[GROUP, B0] = 7
-    assert await founding.stored(B0) == 7
+    assert await start_offsets.stored(B0) == 7
     two.b.offsets.clear()
     with pytest.raises(SlaveUnawareError):
-        await founding.stored(B0)
+        await start_offsets.stored(B0)
 
 
 @pytest.mark.parametrize("is_old", [False, True])
@@ -290,15 +290,15 @@ async def test_a_slave_is_told_no_start_and_one_of_4_9_does_not_prove_a_0(
     with pytest.raises(SlaveUnawareError):
         await store.read(B0)
     with pytest.raises(SlaveUnawareError):
-        await store.found(B0, 3)
+        await store.store_start_offset(B0, 3)
     assert not two.b.commits
 
 
-async def tries(founding: BrokerFounding, clock: ManualClock, queue: MessageQueue) -> tuple[float, Start]:
+async def tries(start_offsets: BrokerStartOffsets, clock: ManualClock, queue: MessageQueue) -> tuple[float, Start]:
     """Where a queue begins, as its owner asks, and for how long its master was waited for."""
     for seconds in range(0, 100, 5):
         try:
-            return seconds, await founding.start(queue, await founding.stored(queue))
+            return seconds, await start_offsets.start(queue, await start_offsets.stored(queue))
         except SlaveUnawareError:
             clock.turn(5)
     raise AssertionError("it does not begin")

@@ -39,7 +39,7 @@ async def test_a_new_group_is_founded_without_a_leader_that_is_away(
     broker: ScriptedBroker, other: Peer, seen: Seen, monkeypatch: pytest.MonkeyPatch, flowing: ManualClock
 ) -> None:
     """Only the logical queues that it leads wait for it."""
-    monkeypatch.setattr("rmqd.consumer.offsets.start_offsets.AWAY_SECONDS", 3.0)
+    monkeypatch.setattr("rmqd.consumer.offsets.start_offsets.BROKER_GRACE_SECONDS", 3.0)
     broker.knows_groups = False
     [ours] = broker.create_topic(TOPIC)
     ScriptedBroker(other, "b")
