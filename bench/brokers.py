@@ -41,7 +41,7 @@ class Broker:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ReadyQueues:
     """A measurement. `run` does it once with a number of messages and returns messages per second."""
 
     what: str
@@ -82,7 +82,7 @@ def measure(messages: int, runs: int, patience_seconds: float) -> str:
     return _report(figures, messages, runs)
 
 
-def _measure_once(line: Line, broker: Broker, brokers: list[Broker], messages: int, figures: Figures) -> None:
+def _measure_once(line: ReadyQueues, broker: Broker, brokers: list[Broker], messages: int, figures: Figures) -> None:
     pids = [pid for one in brokers for pid in one.pids]
     before, cpu_before = Usage.now(pids), process_cpu_seconds(broker.pids[0])
     rate = line.run(broker, messages)
@@ -205,9 +205,9 @@ def _drain(broker: Broker, contender: str, messages: int) -> float:
 
 
 LINES = (  # drains first, because the sends make an embedded broker delete its oldest messages
-    Line("drain, raw puller", 1.0, _raw_drain),
-    Line("drain, rmqd", 1.0, _rmqd_drain),
-    Line("send, frames encoded beforehand", 0.3, _raw_send),
-    Line("send, Java's producer", 0.1, _java_send),
-    Line("send, rmqd's producer", 0.1, _rmqd_send),
+    ReadyQueues("drain, raw puller", 1.0, _raw_drain),
+    ReadyQueues("drain, rmqd", 1.0, _rmqd_drain),
+    ReadyQueues("send, frames encoded beforehand", 0.3, _raw_send),
+    ReadyQueues("send, Java's producer", 0.1, _java_send),
+    ReadyQueues("send, rmqd's producer", 0.1, _rmqd_send),
 )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 QUIET_SHARE = 0.1
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -51,7 +51,7 @@ def wait_until_quiet(timeout_seconds: float) -> None:
     deadline = time.monotonic() + timeout_seconds
     while time.monotonic() < deadline:
         before = Usage.now([])
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
         if Usage.now([]).foreign_share_since(before) < QUIET_SHARE:
             return
 

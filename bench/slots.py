@@ -36,7 +36,7 @@ QUEUES = 4
 TOGETHER = 100  # messages in one request of the producer
 KNEES = (4, 16, 64)
 CALL_MS = 100  # duration of a call to the HTTP server, up to its knee
-SETTLE_SECONDS, LOOK_SECONDS = 30.0, 10.0
+SETTLE_SECONDS, POLL_SECONDS = 30.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def knee() -> None:
 
 def _look_at_calls(concurrency: int | str, at: int, then: int) -> None:
     settle_seconds = SETTLE_SECONDS if concurrency == "auto" else SETTLE_SECONDS / 3
-    enough = round(max(at, then) * 1000 / CALL_MS * 2 * (SETTLE_SECONDS + LOOK_SECONDS))
+    enough = round(max(at, then) * 1000 / CALL_MS * 2 * (SETTLE_SECONDS + POLL_SECONDS))
     port = free_port(set(), (0,))
     with (
         tempfile.TemporaryDirectory(prefix="rmqd-bench-") as folder,
@@ -103,7 +103,7 @@ def _look_at_calls(concurrency: int | str, at: int, then: int) -> None:
                 _ask(port, f"/knee/{now}")
                 time.sleep(settle_seconds)
                 _ask(port, "/reset")
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_SECONDS)
                 seen = _ask(port, "/figures")
                 where = f"knee {now}" if now == at else f"knee {now}, after {at}"
                 print(

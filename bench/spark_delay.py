@@ -26,7 +26,7 @@ from bench import contenders
 from bench.handler import AGE
 from rmqd.config.model.root_model import RootConfig
 from rmqd.spark.handlers.handler_query import handler_query
-from rmqd.spark.session.group_spec import GroupOrder
+from rmqd.spark.session.group_spec import GroupSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -127,14 +127,14 @@ def engine(spark: SparkSession, cluster: RealCluster, topic: str, seconds: float
     return _median_ms(seen, since)
 
 
-def _order(nameserver: str, topic: str, options: Mapping[str, Any]) -> GroupOrder:
+def _order(nameserver: str, topic: str, options: Mapping[str, Any]) -> GroupSpec:
     group = {
         "subscriptions": {topic: "*"},
         "engine": "spark",
         "consume_from_where": "first_offset",
         "handler": {"plugin": "bench.handler:Ages", "options": options},
     }
-    return GroupOrder(topic, RootConfig.model_validate({"nameserver": nameserver, "groups": {topic: group}}))
+    return GroupSpec(topic, RootConfig.model_validate({"nameserver": nameserver, "groups": {topic: group}}))
 
 
 def _send(nameserver: str, topic: str, messages: int) -> None:

@@ -22,7 +22,7 @@ from rmqd.config.model.root_model import RootConfig
 from rmqd.spark.handlers import range_run
 from rmqd.spark.handlers.handler_tasks import handler_process
 from rmqd.spark.handlers.range_run import Pulled
-from rmqd.spark.session.group_spec import GroupOrder, PullSettings, QueueRange
+from rmqd.spark.session.group_spec import GroupSpec, PullSettings, QueueRange
 from rmqd.spark.source.arrow_columns import BatchBuilder
 from rmqd.spark.source.framed_reply import FramedReply
 from rmqd.spark.source.source_columns import DEFAULT_COLUMNS, Decoding, ddl
@@ -151,7 +151,7 @@ class _Reader(DataSourceReader):
 class EngineReader(_Reader):
     """Runs the engine on each queue, once for each round."""
 
-    def __init__(self, rounds: int, order: GroupOrder) -> None:
+    def __init__(self, rounds: int, order: GroupSpec) -> None:
         super().__init__(rounds)
         self._order = order
 
@@ -195,7 +195,7 @@ class MemoryRows(DataSource):
         return RowsReader(int(self.options["rounds"]))
 
 
-def _engine_source(of: GroupOrder) -> type[DataSource]:
+def _engine_source(of: GroupSpec) -> type[DataSource]:
     class MemoryEngine(DataSource):
         @classmethod
         def name(cls) -> str:
@@ -229,7 +229,7 @@ def through_engine(spark: SparkSession, nameserver: str, batch_size: int, messag
     return _rate(spark.read.format(source.name()).option("rounds", str(rounds(messages))).load(), messages)
 
 
-def order(nameserver: str, batch_size: int) -> GroupOrder:
+def order(nameserver: str, batch_size: int) -> GroupSpec:
     """Return a group with an empty handler and batches of up to `batch_size` messages."""
     group = {
         "subscriptions": {TOPIC: "*"},
@@ -238,7 +238,7 @@ def order(nameserver: str, batch_size: int) -> GroupOrder:
         "consume_message_batch_max_size": batch_size,
     }
     config = RootConfig.model_validate({"nameserver": nameserver, "groups": {GROUP: group}})
-    return GroupOrder(GROUP, config)
+    return GroupSpec(GROUP, config)
 
 
 def rounds(messages: int) -> int:

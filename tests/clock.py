@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from rmqd.runtime.clock import F
-from tests.waiting import LOOK_SECONDS, eventually
+from tests.waiting import POLL_SECONDS, eventually
 
 TURNS_PER_SECOND = 30
 FLOW_SECONDS = 0.5  # how far time that flows goes on between two looks
@@ -131,7 +131,7 @@ class ManualClock:
             end = self.now + FLOW_SECONDS
             while self.now < end:
                 await self._step(end)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _step(self, end: float) -> None:
         """Go on to the next timer, and no further than `end`."""

@@ -19,7 +19,7 @@ Value = TypeVar("Value")
 
 # Ample for a busy machine, and less than rmqd's periodic checks of 30 s, which would hide a lost notification.
 WAIT_SECONDS = 25.0
-LOOK_SECONDS = 0.005
+POLL_SECONDS = 0.005
 ASK_SECONDS = 0.05  # between two questions to another process, which has to work for its answer
 MOST_TIMES = 3
 PRESSURES: Final = (Path("/proc/pressure/cpu"), Path("/proc/pressure/io"))
@@ -63,7 +63,7 @@ async def eventually(question: Callable[[], object], what: str, seconds: float =
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds * MOST_TIMES):
             while not patience.is_over():
-                asked, pause_seconds = question(), LOOK_SECONDS
+                asked, pause_seconds = question(), POLL_SECONDS
                 if inspect.isawaitable(asked):
                     asked, pause_seconds = await asked, ASK_SECONDS
                 answer = asked

@@ -22,7 +22,7 @@ from tests.client.raw_server import RawServer
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
 
 MIB: Final = 1 << 20
-LOOK_SECONDS: Final = 0.02
+POLL_SECONDS: Final = 0.02
 UNKNOWN_CODE: Final = 4711
 STORM_SECONDS: Final = 8.0
 RUBBISH: Final = b"HTTP/1.1 400 Bad Request\r\n\r\n"
@@ -49,7 +49,7 @@ class Case:
 async def until(condition: Callable[[], object]) -> None:
     """Wait until `condition` returns a true value."""
     while not condition():  # noqa: ASYNC110 - no event reports it
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def running_infos(count: int, stage: Stage) -> str:

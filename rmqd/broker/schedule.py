@@ -187,7 +187,7 @@ log = structlog.get_logger(__name__)
 
 RETRY_SECONDS: Final = 1.0
 """The pause between attempts while the store refuses messages."""
-LOOK_AGAIN_SECONDS: Final = 1.0
+POLL_AGAIN_SECONDS: Final = 1.0
 """The longest sleep while a message waits, because the clock may be set, or the machine suspended."""
 _MOST_AT_ONCE: Final = 1000
 """The maximum of deliveries in one turn of the loop, so that requests are answered in between."""
@@ -288,7 +288,7 @@ class ScheduleMessageService:
             self._wake_at = math.inf if due is None else due
             seconds = None
             if due is not None:
-                seconds = max(rest, min(due - self._clock.wall(), LOOK_AGAIN_SECONDS))
+                seconds = max(rest, min(due - self._clock.wall(), POLL_AGAIN_SECONDS))
             try:
                 async with self._clock.timeout(seconds):
                     await self._woken.wait()

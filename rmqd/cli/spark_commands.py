@@ -20,7 +20,7 @@ from rmqd.cli.terminal.output import count, say, seconds
 
 if TYPE_CHECKING:
     from rmqd.spark.pipelines.parquet_batch import Chunk
-    from rmqd.spark.session.group_spec import GroupOrder
+    from rmqd.spark.session.group_spec import GroupSpec
     from rmqd.spark.submit.submission import Submission
 
 
@@ -156,7 +156,7 @@ def run(
         for problem in error.problems:
             typer.echo(str(problem), err=True)
         raise typer.Exit(ExitCode.CONFIG) from None
-    stop, hurry = threading.Event(), threading.Event()
+    stop, force_stop = threading.Event(), threading.Event()
     cut_short: list[int] = []
 
     def on_signal(number: int, _frame: object) -> None:
@@ -164,12 +164,12 @@ def run(
             stop.set()
             return
         cut_short.append(number)
-        hurry.set()
+        force_stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
     share_import_path(order.import_path)
-    code = run_group(order, stop, hurry=hurry)
+    code = run_group(order, stop, force_stop=force_stop)
     leave(128 + cut_short[0] if cut_short else code)
 
 
@@ -242,7 +242,7 @@ def submit(
     raise typer.Exit(code)
 
 
-def _submission(order: GroupOrder, deploy_mode: str, archive: str, *, is_named: bool, passed: list[str]) -> Submission:
+def _submission(order: GroupSpec, deploy_mode: str, archive: str, *, is_named: bool, passed: list[str]) -> Submission:
     """Return the submission. On Kubernetes rmqd is in the image, unless an archive is given. Raises ConfigError."""
     from rmqd.spark.session.spark_session import session_conf
     from rmqd.spark.submit.submission import NO_ENVIRONMENT, submission_of
@@ -254,7 +254,7 @@ def _submission(order: GroupOrder, deploy_mode: str, archive: str, *, is_named: 
     return submission_of(order, conf, deploy_mode=deploy_mode, environment=environment, passed=passed)
 
 
-def _pack(order: GroupOrder, include: list[Path], archive: Path) -> None:
+def _pack(order: GroupSpec, include: list[Path], archive: Path) -> None:
     """Write the packed environment. Raises RmqdError, OSError."""
     from rmqd.spark.submit.packed_files import pack, packed_files
 

@@ -18,7 +18,7 @@ import typer
 
 from rmqd.cli.daemon_commands import Output, check_output
 from rmqd.cli.terminal.output import count, say_json
-from rmqd.runtime.files import LOOK_SECONDS, FileWatch
+from rmqd.runtime.files import POLL_SECONDS, FileWatch
 
 if TYPE_CHECKING:
     from rmqd.testing.case_run import Case, CaseReport
@@ -39,7 +39,7 @@ def run_again_and_again(path: Path, config: Path | None, output: str, *, chaos: 
             subprocess.run(command, check=False)
             typer.echo("waiting for file changes; press Ctrl-C to end", err=True)
             while not (changed := files.changes()):
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_SECONDS)
             typer.echo(f"\n{', '.join(_short(file) for file in changed)} changed", err=True)
     except KeyboardInterrupt:
         return

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
     from rmqd.operate.try_handler.selection import Chosen, Selection
     from rmqd.operate.try_handler.trial import BatchReport, BisectResult
-    from rmqd.operate.try_handler.trial_process import CallResult, Verdict
+    from rmqd.operate.try_handler.trial_process import CallResult, TrialDecision
     from rmqd.wire.messages.message import CorruptMessage, Message
 
 
@@ -74,7 +74,7 @@ class TrialReporter:
         say(["  ".join((f"{took:>9}", message.msg_id, place, message.tags or "-", message.keys or "-", decided))])
 
 
-def document(message: Message, verdict: Verdict, report: BatchReport, lie_in: str) -> dict[str, Any]:
+def document(message: Message, verdict: TrialDecision, report: BatchReport, lie_in: str) -> dict[str, Any]:
     """Return a message and its outcome."""
     result = report.result
     return _place(message, lie_in) | {
@@ -169,7 +169,7 @@ def _next(finding: BisectResult, name: str, lie_in: str) -> list[str]:
     return lines
 
 
-def _decided(verdict: Verdict, result: CallResult) -> str:
+def _decided(verdict: TrialDecision, result: CallResult) -> str:
     match verdict.outcome:
         case "retried" if verdict.rest_seconds is not None:
             text = f"again in place after {verdict.rest_seconds:g} s"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rmqd.consumer.handling.message_trace import MessageTrace
 
 
-class Floor(NamedTuple):
+class ReleasedOffset(NamedTuple):
     """The last commit of this process in a queue that it has released.
 
     If the process acquires the queue again and finds a lower stored offset, it logs and counts that: another client
@@ -62,7 +62,7 @@ class GroupContext:
     announced: dict[str, SubscriptionData] = field(default_factory=dict)  # topic -> filter not pulled yet
     revision: int = 0  # increased when options, subscriptions or the rate limit change while the group runs
     problems: GroupProblems = field(default_factory=GroupProblems)
-    floors: dict[MessageQueue, Floor] = field(default_factory=dict)  # queue -> last commit
+    released_offsets: dict[MessageQueue, ReleasedOffset] = field(default_factory=dict)  # queue -> last commit
     start_failures: dict[str, dict[MessageQueue, RmqdError]] = field(default_factory=dict)  # broker -> not logged yet
     pauses: Pauses = field(default_factory=Pauses)
     move: Callable[[MessageQueue, int], bool] = lambda _queue, _offset: False  # operator's reset; True if held here

@@ -68,12 +68,12 @@ async def change_while_running(context: GroupContext, rebalance: Rebalance, opti
     if context.circuit is not None:
         context.circuit.change(options.circuit)
     context.revision += 1
-    let_go = sum(assigned.take_over_options() for assigned in rebalance.assigned.values())
+    discarded = sum(assigned.take_over_options() for assigned in rebalance.assigned.values())
     filters_now = {topic: data.sub_string for topic, data in filters.items()}
     log.info(
         "group.updated",
         filters=filters_now,
-        let_go=let_go,
+        let_go=discarded,
         pull_rate_limit=options.pull_rate_limit,
         concurrency=options.concurrency,
     )
@@ -160,12 +160,12 @@ class PushConsumer:
             self._drain_seconds = shutdown_timeout_seconds
         self._stopping.set()
 
-    def hurry(self) -> None:
+    def force_stop(self) -> None:
         """End at once: finished messages are committed, messages in flight are delivered again."""
         self._drain_seconds = 0.0
         self._stopping.set()
         for assigned in self._rebalance.assigned.values():
-            assigned.hurry()
+            assigned.force_stop()
 
     async def change(self, options: ConsumerOptions) -> None:
         """Apply changed options, as far as they are read while the group runs. Return when they are in force."""
@@ -232,8 +232,8 @@ class PushConsumer:
 
     def on_consumer_ids_changed(self) -> None:
         """Called when a broker reports that members joined or left. Triggers a rebalance at once."""
-        self._rebalance.noticed()
-        self._consistency.noticed()
+        self._rebalance.on_members_changed()
+        self._consistency.on_members_changed()
 
     async def on_request(self, command: RemotingCommand) -> Reply | None:
         """Answer a broker's request for this group."""

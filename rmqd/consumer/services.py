@@ -76,7 +76,7 @@ class ConsumeMessageService(Protocol):
     def explain(self, process_queue: ProcessQueue) -> Problem | None:
         """Return why messages of this queue are not handled or not sent back, if known."""
 
-    async def call_apart(self, batch: Batch, ended: Callable[[], None]) -> None:
+    async def call_in_background(self, batch: Batch, ended: Callable[[], None]) -> None:
         """Call the handler outside the slots, for an operator. Raises the handler's exception; settles nothing.
 
         `ended` is called when the call ends, which may be long after a cancellation of this method.
@@ -178,10 +178,10 @@ class GroupOffsetStore(Protocol):
         `may_commit` is called immediately before. Returns None if this pull must not commit.
         """
 
-    def doubt(self) -> None:
+    def recheck_stored_offsets(self) -> None:
         """Re-read the stored offset before each queue's next commit, because another member may have committed."""
 
-    async def settled(self, queue: MessageQueue, offset: int, until: float) -> bool:
+    async def wait_for_commits(self, queue: MessageQueue, offset: int, until: float) -> bool:
         """Wait, at most `until` (monotonic), for the end of commits that could still replace `offset`.
 
         Returns whether such a commit has ended. The caller must then read the stored offset again.
@@ -217,7 +217,7 @@ class Ownership(Protocol):
     async def members_are(self, address: str, client_ids: Collection[str]) -> None:
         """Called with the members that one broker lists now."""
 
-    def noticed(self) -> None:
+    def on_members_changed(self) -> None:
         """Called when a broker reports that members joined or left."""
 
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
@@ -233,7 +233,7 @@ class Ownership(Protocol):
     async def release(self, queue: MessageQueue) -> None:
         """Release a queue to its next owner, which reads the stored offset. So the caller must commit first."""
 
-    def linger(self, queue: MessageQueue) -> float:
+    def start_grace_period(self, queue: MessageQueue) -> float:
         """Return how many more seconds a queue may be held whose handlers overrun the drain time."""
 
     async def close(self, *, calls_left: bool) -> None:
@@ -262,7 +262,7 @@ class Consumer(Protocol):
     def stop(self, *, shutdown_timeout_seconds: float | None = None) -> None:
         """Request a graceful end: no new pulls, handlers get the group's shutdown timeout to finish, then a commit."""
 
-    def hurry(self) -> None:
+    def force_stop(self) -> None:
         """Cut the drain short: abandon running handlers, commit finished messages, and end."""
 
     async def change(self, options: ConsumerOptions) -> None:

@@ -28,7 +28,7 @@ from rmqd.errors import ConfigError
 from rmqd.plugins.entry_points import installed
 from rmqd.plugins.handler_catalogue import HANDLER_ENTRY_POINTS
 from rmqd.runtime.clock import Clock
-from rmqd.runtime.files import LOOK_SECONDS, FileWatch
+from rmqd.runtime.files import POLL_SECONDS, FileWatch
 from rmqd.runtime.own_threads import in_own_thread
 
 _LIBRARIES: Final = ("site-packages", "dist-packages")
@@ -178,11 +178,11 @@ class ReloadingGroups:
         for pool in self._pools.values():
             pool.stop()
 
-    def hurry(self) -> None:
+    def force_stop(self) -> None:
         """End all drains now."""
         self._stopping.set()
         for pool in self._pools.values():
-            pool.hurry()
+            pool.force_stop()
 
     @property
     def stopping(self) -> bool:
@@ -212,7 +212,7 @@ class ReloadingGroups:
 
     async def _watch(self) -> None:
         while True:
-            await self._clock.sleep(LOOK_SECONDS)
+            await self._clock.sleep(POLL_SECONDS)
             async with self._changing:
                 changed = await in_own_thread(lambda: _changed(self._watches))
                 await asyncio.gather(*(self._begin_anew(name, files) for name, files in changed.items()))

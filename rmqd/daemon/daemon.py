@@ -311,7 +311,7 @@ class Daemon:
             return
         log.warning("signal.received", signal=number.name, action="hurry")
         self._exit_code = 128 + number
-        self.host.hurry()
+        self.host.force_stop()
 
 
 def _first(group: ExceptionGroup[ConfigError]) -> ConfigError:

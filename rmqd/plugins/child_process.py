@@ -34,13 +34,13 @@ from rmqd.runtime.plain_text import describe
 _LENGTH = struct.Struct(">I")
 
 Action = Literal[
-    "build", "call", "check", "run", "snapshot", "pause", "resume", "apply", "stop", "hurry", "start", "revoke", "log",
-    "end_calls", "so_far",
+    "build", "call", "check", "run", "snapshot", "pause", "resume", "apply", "stop", "force_stop", "start", "revoke",
+    "log", "end_calls", "so_far",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class BuildOrder:
+class BuildSpec:
     """The groups that a worker must build before it runs them."""
 
     config: RootConfig
@@ -292,7 +292,7 @@ class WatchedChild(ChildProcess[None]):
         return None
 
 
-class WatchedOrder(Protocol):
+class WatchedSpec(Protocol):
     """The part of a child's first request that every watched child needs."""
 
     @property
@@ -304,10 +304,10 @@ class WatchedOrder(Protocol):
         """The path of the child's fault file."""
 
 
-Order = TypeVar("Order", bound=WatchedOrder)
+SpecT = TypeVar("SpecT", bound=WatchedSpec)
 
 
-async def first_order(channel: ChildChannel, kind: type[Order]) -> tuple[int, Order] | None:
+async def first_spec(channel: ChildChannel, kind: type[SpecT]) -> tuple[int, SpecT] | None:
     """In the child: return the number of the first request and its specification. Its fault file and import path then
     apply.
 
@@ -316,10 +316,10 @@ async def first_order(channel: ChildChannel, kind: type[Order]) -> tuple[int, Or
     first = await channel.receive()
     if not isinstance(first, Request) or not isinstance(first.argument, kind):
         return None
-    order = first.argument
-    _write_down_faults(order.fault_file)
-    sys.path[:] = order.import_path
-    return first.number, order
+    spec = first.argument
+    _write_down_faults(spec.fault_file)
+    sys.path[:] = spec.import_path
+    return first.number, spec
 
 
 async def answer_not_usable(channel: ChildChannel, number: int, error: Exception) -> None:

@@ -38,7 +38,7 @@ class EntryPointError(Exception):
 def installed(group: str) -> dict[str, list[EntryPoint]]:
     """The entry points of a group by name. A name has several if distributions disagree about it.
 
-    All distributions are searched once, and the result is kept until `look_again`.
+    All distributions are searched once, and the result is kept until `search_again`.
     """
     found: dict[str, list[EntryPoint]] = {}
     for entry_point in sorted(_all_installed().select(group=group)):
@@ -46,7 +46,7 @@ def installed(group: str) -> dict[str, list[EntryPoint]]:
     return found
 
 
-def look_again() -> None:
+def search_again() -> None:
     """Make the next call search all distributions again, because a plugin may have been installed before a reload."""
     _all_installed.cache_clear()
     installed.cache_clear()

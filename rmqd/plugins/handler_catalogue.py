@@ -25,7 +25,7 @@ from rmqd.config.problems import ConfigProblem
 from rmqd.errors import ConfigError
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.handler_api.typed.signatures import is_async, yields
-from rmqd.plugins.entry_points import find_object, installed, loaded, located, look_again, object_at
+from rmqd.plugins.entry_points import find_object, installed, loaded, located, object_at, search_again
 from rmqd.plugins.handler_plugin import CallLimit, HandlerPlugin
 from rmqd.plugins.option_form import OptionsForm, PluginFaultError, plugin_fault, refuse_unbound, with_article
 from rmqd.plugins.strategies import middleware_faults, with_middleware
@@ -213,7 +213,7 @@ class HandlerDescription:
 
 def describe_installed() -> list[HandlerDescription]:
     """Import and describe every installed handler and pipeline. A broken one is described with its error."""
-    look_again()
+    search_again()
     return [
         _describe(kind, name, entry_points)
         for kind, group in _GROUPS.items()

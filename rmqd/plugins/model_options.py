@@ -23,7 +23,7 @@ from rmqd.config.reading.config_source import Source
 from rmqd.config.rules.group_rules import run_findings
 from rmqd.consumer.consumer_options import CircuitOptions, ConsumerOptions, DeduplicationOptions, FailureOptions
 from rmqd.errors import ConfigError
-from rmqd.plugins.entry_points import look_again
+from rmqd.plugins.entry_points import search_again
 from rmqd.plugins.handler_catalogue import handler_problems, pipeline_loaders
 from rmqd.plugins.strategies import hook_problems, load_offset_store, load_strategy
 from rmqd.wire.topics import wrap_namespace
@@ -47,7 +47,7 @@ def load_runnable(
 def runnable(source: Source, *, groups: Collection[str] = (), environ: Mapping[str, str] = os.environ) -> RootConfig:
     """Return the checked configuration from files that were already read."""
     loading = Loading(source, environ)
-    look_again()
+    search_again()
     loading.add(run_findings(loading.config, groups))
     for name, group in loading.config.groups.items():
         if not groups or name in groups:

@@ -26,7 +26,7 @@ from typing import Final
 from rmqd.errors import InUseError
 
 _Stamp = tuple[int, int, int]  # modification time, size, inode
-LOOK_SECONDS: Final = 0.3
+POLL_SECONDS: Final = 0.3
 _LEFT_OUT: Final = {"__pycache__", "node_modules", "site-packages"}
 
 

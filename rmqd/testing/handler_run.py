@@ -152,7 +152,7 @@ def _note(batch: Batch, calls: Sequence[_Call], error: BaseException | None, res
         call.is_attempt = decision.outcome is not Decided.AGAIN or index not in decisions
 
 
-LOOK_SECONDS: Final = 0.001  # polled, because no event signals that all caches are empty and all pulls are held
+POLL_SECONDS: Final = 0.001  # polled, because no event signals that all caches are empty and all pulls are held
 MOST_SHOWN: Final = 5
 
 
@@ -228,7 +228,7 @@ class HandlerRun:
                     return
                 self._clock.jump_to(due)
                 schedule.wake()
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     def is_quiet(self) -> bool:
         """Return whether there is nothing to do but wait: every pull is held, nothing is cached, no request is open."""
@@ -278,7 +278,7 @@ class HandlerRun:
 def is_at_rest(process_queue: ProcessQueue, held: set[tuple[str, int]]) -> bool:
     """Return whether nothing happens in a queue: its pull is held, or its messages wait for a delay."""
     queue = process_queue.message_queue
-    is_held = (not process_queue.pending or process_queue.gathering) and (queue.topic, queue.queue_id) in held
+    is_held = (not process_queue.pending or process_queue.is_batching) and (queue.topic, queue.queue_id) in held
     return not process_queue.in_flight and (process_queue.retrying > 0 or is_held)
 
 
@@ -287,8 +287,8 @@ def pops_rest(assignment: PopAssignment, held: set[HeldQueue]) -> bool:
     queue = assignment.message_queue
     places = [place for place in held if (place.topic, place.queue_id) == (queue.topic, queue.queue_id)]
     queues = assignment.loop.process_queues
-    waits = any(one.gathering or one.retrying for one in queues) and all(
-        one.gathering or one.cached_count == one.retrying for one in queues
+    waits = any(one.is_batching or one.retrying for one in queues) and all(
+        one.is_batching or one.cached_count == one.retrying for one in queues
     )
     is_still = assignment.is_acknowledged or (waits and not any(one.in_flight for one in queues))
     return is_still and assignment.loop.pops_under_way == len(places) == 1

@@ -28,7 +28,7 @@ from tests.cli.in_process import rmqd
 def _commands_look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a command waits for is there within milliseconds, as the broker is in this process."""
     monkeypatch.setattr("rmqd.operate.resets.reset_requests.POLL_SECONDS", 0.01)
-    monkeypatch.setattr("rmqd.operate.replay.replay_run.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("rmqd.operate.replay.replay_run.POLL_SECONDS", 0.01)
     monkeypatch.setattr("rmqd.operate.replay.replay_run.PERSIST_SECONDS", 0.05)
 
 

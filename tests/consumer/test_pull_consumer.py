@@ -131,7 +131,7 @@ async def test_assigned_queues_are_read_without_joining_the_group(
     broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Brokers hear of no member, each pull has its filter, and only the program commits."""
-    monkeypatch.setattr("rmqd.consumer.rebalance.membership.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("rmqd.consumer.rebalance.membership.POLL_SECONDS", 0.01)
     first, second = broker.create_topic(TOPIC, 2)
     await broker.store(first, b"x", b"y", properties={"TAGS": "a"})
     broker.offsets[GROUP, first] = 1

@@ -158,7 +158,7 @@ async def test_a_hurried_stop_waits_no_more(broker: ScriptedBroker) -> None:
         await eventually(lambda: m.topic().handled["acked"] == 1, "one is handled")
         m.consumer.stop(shutdown_timeout_seconds=3600)
         await eventually(lambda: m.consumer.snapshot().state == "draining", "it drains")
-        m.consumer.hurry()
+        m.consumer.force_stop()
         async with asyncio.timeout(WAIT_SECONDS):
             await m.task
     assert broker.offsets[GROUP, queue] == 1

@@ -156,7 +156,7 @@ class FakeConsumer:
         """The graceful end."""
         self._stop.set()
 
-    def hurry(self) -> None:
+    def force_stop(self) -> None:
         """The hurried one."""
         self.hurried = True
         self._stop.set()

@@ -18,7 +18,7 @@ from typing import Self
 from tests.waiting import Patience
 
 END_SECONDS = 30.0
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 
 
 class ServerMissing(Exception):
@@ -92,7 +92,7 @@ class ServerProcess(ABC):
                 self._process = self._popen(self.command())
             if self.is_ready():
                 return
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         raise AssertionError(f"{self.command()[0]} does not answer:\n{self._log.read_text()[-3000:]}")
 
     def kill(self) -> None:

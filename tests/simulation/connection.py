@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 ROUTE_SECONDS: Final = 15.0
 """After which an end that sends to a host that cannot be reached gives the connection up, as TCP does after minutes."""
-LOOK_SECONDS: Final = 0.5
+POLL_SECONDS: Final = 0.5
 
 
 class _Loss(NamedTuple):
@@ -131,7 +131,7 @@ class Transport(asyncio.Transport):
             self._blocked.append(item)
             if len(self._blocked) == 1:
                 self._blocked_at = self._network.loop.now
-                self._network.loop.call_later(LOOK_SECONDS, self._look, context=self._context)
+                self._network.loop.call_later(POLL_SECONDS, self._look, context=self._context)
         else:
             self._take(item)
 
@@ -150,7 +150,7 @@ class Transport(asyncio.Transport):
             for end in (self, self.peer):  # each host finds that out by itself
                 loop.call_soon(end._lose, TimeoutError(110, "Connection timed out"), context=end._context)
         else:
-            loop.call_later(LOOK_SECONDS, self._look, context=self._context)
+            loop.call_later(POLL_SECONDS, self._look, context=self._context)
 
     def _take(self, item: bytes | _Loss) -> None:
         if isinstance(item, _Loss):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 LOOKS: Final = 40
 LOOKS_BEFORE_IT_IS_BACK: Final = 9
-LOOK_SECONDS: Final = 0.1
+POLL_SECONDS: Final = 0.1
 
 
 def undivided(history: History, name: str) -> Iterator[Wrong]:
@@ -55,7 +55,7 @@ async def let_go(history: History, broker: Broker) -> list[Wrong]:
     of_rmqd = [member for member in history.members if member.snapshot() is not None]
     before, gone = set(_had(of_rmqd)), set[tuple[str, str, int]]()
     for _ in range(LOOKS if len(history.brokers) == 1 else LOOKS_BEFORE_IT_IS_BACK):
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
         gone |= before - set(_had(of_rmqd))
     return [
         Wrong("released", f"{member} released queue {queue} of {name}, which was briefly unavailable")

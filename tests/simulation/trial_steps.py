@@ -20,7 +20,7 @@ HANDLED_SECONDS: Final = 1.0
 """In which handlers that are quick have done a few messages."""
 BACK_SECONDS: Final = 20.0
 """In which members have divided the queues anew, and gone on."""
-LOOK_SECONDS: Final = 0.02
+POLL_SECONDS: Final = 0.02
 CALM_SECONDS: Final = 75.0
 """After which nothing is left of what broke: locks end after 60 s."""
 SETTLED_SECONDS: Final = 85.0
@@ -68,10 +68,10 @@ def leave(history: History, member: Member, *, process_stays: bool = False) -> N
 
 async def until(is_so: Callable[[], bool]) -> None:
     """Wait until something is so, for some rounds of commits at most."""
-    for _ in range(round(3 * INTERVAL_SECONDS / LOOK_SECONDS)):
+    for _ in range(round(3 * INTERVAL_SECONDS / POLL_SECONDS)):
         if is_so():
             return
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def stored_offsets(history: History, name: str) -> dict[int, int]:

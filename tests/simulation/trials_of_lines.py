@@ -21,7 +21,7 @@ MOST_APART_SECONDS: Final = 14.0
 NOTICED_SECONDS: Final = (0.3, 1.5)
 """How long after that all is well again: a second connection is just being made, and fails behind that."""
 NO_ROUTE_SECONDS: Final = 2.5
-LOOK_SECONDS: Final = 0.1
+POLL_SECONDS: Final = 0.1
 COME_SECONDS: Final = 5.0
 LOST_SECONDS: Final = 0.3
 CUTS: Final = 6
@@ -92,7 +92,7 @@ async def unlisted(history: History, sender: Sender) -> None:
 
 async def _noticed(member: Member) -> None:
     """Wait until a member takes a broker to be down, or until it is too late for that."""
-    for _ in range(int((MOST_APART_SECONDS - NOTICED_SECONDS[1]) / LOOK_SECONDS)):
-        await asyncio.sleep(LOOK_SECONDS)
+    for _ in range(int((MOST_APART_SECONDS - NOTICED_SECONDS[1]) / POLL_SECONDS)):
+        await asyncio.sleep(POLL_SECONDS)
         if not all(member.figures().brokers_up.values()):
             return

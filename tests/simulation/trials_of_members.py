@@ -27,7 +27,7 @@ GLANCES: Final = 8
 GLANCE_SECONDS: Final = (0.001, 0.03)
 HEARTBEAT_SECONDS: Final = 0.03
 """How long a broker takes for a heartbeat: what comes behind it by the same connection is done before."""
-LOOK_SECONDS: Final = 0.001
+POLL_SECONDS: Final = 0.001
 MOST_LISTS: Final = 20
 """How often a member may ask for the group's members while others come and go: for two topics, each second."""
 
@@ -94,4 +94,4 @@ async def _connected(history: History, member: Member) -> None:
     """Wait until a member has a connection to each replica of each broker."""
     replicas = {broker.host for broker in history.brokers} | {slave.host for slave in history.slaves}
     while replicas - {one.far.host for one in history.network.connections if one.near.host is member.host}:  # noqa: ASYNC110
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)

@@ -88,7 +88,7 @@ class FakeParts:
         self.rival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.number = 0
 
-    def presence(self, on_reset: Callable[[ByQueue], None], held: Held) -> FakeParts:
+    def membership(self, on_reset: Callable[[ByQueue], None], held: Held) -> FakeParts:
         """This one."""
         self.on_reset, self.held = on_reset, held
         return self

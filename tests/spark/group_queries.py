@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rmqd.config.model.root_model import RootConfig
 from rmqd.spark.engine.checkpoint_generations import Generation
-from rmqd.spark.session.group_spec import GroupOrder
+from rmqd.spark.session.group_spec import GroupSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,7 +20,7 @@ SECONDS: Final = 120
 NO_KEYS: Final[Mapping[str, Any]] = {}
 
 
-def order_of(nameserver: str, **values: Any) -> GroupOrder:
+def order_of(nameserver: str, **values: Any) -> GroupSpec:
     """A group on Spark that reads two topics to their ends and is done."""
     group = {
         "engine": "spark",
@@ -29,27 +29,27 @@ def order_of(nameserver: str, **values: Any) -> GroupOrder:
         "spark": {"trigger": "available_now"},
         **values,
     }
-    return GroupOrder(GROUP, RootConfig.model_validate({"nameserver": nameserver, "groups": {GROUP: group}}))
+    return GroupSpec(GROUP, RootConfig.model_validate({"nameserver": nameserver, "groups": {GROUP: group}}))
 
 
-def archive_order(nameserver: str, folder: Path, group: Mapping[str, Any] = NO_KEYS, **options: Any) -> GroupOrder:
+def archive_order(nameserver: str, folder: Path, group: Mapping[str, Any] = NO_KEYS, **options: Any) -> GroupSpec:
     """The pipeline archive, into `archive` below a folder; `group` has more of the group's keys."""
     sink = {"format": "parquet", "path": str(folder / "archive"), "partition_by": ["date", "topic"]}
     return order_of(nameserver, pipeline={"plugin": "archive", "options": options}, sink=sink, **group)
 
 
-def kept_order(nameserver: str, folder: Path) -> GroupOrder:
+def kept_order(nameserver: str, folder: Path) -> GroupSpec:
     """The same, its generations kept below the folder."""
     return archive_order(nameserver, folder, {"spark": {"trigger": "available_now", "checkpoint": f"{folder}/kept"}})
 
 
-def start(spark: SparkSession, order: GroupOrder, folder: Path, on_batch: Any = lambda *_: None) -> StreamingQuery:
+def start(spark: SparkSession, order: GroupSpec, folder: Path, on_batch: Any = lambda *_: None) -> StreamingQuery:
     """The group's query, with the checkpoint `checkpoint` below a folder."""
     return start_generation(spark, order, folder, Generation(1, str(folder / "checkpoint"), None, ""), on_batch)
 
 
 def start_generation(
-    spark: SparkSession, order: GroupOrder, folder: Path, generation: Generation, on_batch: Any = lambda *_: None
+    spark: SparkSession, order: GroupSpec, folder: Path, generation: Generation, on_batch: Any = lambda *_: None
 ) -> StreamingQuery:
     """The same, with a generation's checkpoint and beginning."""
     from rmqd.spark.pipelines.pipeline_query import pipeline_query

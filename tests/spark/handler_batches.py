@@ -16,7 +16,7 @@ from rmqd.config.model.root_model import RootConfig
 from rmqd.spark.handlers.handler_query import HandlerPlan, HandlerStreamReader
 from rmqd.spark.handlers.handler_tasks import handler_process
 from rmqd.spark.handlers.range_outcome import RangeOutcome
-from rmqd.spark.session.group_spec import GroupOrder, QueueRange
+from rmqd.spark.session.group_spec import GroupSpec, QueueRange
 from rmqd.wire.message_queue import MessageQueue
 
 _numbers = itertools.count()
@@ -37,7 +37,7 @@ def order_of(
     concurrency: int = 4,
     options: Mapping[str, Any] | None = None,
     **keys: Any,
-) -> GroupOrder:
+) -> GroupSpec:
     """A group `shop` that has `orders` handled, by a function or a class of a module's top level."""
     plugin = f"{handler.__module__}:{handler.__qualname__}"
     called = {"plugin": plugin, "concurrency": concurrency, "options": dict(options or {})}
@@ -47,7 +47,7 @@ def order_of(
     }  # fmt: skip
     client = {"poll_name_server_interval": "10ms"}
     config = {"nameserver": [nameserver], "client": client, "groups": {"shop": group}}
-    return GroupOrder("shop", RootConfig.model_validate(config))
+    return GroupSpec("shop", RootConfig.model_validate(config))
 
 
 class GroupQuery:
@@ -55,18 +55,18 @@ class GroupQuery:
 
     def __init__(
         self,
-        order: GroupOrder,
+        order: GroupSpec,
         checkpoint: Checkpoint | None = None,
         starting: Mapping[MessageQueue, int] | None = None,
     ) -> None:
-        plan = HandlerPlan(order=pickle.loads(pickle.dumps(order)), starting=starting, pause_file="", key="", slots=2)
+        plan = HandlerPlan(spec=pickle.loads(pickle.dumps(order)), starting=starting, pause_file="", key="", slots=2)
         self.reader = HandlerStreamReader(plan)
         pickle.dumps(self.reader)
         self.checkpoint = checkpoint or Checkpoint()
         self.outcomes: list[RangeOutcome] = []
         self.ranges: list[QueueRange] = []
         self._limit = self.reader.getDefaultReadLimit()
-        self.process = handler_process(plan.order, f"query {next(_numbers)}")
+        self.process = handler_process(plan.spec, f"query {next(_numbers)}")
 
     def poll(self) -> bool:
         """Make and run one batch if there is something to do."""

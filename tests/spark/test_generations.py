@@ -12,7 +12,7 @@ from rmqd.config.model.root_model import RootConfig
 from rmqd.errors import RmqdError
 from rmqd.spark.engine import checkpoint_generations as module
 from rmqd.spark.engine.checkpoint_generations import Generation, Generations
-from rmqd.spark.session.group_spec import GroupOrder
+from rmqd.spark.session.group_spec import GroupSpec
 from rmqd.spark.source.source_offsets import nested
 from tests.spark.embedded_broker import EmbeddedBroker, queue
 from tests.spark.needed import need
@@ -64,9 +64,9 @@ class Driver:
         self.generations.finish()
 
 
-def order_of(broker: EmbeddedBroker, **values: Any) -> GroupOrder:
+def order_of(broker: EmbeddedBroker, **values: Any) -> GroupSpec:
     group = {"engine": "spark", "subscriptions": {"orders": "*"}, "handler": {"plugin": "noop"}, **values}
-    return GroupOrder(GROUP, RootConfig.model_validate({"nameserver": broker.nameserver, "groups": {GROUP: group}}))
+    return GroupSpec(GROUP, RootConfig.model_validate({"nameserver": broker.nameserver, "groups": {GROUP: group}}))
 
 
 def checkpoint_of(generation: Generation) -> Checkpoint:

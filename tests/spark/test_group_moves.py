@@ -14,7 +14,7 @@ import pytest
 
 from rmqd.config.model.root_model import RootConfig
 from rmqd.runtime.clock import SystemClock
-from rmqd.spark.session.group_spec import GroupOrder
+from rmqd.spark.session.group_spec import GroupSpec
 from tests.rocketmq import ledger
 from tests.rocketmq.ledger import FINISH
 from tests.spark.embedded_broker import EmbeddedBroker
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.timeout(400)  # of which little is needed where nothing
 class Parts(SparkParts):
     """The real ones over a session that is there, and stays."""
 
-    def __init__(self, order: GroupOrder, spark: SparkSession) -> None:
+    def __init__(self, order: GroupSpec, spark: SparkSession) -> None:
         super().__init__(order, SystemClock())
         self._spark = spark
         self._listener: ProgressListener | None = None
@@ -81,7 +81,7 @@ class Group:
             "spark": {"master": "local[2,4]", "checkpoint": str(self._folder / "checkpoint")},
         }
         config = RootConfig.model_validate({"nameserver": self._broker.nameserver, "groups": {GROUP: group}})
-        order = GroupOrder(GROUP, config)
+        order = GroupSpec(GROUP, config)
         run = GroupRun(order, Parts(order, self._spark), SystemClock())
         task = asyncio.create_task(run.run())
         try:

@@ -25,7 +25,7 @@ from rmqd.spark.engine.running_query import QueryFailedError  # noqa: E402
 from rmqd.spark.engine.spark_figures import BatchProgress  # noqa: E402
 from rmqd.spark.engine.spark_parts import SparkParts  # noqa: E402
 from rmqd.spark.handlers.range_outcome import RangeOutcome  # noqa: E402
-from rmqd.spark.session.group_spec import GroupOrder  # noqa: E402
+from rmqd.spark.session.group_spec import GroupSpec  # noqa: E402
 from tests.spark.embedded_broker import queue  # noqa: E402
 from tests.spark.fake_spark import FakeParts, FakeQuery  # noqa: E402
 
@@ -69,7 +69,7 @@ async def running(trigger: str = "", shutdown_timeout: str = "30s", paused: bool
     }
     config = RootConfig.model_validate({"nameserver": "127.0.0.1:1", "groups": {"mailer": settings}})
     parts = FakeParts()
-    run = GroupRun(GroupOrder("mailer", config), cast("SparkParts", parts), SystemClock())
+    run = GroupRun(GroupSpec("mailer", config), cast("SparkParts", parts), SystemClock())
     if paused:
         run.pause()
     task = asyncio.create_task(run.run())
@@ -77,7 +77,7 @@ async def running(trigger: str = "", shutdown_timeout: str = "30s", paused: bool
         yield Running(parts, run, task)
     finally:
         parts.session_waits.set()
-        run.hurry()
+        run.force_stop()
         with suppress(RmqdError):
             await task
 
@@ -113,7 +113,7 @@ async def test_hurry_waits_for_no_batch_and_not_for_spark() -> None:
     async with running() as one:
         (await one.query()).busy = True
         one.group.stop()
-        one.group.hurry()
+        one.group.force_stop()
         await one.task
         assert one.parts.log[3:] == ["stop of the query, busy", "last commit", "leave"]
 

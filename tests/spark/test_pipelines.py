@@ -23,7 +23,7 @@ from tests.spark.group_queries import (  # noqa: E402
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from rmqd.spark.session.group_spec import GroupOrder
+    from rmqd.spark.session.group_spec import GroupSpec
 
 
 class Counts:
@@ -46,7 +46,7 @@ class Counts:
                     handled[result] = handled.get(result, 0) + count
 
 
-def run(spark: SparkSession, order: GroupOrder, folder: Path, on_batch: Any = lambda *_: None) -> None:
+def run(spark: SparkSession, order: GroupSpec, folder: Path, on_batch: Any = lambda *_: None) -> None:
     """Read what there is, to the end."""
     query = start(spark, order, folder, on_batch)
     assert query.awaitTermination(SECONDS)

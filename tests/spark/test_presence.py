@@ -13,11 +13,11 @@ from rmqd.client.api.group_requests import consumer_running_info, get_consumer_l
 from rmqd.client.client_options import ClientOptions, is_spark
 from rmqd.client.instance import ClientInstance
 from rmqd.config.model.root_model import RootConfig
-from rmqd.consumer.rebalance import ownership as rivals
+from rmqd.consumer.rebalance import ownership
 from rmqd.errors import GroupHeldElsewhereError
 from rmqd.spark.engine import driver_membership as module
-from rmqd.spark.engine.driver_membership import Presence
-from rmqd.spark.session.group_spec import GroupOrder
+from rmqd.spark.engine.driver_membership import DriverMembership
+from rmqd.spark.session.group_spec import GroupSpec
 from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
 from tests.clock import next_millisecond
 from tests.consumer.members import Member, member
@@ -32,8 +32,8 @@ GROUP = "reports"
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The waits in proportion, ten times as fast."""
     for name in ("JOINING_SECONDS", "JUNIOR_SECONDS", "SENIOR_SECONDS"):
-        monkeypatch.setattr(rivals, name, getattr(rivals, name) / 10)
-    monkeypatch.setattr(module, "LOOK_AGAIN_SECONDS", module.LOOK_AGAIN_SECONDS / 10)
+        monkeypatch.setattr(ownership, name, getattr(ownership, name) / 10)
+    monkeypatch.setattr(module, "POLL_AGAIN_SECONDS", module.POLL_AGAIN_SECONDS / 10)
     monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.UNBALANCED_SECONDS", 0.1)
 
 
@@ -42,22 +42,24 @@ def topic(broker: EmbeddedBroker) -> None:
     broker.fill("orders", 4, 2)
 
 
-def order_of(broker: EmbeddedBroker, *, where: str = "last_offset", **client: object) -> GroupOrder:
+def order_of(broker: EmbeddedBroker, *, where: str = "last_offset", **client: object) -> GroupSpec:
     group = {"engine": "spark", "subscriptions": {"orders": "*"}, "handler": {"plugin": "noop"}}
     group["consume_from_where"] = where
     values = {"nameserver": broker.nameserver, "client": client, "groups": {GROUP: group}}
-    return GroupOrder(GROUP, RootConfig.model_validate(values))
+    return GroupSpec(GROUP, RootConfig.model_validate(values))
 
 
 @contextlib.asynccontextmanager
-async def driver(broker: EmbeddedBroker) -> AsyncIterator[Presence]:
+async def driver(broker: EmbeddedBroker) -> AsyncIterator[DriverMembership]:
     """A presence that has joined, and leaves at the end."""
-    presence = Presence(order_of(broker), held=lambda: {queue("orders", 1): ProcessQueueInfo(commit_offset=7)})
-    await presence.join()
+    membership = DriverMembership(
+        order_of(broker), held=lambda: {queue("orders", 1): ProcessQueueInfo(commit_offset=7)}
+    )
+    await membership.join()
     try:
-        yield presence
+        yield membership
     finally:
-        await presence.leave()
+        await membership.leave()
 
 
 @contextlib.asynccontextmanager
@@ -95,9 +97,9 @@ async def has_everything(one: Member) -> None:
 
 
 async def test_a_driver_is_in_the_group_until_it_leaves(broker: EmbeddedBroker) -> None:
-    async with driver(broker) as presence:
-        assert await members(broker) == [presence.client_id]
-        assert is_spark(presence.client_id)
+    async with driver(broker) as membership:
+        assert await members(broker) == [membership.client_id]
+        assert is_spark(membership.client_id)
     assert await members(broker) == []
 
 
@@ -107,7 +109,7 @@ async def test_a_driver_does_not_start_where_a_local_member_consumes(broker: Emb
         await has_everything(one)
         before = one.consumer.snapshot().rebalances
         with capture_logs() as logs, pytest.raises(GroupHeldElsewhereError) as caught:
-            await Presence(order_of(broker)).join()
+            await DriverMembership(order_of(broker)).join()
         assert (caught.value.engine, caught.value.client_id) == ("local", one.client.client_id)
         assert await members(broker) == [one.client.client_id]
         assert one.consumer.snapshot().rebalances == before
@@ -119,18 +121,18 @@ async def test_a_driver_does_not_start_where_a_local_member_consumes(broker: Emb
 async def test_a_local_member_does_not_start_where_a_driver_has_the_group(broker: EmbeddedBroker) -> None:
     """It pulls nothing, says why, and leaves; and the driver stays."""
     seen = Seen()
-    async with driver(broker) as presence:
-        watching = asyncio.create_task(presence.watch())
+    async with driver(broker) as membership:
+        watching = asyncio.create_task(membership.watch())
         async with local(broker, seen) as one:
             with pytest.raises(ExceptionGroup) as caught:
                 await one.task
             assert caught.group_contains(
-                GroupHeldElsewhereError, match=f"on engine: spark has it on .*{presence.client_id}"
+                GroupHeldElsewhereError, match=f"on engine: spark has it on .*{membership.client_id}"
             )
             snapshot = one.consumer.snapshot()
             assert snapshot.state == "failed"
             assert "GroupHeldElsewhereError: group reports runs elsewhere" in str(snapshot.failure)
-            assert await members(broker) == [presence.client_id]
+            assert await members(broker) == [membership.client_id]
         assert seen.bodies == []
         assert broker.offsets(GROUP, "orders") == {}
         assert not watching.done()
@@ -138,7 +140,7 @@ async def test_a_local_member_does_not_start_where_a_driver_has_the_group(broker
 
 
 async def test_of_two_drivers_that_start_at_once_one_has_the_group(broker: EmbeddedBroker) -> None:
-    both = [Presence(order_of(broker)) for _ in range(2)]
+    both = [DriverMembership(order_of(broker)) for _ in range(2)]
     results = await asyncio.gather(*(one.join() for one in both), return_exceptions=True)
     refused = [error for error in results if error is not None]
     assert len(refused) == 1
@@ -149,8 +151,8 @@ async def test_of_two_drivers_that_start_at_once_one_has_the_group(broker: Embed
 
 
 async def test_an_operator_who_asks_it_hears_that_it_is_spark(broker: EmbeddedBroker) -> None:
-    async with driver(broker) as presence, operator(broker) as (client, address):
-        info = await consumer_running_info(client.remoting, address, GROUP, presence.client_id)
+    async with driver(broker) as membership, operator(broker) as (client, address):
+        info = await consumer_running_info(client.remoting, address, GROUP, membership.client_id)
         assert info.user_consumer_info["engine"] == "spark"
         assert {data.topic for data in info.subscription_set} == {"orders", "%RETRY%reports"}
         assert info.properties["PROP_CONSUMEORDERLY"] == "false"
@@ -166,10 +168,10 @@ async def test_a_new_group_is_founded_as_by_the_local_engine(
 ) -> None:
     """In all queues, before the query asks where the group is; by first_offset it begins where later queues do."""
     await next_millisecond()
-    presence = Presence(order_of(broker, where=where))
-    await presence.join()
+    membership = DriverMembership(order_of(broker, where=where))
+    await membership.join()
     try:
-        await presence.store_start_offsets()
+        await membership.store_start_offsets()
     finally:
-        await presence.leave()
+        await membership.leave()
     assert broker.offsets(GROUP, "orders") == starts

@@ -9,7 +9,7 @@ from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.handler_api.batch import LoadedHandler
-from rmqd.testing.handler_run import LOOK_SECONDS, HandlerRun
+from rmqd.testing.handler_run import POLL_SECONDS, HandlerRun
 from rmqd.testing.test_group import JumpingClock
 from tests.consumer.groups import group_options
 from tests.waiting import eventually
@@ -31,7 +31,7 @@ async def test_time_stands_while_a_request_is_open() -> None:
         queues = {("t1", 0), ("%RETRY%g1", 0)}
         await eventually(lambda: rocketmq.broker.held_pulls.queues_of("g1") == queues, "every pull is held")
         for _ in range(LOOKS):
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         assert clock.jumped_seconds == 0
         server.open_requests -= 1
         result = await running

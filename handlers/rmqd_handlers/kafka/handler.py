@@ -94,7 +94,7 @@ ClientSettings = Annotated[
 logger = logging.getLogger(__name__)
 
 START_SECONDS: Final = 10.0
-LOOK_SECONDS: Final = 0.2  # how often it checks whether the brokers have created a topic
+POLL_SECONDS: Final = 0.2  # how often it checks whether the brokers have created a topic
 
 
 class NotConfirmedError(Exception):
@@ -238,4 +238,4 @@ class Kafka:
                     f"Kafka at {self._options.bootstrap_servers} has no topic {name} and does not create it; run "
                     f"kafka-topics.sh --bootstrap-server {self._options.bootstrap_servers} --create --topic {name}"
                 )
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)

@@ -271,7 +271,7 @@ class OperatorRequests:
             while True:
                 await self._context.clock.sleep(SAMPLE_SECONDS)
                 self._rates.sample()
-                self._rates.look_at(self._pulled())
+                self._rates.record(self._pulled())
         finally:
             await self._direct.close()
 
@@ -317,7 +317,7 @@ class OperatorRequests:
 
     async def _running_info(self, with_stacks: bool) -> bytes:
         await asyncio.sleep(0)  # lets concurrent requests share one result
-        self._rates.look_at(self._pulled())
+        self._rates.record(self._pulled())
         return running_info(
             self._context,
             self._rebalance.assigned,

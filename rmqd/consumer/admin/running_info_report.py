@@ -94,7 +94,7 @@ class Rates:
             consume_failed_msgs=now.failed - hour.failed,
         )
 
-    def look_at(self, queues: Mapping[MessageQueue, ProcessQueue]) -> None:
+    def record(self, queues: Mapping[MessageQueue, ProcessQueue]) -> None:
         """Record which queues made progress; forget all other queues."""
         now, before = self._clock.monotonic(), self._progress
         self._progress = {}
@@ -266,7 +266,7 @@ def _pulled(context: GroupContext, assigned: Assignment, rates: Rates) -> Proces
         cached_msg_size_in_mib=process_queue.cached_bytes // MIB,
         locked=locked,
         last_lock_timestamp=locked_at,
-        dropped=process_queue.dropped or assigned.is_leaving,
+        dropped=process_queue.dropped or assigned.is_releasing,
         last_pull_timestamp=_wall_milliseconds(clock, loop.asked_at),
         last_consume_timestamp=_wall_milliseconds(clock, rates.moved_at(assigned.message_queue)),
     )
@@ -275,7 +275,7 @@ def _pulled(context: GroupContext, assigned: Assignment, rates: Rates) -> Proces
 def _popped(context: GroupContext, assigned: Assignment) -> PopProcessQueueInfo:
     return PopProcessQueueInfo(
         wait_ack_count=sum(queue.cached_count for queue in assigned.process_queues),
-        dropped=assigned.is_leaving,
+        dropped=assigned.is_releasing,
         last_pop_timestamp=0 if assigned.loop is None else _wall_milliseconds(context.clock, assigned.loop.asked_at),
     )
 

@@ -1,8 +1,8 @@
 """Release of an assignment: it is signalled, and then batches in flight are drained for a limited time.
 
 There are two kinds of release. In a *hand-over*, another member may wait for the queue. So the time is short, and the
-ownership decides how much longer this member can safely keep the queue (`linger`). At the *end of the group*
-(`is_last`), no other member acquires the queue before its release, and handlers get the group's shutdown time.
+ownership decides how much longer this member can safely keep the queue (`start_grace_period`). At the *end of the
+group* (`is_last`), no other member acquires the queue before its release, and handlers get the group's shutdown time.
 
 One assignment, a queue or all queues of a broker: the interface for rebalance, watchdog and status.
 """
@@ -26,12 +26,12 @@ from rmqd.wire.message_queue import MessageQueue
 log = structlog.get_logger(__name__)
 
 
-class Leaving:
+class ReleaseSignal:
     """Whether the release of one assignment was requested, and how long it waits for handlers."""
 
     def __init__(self, context: GroupContext, message_queue: MessageQueue) -> None:
         self.begun = asyncio.Event()
-        self.hurried = asyncio.Event()
+        self.forced = asyncio.Event()
         self.is_last = False  # whether the whole group ends, and not only this assignment
         self.until = float("inf")  # when the wait for handlers ends (monotonic)
         self._context = context
@@ -54,16 +54,16 @@ class Leaving:
         if not busy:
             return True
         idle = asyncio.gather(*(one.wait_idle() for one in busy))
-        hurry = asyncio.create_task(self.hurried.wait())
+        force_stop = asyncio.create_task(self.forced.wait())
         try:
-            await self._wait(idle, hurry)
-            if not (idle.done() or hurry.done() or self.is_last):
-                self.until += self._context.ownership.linger(self._message_queue)
-                await self._wait(idle, hurry)
+            await self._wait(idle, force_stop)
+            if not (idle.done() or force_stop.done() or self.is_last):
+                self.until += self._context.ownership.start_grace_period(self._message_queue)
+                await self._wait(idle, force_stop)
         finally:
-            for waiting in (hurry, idle):
+            for waiting in (force_stop, idle):
                 waiting.cancel()
-            await asyncio.gather(hurry, idle, return_exceptions=True)
+            await asyncio.gather(force_stop, idle, return_exceptions=True)
         if left := [one for one in busy if one.is_busy]:
             log.warning("queue.not_drained", queue=str(self._message_queue), batches=sum(one.in_flight for one in left))
         return not left
@@ -74,9 +74,9 @@ class Leaving:
 
 
 class Assignment(ABC):
-    """Acquires a message queue, consumes it, and releases it after `leave`.
+    """Acquires a message queue, consumes it, and releases it after `release`.
 
-    After `leave`, `run` ends when the messages in flight are finished and committed (or acknowledged, if popped), or
+    After `release`, `run` ends when the messages in flight are finished and committed (or acknowledged, if popped), or
     when the drain time is over. A pulled queue belongs only to this member. A popped queue may belong to other members
     too; queue id -1 means all queues of the broker.
     """
@@ -87,16 +87,16 @@ class Assignment(ABC):
     def __init__(self, context: GroupContext, message_queue: MessageQueue) -> None:
         self.message_queue = message_queue
         self._context = context
-        self._leaving = Leaving(context, message_queue)
+        self._release_signal = ReleaseSignal(context, message_queue)
 
     @abstractmethod
     async def run(self) -> None:
-        """Acquire the queue, consume it until `leave` is called, and release it."""
+        """Acquire the queue, consume it until `release` is called, and release it."""
 
     @property
-    def is_leaving(self) -> bool:
-        """Whether `leave` was called."""
-        return self._leaving.begun.is_set()
+    def is_releasing(self) -> bool:
+        """Whether `release` was called."""
+        return self._release_signal.begun.is_set()
 
     @property
     def loop(self) -> Loop | None:
@@ -116,16 +116,16 @@ class Assignment(ABC):
         """
         return self.status.snapshot()
 
-    def leave(self, drain_seconds: float, *, last: bool = False) -> None:
+    def release(self, drain_seconds: float, *, last: bool = False) -> None:
         """Release it after handlers had up to `drain_seconds` to finish their batches. Only the first call counts.
 
-        `last` means that the whole group ends, so no other member waits for the queue: see `Leaving`.
+        `last` means that the whole group ends, so no other member waits for the queue: see `ReleaseSignal`.
         """
-        self._leaving.begin(drain_seconds, last=last)
+        self._release_signal.begin(drain_seconds, last=last)
 
-    def hurry(self) -> None:
+    def force_stop(self) -> None:
         """Stop waiting for handlers."""
-        self._leaving.hurried.set()
+        self._release_signal.forced.set()
 
     def take_over_options(self) -> int:
         """Apply changed options at once. Returns how many cached messages the new filter discards."""

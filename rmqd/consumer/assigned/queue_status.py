@@ -24,7 +24,7 @@ SLOW_CALL_SECONDS: Final = 10.0  # only a longer call can be the cause of a stal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stall:
+class StallFacts:
     """The facts about an assignment without progress while messages wait. Durations are in seconds.
 
     Several of these can be true at once, and some explain others: if an operator paused a queue, idle handlers are not
@@ -196,7 +196,7 @@ class AssignmentStatus(ABC):
         """Return the cause of a stall from the current facts."""
         return self._seen().explain()
 
-    def _seen(self) -> Stall:
+    def _seen(self) -> StallFacts:
         context, queue, process_queues, oldest = self._context, self._message_queue, self.process_queues, self._oldest()
         if self.loop is None:
             return replace(self._named(), started=False, failure=self.failure)
@@ -224,14 +224,14 @@ class AssignmentStatus(ABC):
             longest_call_seconds=max((now - call.started for call in calls), default=0.0),
         )
 
-    def _named(self) -> Stall:
-        """Return a Stall with the names for evidence and next steps."""
+    def _named(self) -> StallFacts:
+        """Return StallFacts with the names for evidence and next steps."""
         options = self._context.options
         queue, group = (
             self._message_queue.without(options.namespace),
             unwrap_namespace(options.group, options.namespace),
         )
-        return Stall(broker=queue.broker_name, group=group, topic=queue.topic)
+        return StallFacts(broker=queue.broker_name, group=group, topic=queue.topic)
 
     def _current_state(self) -> str:
         loop, process_queues = self.loop, self.process_queues

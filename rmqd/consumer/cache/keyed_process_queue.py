@@ -84,7 +84,7 @@ class KeyedProcessQueue(ProcessQueue):
     @property
     def is_busy(self) -> bool:
         """Whether a batch is in flight or, during a release, a message below one must still be handed out."""
-        return self.in_flight > 0 or (self.leaving and bool(self.pending or self._owed))
+        return self.in_flight > 0 or (self.is_releasing and bool(self.pending or self._owed))
 
     def finish(self, messages: list[Message]) -> None:
         """Mark messages as finished, so that the next messages of their keys can be taken."""
@@ -96,19 +96,19 @@ class KeyedProcessQueue(ProcessQueue):
         for message in messages:
             self._release(message)
 
-    def let_go(self, is_wanted: Callable[[Message], bool]) -> int:
+    def discard_unwanted(self, is_wanted: Callable[[Message], bool]) -> int:
         """Finish waiting messages that are not wanted any more. Return their number."""
         unwanted = []
         for held in self._held.values():
             unwanted += [message for message in held.behind if not is_wanted(message)]
             held.behind = deque(message for message in held.behind if is_wanted(message))
         self.finish(unwanted)
-        return len(unwanted) + super().let_go(is_wanted)
+        return len(unwanted) + super().discard_unwanted(is_wanted)
 
-    def leave(self) -> None:
+    def start_release(self) -> None:
         """Start the release: hand out only messages below a finished or in-flight one, and none of a paused queue."""
         below = NONE_OF_THEM if self.is_paused else max(self._finished_to, self._handed_out_to())
-        self._goes_on_to, self.leaving = below, True
+        self._goes_on_to, self.is_releasing = below, True
         self.resume()
         self._let_go_from(below)
         self._owe(self._resting)
@@ -117,7 +117,7 @@ class KeyedProcessQueue(ProcessQueue):
         """Keep failed messages until `return_postponed`."""
         super().postpone(messages)
         self._resting.update(messages)
-        if self.leaving:
+        if self.is_releasing:
             self._owe(messages)
 
     def sort(self, rank: Callable[[Message], int]) -> None:
@@ -129,7 +129,7 @@ class KeyedProcessQueue(ProcessQueue):
     def return_postponed(self, messages: list[Message]) -> bool:
         """Hand out postponed messages again, except those without another attempt in this ownership."""
         self._resting.difference_update(messages)
-        if not self.leaving or self.dropped:
+        if not self.is_releasing or self.dropped:
             return super().return_postponed(messages)
         self.retrying -= len(messages)
         again = [message for message in messages if message in self._owed]
@@ -140,7 +140,7 @@ class KeyedProcessQueue(ProcessQueue):
         return bool(again)
 
     def finished_above(self) -> int:
-        """Count the finished offsets above the commit offset, including gaps. Call after `leave`."""
+        """Return, after `start_release`, the number of finished messages above the commit offset, gaps included."""
         offsets = (message.queue_offset for block in self.blocks for message in block.messages if not message.finished)
         unfinished = sum(offset < self._finished_to for offset in offsets)
         return max(0, self._finished_to + 1 - self.commit_offset() - unfinished)

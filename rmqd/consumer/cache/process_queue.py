@@ -52,19 +52,19 @@ class ProcessQueue:
         "cached_count",
         "dropped",
         "dropped_because",
-        "gathering",
-        "handed_as",
         "handed_out_to",
         "in_flight",
+        "is_batching",
         "is_full",
         "is_paused",
+        "is_releasing",
         "last_store_timestamp",
-        "leaving",
         "message_queue",
         "newest_store_timestamp",
         "next_offset",
         "paused",
         "pending",
+        "public_queue",
         "put_count",
         "retrying",
         "stats",
@@ -73,7 +73,7 @@ class ProcessQueue:
 
     def __init__(self, message_queue: MessageQueue, next_offset: int, stats: TopicStats, namespace: str = "") -> None:
         self.message_queue: Final = message_queue
-        self.handed_as: Final = message_queue.without(namespace)  # shown to handlers, without the namespace
+        self.public_queue: Final = message_queue.without(namespace)  # shown to handlers, without the namespace
         self.stats: Final = stats  # for the queue's topic
         self.next_offset = next_offset  # start of the next pull
         self.blocks: deque[MessageBlock] = deque()  # responses with unfinished messages, in queue order
@@ -87,12 +87,12 @@ class ProcessQueue:
         self.cached_bytes = 0
         self.in_flight = 0  # workers processing this queue; each has at most one batch in flight
         self.is_full = False  # no pops until some messages are acknowledged
-        self.gathering = False  # messages wait until they fill a batch
+        self.is_batching = False  # messages wait until they fill a batch
         self.retrying = 0  # messages that wait for another attempt to send them back
-        self.leaving = False  # being released: nothing more is handed out, messages in flight may finish
+        self.is_releasing = False  # being released: nothing more is handed out, messages in flight may finish
         self.dropped = False  # not owned any more: later results are discarded
-        self.dropped_because = ""  # the cause under which the resulting duplicates are counted
-        self.handed_out_to = 0  # set by `leave`: messages from this offset on were not handed out before
+        self.dropped_because = ""  # the cause that counts the resulting duplicates
+        self.handed_out_to = 0  # since `start_release`: no message from this offset on was handed out before
         self.last_store_timestamp = 0
         self.newest_store_timestamp = 0  # newest message put or skipped by the broker, in milliseconds
         self._relief: asyncio.Future[None] | None = None  # the future that wait_relief awaits
@@ -169,7 +169,7 @@ class ProcessQueue:
     def return_postponed(self, messages: list[Message]) -> bool:
         """Hand out postponed messages again. Return False, and hand out none, if this ownership is ending."""
         self.retrying -= len(messages)
-        if self.dropped or self.leaving:
+        if self.dropped or self.is_releasing:
             return False
         self.put_back(messages)
         return True
@@ -211,14 +211,14 @@ class ProcessQueue:
         self.paused.clear()
         self._wake()
 
-    def gather(self) -> bool:
+    def hold_for_batch(self) -> bool:
         """Hold the waiting messages until they fill a batch. Return whether there are any."""
-        self.gathering = bool(self.pending)
-        return self.gathering
+        self.is_batching = bool(self.pending)
+        return self.is_batching
 
-    def end_gathering(self) -> None:
+    def stop_batching(self) -> None:
         """Stop waiting for a full batch."""
-        self.gathering = False
+        self.is_batching = False
 
     def finish(self, messages: list[Message]) -> None:
         """Mark messages as finished: acknowledged, sent back, or dead-lettered."""
@@ -289,7 +289,7 @@ class ProcessQueue:
         """Return whether another member has the message by now, so that its result here is ignored; never if pulled."""
         return False
 
-    def let_go(self, is_wanted: Callable[[Message], bool]) -> int:
+    def discard_unwanted(self, is_wanted: Callable[[Message], bool]) -> int:
         """Finish waiting messages that are not wanted any more. Return their number."""
         waiting = self.waiting
         unwanted = [message for message in waiting if not is_wanted(message)]
@@ -300,16 +300,16 @@ class ProcessQueue:
             self.finish(unwanted)
         return len(unwanted)
 
-    def leave(self) -> None:
+    def start_release(self) -> None:
         """Start the release: hand out nothing more. The commit offset does not pass the unfinished messages."""
-        self.leaving = True
+        self.is_releasing = True
         self.resume()
         self.handed_out_to = self.pending[0].queue_offset if self.pending else self.next_offset
         self.cached_count -= len(self.pending)
         self.pending.clear()
 
     def finished_above(self) -> int:
-        """Count the finished offsets above the commit offset, including gaps. Call after `leave`."""
+        """Return, after `start_release`, the number of finished messages above the commit offset, gaps included."""
         return max(0, self.handed_out_to - self.commit_offset() - self.cached_count)
 
     def drop(self, because: str) -> None:

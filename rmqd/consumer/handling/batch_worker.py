@@ -9,8 +9,10 @@ ended.
 The event loop calls a task factory for each new task, which costs one lookup. A message costs nothing if its handler
 creates no task. Only a handler's first tasks are watched, because a handler that leaves tasks does so from the start.
 
-`called_apart` calls a handler outside a group's slots. Such calls commit nothing and send nothing back. Operators
-request them, from a member (`consumer/admin/member_requests.py`) or with `rmqd try`.
+One slot of a group: takes a batch, calls the handler, and settles the messages.
+
+Every handler call is made here, except the calls that an operator requests (`HandlerSlots.call_in_background`). An
+exception of a handler is a result. Every other exception ends the group.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.handler_failures import EXPIRED
 from rmqd.consumer.handling.handler_threads import UnusableHandlerError, check_result
-from rmqd.consumer.handling.ready_queues import Line
+from rmqd.consumer.handling.ready_queues import ReadyQueues
 from rmqd.consumer.services import ConsumeMessageService
 from rmqd.handler_api.batch import Batch, LoadedHandler, ManualBatch, OrderlyBatch
 from rmqd.runtime.clock import Clock
@@ -58,7 +60,7 @@ async def called_apart(
     """Call the handler. Returns its exception, or None. `ended` is called when the call has ended."""
     error: BaseException | None = None
     try:
-        await service.call_apart(batch, ended)
+        await service.call_in_background(batch, ended)
     except BaseException as raised:  # noqa: BLE001  every exception of a handler is its result
         error = raised
     batch.end()
@@ -137,7 +139,7 @@ class WorkerService(ABC):
     """The service of a worker: the queues, and the settlement of batches."""
 
     clock: Clock
-    line: Line
+    ready_queues: ReadyQueues
     handler_name: str
     batch_size: int
     wall_offset: float
@@ -213,14 +215,14 @@ class Worker:
     async def _serve(self) -> None:
         """Serve the queues of the line in turn."""
         service = self._service
-        line = service.line
-        queues, queued = line.queues, line.queued
+        ready_queues = service.ready_queues
+        queues, queued = ready_queues.queues, ready_queues.queued
         while not self.replaced:
-            if line.surplus > 0:
-                await line.park()
+            if ready_queues.excess_workers > 0:
+                await ready_queues.wait_until_admitted()
                 continue
             if not queues:
-                await line.rest()
+                await ready_queues.wait_for_work()
                 continue
             if not queues[0].pending:  # all messages were taken, or the queue was released meanwhile
                 queued.discard(queues.popleft())
@@ -272,14 +274,19 @@ class Worker:
         service, call, pending = self._service, self.call, process_queue.pending
         assert self._task is not None
         is_cancelled = self._task.cancelling
-        clock, size, line, queues = service.clock.monotonic, service.batch_size, service.line, service.line.queues
-        message_queue, stats, finish = process_queue.handed_as, process_queue.stats, process_queue.finish
+        clock, size, ready_queues, queues = (
+            service.clock.monotonic,
+            service.batch_size,
+            service.ready_queues,
+            service.ready_queues.queues,
+        )
+        message_queue, stats, finish = process_queue.public_queue, process_queue.stats, process_queue.finish
         self.started = started = clock()
         slice_end = started + TIME_SLICE_SECONDS
         while pending and not self.halted:
             messages = [pending.popleft()] if size == 1 else process_queue.take(size)
-            if line.can_wake and (for_others or len(queues) > 1):
-                line.wake()
+            if ready_queues.can_wake and (for_others or len(queues) > 1):
+                ready_queues.wake()
             self.batch = batch = make(messages, message_queue)
             error: BaseException | None = None
             try:

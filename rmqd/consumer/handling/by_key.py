@@ -13,7 +13,7 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.batch_worker import Turn, Worker
 from rmqd.consumer.handling.handler_failures import EXPIRED, dead_letter_cause
-from rmqd.consumer.handling.orderly import rest_seconds
+from rmqd.consumer.handling.orderly import suspension_seconds
 from rmqd.consumer.handling.settlement import ConfirmSettled, Failed, Settlement, given_up
 from rmqd.consumer.handling.slots import HandlerSlots
 from rmqd.consumer.services import Leases, RetryPolicy
@@ -59,7 +59,7 @@ class KeyedSettlement(Settlement):
         """Suspend each message for as long as its own error asks for."""
         resting: dict[float, list[Message]] = {}
         for message, error in failed:
-            resting.setdefault(rest_seconds(error, self._usual_seconds), []).append(message)
+            resting.setdefault(suspension_seconds(error, self._usual_seconds), []).append(message)
         for seconds, messages in resting.items():
             self._postpone(process_queue, messages, seconds)
 
@@ -95,25 +95,26 @@ class ConsumeMessageByKeyService(HandlerSlots):
 
     def begin_turn(self) -> Turn | None:
         """Take the next queue. It stays in the line for other workers until they find it empty."""
-        line = self.line
-        process_queue = line.queues[0]
+        ready_queues = self.ready_queues
+        process_queue = ready_queues.queues[0]
         message_queue = process_queue.message_queue
         if self._serving.get(message_queue, process_queue) is not process_queue:
-            line.queues.popleft()  # stays in `queued`, so only `_end_turn` can submit it again
+            # it stays in `queued`, so that it does not return before `_end_turn` submits it
+            ready_queues.queues.popleft()
             if (former := self._following.get(message_queue)) is not None:
-                line.queued.discard(former)
+                ready_queues.queued.discard(former)
             self._following[message_queue] = process_queue
             return None
         make: Callable[..., Batch] = Batch
         if self._leases is not None:
             lease = self._leases.lease(message_queue)
-            if lease is None:  # it is queued again when messages arrive, or when its lock is regained
-                line.queued.discard(line.queues.popleft())
-                if process_queue.leaving:
+            if lease is None:  # it returns with its next messages, or when its lock is regained
+                ready_queues.queued.discard(ready_queues.queues.popleft())
+                if process_queue.is_releasing:
                     _keyed(process_queue).give_up_waiting()
                 return None
             make = partial(OrderlyBatch, lease)
-        line.queues.rotate(-1)
+        ready_queues.queues.rotate(-1)
         self._serving[message_queue] = process_queue
         process_queue.begin_turn()
         return process_queue, make, process_queue.pending, self._end_turn
@@ -137,26 +138,26 @@ class ConsumeMessageByKeyService(HandlerSlots):
 
     def _hold(self, reason: str) -> None:
         super()._hold(reason)
-        for process_queue in self.line.queued:
-            if process_queue.leaving:
+        for process_queue in self.ready_queues.queued:
+            if process_queue.is_releasing:
                 _keyed(process_queue).give_up_waiting()
 
     def _submit(self, process_queue: ProcessQueue) -> None:
-        if process_queue.leaving and self.line.paused:
+        if process_queue.is_releasing and self.ready_queues.paused:
             _keyed(process_queue).give_up_waiting()
         else:
-            self.line.submit(process_queue)
+            self.ready_queues.submit(process_queue)
 
     def _end_turn(self, process_queue: ProcessQueue) -> None:
         """Keep the queue in the line while it has messages that can be taken."""
         process_queue.end_turn()
-        self.line.keep(process_queue)
+        self.ready_queues.keep(process_queue)
         message_queue = process_queue.message_queue
         if process_queue.in_flight or self._serving.get(message_queue) is not process_queue:
             return
         del self._serving[message_queue]
         if (following := self._following.pop(message_queue, None)) is not None:
-            self.line.queued.discard(following)
+            self.ready_queues.queued.discard(following)
             self.submit(following)
 
     def _note_abandoned(self, worker: Worker) -> Callable[[], None]:
@@ -170,7 +171,7 @@ class ConsumeMessageByKeyService(HandlerSlots):
         """Settle the batch of a call that ignored its cancellation and has now ended, so that a retry is safe."""
         self._came_back()
         if not self.ended:
-            self._begin_apart(self._settle_ended(process_queue, batch))
+            self._begin_in_background(self._settle_ended(process_queue, batch))
 
     async def _settle_ended(self, process_queue: ProcessQueue, batch: Batch) -> None:
         await self._settle_batch(process_queue, batch, EXPIRED)

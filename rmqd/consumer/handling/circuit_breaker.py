@@ -30,7 +30,7 @@ from typing import Any, Generic, TypeVar
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.circuit import Circuit, FailureEffect
 from rmqd.consumer.handling.handler_failures import HANDLED_BEFORE, Call, failures_of
-from rmqd.consumer.handling.ready_queues import Line
+from rmqd.consumer.handling.ready_queues import ReadyQueues
 from rmqd.consumer.handling.settlement import Settlement, report
 from rmqd.consumer.health.causes import Problem, found
 from rmqd.consumer.services import RetryPolicy
@@ -149,22 +149,22 @@ class HeldBatches(CircuitBreaker):
         settlement: Settlement,
         retry_policy: RetryPolicy,
         begin: Callable[[Coroutine[Any, Any, None]], None],
-        line: Line,
+        ready_queues: ReadyQueues,
         clock: Clock,
     ) -> None:
         """`begin` starts a coroutine as a task of the group."""
         super().__init__(circuit, clock)
         self._settlement = settlement
         self._retry_policy = retry_policy
-        self._line = line
+        self._ready_queues = ready_queues
         self._begin = begin
         self._held: list[_Held] = []
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> None:
         """Settle a batch, or hold it."""
         fate = self._fate(batch, error)
-        is_leaving = process_queue.leaving and not self._must_stay(batch, error)
-        if fate is FailureEffect.COUNTS or is_leaving or process_queue.dropped:
+        is_releasing = process_queue.is_releasing and not self._must_stay(batch, error)
+        if fate is FailureEffect.COUNTS or is_releasing or process_queue.dropped:
             await self._settlement.settle(process_queue, batch, error)
             return
         report(process_queue, batch, error, self._clock.wall())
@@ -189,7 +189,7 @@ class HeldBatches(CircuitBreaker):
         )
         if is_over:
             self._hand_out([held for held in self._held if held.at < oldest])
-        elif circuit.lets_through and not self._line.has_messages:  # only the held messages are left to probe with
+        elif circuit.lets_through and not self._ready_queues.has_messages:  # there is no other message to probe with
             self._hand_out(self._held[:1])
 
     def changed(self) -> None:
@@ -205,7 +205,7 @@ class HeldBatches(CircuitBreaker):
     def _let_go(self, counts: Callable[[_Held], bool]) -> None:
         """Send back the held batches that `counts` selects, and all batches of queues that are being released."""
         for held in list(self._held):
-            if counts(held) or held.process_queue.leaving or held.process_queue.dropped:
+            if counts(held) or held.process_queue.is_releasing or held.process_queue.dropped:
                 self._held.remove(held)
                 must_stay = self._must_stay(held.batch, held.error)
                 self._begin(self._hand_out_again(held) if must_stay else self._send_back(held))

@@ -15,7 +15,7 @@ from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.batch_worker import Turn, Worker
 from rmqd.consumer.handling.circuit_breaker import HeldBatches, Settle
 from rmqd.consumer.handling.handler_failures import EXPIRED
-from rmqd.consumer.handling.ready_queues import Line, Make
+from rmqd.consumer.handling.ready_queues import Make, ReadyQueues
 from rmqd.consumer.handling.settlement import Settlement
 from rmqd.consumer.handling.slots import HandlerSlots
 from rmqd.consumer.health.causes import Problem, found
@@ -35,22 +35,24 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
     ) -> None:
         super().__init__(options, handler, clock)
         self.settlement = Settlement(
-            retry_policy, options.delay_level_when_next_consume, self.line.submit, clock, self.confirm_settled
+            retry_policy, options.delay_level_when_next_consume, self.ready_queues.submit, clock, self.confirm_settled
         )
         self._settle_batch: Settle[None] = self.settlement.settle
         if self.circuit is not None:
-            breaker = HeldBatches(self.circuit, self.settlement, retry_policy, self._begin_apart, self.line, clock)
+            breaker = HeldBatches(
+                self.circuit, self.settlement, retry_policy, self._begin_in_background, self.ready_queues, clock
+            )
             self._settle_batch = breaker.settle
             self.break_by(breaker)
 
     def begin_turn(self) -> Turn | None:
         """Take the next queue. It stays in the line for other workers until they find it empty."""
-        queues = self.line.queues
+        queues = self.ready_queues.queues
         process_queue = queues[0]
         queues.rotate(-1)  # the next worker begins with the next queue
         process_queue.begin_turn()
-        gathering = self._gathering
-        make: Make = Batch if gathering is None else gathering.making(process_queue, Batch, self.halt)
+        batching = self._batching_queues
+        make: Make = Batch if batching is None else batching.making(process_queue, Batch, self.halt)
         return process_queue, make, process_queue.pending, ProcessQueue.end_turn
 
     def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
@@ -73,7 +75,7 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
         if worker.replaced:  # a worker that was not replaced settles the batch itself
             assert worker.process_queue is not None
             assert worker.batch is not None
-            self._begin_apart(self._settle_replaced(worker.process_queue, worker.batch))
+            self._begin_in_background(self._settle_replaced(worker.process_queue, worker.batch))
         return super()._note_abandoned(worker)
 
     async def _settle_replaced(self, process_queue: ProcessQueue, batch: Batch) -> None:
@@ -136,8 +138,12 @@ class PollService:
     def __init__(self, clock: Clock, chosen: Collection[MessageQueue] = ()) -> None:
         self.chosen = chosen
         self._clock = clock
-        self._line = Line()
-        self.submit, self.pause, self.resume = self._line.submit, self._line.pause, self._line.resume
+        self._ready_queues = ReadyQueues()
+        self.submit, self.pause, self.resume = (
+            self._ready_queues.submit,
+            self._ready_queues.pause,
+            self._ready_queues.resume,
+        )
         self._polled_at = clock.monotonic()
 
     async def run(self) -> None:
@@ -159,19 +165,19 @@ class PollService:
         step = "call poll more often, or close the consumer: its queues then go to other members"
         return found("slow_handler", f"messages wait for a poll; the last one was {seconds} s ago", step=step)
 
-    async def call_apart(self, batch: Batch, ended: Callable[[], None]) -> None:
+    async def call_in_background(self, batch: Batch, ended: Callable[[], None]) -> None:
         """Refuse an operator's message. Raises RmqdError."""
         ended()
         raise RmqdError("this member is a pull consumer: it has no handler to call")
 
     async def arrival(self, seconds: float) -> bool:
         """Wait until a queue has messages, for at most `seconds`. Returns whether a queue has messages."""
-        return await wait_within(self._clock, seconds, self._line.rest())
+        return await wait_within(self._clock, seconds, self._ready_queues.wait_for_work())
 
     def take(self, most: int) -> list[Message]:
         """Return up to `most` messages that are cached now."""
         self._polled_at, messages = self._clock.monotonic(), list[Message]()
-        queues, queued = self._line.queues, self._line.queued
+        queues, queued = self._ready_queues.queues, self._ready_queues.queued
         while queues and len(messages) < most:
             process_queue = queues[0]
             if process_queue.dropped or not process_queue.pending:

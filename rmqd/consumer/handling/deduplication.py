@@ -33,11 +33,11 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 from rmqd.wire.topics import unwrap_namespace
 
-LOOK_AGAIN_SECONDS: Final = 1.0  # interval between attempts to claim a message that another member has claimed
-LOOK_AGAIN_HERE_SECONDS: Final = 0.1  # like LOOK_AGAIN_SECONDS, for a message that this process has claimed
+POLL_AGAIN_SECONDS: Final = 1.0  # interval between attempts to claim a message that another member has claimed
+LOOK_AGAIN_HERE_SECONDS: Final = 0.1  # the same for a message that this process has claimed
 SEEN_SECONDS: Final = 5.0  # how long a seen claim of another member counts as the reason why a queue waits
 BY_ID: Final = "msg_id"
-_WAIT: Final = Decision(Outcome.AGAIN, seconds=LOOK_AGAIN_SECONDS)
+_WAIT: Final = Decision(Outcome.AGAIN, seconds=POLL_AGAIN_SECONDS)
 _WAIT_HERE: Final = Decision(Outcome.AGAIN, seconds=LOOK_AGAIN_HERE_SECONDS)
 
 Call = Callable[[Batch], Awaitable[object]]
@@ -154,7 +154,7 @@ class Deduplication:
         most = self._reserve(batch, claim)
 
         def gives_up() -> bool:
-            return process_queue.leaving or process_queue.dropped or batch.revoked
+            return process_queue.is_releasing or process_queue.dropped or batch.revoked
 
         try:
             standings = await claims.ask(claim, gives_up)

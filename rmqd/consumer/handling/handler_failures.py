@@ -84,7 +84,7 @@ def default_decision(error: BaseException | None, batch: Batch) -> Decision:
     return meant
 
 
-def rest_asked_for(error: BaseException | None) -> float | None:
+def requested_suspension(error: BaseException | None) -> float | None:
     """How long the exception asks to suspend an orderly queue, in seconds. None if it does not say."""
     if error is None:
         return None
@@ -211,7 +211,7 @@ class _GuardedCall:
         if isinstance(self._batch, ManualBatch) and self._batch.closing is not None:
             return False
         passed = self._policy.clock.monotonic() - self._began
-        is_ours = self._queue is None or not (self._queue.leaving or self._queue.dropped)
+        is_ours = self._queue is None or not (self._queue.is_releasing or self._queue.dropped)
         return is_ours and not self._batch.revoked and passed + pause < self._policy.timeout
 
     def _note(self, error: BaseException, message: Message, number: int, pause: float) -> None:

@@ -15,7 +15,7 @@ import structlog
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.batch_worker import Turn
-from rmqd.consumer.handling.handler_failures import dead_letter_cause, default_decision, rest_asked_for
+from rmqd.consumer.handling.handler_failures import dead_letter_cause, default_decision, requested_suspension
 from rmqd.consumer.handling.ready_queues import Make
 from rmqd.consumer.handling.settlement import ConfirmSettled, alone, count_acknowledged, given_up, report, still_ours
 from rmqd.consumer.handling.slots import HandlerSlots
@@ -37,8 +37,8 @@ from rmqd.wire.messages.message import Message
 
 log = structlog.get_logger(__name__)
 
-SHORTEST_REST_SECONDS: Final = 0.01  # Java limits suspendCurrentQueueTimeMillis to 10 … 30000
-LONGEST_REST_SECONDS: Final = 30.0
+SHORTEST_SUSPENSION_SECONDS: Final = 0.01  # Java limits suspendCurrentQueueTimeMillis to 10 … 30000
+LONGEST_SUSPENSION_SECONDS: Final = 30.0
 
 
 class OrderlySettlement:
@@ -58,15 +58,15 @@ class OrderlySettlement:
         self,
         retry_policy: RetryPolicy,
         options: ConsumerOptions,
-        rest: Callable[[ProcessQueue, list[Message], float], None],
+        suspend: Callable[[ProcessQueue, list[Message], float], None],
         clock: Clock,
         confirm_settled: ConfirmSettled | None = None,
     ) -> None:
         self._clock = clock
         self._confirm_settled = confirm_settled
         self._retry_policy = retry_policy
-        self._rest_seconds = options.suspend_current_queue_time_seconds
-        self._rest = rest
+        self._suspension_seconds = options.suspend_current_queue_time_seconds
+        self._suspend = suspend
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Finish the acknowledged messages, and retry the rest later. Returns whether the queue is suspended."""
@@ -136,7 +136,7 @@ class OrderlySettlement:
         self._finish(process_queue, [batch[index] for index in done], manual)
         is_committed = manual is not None and manual.closing is Closing.COMMIT
         if again and (wait_seconds or is_committed) and not failed:
-            self._rest(process_queue, again, wait_seconds)
+            self._suspend(process_queue, again, wait_seconds)
             return True
         return self._repeat(process_queue, again, error)
 
@@ -202,7 +202,7 @@ class OrderlySettlement:
     def _repeat(self, process_queue: ProcessQueue, messages: list[Message], error: BaseException | None) -> bool:
         if not messages:
             return False
-        self._rest(process_queue, messages, rest_seconds(error, self._rest_seconds))
+        self._suspend(process_queue, messages, suspension_seconds(error, self._suspension_seconds))
         return True
 
 
@@ -225,10 +225,10 @@ def _acknowledged(batch: Batch, error: BaseException | None, lost: Mapping[int, 
     return done
 
 
-def rest_seconds(error: BaseException | None, usual: float) -> float:
+def suspension_seconds(error: BaseException | None, usual: float) -> float:
     """How long a queue is suspended before a retry: as the exception asks, otherwise `usual`."""
-    asked = rest_asked_for(error)
-    return usual if asked is None else min(max(asked, SHORTEST_REST_SECONDS), LONGEST_REST_SECONDS)
+    asked = requested_suspension(error)
+    return usual if asked is None else min(max(asked, SHORTEST_SUSPENSION_SECONDS), LONGEST_SUSPENSION_SECONDS)
 
 
 NOTHING = ()
@@ -238,8 +238,8 @@ class ConsumeMessageOrderlyService(HandlerSlots):
     """Hands out one batch of each queue at a time, from up to `concurrency` queues at once.
 
     A queue yields to the others after a time slice of milliseconds, far below Java's 60 s
-    (`rocketmq.client.maxTimeConsumeContinuously`). Here `line.queued` also contains a queue while a worker has its turn
-    at it, and while it is suspended.
+    (`rocketmq.client.maxTimeConsumeContinuously`). Here `ready_queues.queued` also contains a queue while a worker has
+    its turn at it, and while it is suspended.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         self._batch_type = OrderlyBatch if options.auto_commit else ManualBatch
         forgiving = self._forgiving_retry(retry_policy)
         self._settlement = OrderlySettlement(
-            forgiving or retry_policy, options, self._rest, clock, self.confirm_settled
+            forgiving or retry_policy, options, self._suspend, clock, self.confirm_settled
         )
         self._settle_batch = self._forgiving(forgiving, self._settlement.settle)
         self._leases = leases
@@ -260,8 +260,8 @@ class ConsumeMessageOrderlyService(HandlerSlots):
 
     def begin_turn(self) -> Turn | None:
         """Take the next queue out of the line, under its lock."""
-        line = self.line
-        process_queue = line.queues.popleft()
+        ready_queues = self.ready_queues
+        process_queue = ready_queues.queues.popleft()
         message_queue = process_queue.message_queue
         if self._turns.setdefault(message_queue, process_queue) is not process_queue:
             self._turns[message_queue] = process_queue
@@ -269,14 +269,16 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         lease = self._leases.lease(message_queue)
         if lease is None:
             del self._turns[message_queue]
-            line.queued.discard(process_queue)  # it is queued again when messages arrive, or when its lock is regained
+            ready_queues.queued.discard(
+                process_queue
+            )  # it returns with its next messages, or when its lock is regained
             return None
         process_queue.begin_turn()
-        if line.queues and line.can_wake:
-            line.wake()
+        if ready_queues.queues and ready_queues.can_wake:
+            ready_queues.wake()
         make: Make = partial(self._batch_type, lease)
-        if self._gathering is not None:
-            make = self._gathering.making(process_queue, make, self.halt)
+        if self._batching_queues is not None:
+            make = self._batching_queues.making(process_queue, make, self.halt)
         return process_queue, make, NOTHING, self._end_turn
 
     def _end_turn(self, process_queue: ProcessQueue) -> None:
@@ -284,10 +286,10 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         process_queue.end_turn()
         following = self._turns.pop(process_queue.message_queue)
         if following is not process_queue:
-            self.line.queued.discard(following)
+            self.ready_queues.queued.discard(following)
             self.submit(following)
         if process_queue not in self._resting:
-            self.line.queued.discard(process_queue)
+            self.ready_queues.queued.discard(process_queue)
             self.submit(process_queue)
 
     def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
@@ -306,7 +308,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         """Whether messages are pending behind the handler's batch."""
         return bool(process_queue.pending)
 
-    def _rest(self, process_queue: ProcessQueue, messages: list[Message], seconds: float) -> None:
+    def _suspend(self, process_queue: ProcessQueue, messages: list[Message], seconds: float) -> None:
         self._resting.add(process_queue)
         process_queue.postpone(messages)
         self.clock.call_later(seconds, self._rested, process_queue, messages)
@@ -321,6 +323,6 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         is_pending = process_queue.return_postponed(messages)
         if self._turns.get(process_queue.message_queue) is process_queue:
             return
-        self.line.queued.discard(process_queue)
+        self.ready_queues.queued.discard(process_queue)
         if is_pending:
             self.submit(process_queue)

@@ -20,13 +20,23 @@ from rmqd.wire.messages.message import Message
 TRICKLE: Final = 4  # up to so many messages take less time than one iteration of the event loop
 
 
-class Line:
+class ReadyQueues:
     """The queues that workers take batches from, in turn.
 
     Most handlers need only one worker, so one worker is woken at a time. It wakes the next one if more work is left.
     """
 
-    __slots__ = ("_held", "_wake_planned", "can_wake", "parked", "paused", "queued", "queues", "sleepers", "surplus")
+    __slots__ = (
+        "_held",
+        "_wake_planned",
+        "can_wake",
+        "excess_workers",
+        "parked",
+        "paused",
+        "queued",
+        "queues",
+        "sleepers",
+    )
 
     def __init__(self) -> None:
         self.queues: deque[ProcessQueue] = deque()
@@ -34,7 +44,7 @@ class Line:
         self.can_wake = False  # whether a worker sleeps, and no woken worker is about to start
         self.paused = False
         self.sleepers: list[asyncio.Future[None]] = []
-        self.surplus = 0  # how many workers must still park, because there are more than may take batches
+        self.excess_workers = 0  # how many workers must still park, because there are more than may take batches
         self.parked: list[asyncio.Future[None]] = []
         self._held: deque[ProcessQueue] = deque()  # the line of a paused group
         self._wake_planned = False
@@ -91,7 +101,7 @@ class Line:
         if not sleeper.done():
             sleeper.set_result(None)
 
-    async def rest(self) -> None:
+    async def wait_for_work(self) -> None:
         """Wait until there is work. Called by workers."""
         sleeper = asyncio.get_running_loop().create_future()
         self.sleepers.append(sleeper)
@@ -105,16 +115,16 @@ class Line:
 
     def admit(self, more: int) -> None:
         """Change by `more` how many workers may take batches; a negative number parks workers."""
-        self.surplus -= more
-        while self.surplus < 0 and self.parked:
-            self.surplus += 1
+        self.excess_workers -= more
+        while self.excess_workers < 0 and self.parked:
+            self.excess_workers += 1
             parked = self.parked.pop()
             if not parked.done():
                 parked.set_result(None)
 
-    async def park(self) -> None:
+    async def wait_until_admitted(self) -> None:
         """Wait until `admit`. Called by workers while there is a surplus."""
-        self.surplus -= 1
+        self.excess_workers -= 1
         parked = asyncio.get_running_loop().create_future()
         self.parked.append(parked)
         if self.queues and self.can_wake:  # this worker parks instead of working, so wake another one
@@ -130,7 +140,7 @@ class Line:
 Make = Callable[[list[Message], MessageQueue], Batch]
 
 
-class GatheringLine(Line):
+class BatchingQueues(ReadyQueues):
     """Adds a queue only when its messages fill a batch, or when the oldest message has waited long enough.
 
     Times are wall-clock times, which tests can shift. If the clock is set back, a queue waits at most twice as long.
@@ -160,7 +170,7 @@ class GatheringLine(Line):
         if self._has_batch(process_queue):
             super().submit(process_queue)
         else:
-            self._gather(process_queue)
+            self._hold_for_batch(process_queue)
 
     def making(self, process_queue: ProcessQueue, make: Make, halt: Callable[[ProcessQueue], None]) -> Make:
         """Return a `make` that also halts the turns at the queue when the remaining messages do not fill a batch."""
@@ -172,7 +182,7 @@ class GatheringLine(Line):
                     self.queues.remove(process_queue)
                     self.queued.discard(process_queue)
                 halt(process_queue)
-                self._gather(process_queue)
+                self._hold_for_batch(process_queue)
             return make(messages, message_queue)
 
         return made
@@ -180,19 +190,19 @@ class GatheringLine(Line):
     def _has_batch(self, process_queue: ProcessQueue) -> bool:
         return len(process_queue.pending) >= self._size or process_queue in self._ripe
 
-    def _gather(self, process_queue: ProcessQueue) -> None:
-        if process_queue.gather() and process_queue not in self._armed:
+    def _hold_for_batch(self, process_queue: ProcessQueue) -> None:
+        if process_queue.hold_for_batch() and process_queue not in self._armed:
             self._armed.add(process_queue)
             self._clock.call_later(self._left(process_queue), self._look, process_queue)
 
     def _look(self, process_queue: ProcessQueue) -> None:
         """Called when the oldest message at the timer's start has waited long enough, if it is still pending."""
         self._armed.discard(process_queue)
-        process_queue.end_gathering()
+        process_queue.stop_batching()
         if not process_queue.pending:
             del self._arrivals[process_queue]
         elif self._left(process_queue) > 0:
-            self._gather(process_queue)
+            self._hold_for_batch(process_queue)
         else:
             self._ripe.add(process_queue)
             super().submit(process_queue)
@@ -216,10 +226,10 @@ class GatheringLine(Line):
             self._ripe.discard(gone)
 
 
-def line_of(options: ConsumerOptions, clock: Clock) -> tuple[Line, GatheringLine | None]:
+def ready_queues_of(options: ConsumerOptions, clock: Clock) -> tuple[ReadyQueues, BatchingQueues | None]:
     """Return the group's line, twice if it waits for full batches. A batch of one message is always full."""
     size, wait = options.consume_message_batch_max_size, options.consume_message_batch_max_wait_seconds
     if size == 1 or not wait:
-        return Line(), None
-    gathering = GatheringLine(size, wait, clock)
-    return gathering, gathering
+        return ReadyQueues(), None
+    batching = BatchingQueues(size, wait, clock)
+    return batching, batching

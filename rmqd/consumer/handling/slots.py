@@ -27,7 +27,7 @@ from rmqd.consumer.handling.batch_worker import LeftTasks, Worker, WorkerService
 from rmqd.consumer.handling.circuit_breaker import CircuitBreaker, ForgivenAttempts, ForgivingRetry, Settle
 from rmqd.consumer.handling.handler_failures import EXPIRED, PAST_DEADLINE, FailurePolicy
 from rmqd.consumer.handling.handler_threads import HandlerThread, call_handler, checked
-from rmqd.consumer.handling.ready_queues import line_of
+from rmqd.consumer.handling.ready_queues import ready_queues_of
 from rmqd.consumer.handling.settlement import ConfirmSettled, explain_away, report_error
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.services import RetryPolicy, RunningCall
@@ -66,8 +66,8 @@ class HandlerSlots(WorkerService):
         self.handler_name = handler.name
         self._group = unwrap_namespace(options.group, options.namespace)
         self.batch_size = options.consume_message_batch_max_size
-        self.line, self._gathering = line_of(options, clock)
-        self.submit = self.line.submit
+        self.ready_queues, self._batching_queues = ready_queues_of(options, clock)
+        self.submit = self.ready_queues.submit
         self.wall_offset = clock.wall() - clock.monotonic()
         self.abandoned = 0  # calls past their deadline that have not ended
         self.ended = False
@@ -85,10 +85,10 @@ class HandlerSlots(WorkerService):
         self._concurrency = self._slots = options.concurrency
         self._auto = AutoConcurrency(options.concurrency, clock) if options.auto_concurrency else None
         if self._auto is not None:
-            self.line.admit(self._auto.limit - options.concurrency)
+            self.ready_queues.admit(self._auto.limit - options.concurrency)
         self._timeout = options.consume_timeout_seconds
         self._workers: dict[Worker, asyncio.Task[None]] = {}
-        self._apart: set[asyncio.Task[None]] = set()  # hung workers, and settlements without a worker
+        self._background_tasks: set[asyncio.Task[None]] = set()  # hung workers, and settlements without a worker
         self._threads: dict[Worker, HandlerThread] = {}
         self._last_tick = clock.monotonic()
 
@@ -110,7 +110,7 @@ class HandlerSlots(WorkerService):
         """Work until cancelled. Raises HandlerHungError when every slot hangs."""
         try:
             if self._deduplication is not None:
-                self._apart.add(asyncio.create_task(self._deduplication.run(), name="claims"))
+                self._background_tasks.add(asyncio.create_task(self._deduplication.run(), name="claims"))
             for number in range(self._slots):
                 self._start_worker(number)
             while True:
@@ -143,7 +143,7 @@ class HandlerSlots(WorkerService):
             worker.call = self._call_of(worker)
         for number in new if self._workers else ():  # before `run`, no worker exists; `run` starts the first ones
             self._start_worker(number)
-        self.line.admit(self.concurrency - self._slots - before)
+        self.ready_queues.admit(self.concurrency - self._slots - before)
 
     def calls(self) -> list[RunningCall]:
         """Return the running calls of the handler, one for each busy slot."""
@@ -170,7 +170,7 @@ class HandlerSlots(WorkerService):
         away = explain_away(process_queue, self.clock.wall(), self._group)
         return away or (None if self._breaker is None else self._breaker.explain(process_queue, self._group))
 
-    async def call_apart(self, batch: Batch, ended: Callable[[], None]) -> None:
+    async def call_in_background(self, batch: Batch, ended: Callable[[], None]) -> None:
         """Call the handler outside the slots."""
         await call_handler(self._handler, batch, ended)
 
@@ -223,7 +223,7 @@ class HandlerSlots(WorkerService):
         assert self._breaker is not None
         if self._breaker.circuit.lets_through:
             if self._breaker.circuit.state == "half_open":
-                self.line.sort(self._breaker.probe_rank())
+                self.ready_queues.sort(self._breaker.probe_rank())
             self._let_go_on("circuit")
         else:
             self._hold("circuit")
@@ -232,14 +232,14 @@ class HandlerSlots(WorkerService):
     def _hold(self, reason: str) -> None:
         """Stop handing out messages until this reason and all others are gone."""
         self._held_by.add(reason)
-        self.line.pause()
+        self.ready_queues.pause()
         for worker in self._workers:
             worker.halted = True
 
     def _let_go_on(self, reason: str) -> None:
         self._held_by.discard(reason)
         if not self._held_by:
-            self.line.resume()
+            self.ready_queues.resume()
 
     def _forgiving_retry(self, retry_policy: RetryPolicy) -> ForgivingRetry | None:
         """Return the retry policy of a group with a circuit that retries failures in place."""
@@ -270,9 +270,9 @@ class HandlerSlots(WorkerService):
             if auto is not None:
                 auto.end()
 
-    def _begin_apart(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Start a task for messages that no worker has."""
-        self._apart.add(asyncio.create_task(work, name="settle-apart"))
+        self._background_tasks.add(asyncio.create_task(work, name="settle-in-background"))
 
     def _tick(self) -> None:
         now = self._last_tick = self.clock.monotonic()
@@ -290,7 +290,7 @@ class HandlerSlots(WorkerService):
         if self._handler.end_calls is not None and self._are_calls_waited_for():
             self._handler.end_calls()
         if self._auto is not None and (more := self._auto.look()):
-            self.line.admit(more)
+            self.ready_queues.admit(more)
         if self.circuit is not None and self._breaker is not None:
             self.circuit.look()
             self._breaker.look()
@@ -308,7 +308,8 @@ class HandlerSlots(WorkerService):
         calls = self.calls()
         queues = [call.process_queue for call in calls]
         return len(calls) >= self.concurrency or any(
-            queue.leaving or queue.dropped or queue.wants_relief or self._waits_behind_calls(queue) for queue in queues
+            queue.is_releasing or queue.dropped or queue.wants_relief or self._waits_behind_calls(queue)
+            for queue in queues
         )
 
     def _waits_behind_calls(self, process_queue: ProcessQueue) -> bool:
@@ -341,7 +342,7 @@ class HandlerSlots(WorkerService):
         self.abandoned += 1
         came_back = self._abandon(worker)
         task.add_done_callback(lambda _: came_back())
-        self._apart.add(task)
+        self._background_tasks.add(task)
         self._start_worker(worker.number)
 
     def _abandon(self, worker: Worker) -> Callable[[], None]:
@@ -364,8 +365,8 @@ class HandlerSlots(WorkerService):
 
     def _raise_failures(self) -> None:
         """Raise the exception of a task that failed: it ends the group."""
-        ended = [task for task in (*self._workers.values(), *self._apart) if task.done()]
-        self._apart.difference_update(ended)
+        ended = [task for task in (*self._workers.values(), *self._background_tasks) if task.done()]
+        self._background_tasks.difference_update(ended)
         for task in ended:
             if not task.cancelled():
                 task.result()
@@ -382,7 +383,7 @@ class HandlerSlots(WorkerService):
                     self._deduplication.abandon(worker.batch)
         for worker in self._workers:
             worker.expired = worker.replaced = True
-        tasks = self._apart.union(self._workers.values())
+        tasks = self._background_tasks.union(self._workers.values())
         for task in tasks:
             task.cancel()
         ended, left = await self.clock.wait(tasks, timeout=CANCEL_GRACE_SECONDS)

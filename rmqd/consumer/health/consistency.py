@@ -161,7 +161,7 @@ class Consistency:
         self._settings_known: set[str] = set()  # addresses whose settings were read at least once
         self._told = asyncio.Event()
 
-    def noticed(self) -> None:
+    def on_members_changed(self) -> None:
         """Called when a broker reports that members joined or left."""
         if not OF_ONE_PROCESS.search(self._context.client.client_id):
             self._told.set()

@@ -115,8 +115,8 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 WINDOW_SECONDS: Final = 60.0
-LOOK_SECONDS: Final = 2.0
-FAILING_SECONDS: Final = 20.0  # longer than a service needs to restart
+POLL_SECONDS: Final = 2.0
+FAILING_SECONDS: Final = 20.0  # a service that restarts is available again sooner
 LEAST_ATTEMPTS: Final = 3
 # at this share of failed attempts a group counts as failing; below, it makes progress
 FAILING_SHARE: Final = 0.9
@@ -145,7 +145,7 @@ class _Totals(NamedTuple):
 
 
 class RecentResults:
-    """Watches the attempts of one group. Call `look` about every LOOK_SECONDS with the group's counters.
+    """Watches the attempts of one group. Call `look` about every POLL_SECONDS with the group's counters.
 
     The handler is failing after at least LEAST_ATTEMPTS failed attempts in a row, over at least FAILING_SECONDS. Less
     than one success in ten does not end the row. The problem ends when half of the attempts succeed. It also lasts

@@ -91,9 +91,9 @@ class _Watch:
     progress: object = None
     stands_since: float = 0.0
     seen_cause: str = ""
-    told_cause: str = ""
-    told_at: float = 0.0
-    must_tell_end: bool = False
+    reported_cause: str = ""
+    reported_at: float = 0.0
+    must_report_end: bool = False
     restarted_at: float = 0.0
 
 
@@ -134,7 +134,7 @@ class Watchdog:
             assigned.status.stall = problem = self._stall(assigned, watch, now)
             assigned.status.tick()
             if problem is None:
-                self._tell_end(queue, watch)
+                self._report_end(queue, watch)
                 continue
             failure = assigned.status.failure
             if (
@@ -152,7 +152,7 @@ class Watchdog:
                 del self._watches[queue]
         for key in due:
             if stalled := self._news.pop(key):
-                self._tell(stalled, now)
+                self._report(stalled, now)
         self._brokers.look()
         self._look_at_handler()
         for topic in self._context.subscriptions:
@@ -171,10 +171,10 @@ class Watchdog:
         progress = assigned.status.progress()
         moved = progress != watch.progress
         watch.progress = progress
-        is_gathering = self._is_gathering(assigned)
-        if is_gathering:  # a pull that hangs is hidden by the open calls, so check for it here
+        is_batching = self._is_batching(assigned)
+        if is_batching:  # a pull that hangs is hidden by the open calls, so check for it here
             self._repair(assigned, watch, now)
-        if assigned.is_leaving or moved or is_gathering or not assigned.status.has_work():
+        if assigned.is_releasing or moved or is_batching or not assigned.status.has_work():
             watch.stands_since, watch.seen_cause = now, ""
             return None
         if now - watch.stands_since < self._patience():
@@ -185,7 +185,7 @@ class Watchdog:
         watch.seen_cause = problem.cause
         return problem if is_sure else assigned.status.stall
 
-    def _is_gathering(self, assigned: Assignment) -> bool:
+    def _is_batching(self, assigned: Assignment) -> bool:
         """Whether the handler keeps calls of this queue open to gather messages, and nothing else stops the queue."""
         service, status = self._context.service, assigned.status
         has_calls = any(call.process_queue in status.process_queues for call in service.calls())
@@ -197,32 +197,32 @@ class Watchdog:
         return STALL_SECONDS + options.pull_interval_seconds + options.consume_message_batch_max_wait_seconds
 
     def _is_news(self, watch: _Watch, problem: Problem, now: float) -> bool:
-        if watch.told_cause == problem.cause and now - watch.told_at < REPEAT_SECONDS:
+        if watch.reported_cause == problem.cause and now - watch.reported_at < REPEAT_SECONDS:
             return False
-        watch.told_cause, watch.told_at = problem.cause, now
+        watch.reported_cause, watch.reported_at = problem.cause, now
         return True
 
-    def _tell(self, stalled: Mapping[MessageQueue, Problem], now: float) -> None:
+    def _report(self, stalled: Mapping[MessageQueue, Problem], now: float) -> None:
         """Log one line for all queues of one broker that stalled for one cause."""
         queue, problem = next(iter(stalled.items()))
         since = self._watches[queue].stands_since if queue in self._watches else now
         for told in stalled.keys() & self._watches.keys():
-            self._watches[told].must_tell_end = True
+            self._watches[told].must_report_end = True
         facts = {
             "topic": queue.topic,
             "broker": queue.broker_name,
             "queues": sorted(queue.queue_id for queue in stalled),
             "seconds": round(now - since),
         }
-        _tell_stalled(problem, facts)
+        _report_stalled(problem, facts)
 
-    def _tell_end(self, queue: MessageQueue, watch: _Watch) -> None:
-        for untold in self._news.values():
-            if untold.pop(queue, None) is not None:  # stalled for a single check, which needs no log line
-                watch.told_cause = ""
-        if watch.must_tell_end:
-            watch.must_tell_end = False
-            log.info("queue.recovered", queue=str(queue), cause=watch.told_cause)
+    def _report_end(self, queue: MessageQueue, watch: _Watch) -> None:
+        for unreported in self._news.values():
+            if unreported.pop(queue, None) is not None:  # stalled for a single check, which needs no log line
+                watch.reported_cause = ""
+        if watch.must_report_end:
+            watch.must_report_end = False
+            log.info("queue.recovered", queue=str(queue), cause=watch.reported_cause)
 
     def _repair(self, assigned: Assignment, watch: _Watch, now: float) -> None:
         """Restart a loop without an iteration for two minutes. All its waits are shorter than that."""
@@ -286,7 +286,7 @@ class Watchdog:
         return closed_problem(topic, closed) if closed else None
 
 
-def _tell_stalled(problem: Problem, which: dict[str, object]) -> None:
+def _report_stalled(problem: Problem, which: dict[str, object]) -> None:
     """Log stalled queues; `which` contains their names and the duration."""
     facts = {**which, "cause": problem.cause, "evidence": problem.evidence, "next": problem.next}
     if problem.cause == "paused":

@@ -205,7 +205,7 @@ class LiteProcessQueue(PopProcessQueue):
     def _follow(self, block: LiteBlock, *, is_whole: bool) -> None:
         if not block.rest or self.dropped:
             return
-        if is_whole and not self.leaving and not self._receipts.is_late(block, block.rest[0].queue_offset):
+        if is_whole and not self.is_releasing and not self._receipts.is_late(block, block.rest[0].queue_offset):
             self._following.go_on(block, self)
         else:
             self._following.give_back(block)

@@ -235,12 +235,12 @@ class RemoteBrokerOffsetStore:
         else:
             self._unheard.settle(commit.unheard, 0.0)
 
-    def doubt(self) -> None:
+    def recheck_stored_offsets(self) -> None:
         """Re-read the stored offset before each queue's next commit, because another member may have committed."""
         for watch in self._watches.values():
             watch.is_doubtful = True
 
-    async def settled(self, queue: MessageQueue, offset: int, until: float) -> bool:
+    async def wait_for_commits(self, queue: MessageQueue, offset: int, until: float) -> bool:
         """Wait, at most `until` (monotonic), for the end of commits that could still replace `offset`.
 
         Returns whether such a commit has ended. The caller must then read the stored offset again.

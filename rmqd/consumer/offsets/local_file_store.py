@@ -243,7 +243,7 @@ class LocalFileOffsetStore:
         await self.commit(queue, offset)
         return True
 
-    async def settled(self, queue: MessageQueue, offset: int, until: float) -> bool:
+    async def wait_for_commits(self, queue: MessageQueue, offset: int, until: float) -> bool:
         """Return False at once: writes to the file end in their order."""
         return False
 
@@ -256,7 +256,7 @@ class LocalFileOffsetStore:
     ) -> None:
         """Return None: brokers have no offsets of the group."""
 
-    def doubt(self) -> None:
+    def recheck_stored_offsets(self) -> None:
         """Do nothing: no other member writes the file."""
 
     def may_be_lost(self, queue: MessageQueue) -> bool:

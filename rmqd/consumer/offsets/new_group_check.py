@@ -25,8 +25,8 @@ from rmqd.wire.topics import retry_topic
 
 log = structlog.get_logger(__name__)
 
-FOUNDER_SECONDS = 5.0  # how long to wait for another member that stores start offsets
-LOOK_SECONDS = 0.25
+FOUNDER_SECONDS = 5.0  # time for another member to finish storing start offsets
+POLL_SECONDS = 0.25
 _ROUNDS: Final = 3  # attempts to store start offsets that are missing afterwards
 
 
@@ -122,7 +122,7 @@ class BrokerStartOffsets(StartOffsets):
                 return found
             if self.clock.monotonic() >= deadline:
                 return None
-            await self.clock.sleep(LOOK_SECONDS)
+            await self.clock.sleep(POLL_SECONDS)
 
     def _marks(self, brokers: Collection[str]) -> list[MessageQueue]:
         """Return the retry topic's queues. A broker creates the topic at the first heartbeat, before routes have it."""

@@ -73,7 +73,7 @@ class OffsetPersistence:
             context.store.carries_until = now + step_seconds + LATE_SECONDS
             await context.clock.sleep(step_seconds)
             if self._now() > context.store.carries_until:
-                context.store.doubt()
+                context.store.recheck_stored_offsets()
 
     def _now(self) -> float:
         """Return a time in seconds that also counts while the machine is suspended."""
@@ -86,7 +86,7 @@ class OffsetPersistence:
                 one.message_queue: offset
                 for one in assigned
                 if (offset := one.commit_offset()) is not None
-                and not one.is_leaving
+                and not one.is_releasing
                 and context.ownership.holds(one.message_queue)
             }
             # concurrently: a commit may have to wait for an earlier commit at a slow broker

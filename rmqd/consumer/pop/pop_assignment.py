@@ -125,7 +125,7 @@ KEEP_SECONDS: Final = 0.1  # delay until finished messages of a block are acknow
 RENEW_AT: Final = 2 / 3  # share of the invisible time, then it is extended, or a waiting message is discarded
 RENEW_AGAIN_SECONDS: Final = 1.0
 FLUSH_SECONDS: Final = 3.0  # how long the responses to the last acknowledgements may take
-HURRIED_FLUSH_SECONDS: Final = 0.5
+FORCED_FLUSH_SECONDS: Final = 0.5
 
 
 class PopAssignment(Assignment):
@@ -156,25 +156,25 @@ class PopAssignment(Assignment):
         return not self.loop.unacknowledged and self._receipts.is_idle
 
     async def run(self) -> None:
-        """Pop until `leave`."""
+        """Pop until `release`."""
         log.info("pop.started", queue=str(self.message_queue))
         async with asyncio.TaskGroup() as tasks:
             popping = tasks.create_task(self._pop(), name=f"pops:{self.message_queue}")
             keeping = tasks.create_task(self._keep(tasks), name=f"keep hidden:{self.message_queue}")
-            await self._leaving.begun.wait()
+            await self._release_signal.begun.wait()
             popping.cancel()
             await asyncio.wait((popping,))
             await self._popped_last()
             self._show_waiting()
-            await self._leaving.drain(self.loop.process_queues)
+            await self._release_signal.drain(self.loop.process_queues)
             keeping.cancel()
         for process_queue in self.loop.process_queues:
             for block in list(process_queue.blocks):
                 assert isinstance(block, PopBlock)
                 process_queue.settle_finished(block)
-        await self._receipts.flush(HURRIED_FLUSH_SECONDS if self._leaving.hurried.is_set() else FLUSH_SECONDS)
+        await self._receipts.flush(FORCED_FLUSH_SECONDS if self._release_signal.forced.is_set() else FLUSH_SECONDS)
         for process_queue in self.loop.process_queues:
-            process_queue.drop(self._leaving.cause)
+            process_queue.drop(self._release_signal.cause)
 
     async def _pop(self) -> None:
         context, queue = self._context, self.message_queue
@@ -193,7 +193,7 @@ class PopAssignment(Assignment):
                 if offsets:
                     self._receipts.show_again(block, offsets)
                     process_queue.let_go_waiting(block)
-            process_queue.leave()
+            process_queue.start_release()
 
     async def _keep(self, tasks: asyncio.TaskGroup) -> None:
         """Acknowledge finished messages of unfinished blocks, and keep messages in flight invisible."""
@@ -207,10 +207,10 @@ class PopAssignment(Assignment):
                 for block in list(process_queue.blocks):
                     assert isinstance(block, PopBlock)
                     process_queue.settle_finished(block)
-                    if now >= block.look_at:
-                        self._look_at(tasks, process_queue, block)
+                    if now >= block.renew_at:
+                        self._renew_or_discard(tasks, process_queue, block)
 
-    def _look_at(self, tasks: asyncio.TaskGroup, process_queue: PopProcessQueue, block: PopBlock) -> None:
+    def _renew_or_discard(self, tasks: asyncio.TaskGroup, process_queue: PopProcessQueue, block: PopBlock) -> None:
         """Extend the invisible time of a block's messages in flight, and discard its waiting messages.
 
         While the group is held up, keep the waiting messages too: each would lose an attempt at another member.
@@ -229,9 +229,9 @@ class PopAssignment(Assignment):
         now = self._context.clock.monotonic()
         held = [offset for offset in handled if now < block.due_of(offset)]
         if not held:
-            block.look_at = float("inf")
+            block.renew_at = float("inf")
             return
-        block.look_at = float("inf")  # not again before the responses arrive
+        block.renew_at = float("inf")  # until the responses arrive
         tasks.create_task(self._renew(block, held), name=f"renew:{block.queue}")
 
     async def _renew(self, block: PopBlock, offsets: list[int]) -> None:
@@ -240,9 +240,9 @@ class PopAssignment(Assignment):
         renewed = await asyncio.gather(*(self._receipts.renew(block, offset, invisible_ms) for offset in offsets))
         if all(renewed):
             # the new time counts from the request, not from the response
-            block.look_at = min(block.due_of(offset) for offset in offsets) - seconds * (1 - RENEW_AT)
+            block.renew_at = min(block.due_of(offset) for offset in offsets) - seconds * (1 - RENEW_AT)
         else:
-            block.look_at = self._context.clock.monotonic() + RENEW_AGAIN_SECONDS
+            block.renew_at = self._context.clock.monotonic() + RENEW_AGAIN_SECONDS
 
 
 TIMEOUT_SECONDS: Final = 3.0  # Java: QUERY_ASSIGNMENT_TIMEOUT

@@ -19,7 +19,7 @@ class PopBlock(MessageBlock):
     changed invisible time gets a separate handle and time (`renewed`).
     """
 
-    __slots__ = ("changing", "due", "handle", "look_at", "queue", "renewed", "settled", "topic")
+    __slots__ = ("changing", "due", "handle", "queue", "renew_at", "renewed", "settled", "topic")
 
     def __init__(
         self, data: bytes, queue: MessageQueue, topic: str, handle: PopHandle, due: float, namespace: str
@@ -30,7 +30,7 @@ class PopBlock(MessageBlock):
         self.topic = topic  # the subscribed topic; `queue` may belong to a retry topic
         self.handle = handle
         self.due = due
-        self.look_at = due - handle.invisible_time / 3000  # when to extend the time of messages in flight
+        self.renew_at = due - handle.invisible_time / 3000  # when to extend the time of messages in flight
         # by queue offset:
         self.settled: set[int] = set()  # acknowledged, sent back or discarded
         self.changing: dict[int, asyncio.Future[None]] = {}  # a request for a new handle is in progress

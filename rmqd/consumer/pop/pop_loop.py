@@ -135,7 +135,7 @@ class PopLoop(Loop):
     def take_over_options(self) -> int:
         """Apply changed options at once. Returns how many cached messages the new filter discards."""
         self._configure()
-        return sum(map(self._arrivals.let_go, self.process_queues))
+        return sum(map(self._arrivals.discard_unwanted, self.process_queues))
 
     def apply_pauses(self) -> None:
         """Apply the operator's pauses and resumes."""
@@ -203,7 +203,7 @@ class PopLoop(Loop):
             if framed.is_closed:
                 left = await open_bodies(framed, context.options.max_body_size_bytes, self._room(), unwraps=False)
             for block in self._divided(framed, header, popped_at):
-                if context.clock.monotonic() >= block.look_at:
+                if context.clock.monotonic() >= block.renew_at:
                     self._leave_to_others(block, read_at - popped_at)
                     continue
                 process_queue = self._process_queue_of(block)

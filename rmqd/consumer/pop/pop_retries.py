@@ -117,7 +117,7 @@ class PopRequest:
 
 log = structlog.get_logger(__name__)
 
-LOOK_SECONDS: Final = 10.0
+POLL_SECONDS: Final = 10.0
 
 
 class PopRetries:
@@ -140,7 +140,7 @@ class PopRetries:
                     for retry in (pop_retry_topic(self._group, topic), pop_retry_topic_v2(self._group, topic)):
                         if await self._look(retry, pulled=pulled):
                             changed()
-                await self._context.clock.sleep(LOOK_SECONDS)
+                await self._context.clock.sleep(POLL_SECONDS)
         finally:
             for retry in self._watched:
                 self._client.routes.unwatch(retry)

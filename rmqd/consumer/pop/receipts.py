@@ -84,7 +84,7 @@ class PopProcessQueue(ProcessQueue):
     def let_go_waiting(self, block: PopBlock) -> None:
         """Discard a block's messages that no handler has, without acknowledging them."""
         block.settled.update(self.waiting_of(block))
-        self.let_go(lambda message: message.block is not block)
+        self.discard_unwanted(lambda message: message.block is not block)
 
     def _order(self, message: Message) -> Any:
         """Sort by block first: after an operator's reset, two blocks may contain the same offsets."""
@@ -163,7 +163,7 @@ class PopReceipts:
         """Wait until every acknowledgement so far has its response, for at most `seconds`."""
         busy = [line for line in self._lines.values() if not line.idle.is_set()]
         for line in busy:
-            line.hurry.set()
+            line.flush_now.set()
         if busy:
             waits = [asyncio.ensure_future(line.idle.wait()) for line in busy]
             _, left = await self._clock.wait(waits, timeout=seconds)
@@ -296,7 +296,7 @@ class _Line:
         self.broker_name = broker_name
         self.idle = asyncio.Event()  # no acknowledgement waits or is being sent
         self.idle.set()
-        self.hurry = asyncio.Event()  # a caller waits in `flush`
+        self.flush_now = asyncio.Event()  # a caller waits in `flush`
         self._receipts = receipts
         self._client = client
         self._clock = clock
@@ -322,11 +322,11 @@ class _Line:
                 self._came.set()
                 await self._clock.sleep(AGAIN_SECONDS)
             elif not self._waiting:
-                self.hurry.clear()
+                self.flush_now.clear()
                 self.idle.set()
 
     async def _pause(self, seconds: float) -> None:
-        if not self.hurry.is_set():
+        if not self.flush_now.is_set():
             await self._clock.sleep(seconds)
 
     async def _send(self, acks: list[_Ack]) -> list[_Ack]:

@@ -13,8 +13,9 @@
 message:
 
 - **A pull** is the only source of the message, and a commit passes it for good. So a message counts as corrupt only
-  after two responses had the same bytes (`evidence`). A message that must be dead-lettered stays in the cache until a
-  broker has accepted it, so that no commit passes it (`corrupt_messages`). With the policy `stop` pulling stops there.
+  after two responses had the same bytes (`response_validation`). A message that must be dead-lettered stays in the
+  cache until a broker has accepted it, so that no commit passes it (`corrupt_messages`). With the policy `stop` pulling
+  stops there.
 - **A pop** is repeated by the broker for every message that is not acknowledged in time. So the first response counts,
   an ignored corrupt message blocks no others, and an unwanted message is acknowledged like a handled one.
 - **A range** of a Spark batch is read again completely after a failure. So the first response counts, a corrupt message
@@ -111,9 +112,9 @@ class Arrivals:
         """Select messages with one of these tags from now on; all messages if there are no tags."""
         self._tags = frozenset(tag.encode() for tag in tags)
 
-    def let_go(self, process_queue: ProcessQueue) -> int:
+    def discard_unwanted(self, process_queue: ProcessQueue) -> int:
         """Finish cached messages that have none of the tags. Return their number."""
-        return process_queue.let_go(lambda message: message.has_tag(self._tags)) if self._tags else 0
+        return process_queue.discard_unwanted(lambda message: message.has_tag(self._tags)) if self._tags else 0
 
     def take(
         self, block: MessageBlock, process_queue: ProcessQueue, next_offset: int, corrupt: Sequence[Message] = ()
@@ -127,7 +128,7 @@ class Arrivals:
                 if not message.has_tag(self._tags):
                     process_queue.skip(message)
         if self._hooks is not None:
-            for message in self._hooks.unwanted(block.messages, process_queue.handed_as):
+            for message in self._hooks.unwanted(block.messages, process_queue.public_queue):
                 process_queue.skip(message)
         if self._rate_limit is not None and self._rate_limit.per_second:
             self._rate_limit.spend(block.unfinished)

@@ -25,9 +25,9 @@ from typing import Final
 
 import structlog
 
-from rmqd.consumer.assigned.assignment import Assignment, Leaving
+from rmqd.consumer.assigned.assignment import Assignment, ReleaseSignal
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.context import Floor, GroupContext
+from rmqd.consumer.context import GroupContext, ReleasedOffset
 from rmqd.consumer.offsets.start_offsets import Start
 from rmqd.consumer.pull.pull_loop import PullLoop
 from rmqd.consumer.pull.pull_request import until_answered
@@ -42,42 +42,42 @@ LAST_COMMIT_SECONDS: Final = 3.0  # minimum time to retry the last commits at a 
 AGAIN_SECONDS: Final = 0.2
 
 
-class GivingUp:
+class QueueRelease:
     """Releases one queue.
 
     If another member waits for the queue, nothing is committed after the deadline. If the whole group stops here
-    (`Leaving.is_last`), the last commit is tried for some seconds more: no other member acquires the queue before it is
-    unlocked.
+    (`ReleaseSignal.is_last`), the last commit is tried for some seconds more: no other member acquires the queue before
+    it is unlocked.
     """
 
-    def __init__(self, context: GroupContext, queue: MessageQueue, leaving: Leaving) -> None:
+    def __init__(self, context: GroupContext, queue: MessageQueue, signal: ReleaseSignal) -> None:
         self._context = context
         self._queue = queue
-        self._leaving = leaving
+        self._release_signal = signal
 
     async def run(self, loop: PullLoop | None, moved_to: Callable[[], int | None]) -> None:
         """Release the queue that `loop` pulls. `moved_to` returns the offset of an operator's reset, or None."""
-        context, leaving, message_queue = self._context, self._leaving, self._queue
+        context, signal, message_queue = self._context, self._release_signal, self._queue
         if loop is not None:
             process_queue = loop.process_queue
             # a reset in the response to a last pull, or a pending one, applies to the next ownership
-            loop.request.successor = partial(context.move, message_queue)
+            loop.request.on_late_reset = partial(context.move, message_queue)
             if (reset_to := loop.request.reset_to) is not None:
                 context.move(message_queue, reset_to)
-            process_queue.leave()
+            process_queue.start_release()
             context.service.submit(process_queue)  # a group by key still handles some of its messages
             drained = await self._drain(loop)
             self._prolong()
             if moved_to() is None or not context.ownership.holds(message_queue):
-                is_committed = (drained or leaving.is_last) and await self._commit(process_queue.commit_offset())
+                is_committed = (drained or signal.is_last) and await self._commit(process_queue.commit_offset())
                 self._count_repeated(process_queue, is_committed=is_committed)
             await self._commit_move(moved_to)
-            process_queue.drop(leaving.cause)
-            if not drained and (leaving.is_last or leaving.hurried.is_set()):  # a forced stop also ends the group
+            process_queue.drop(signal.cause)
+            if not drained and (signal.is_last or signal.forced.is_set()):  # a forced stop also ends the group
                 return  # released when all handlers of the group have ended
-        if (floor := context.store.committed.get(message_queue)) is not None:
+        if (released := context.store.committed.get(message_queue)) is not None:
             newest_ms = 0 if loop is None else loop.process_queue.newest_store_timestamp
-            context.floors[message_queue] = Floor(floor, newest_ms)
+            context.released_offsets[message_queue] = ReleasedOffset(released, newest_ms)
         context.store.forget(message_queue)
         await context.ownership.release(message_queue)
 
@@ -85,16 +85,16 @@ class GivingUp:
         """Commit the finished messages of a failed group. Messages in flight are delivered again."""
         if loop is None:
             return
-        process_queue, leaving = loop.process_queue, self._leaving
-        if not process_queue.leaving:
-            process_queue.leave()
-        leaving.is_last, leaving.until = True, self._context.clock.monotonic() + LAST_COMMIT_SECONDS
+        process_queue, signal = loop.process_queue, self._release_signal
+        if not process_queue.is_releasing:
+            process_queue.start_release()
+        signal.is_last, signal.until = True, self._context.clock.monotonic() + LAST_COMMIT_SECONDS
         # The broker reported the operator's reset once, to this member, so no other member would apply it.
         move = loop.request.reset_to if moved_to() is None else moved_to()
         is_committed = move is None and await self._commit(process_queue.commit_offset())
         self._count_repeated(process_queue, is_committed=is_committed)
         await self._commit_move(lambda: move)
-        process_queue.drop(leaving.cause)
+        process_queue.drop(signal.cause)
 
     def _prolong(self) -> None:
         """Set the deadline of the last commit.
@@ -102,37 +102,39 @@ class GivingUp:
         At a hand-over: as long as this member certainly holds the lock. At a stop: at least LAST_COMMIT_SECONDS from
         now; after a forced stop exactly that.
         """
-        leaving, now = self._leaving, self._context.clock.monotonic()
-        if not leaving.is_last:
-            leaving.until = max(leaving.until, now + self._context.ownership.linger(self._queue))
-        elif leaving.hurried.is_set():
-            leaving.until = now + LAST_COMMIT_SECONDS
+        signal, now = self._release_signal, self._context.clock.monotonic()
+        if not signal.is_last:
+            signal.until = max(signal.until, now + self._context.ownership.start_grace_period(self._queue))
+        elif signal.forced.is_set():
+            signal.until = now + LAST_COMMIT_SECONDS
         else:
-            leaving.until = max(leaving.until, now + LAST_COMMIT_SECONDS)
+            signal.until = max(signal.until, now + LAST_COMMIT_SECONDS)
 
     def _count_repeated(self, process_queue: ProcessQueue, *, is_committed: bool) -> None:
         """Count the messages that are finished here above the stored offset: the next owner handles them again."""
         offset = process_queue.commit_offset()
         stored = offset if is_committed else self._context.store.committed.get(self._queue, offset)
         if repeated := process_queue.finished_above() + max(0, offset - stored):
-            process_queue.stats.may_repeat(self._leaving.cause, repeated)
+            process_queue.stats.may_repeat(self._release_signal.cause, repeated)
 
     def _may_commit(self) -> bool:
         """Return whether a commit may be sent. After the deadline or without the lock another member may own it."""
-        return self._context.ownership.holds(self._queue) and self._context.clock.monotonic() < self._leaving.until
+        return (
+            self._context.ownership.holds(self._queue) and self._context.clock.monotonic() < self._release_signal.until
+        )
 
     async def _drain(self, loop: PullLoop) -> bool:
         """Wait until no batch of the queue is in flight. Return False after a timeout."""
         # After a reset, batches of an earlier cache may be in flight. Their results are ignored, but they must end
         # before the next owner starts.
-        process_queues = (*loop.formers, loop.process_queue)
+        process_queues = (*loop.replaced_queues, loop.process_queue)
         if not any(one.is_busy for one in process_queues):
             return True
         # Commit during the wait: after a timeout no commit is allowed, and the next owner would handle the finished
         # messages again.
         commit = asyncio.create_task(self._try_once(loop.process_queue.commit_offset()))
         try:
-            return await self._leaving.drain(process_queues)
+            return await self._release_signal.drain(process_queues)
         finally:
             commit.cancel()  # ends only the wait for the response: the store completes a commit that was sent
             await asyncio.gather(commit, return_exceptions=True)
@@ -154,12 +156,15 @@ class GivingUp:
         is_news = store.committed.get(message_queue) != offset
         failure: RmqdError | None = None
         try:
-            async with self._context.clock.timeout(self._leaving.until - self._context.clock.monotonic()):
+            async with self._context.clock.timeout(self._release_signal.until - self._context.clock.monotonic()):
                 while self._may_commit():
                     try:
                         is_committed = await store.commit_upward(message_queue, offset, self._may_commit)
                         # True: an older commit has ended and may have replaced ours, so commit again
-                        if not (is_committed and await store.settled(message_queue, offset, self._leaving.until)):
+                        if not (
+                            is_committed
+                            and await store.wait_for_commits(message_queue, offset, self._release_signal.until)
+                        ):
                             return is_committed
                     except RmqdError as error:
                         failure = error
@@ -212,7 +217,7 @@ class AssignedQueue(Assignment):
     """Acquires a queue, pulls it, and releases it on request.
 
     `run` has these stages: wait until the previous owner has released the queue (`Ownership.acquire`); read the stored
-    offset and determine the start offset; pull (`PullLoop`, in a separate task); release (`GivingUp`).
+    offset and determine the start offset; pull (`PullLoop`, in a separate task); release (`QueueRelease`).
 
     Three events interrupt the pull loop, by `_cut`: the queue's lock was lost, an operator reset the queue, or the
     watchdog found that the loop hangs. The loop's task is then cancelled. Once the cause is handled, a new task
@@ -225,7 +230,7 @@ class AssignedQueue(Assignment):
     def __init__(self, context: GroupContext, message_queue: MessageQueue) -> None:
         super().__init__(context, message_queue)
         self.status = QueueStatus(context, message_queue)
-        self._giving_up = GivingUp(context, message_queue, self._leaving)
+        self._queue_release = QueueRelease(context, message_queue, self._release_signal)
         self._cut = asyncio.Event()  # the pull loop must be restarted
         self._in_peace = True  # whether the previous owner has released the queue, so that it commits nothing any more
         self._is_doubtful = False  # whether the queue's lock was lost, or may have been
@@ -289,24 +294,24 @@ class AssignedQueue(Assignment):
         self._cut.set()
 
     async def run(self) -> None:
-        """Own the queue until `leave`."""
+        """Own the queue until `release`."""
         await self.consume()
-        await self._giving_up.run(self.loop, lambda: self._moved_to)
+        await self._queue_release.run(self.loop, lambda: self._moved_to)
         self._context.problems.end(("unread", self.message_queue))
 
     async def consume(self) -> None:
-        """Acquire the queue, and pull it until `leave`."""
+        """Acquire the queue, and pull it until `release`."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 owning = tasks.create_task(self._own(), name=f"pull:{self.message_queue}")
-                await self._leaving.begun.wait()
+                await self._release_signal.begun.wait()
                 owning.cancel()
         finally:
             self._seek_ended.set()
 
     async def abandon(self) -> None:
         """Called when the group has failed and none of its tasks run any more: commit the finished messages."""
-        await self._giving_up.abandon(self.loop, lambda: self._moved_to)
+        await self._queue_release.abandon(self.loop, lambda: self._moved_to)
 
     async def _own(self) -> None:
         context, queue = self._context, self.message_queue
@@ -316,7 +321,7 @@ class AssignedQueue(Assignment):
         start.tell(queue)
         self.status.loop = loop = PullLoop(context, queue, start.offset)
         loop.apply_pauses()
-        self._check_floor(start.offset)
+        self._check_released_offset(start.offset)
         await self._pull(loop)
 
     async def _start(self) -> Start:
@@ -333,8 +338,8 @@ class AssignedQueue(Assignment):
         """Return the stored offset; otherwise store and return the start offset. Raises RmqdError."""
         context, queue = self._context, self.message_queue
         stored = await context.start_offsets.stored(queue)
-        if stored is None and (floor := context.floors.get(queue)) is not None:
-            start = await context.start_offsets.policy.of_lost_queue(queue, *floor)
+        if stored is None and (released := context.released_offsets.get(queue)) is not None:
+            start = await context.start_offsets.policy.of_lost_queue(queue, *released)
         else:
             start = await context.start_offsets.start(queue, stored)
         context.store.take_over(queue, start.offset if start.is_stored else None, self, in_peace=self._in_peace)
@@ -342,11 +347,13 @@ class AssignedQueue(Assignment):
             await context.store.commit(queue, start.offset)
         return start
 
-    def _check_floor(self, offset: int) -> None:
+    def _check_released_offset(self, offset: int) -> None:
         """Log and count it if the queue starts below this process's earlier commit. It starts there anyway."""
-        floor = self._context.floors.pop(self.message_queue, None)
-        if floor is not None and offset < floor.committed:
-            log.warning("offset.fell", queue=str(self.message_queue), offset=offset, committed_before=floor.committed)
+        released = self._context.released_offsets.pop(self.message_queue, None)
+        if released is not None and offset < released.committed:
+            log.warning(
+                "offset.fell", queue=str(self.message_queue), offset=offset, committed_before=released.committed
+            )
             self._context.stats[self.message_queue.topic].falls["take_over"] += 1
 
     async def _pull(self, loop: PullLoop) -> None:
@@ -393,7 +400,7 @@ class AssignedQueue(Assignment):
             return
         log.warning("queue.consumed_elsewhere", queue=str(queue), committed=committed, stored=stored)
         if committed is not None:
-            context.floors[queue] = Floor(committed, 0)
-        self._check_floor(stored)
+            context.released_offsets[queue] = ReleasedOffset(committed, 0)
+        self._check_released_offset(stored)
         loop.start_again(stored, "lock_lost")
         context.store.take_over(queue, stored, self)

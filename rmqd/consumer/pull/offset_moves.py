@@ -87,20 +87,20 @@ class OffsetMoves:
         self._context = context
         self._message_queue = message_queue
         self._doubt = OffsetDoubt(message_queue, context.clock)
-        self._looked_on: RemotingConnection | None = None
+        self._checked_on: RemotingConnection | None = None
         self._accepted_ms = 0  # when the broker first accepted the queue's offset, by our clock
 
     @property
-    def must_look(self) -> bool:
+    def must_recheck(self) -> bool:
         """Whether pulled offsets may have been reused for other messages since the last check."""
         request = self._loop.request
-        return request.connection is not self._looked_on and request.at_master
+        return request.connection is not self._checked_on and request.at_master
 
-    def look_again(self) -> None:
-        """Make `look_back` check the next response for a recreated queue."""
-        self._looked_on = None
+    def request_recheck(self) -> None:
+        """Check the next response for a recreated queue: `recheck_queue`."""
+        self._checked_on = None
 
-    async def look_back(self, reply: RemotingCommand) -> bool:
+    async def recheck_queue(self, reply: RemotingCommand) -> bool:
         """Search for other messages at offsets that were pulled before. Return whether the queue goes back to them.
 
         `reply` is the response to a pull, and must be discarded if this returns True. Raises RmqdError.
@@ -108,12 +108,12 @@ class OffsetMoves:
         if reply.code != FOUND and reply.code not in NOTHING:
             return False
         loop, connection = self._loop, self._loop.request.connection
-        since_ms = self._accepted_ms if self._looked_on is None else 0  # clocks differ: not for a connection alone
+        since_ms = self._accepted_ms if self._checked_on is None else 0  # clocks differ: not for a connection alone
         asked, unseen = loop.process_queue.next_offset, await self._first_unseen(since_ms)
         if asked != loop.process_queue.next_offset:
             return True
         if unseen is None:
-            self._looked_on = connection
+            self._checked_on = connection
             self._accepted_ms = self._accepted_ms or int(self._context.clock.wall() * 1000)
             return False
         if self._context.options.on_offset_illegal == "stop":
@@ -176,7 +176,7 @@ class OffsetMoves:
             return
         _check(asked, header)
         if self._is_doubtful(offered):
-            self.look_again()
+            self.request_recheck()
             self._context.client.routes.refresh_soon([self._message_queue.topic])
             await loop.pause()
         elif self._context.options.on_offset_illegal == "stop":

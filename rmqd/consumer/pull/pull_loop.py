@@ -12,7 +12,7 @@ from rmqd.consumer.pull.accept import Arrivals, open_pulled
 from rmqd.consumer.pull.offset_moves import OffsetMoves
 from rmqd.consumer.pull.pull_request import AskedAnewError, PullBackoff
 from rmqd.consumer.pull.pulled_queue import FOUND, MOVED, NOTHING, PulledQueue
-from rmqd.consumer.pull.response_validation import CorruptMessages, PullEvidence
+from rmqd.consumer.pull.response_validation import CorruptMessages, ResponseValidation
 from rmqd.consumer.services import CarriedCommit
 from rmqd.errors import ConnectionRenewedError, ProtocolError, RemotingError, RmqdError
 from rmqd.errors.broker_errors import BrokerError, FlowControlError, GoAwayError, SystemBusyError, TopicNotExistError
@@ -41,13 +41,13 @@ class PullLoop(PulledQueue):
         super().__init__(context, message_queue, offset)
         self._namespace = context.options.namespace
         self._origin = topic_of_pop_retry(context.options.group, message_queue.topic)
-        self._had_trouble = False  # True after an error, until a pull succeeds
+        self._failed_since_success = False  # True after an error, until a pull succeeds
         self._alike = 0  # equal contradictory responses in a row
         self._backoff = PullBackoff()
         self._moves = OffsetMoves(self, context, message_queue)
         self._corrupt = CorruptMessages(self, context, message_queue)
         self._arrivals = Arrivals(context.service, context.hooks, context.rate_limit)
-        self._evidence = PullEvidence(message_queue, context.client.remoting.traffic)
+        self._validation = ResponseValidation(message_queue, context.client.remoting.traffic)
         self._carried_at = float("-inf")  # when a pull could last carry a commit, monotonic
         self._configure()
 
@@ -75,7 +75,7 @@ class PullLoop(PulledQueue):
                 await self._wait_for_rate()
             try:
                 reply = await self._pull()
-                if self._moves.must_look and await self._moves.look_back(reply):
+                if self._moves.must_recheck and await self._moves.recheck_queue(reply):
                     pass
                 elif reply.code == FOUND:
                     await self._found(reply)
@@ -105,7 +105,7 @@ class PullLoop(PulledQueue):
         """
         super().start_again(offset, because)
         self._corrupt.forget()
-        self._evidence.forget()
+        self._validation.forget()
 
     def take_over_options(self) -> int:
         """Apply the group's changed options at once instead of at the next pull.
@@ -116,7 +116,7 @@ class PullLoop(PulledQueue):
         if not self._configure():
             return 0
         self.request.ask_anew()
-        return self._arrivals.let_go(self.process_queue)
+        return self._arrivals.discard_unwanted(self.process_queue)
 
     async def _take_reset(self) -> None:
         offset, self.request.reset_to = self.request.reset_to, None
@@ -132,7 +132,7 @@ class PullLoop(PulledQueue):
         self._revision = context.revision
         options, subscription = context.options, context.subscriptions[topic]
         self._interval = options.pull_interval_seconds
-        self._evidence.takes_all = subscription.expression_type == EXPRESSION_TAG and not subscription.tags_set
+        self._validation.takes_all = subscription.expression_type == EXPRESSION_TAG and not subscription.tags_set
         self._arrivals.choose_by(subscription.tags_set)
         self._batch_size = context.rate_limit.most(options.pull_batch_size)
         is_other = self.request.filter_by(subscription)
@@ -148,7 +148,7 @@ class PullLoop(PulledQueue):
     async def _pull(self) -> RemotingCommand:
         self.asked_at = self._context.clock.monotonic()
         offset = self.process_queue.next_offset
-        most, carry = self._evidence.most(offset, self._batch_size), None
+        most, carry = self._validation.most(offset, self._batch_size), None
         if self.asked_at - self._carried_at >= CARRY_SECONDS:
             self._carried_at, carry = self.asked_at, self._carry
         reply = await self.request.ask(offset, PullSysFlag.SUSPEND, SUSPEND_MS, most, carry)
@@ -172,11 +172,11 @@ class PullLoop(PulledQueue):
         block.origin, block.min_offset, block.max_offset = self._origin, header.min_offset, header.max_offset
         process_queue = self.process_queue
         asked = process_queue.next_offset
-        if not block.is_closed and self._evidence.is_plain(block, asked, header):
+        if not block.is_closed and self._validation.is_plain(block, asked, header):
             process_queue.stats.pull_took(self.answered_at - self.asked_at)
             self._arrivals.take(block, process_queue, header.next_begin_offset)
             self.stuck = None
-            if self._had_trouble:
+            if self._failed_since_success:
                 self._is_well(header.next_begin_offset)
         else:
             await self._take_believed(block, asked, header)
@@ -184,36 +184,36 @@ class PullLoop(PulledQueue):
     async def _take_believed(self, block: MessageBlock, asked: int, header: PullMessageResponseHeader) -> None:
         """Accept the trusted part of a response, and wait or pull again for the rest."""
         process_queue, passes_over = self.process_queue, self._corrupt.policy != "stop"
-        believed = self._evidence.found(block, asked, header, passes_over=passes_over)
+        believed = self._validation.found(block, asked, header, passes_over=passes_over)
         if block.is_closed:
             if not await open_pulled(block, self._context, process_queue):
                 return
-            believed = self._evidence.opened(block, asked, believed, passes_over=passes_over)
+            believed = self._validation.opened(block, asked, believed, passes_over=passes_over)
         process_queue.stats.pull_took(self.answered_at - self.asked_at)
         self._arrivals.take(
             block, process_queue, believed.next_offset, self._corrupt.hold(believed.bad) if passes_over else ()
         )
         if believed.next_offset > asked:
             self.stuck = None
-            if self._had_trouble:
+            if self._failed_since_success:
                 self._is_well(believed.next_offset)
         if believed.bad and not passes_over:
             await self._corrupt.stop_at(believed.bad[-1])
         elif believed.doubt is not None:
             self.request.broker_id = 0
-            self._had_trouble = True
+            self._failed_since_success = True
             if believed.next_offset == asked:
-                self._evidence.got_nowhere(believed.doubt)
+                self._validation.got_nowhere(believed.doubt)
 
     def _is_well(self, next_offset: int) -> None:
         """Reset failures and pending checks, because the broker has the queue and our offset in it."""
         self._backoff.answered()
         self._moves.end_doubt()
-        self._evidence.got_further(next_offset)
-        self._had_trouble = self._evidence.has_bad
+        self._validation.got_further(next_offset)
+        self._failed_since_success = self._validation.has_bad
 
     async def _not_found(self, reply: RemotingCommand) -> None:
-        self._had_trouble = True
+        self._failed_since_success = True
         if reply.code in NOTHING:
             header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
             self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
@@ -221,7 +221,7 @@ class PullLoop(PulledQueue):
             if header.next_begin_offset < asked and is_logical(self._message_queue.broker_name):
                 await self.offset_moved(reply)  # logical queues without a move respond this, not OFFSET_MOVED
                 return
-            self.process_queue.continue_at(self._evidence.nothing(asked, header))
+            self.process_queue.continue_at(self._validation.nothing(asked, header))
             self.stuck = None
             if header.next_begin_offset <= asked and self.answered_at - self.asked_at < UNHELD_SECONDS:
                 await self._context.clock.sleep(self._backoff.after_nothing())
@@ -234,21 +234,21 @@ class PullLoop(PulledQueue):
 
     async def offset_moved(self, reply: RemotingCommand) -> None:
         """Handle the response PULL_OFFSET_MOVED: the broker refuses the offset and offers another. Raises RmqdError."""
-        self._had_trouble = True
+        self._failed_since_success = True
         await self._moves.answered(reply)
 
     async def _failed(self, error: RmqdError) -> None:
         if isinstance(error, AskedAnewError | ConnectionRenewedError):
             return
         before = self.failure
-        self.failure, self._had_trouble = error, True
+        self.failure, self._failed_since_success = error, True
         if isinstance(error, ProtocolError):
             self._contradicted(error, before)
         is_again = isinstance(error, SystemBusyError) and isinstance(before, SystemBusyError)
         if not (error.is_reported or is_again or isinstance(error, FlowControlError | GoAwayError)):
             log.warning("pull.failed", queue=str(self._message_queue), error=str(error))
         if isinstance(error, TopicNotExistError):
-            self._moves.look_again()
+            self._moves.request_recheck()
             if is_retry_topic(self._message_queue.topic):  # the topic is deleted together with the group
                 self._context.client.heartbeat.beat_soon()  # recreates it
         if self._bring_up_to_date(error):

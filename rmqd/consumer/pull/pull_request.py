@@ -151,8 +151,8 @@ class PullRequest:
         self.connection: RemotingConnection | None = None  # connection of the last pull
         self.reset_to: int | None = None
         """An operator's reset, reported in a late response. The reader that applies it sets it to None."""
-        self.successor: Callable[[int], object] | None = None
-        """Called if the reset arrives after the queue was released: the broker reports it to no other member."""
+        self.on_late_reset: Callable[[int], object] | None = None
+        """Callback for such a reset after the queue was released: the broker reports it to no other member."""
         self._client = client
         self._group = group
         self._queue = queue
@@ -279,8 +279,8 @@ class PullRequest:
         with contextlib.suppress(ProtocolError):
             if (offset := self.reset_told(asked, reply)) is None:
                 return
-            if self.successor is not None:
-                self.successor(offset)
+            if self.on_late_reset is not None:
+                self.on_late_reset(offset)
             else:
                 self.reset_to = offset
                 self.ask_anew()

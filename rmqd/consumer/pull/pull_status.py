@@ -9,7 +9,7 @@ from typing import Any, Final
 import structlog
 
 from rmqd.client.api.offset_requests import get_max_offset
-from rmqd.consumer.assigned.queue_status import AssignmentStatus, Stall
+from rmqd.consumer.assigned.queue_status import AssignmentStatus, StallFacts
 from rmqd.consumer.pull.pull_loop import PullLoop
 from rmqd.consumer.stats.stats_snapshot import QueueSnapshot
 from rmqd.errors import RemotingError, RmqdError
@@ -132,7 +132,7 @@ class QueueStatus(AssignmentStatus):
     def _cannot_be_consumed(self) -> str | None:
         return "stuck" if self.loop is not None and self.loop.stuck is not None else super()._cannot_be_consumed()
 
-    def _seen(self) -> Stall:
+    def _seen(self) -> StallFacts:
         loop, client, seen = self.loop, self._context.client, super()._seen()
         if loop is None:
             return seen

@@ -45,7 +45,7 @@ class PulledQueue(Loop):
         super().__init__(context, message_queue)
         options, topic = context.options, message_queue.topic
         self.process_queue = self._cache(offset, context.stats[topic])
-        self.formers: list[ProcessQueue] = []  # earlier caches of this queue with batches still in flight
+        self.replaced_queues: list[ProcessQueue] = []  # earlier caches of this queue with batches still in flight
         self.request = PullRequest(context.client, options.group, message_queue, context.subscriptions[topic])
         self.stuck: Problem | None = None  # why pulling stopped until an operator acts
         self.waits_for_rate = False
@@ -74,7 +74,7 @@ class PulledQueue(Loop):
         """
         process_queue = self.process_queue
         process_queue.drop(because)
-        self.formers = [former for former in (*self.formers, process_queue) if former.is_busy]
+        self.replaced_queues = [former for former in (*self.replaced_queues, process_queue) if former.is_busy]
         self.stuck = None
         self.process_queue = self._cache(offset, process_queue.stats)
         self.begun_at = self._context.clock.wall()

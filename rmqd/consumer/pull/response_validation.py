@@ -59,7 +59,7 @@ class Believed:
     """Why the queue is pulled again at `next_offset`; None if the whole response is trusted."""
 
 
-class PullEvidence:
+class ResponseValidation:
     """Validates the responses to one queue's pulls, in their order."""
 
     def __init__(self, queue: MessageQueue, traffic: Traffic) -> None:

@@ -41,7 +41,7 @@ class EveryQueue:
     async def members_are(self, address: str, client_ids: Collection[str]) -> None:
         """Do nothing: other members do not affect this member's queues."""
 
-    def noticed(self) -> None:
+    def on_members_changed(self) -> None:
         """Do nothing: other members do not affect this member's queues."""
 
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
@@ -54,7 +54,7 @@ class EveryQueue:
     async def release(self, queue: MessageQueue) -> None:
         """Do nothing: no other member waits for the queue."""
 
-    def linger(self, queue: MessageQueue) -> float:
+    def start_grace_period(self, queue: MessageQueue) -> float:
         """Return 0: holding the queue longer would avoid no duplicates."""
         return 0.0
 

@@ -3,7 +3,7 @@
 The notification is the request NOTIFY_CONSUMER_IDS_CHANGED. It informs a member with queues that a new member waits for
 some of them. Brokers send it by default (`notifyConsumerIdsChangedEnable`). A member also gets it for its own joining,
 before the response to its first heartbeat. So each member knows from its start whether its brokers send notifications.
-Otherwise a previous owner may need up to `LOOK_SECONDS` to notice a new member, and the new member waits longer by that
+Otherwise a previous owner may need up to `POLL_SECONDS` to notice a new member, and the new member waits longer by that
 time.
 
 The group's members, as listed by one of its brokers.
@@ -58,7 +58,7 @@ from rmqd.errors import RmqdError
 from rmqd.runtime.clock import Clock, wait_within
 from rmqd.wire.message_queue import MessageQueue
 
-LOOK_SECONDS: Final = 2.0
+POLL_SECONDS: Final = 2.0
 
 
 class Notices:
@@ -69,7 +69,7 @@ class Notices:
         self._is_clustering = context.options.message_model == "clustering"
         self._is_new = False  # whether a notification arrived since the last member list
         self._members: frozenset[str] = frozenset()
-        context.notice_seconds = LOOK_SECONDS
+        context.notice_seconds = POLL_SECONDS
 
     def came(self) -> None:
         """Called when a broker notified this member of a change."""
@@ -81,7 +81,7 @@ class Notices:
         before, self._members = self._members, frozenset(members)
         is_other = bool(before) and before != self._members
         if is_other and not self._is_new:
-            self._context.notice_seconds = LOOK_SECONDS
+            self._context.notice_seconds = POLL_SECONDS
         self._is_new = False
         return is_other
 
@@ -95,7 +95,7 @@ class Notices:
         while True:
             must_look = self._is_clustering and self._context.notice_seconds > 0
             pause_seconds = until - clock.monotonic()
-            if await wait_within(clock, min(pause_seconds, LOOK_SECONDS) if must_look else pause_seconds, told.wait()):
+            if await wait_within(clock, min(pause_seconds, POLL_SECONDS) if must_look else pause_seconds, told.wait()):
                 return
             if clock.monotonic() >= until or await look():
                 return
@@ -208,7 +208,7 @@ BACK_SECONDS: Final = HEARTBEAT_TIMEOUT_SECONDS  # time in which all members ret
 LIST_TIMEOUT_SECONDS: Final = 1.0  # a short timeout, because an acquisition waits; the request is repeated
 
 
-class Departures:
+class MissingMembers:
     """Compares each broker's list with its previous one. A joining member appears at one broker before the others."""
 
     def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
@@ -226,7 +226,7 @@ class Departures:
         """Members that were in a broker's list and are in none any more, with the time when that was noticed."""
         return self._gone
 
-    def noticed(self) -> None:
+    def on_members_changed(self) -> None:
         """Called when a broker reports a change: a missing member may have returned briefly."""
         self._noticed_at = self._clock.monotonic()
 

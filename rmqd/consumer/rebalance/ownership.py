@@ -11,29 +11,7 @@ while a group holds a lock of that name, the broker dead-letters every message t
 Members of other clients hold no such lock. They are asked whether they still own the queue (`other_owners`).
 
 A killed member leaves its locks behind for up to a minute. If the member lists of several brokers prove that it is gone
-(`departures`), the other members unlock in its name.
-
-Which queues members of other clients still own. They hold no lock of ours, but report their queues on request.
-
-A Java member releases a queue some time after a new member has acquired it: after a broker's notification and its own
-rebalance. Until then it handles its cached messages. Its running info lists the queue until its last commit of the
-queue is sent. The broker relays the request and the response on the connection that carried that commit. So a member
-that no longer sees the queue in the list, and then reads the stored offset, starts after the last commit.
-
-Detects members of a group's other engine. A group may run on one engine at a time: in Python or on Spark.
-
-The two engines divide a group's queues independently, so both at once would handle every message twice. A client id in
-the group's member list shows the engine of its member. Each member sends its heartbeat, then reads the list, and only
-then pulls. So if two start at the same time, at least one sees the other.
-
-If both see each other, one must leave, and both must agree which. The *junior* is a Spark driver, if the other is a
-local member, or the driver with the higher client id. A junior that starts leaves at once. The *senior* waits for the
-junior to leave (`JOINING_SECONDS`). If the other member is still present then, it was there first and is consuming, and
-the senior leaves.
-
-A member that already consumes is `clear` and waits longer than a new one, so the new one leaves first. Two consuming
-members can meet if one of them was disconnected from the brokers for a while. Then the junior leaves after
-`JUNIOR_SECONDS`, before the senior's time ends.
+(`MissingMembers`), the other members unlock in its name.
 """
 
 from __future__ import annotations
@@ -49,7 +27,7 @@ from rmqd.client.api.group_requests import consumer_connection, consumer_running
 from rmqd.client.api.remoting_request import Coalesced
 from rmqd.client.client_options import host_of, is_spark
 from rmqd.client.instance import ClientInstance
-from rmqd.consumer.rebalance.membership import MISSING_MEMBER_SECONDS, Departures
+from rmqd.consumer.rebalance.membership import MISSING_MEMBER_SECONDS, MissingMembers
 from rmqd.consumer.rebalance.queue_lock import RENEW_SECONDS, BrokerLocks
 from rmqd.errors import GroupHeldElsewhereError, RmqdError
 from rmqd.runtime.clock import Clock
@@ -63,7 +41,7 @@ JUNIOR_SECONDS: Final = 15.0  # like JOINING_SECONDS, for a junior that already 
 SENIOR_SECONDS: Final = 30.0  # like JOINING_SECONDS, for a senior that already consumes
 
 
-class Rivals:
+class EngineConflict:
     """One member's view of the other engine. `clear` is True once it has received a list without rivals."""
 
     def __init__(self, group: str, client_id: str, clock: Clock) -> None:
@@ -79,29 +57,29 @@ class Rivals:
             return set(client_ids) - {self._client_id}
         return {client_id for client_id in client_ids if is_spark(client_id)}
 
-    def seen(self, rivals: Collection[str]) -> bool:
+    def seen(self, others: Collection[str]) -> bool:
         """Called with the present rivals. Return whether this member may consume.
 
         Raises GroupHeldElsewhereError when the waiting time is over and this member must leave.
         """
-        if not rivals:
+        if not others:
             self._since, self.clear = None, True
             return True
         now = self._clock.monotonic()
         if self._since is None:
             self._since = now
-        if now - self._since < self._patience_seconds(rivals):
+        if now - self._since < self._patience_seconds(others):
             return self.clear
-        other = min(rivals)
+        other = min(others)
         engine, host = "spark" if is_spark(other) else "local", host_of(other)
         log.error(
             "group_held_elsewhere", group=self._group, here=self._client_id, engine=engine, client_id=other, host=host
         )
         raise GroupHeldElsewhereError(self._group, self._client_id, engine, other, host)
 
-    def _patience_seconds(self, rivals: Collection[str]) -> float:
+    def _patience_seconds(self, others: Collection[str]) -> float:
         own = self._client_id
-        is_junior = is_spark(own) and any(not is_spark(rival) or rival < own for rival in rivals)
+        is_junior = is_spark(own) and any(not is_spark(rival) or rival < own for rival in others)
         if self.clear:
             return JUNIOR_SECONDS if is_junior else SENIOR_SECONDS
         return 0.0 if is_junior else JOINING_SECONDS
@@ -166,7 +144,7 @@ class QueueOwnership:
         self._clock = clock
         self._owned: set[MessageQueue] = set()
         self._locked: set[MessageQueue] = set()
-        self._departures = Departures(client, group, clock)
+        self._missing_members = MissingMembers(client, group, clock)
         self._others = OtherOwners(client, group, clock)
         self._broken: dict[tuple[str, str], float] = {}  # (client id, topic) -> when the member was missed
         self._to_break: dict[str, list[MessageQueue]] = {}  # topic -> queues, while members may be gone
@@ -177,11 +155,11 @@ class QueueOwnership:
 
     async def members_are(self, address: str, client_ids: Collection[str]) -> None:
         """Called with the members that one broker lists now."""
-        await self._departures.members_are(address, client_ids)
+        await self._missing_members.members_are(address, client_ids)
 
-    def noticed(self) -> None:
+    def on_members_changed(self) -> None:
         """Called when a broker reports that members joined or left."""
-        self._departures.noticed()
+        self._missing_members.on_members_changed()
 
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
         """Break the locks that missing members hold on these queues; otherwise the locks last up to a minute.
@@ -193,13 +171,13 @@ class QueueOwnership:
             self._to_break.pop(topic, None)
             return
         self._to_break[topic] = list(queues)
-        if not any(map(self._departures.is_sure, self._unbroken(topic))):
+        if not any(map(self._missing_members.is_sure, self._unbroken(topic))):
             return
         brokers = self._locks.by_broker(queues)
         heard = dict(zip(brokers, await asyncio.gather(*map(self._hear, brokers)), strict=True))
         sure = [broker_name for broker_name, is_heard in heard.items() if is_heard]
         for client_id, at in self._unbroken(topic).items():
-            if self._departures.is_sure(client_id):
+            if self._missing_members.is_sure(client_id):
                 results = await asyncio.gather(*(self._locks.unlock(name, brokers[name], client_id) for name in sure))
                 if len(sure) == len(brokers) and all(results):
                     self._broken[client_id, topic] = at
@@ -246,7 +224,11 @@ class QueueOwnership:
     async def _is_kept(self, queue: MessageQueue, seconds: float) -> bool:
         """Return whether a member of another client still owns the queue; True if that is unknown after `seconds`."""
         address = self._client.routes.address(self._locks.broker_of(queue))
-        return self._departures.has_others and address is not None and await self._others.have(queue, address, seconds)
+        return (
+            self._missing_members.has_others
+            and address is not None
+            and await self._others.have(queue, address, seconds)
+        )
 
     async def release(self, queue: MessageQueue) -> None:
         """Unlock a queue for its next owner. The caller must commit first."""
@@ -261,7 +243,7 @@ class QueueOwnership:
                 leaving.clear()
                 await self._locks.unlock(broker_name, queues)
 
-    def linger(self, queue: MessageQueue) -> float:
+    def start_grace_period(self, queue: MessageQueue) -> float:
         """Return 0: the next owner does not wait longer either."""
         return 0.0
 
@@ -298,7 +280,7 @@ class QueueOwnership:
 
     async def _is_left_alone(self, queue: MessageQueue) -> bool:
         """Return whether no other member can still commit: none is listed, and none is about to reconnect."""
-        if not self._departures.is_alone:
+        if not self._missing_members.is_alone:
             return False
         routes, remoting = self._client.routes, self._client.remoting
         address = routes.address(self._locks.broker_of(queue))
@@ -306,16 +288,16 @@ class QueueOwnership:
         others = map(routes.address, {one.broker_name for one in routes.queues(queue.topic)})
         reached = {other for other in others if other is not None and not remoting.is_down(other)}
         brokers = reached if address is None else {address, *reached}
-        heard = await asyncio.gather(*map(self._departures.hear, sorted(brokers)))
-        return all(heard) and self._departures.is_alone
+        heard = await asyncio.gather(*map(self._missing_members.hear, sorted(brokers)))
+        return all(heard) and self._missing_members.is_alone
 
     async def _hear(self, broker_name: str) -> bool:
         address = self._client.routes.address(broker_name)
-        return address is not None and await self._departures.hear(address)
+        return address is not None and await self._missing_members.hear(address)
 
     def _unbroken(self, topic: str) -> dict[str, float]:
         """Return the missing members that may have left locks of the topic behind, with the time since when."""
-        gone = self._departures.gone
+        gone = self._missing_members.gone
         self._broken = {broken: at for broken, at in self._broken.items() if gone.get(broken[0]) == at}
         return {client_id: at for client_id, at in gone.items() if (client_id, topic) not in self._broken}
 

@@ -122,14 +122,14 @@ ASK_SECONDS: Final = 0.2  # how soon a released lock is acquired
 ASK_PATIENT_SECONDS: Final = 1.0  # the interval after many requests, when the wait may be long
 HASTY_ROUNDS: Final = 100
 TICK_SECONDS: Final = 1.0
-LINGER_SECONDS: Final = 20.0  # Java: UNLOCK_DELAY_TIME_MILLS
-RESTART_SECONDS: Final = 6.0  # within this time, members request their locks again from a restarted broker
+GRACE_SECONDS: Final = 20.0  # Java: UNLOCK_DELAY_TIME_MILLS
+RESTART_SECONDS: Final = 6.0  # until members with locks on a restarted broker have requested them again
 
 
 class QueueLease:
     """One period of holding a queue's lock, from the broker's grant to its loss."""
 
-    __slots__ = ("_clock", "_lost", "_on", "_until", "is_ending", "is_told")
+    __slots__ = ("_clock", "_lost", "_on", "_until", "is_ending", "is_reported")
 
     def __init__(
         self, clock: Callable[[], float], until: float, on: RemotingConnection | None, lost: Callable[[], None]
@@ -138,7 +138,7 @@ class QueueLease:
         self._until = until
         self._on = on
         self._lost = lost
-        self.is_told = False  # whether the queue's owner was notified that the lock is uncertain
+        self.is_reported = False  # whether the queue's owner was notified that the lock is uncertain
         self.is_ending = False  # whether the release of the queue overruns; handlers may check that
 
     @property
@@ -157,15 +157,15 @@ class QueueLease:
         return not self.holds and self._clock() < self._until
 
     def renew(self, until: float, on: RemotingConnection | None) -> None:
-        self._until, self._on, self.is_told = until, on, False
+        self._until, self._on, self.is_reported = until, on, False
 
     def end(self) -> None:
         self._until = float("-inf")
 
     def tell(self) -> None:
         """Notify the queue's owner once that the lock is uncertain: it must hand out nothing until the next grant."""
-        if not self.is_told:
-            self.is_told = True
+        if not self.is_reported:
+            self.is_reported = True
             self._lost()
 
 
@@ -198,7 +198,7 @@ class QueueLock:
     async def members_are(self, address: str, client_ids: Collection[str]) -> None:
         """Do nothing: locks, not members, determine who owns a queue."""
 
-    def noticed(self) -> None:
+    def on_members_changed(self) -> None:
         """Do nothing: locks, not members, determine who owns a queue."""
 
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
@@ -226,7 +226,7 @@ class QueueLock:
                 lease.end()
             await self._locks.unlock(broker_name, [queue])
 
-    def linger(self, queue: MessageQueue) -> float:
+    def start_grace_period(self, queue: MessageQueue) -> float:
         """Return how long the queue is kept while handlers overrun: as long as Java delays the unlocking.
 
         No other member can own it meanwhile. Handlers can see by their batch's lease that they must end.
@@ -235,7 +235,7 @@ class QueueLock:
         if lease is None or not lease.holds:
             return 0.0
         lease.is_ending = True
-        return LINGER_SECONDS
+        return GRACE_SECONDS
 
     async def close(self, *, calls_left: bool) -> None:
         """Release everything that is still held when the group ends.

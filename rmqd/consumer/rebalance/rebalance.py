@@ -27,7 +27,7 @@ from rmqd.consumer.context import GroupContext
 from rmqd.consumer.offsets.start_offsets import Start
 from rmqd.consumer.pull.assigned_queue import MOVE_SECONDS, AssignedQueue
 from rmqd.consumer.rebalance.membership import Absences, MemberList, Notices
-from rmqd.consumer.rebalance.ownership import Rivals
+from rmqd.consumer.rebalance.ownership import EngineConflict
 from rmqd.errors import GroupRefusedError
 from rmqd.runtime.clock import wait_within
 from rmqd.wire.message_queue import MessageQueue
@@ -153,7 +153,7 @@ class Rebalance:
         self._members = MemberList(context)
         self._notices = Notices(context)
         self._absences = Absences(context.client, context.clock)
-        self._rivals = Rivals(context.options.group, context.client.client_id, context.clock)
+        self._engine_conflict = EngineConflict(context.options.group, context.client.client_id, context.clock)
 
     @property
     def members(self) -> frozenset[str]:
@@ -164,10 +164,10 @@ class Rebalance:
         """Start the next pass at once, but at least one second after the previous one."""
         self._soon.set()
 
-    def noticed(self) -> None:
+    def on_members_changed(self) -> None:
         """Called when a broker reports that members joined or left."""
         self._notices.came()
-        self._context.ownership.noticed()
+        self._context.ownership.on_members_changed()
         self._soon.set()
 
     async def run(self) -> None:
@@ -206,7 +206,7 @@ class Rebalance:
         """Release every queue, and acquire no more: the group ends."""
         self._ending.set()
         for assigned in self.assigned.values():
-            assigned.leave(drain_seconds, last=True)
+            assigned.release(drain_seconds, last=True)
         self._soon.set()
 
     async def abandon(self) -> None:
@@ -243,10 +243,10 @@ class Rebalance:
         if members and self._notices.listed(members):
             # New members have just read the routes, and divide the queues in them.
             self._context.client.routes.refresh_soon(topics)
-        rivals = self._rivals.among(members)
-        if members and not self._rivals.seen(rivals):
+        others = self._engine_conflict.among(members)
+        if members and not self._engine_conflict.seen(others):
             return False
-        balanced = not rivals
+        balanced = not others
         for topic, share in zip(topics, results, strict=True):
             if share is None:
                 # the route table polls a topic without queues, and reports new ones
@@ -283,7 +283,7 @@ class Rebalance:
         everybody |= set(members)
         await context.ownership.break_locks(topic, queues)
         # a Spark driver that only checks for other members gets no queue
-        others = self._rivals.among(members)
+        others = self._engine_conflict.among(members)
         client_ids = sorted_client_ids([one for one in members if one not in others])
         share = await self._division.share_of(topic, queues, client_ids, self._held(topic))
         # the share lacks the queues of a broker that has returned meanwhile
@@ -309,9 +309,9 @@ class Rebalance:
     def _change(self, tasks: asyncio.TaskGroup, topic: str, change: RebalancePlan, *, is_popped: bool) -> None:
         """Acquire and release queues. A queue that returns during its release is acquired again afterwards."""
         drain_seconds = self._context.options.queue_handover_timeout_seconds
-        given_up = [queue for queue in sorted(change.give_up) if not self.assigned[queue].is_leaving]
+        given_up = [queue for queue in sorted(change.give_up) if not self.assigned[queue].is_releasing]
         for queue in given_up:
-            self.assigned[queue].leave(drain_seconds)
+            self.assigned[queue].release(drain_seconds)
         for queue in sorted(change.take):
             self.assigned[queue] = assigned = self._division.assignment(queue, is_popped=is_popped)
             self._pulled += not is_popped
@@ -371,7 +371,7 @@ class ChosenQueue(AssignedQueue):
     """A queue that commits its start and its end only with `auto_commit`. Otherwise only the program commits."""
 
     async def run(self) -> None:
-        """Pull the queue until `leave`."""
+        """Pull the queue until `release`."""
         await (super().run() if self._context.options.auto_commit else self.consume())
 
     def commit_offset(self) -> int | None:

@@ -128,7 +128,7 @@ class GroupHost(Protocol):
     def stop(self) -> None:
         """Drain all groups in parallel, each up to its shutdown timeout; `run` then ends."""
 
-    def hurry(self) -> None:
+    def force_stop(self) -> None:
         """Stop draining and end now."""
 
     @property

@@ -245,11 +245,11 @@ class LocalGroups:
         for group in self._groups.values():
             group.stop()
 
-    def hurry(self) -> None:
+    def force_stop(self) -> None:
         """End all drains now."""
         self._stop.set()
         for group in self._groups.values():
-            group.hurry()
+            group.force_stop()
 
     @property
     def stopping(self) -> bool:

@@ -23,7 +23,7 @@ from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.errors import RmqdError
-from rmqd.plugins.child_process import Action, BuildOrder, ChildGoneError, ChildProcess
+from rmqd.plugins.child_process import Action, BuildSpec, ChildGoneError, ChildProcess
 
 log = structlog.get_logger(__name__)
 
@@ -126,11 +126,11 @@ class SparkGroup:
         if self._driver is not None:
             self._driver.tell("stop", shutdown_timeout_seconds)
 
-    def hurry(self) -> None:
+    def force_stop(self) -> None:
         """Abort the running micro-batch. The next start repeats it."""
         self._stop.set()
         if self._driver is not None:
-            self._driver.tell("hurry")
+            self._driver.tell("force_stop")
 
     async def change(self, options: ConsumerOptions) -> None:
         """Raise RmqdError: a reload restarts a changed group on Spark."""
@@ -168,7 +168,7 @@ class SparkGroup:
         """Send the driver its specification, then request snapshots until it ends."""
         pauses = {self._name: self._pauses.scopes}
         with suppress(ChildGoneError):  # the exit code, checked below, says more
-            await driver.ask("build", BuildOrder(self._config, 1, 1, pauses, tuple(sys.path)))
+            await driver.ask("build", BuildSpec(self._config, 1, 1, pauses, tuple(sys.path)))
             self._log.info("spark.driver_started", pid=driver.pid)
             if self._stop.is_set():  # `stop` was called meanwhile
                 driver.tell("stop")

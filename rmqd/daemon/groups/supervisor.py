@@ -125,7 +125,7 @@ class LoopMonitor:
 log = structlog.get_logger(__name__)
 
 FIRST_REST_SECONDS = 1.0
-LONGEST_REST_SECONDS = 60.0
+LONGEST_SUSPENSION_SECONDS = 60.0
 HEALTHY_SECONDS = 60.0
 # A consumer ends within its shutdown timeout. This is extra time for its last commits.
 END_GRACE_SECONDS = 10.0
@@ -136,7 +136,10 @@ class Backoff:
     """Delays after failures: they double, and restart after a healthy period."""
 
     def __init__(
-        self, first: float = FIRST_REST_SECONDS, longest: float = LONGEST_REST_SECONDS, healthy: float = HEALTHY_SECONDS
+        self,
+        first: float = FIRST_REST_SECONDS,
+        longest: float = LONGEST_SUSPENSION_SECONDS,
+        healthy: float = HEALTHY_SECONDS,
     ) -> None:
         self._first = first
         self._longest = longest
@@ -180,7 +183,7 @@ class GroupSupervisor:
         self._failure: str | None = None
         self._pauses = Pauses()
         self._stop = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._force_stop = asyncio.Event()
 
     async def run(self) -> None:
         """Run the group until `stop` and its drain. Never raises for a group's failure."""
@@ -196,10 +199,10 @@ class GroupSupervisor:
         """Request a graceful stop."""
         self._stop.set()
 
-    def hurry(self) -> None:
+    def force_stop(self) -> None:
         """End now: abandon running handlers, and commit finished messages."""
         self._stop.set()
-        self._hurry.set()
+        self._force_stop.set()
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Stop handing out messages, but keep the queues. The pause survives a restart of the group."""
@@ -260,15 +263,15 @@ class GroupSupervisor:
 
     async def _end(self, running: asyncio.Task[None]) -> None:
         self._consumer.stop()
-        hurry = asyncio.create_task(self._hurry.wait(), name=f"hurry of {self.name}")
+        force_stop = asyncio.create_task(self._force_stop.wait(), name=f"force stop of {self.name}")
         try:
             drain_seconds = self.shutdown_timeout_seconds + END_GRACE_SECONDS
-            await asyncio.wait({running, hurry}, timeout=drain_seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({running, force_stop}, timeout=drain_seconds, return_when=asyncio.FIRST_COMPLETED)
             if not running.done():
-                self._consumer.hurry()
+                self._consumer.force_stop()
                 await asyncio.wait({running}, timeout=HURRY_GRACE_SECONDS)
         finally:
-            hurry.cancel()
+            force_stop.cancel()
         if not running.done():
             self._log.error("group.abandoned", after_seconds=drain_seconds + HURRY_GRACE_SECONDS)
         elif running.exception() is not None:

@@ -23,7 +23,7 @@ from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor, WorkerShare
 from rmqd.errors import ConfigError
 from rmqd.errors.exit_codes import ExitCode
-from rmqd.plugins.child_process import BuildOrder, ChildAnswer, ChildChannel, Request
+from rmqd.plugins.child_process import BuildSpec, ChildAnswer, ChildChannel, Request
 from rmqd.runtime.clock import SystemClock
 from rmqd.runtime.event_loop import collect_as_memory_grows, run_in_loop, settle_garbage_collection
 from rmqd.runtime.logs import log_setup as logs
@@ -41,7 +41,7 @@ def run_worker(descriptor: int) -> int:
 async def _serve(sock: socket.socket) -> int:
     channel = await ChildChannel.over(sock)
     first = await channel.receive()
-    if not isinstance(first, Request) or not isinstance(first.argument, BuildOrder):
+    if not isinstance(first, Request) or not isinstance(first.argument, BuildSpec):
         return ExitCode.USAGE
     monitor = LoopMonitor(SystemClock())
     try:
@@ -70,14 +70,14 @@ async def _check(request: Request, channel: ChildChannel, groups: LocalGroups) -
     await channel.close()
 
 
-async def _build(order: BuildOrder, monitor: LoopMonitor) -> LocalGroups:
-    sys.path[:] = order.import_path
-    _configure_logging(order.config, order.worker)
+async def _build(spec: BuildSpec, monitor: LoopMonitor) -> LocalGroups:
+    sys.path[:] = spec.import_path
+    _configure_logging(spec.config, spec.worker)
     clock = SystemClock()
-    share = WorkerShare(order.worker, order.workers)
-    groups = LocalGroups(order.config, local_engine(order.config, clock), clock, monitor, share)
-    for group in order.pauses.keys() & set(groups.names):
-        for scope in order.pauses[group]:
+    share = WorkerShare(spec.worker, spec.workers)
+    groups = LocalGroups(spec.config, local_engine(spec.config, clock), clock, monitor, share)
+    for group in spec.pauses.keys() & set(groups.names):
+        for scope in spec.pauses[group]:
             await groups.pause(group, scope)
     return groups
 
@@ -137,8 +137,8 @@ class WorkerMain:
                     _configure_logging(request.argument, self._number)
                 case "stop":
                     self._groups.stop()
-                case "hurry":
-                    self._groups.hurry()
+                case "force_stop":
+                    self._groups.force_stop()
                 case "build" | "run" | "check":
                     log.error("worker.request_repeated", action=request.action)
         except ConfigError as error:

@@ -26,7 +26,7 @@ from rmqd.daemon.groups.supervisor import Backoff
 from rmqd.daemon.metrics.metric_totals import ProcessSnapshot, merge_processes, retired
 from rmqd.errors import ConfigError
 from rmqd.errors.exit_codes import ExitCode
-from rmqd.plugins.child_process import Action, BuildOrder, ChildGoneError, ChildProcess
+from rmqd.plugins.child_process import Action, BuildSpec, ChildGoneError, ChildProcess
 from rmqd.runtime.clock import Clock, wait_within
 
 HIDDEN_COMMAND: Final = "_worker"
@@ -42,9 +42,9 @@ class WorkerProcess(ChildProcess[ProcessSnapshot]):
         """Start a worker process, which waits for its specification. Raises OSError."""
         return await cls.start(("rmqd", HIDDEN_COMMAND))
 
-    async def build(self, order: BuildOrder) -> None:
+    async def build(self, spec: BuildSpec) -> None:
         """Build the worker's groups without connecting. Raises ConfigError, ChildGoneError."""
-        await self.ask("build", order)
+        await self.ask("build", spec)
 
     def _snapshot_in(self, value: object) -> ProcessSnapshot | None:
         return value if isinstance(value, ProcessSnapshot) else None
@@ -75,7 +75,7 @@ class WorkerPool:
         self._renewed: set[int] = set()  # the numbers of workers that end only to be replaced
         self._renewals = 0
         self._stop = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._force_stop = asyncio.Event()
         self._changing = asyncio.Lock()
         self._all_run = asyncio.Event()
         self._told_at = float("-inf")
@@ -202,12 +202,12 @@ class WorkerPool:
         for worker in self._live.values():
             worker.tell("stop")
 
-    def hurry(self) -> None:
+    def force_stop(self) -> None:
         """End the drains of all workers now."""
         self._stop.set()
-        self._hurry.set()
+        self._force_stop.set()
         for worker in self._live.values():
-            worker.tell("hurry")
+            worker.tell("force_stop")
 
     @property
     def stopping(self) -> bool:
@@ -225,9 +225,9 @@ class WorkerPool:
             raise UnknownGroupError(group, list(self._state.config.groups))
         check_scope(self._state.config, group, scope)
 
-    def _order(self, number: int, config: RootConfig) -> BuildOrder:
+    def _build_spec(self, number: int, config: RootConfig) -> BuildSpec:
         pauses = {group: pauses.scopes for group, pauses in self._pauses.items()}
-        return BuildOrder(config, number, self._count, pauses, tuple(sys.path))
+        return BuildSpec(config, number, self._count, pauses, tuple(sys.path))
 
     async def _supervise(self, number: int, built: asyncio.Future[None], go: asyncio.Event) -> None:
         backoff = Backoff()
@@ -257,17 +257,17 @@ class WorkerPool:
             built.set_result(None)
 
     async def _run_worker(self, number: int, built: asyncio.Future[None], go: asyncio.Event) -> int:
-        order, renewals = self._order(number, self._state.config), self._renewals
+        spec, renewals = self._build_spec(number, self._state.config), self._renewals
         worker = await WorkerProcess.spawn()
         reading = asyncio.create_task(worker.read(), name=f"answers of worker {number}")
         try:
-            await worker.build(order)
+            await worker.build(spec)
             if not built.done():
                 built.set_result(None)
             await go.wait()
             if self.stopping:
                 return 0  # it has not started: there is nothing to drain
-            if renewals != self._renewals or order != self._order(number, self._state.config):
+            if renewals != self._renewals or spec != self._build_spec(number, self._state.config):
                 self._renewed.add(number)  # changes while it imported its handlers were sent only to live workers
                 return 0
             self._live[number] = worker  # before the request: later changes are sent after it
@@ -287,17 +287,17 @@ class WorkerPool:
 
     async def _wait_for_end(self, reading: asyncio.Task[int], worker: WorkerProcess) -> None:
         stop = asyncio.create_task(self._stop.wait())
-        hurry = asyncio.create_task(self._hurry.wait())
+        force_stop = asyncio.create_task(self._force_stop.wait())
         try:
             await asyncio.wait({reading, stop}, return_when=asyncio.FIRST_COMPLETED)
             grace = self.longest_drain_seconds + END_GRACE_SECONDS
-            await asyncio.wait({reading, hurry}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({reading, force_stop}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
             if not reading.done():
-                worker.tell("hurry")
+                worker.tell("force_stop")
             await asyncio.wait({reading}, timeout=HURRY_GRACE_SECONDS)
         finally:
             stop.cancel()
-            hurry.cancel()
+            force_stop.cancel()
         if not reading.done():
             log.error("worker.killed", pid=worker.pid, reason="the worker did not end in time")
 
@@ -353,7 +353,7 @@ class WorkerPool:
         worker = await WorkerProcess.spawn()
         reading = asyncio.create_task(worker.read(), name="answers of the checking worker")
         try:
-            await worker.build(self._order(1, config))
+            await worker.build(self._build_spec(1, config))
             await worker.ask("check", filtered)
         except ChildGoneError as error:
             raise ConfigError([f"a new worker could not load the configuration: {error}"]) from error

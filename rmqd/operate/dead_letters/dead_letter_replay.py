@@ -118,7 +118,7 @@ IN_FLIGHT_SECONDS: Final = 3.0
 TRIES: Final = 3
 PAUSE_SECONDS: Final = 1.0
 LOOKS: Final = 100
-LOOK_SECONDS: Final = 0.05
+POLL_SECONDS: Final = 0.05
 
 Tell = Callable[[int], None]
 
@@ -315,7 +315,7 @@ class Replay:
             gone, bounced = await sender.sent(window)
             if answered <= gone | bounced.keys():
                 break
-            await self._client.clock.sleep(LOOK_SECONDS)
+            await self._client.clock.sleep(POLL_SECONDS)
         return gone | (answered - bounced.keys()), bounced
 
     def _settle(self, place: Place, offset: int, replay_id: str = "") -> None:

@@ -20,7 +20,7 @@ from rmqd.consumer.health.group_problems import (
     unknown_problem,
     wait,
 )
-from rmqd.operate.diagnosis.diagnosis_facts import BrokerFacts, Look, TopicFacts
+from rmqd.operate.diagnosis.diagnosis_facts import BrokerFacts, DiagnosisSnapshot, TopicFacts
 from rmqd.wire.bodies.route_data import PERM_READ, PERM_WRITE
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import wrap_namespace
@@ -29,18 +29,18 @@ CLOCK_SECONDS: Final = 5.0
 """Clocks that differ by more than this are not synchronised by NTP. Brokers report whole seconds."""
 
 
-def brokers(look: Look) -> Iterator[Finding]:
+def brokers(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield the problems of the brokers that serve the group."""
-    if not look.brokers:
-        evidence = f"the name server at {look.name_servers} knows no broker"
+    if not snapshot.brokers:
+        evidence = f"the name server at {snapshot.name_servers} knows no broker"
         yield Finding(("no_route",), found("no_route", evidence))
-    serving = _serving(look)
-    for name, broker in look.brokers.items():
+    serving = _serving(snapshot)
+    for name, broker in snapshot.brokers.items():
         if name in serving:
-            yield from _broker(look, broker)
+            yield from _broker(snapshot, broker)
 
 
-def _broker(look: Look, broker: BrokerFacts) -> Iterator[Finding]:
+def _broker(snapshot: DiagnosisSnapshot, broker: BrokerFacts) -> Iterator[Finding]:
     name, where = broker.name, f"{broker.name} ({broker.master})"
     if broker.silence is not None:
         yield Finding(("no_route", name), found("no_route", f"{where} does not respond: {broker.silence}"))
@@ -74,65 +74,72 @@ _PERMISSION: Final = "find out why it was changed, then run `mqadmin updateBroke
 _DISK: Final = "free space on that disk, or shorten fileReservedTime; until then, messages there cannot be retried"
 
 
-def topics(look: Look) -> Iterator[Finding]:
+def topics(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield the problems of the topics that the group subscribes to."""
-    for topic, facts in look.topics.items():
+    for topic, facts in snapshot.topics.items():
         if facts.missing:
             yield Finding(("topic_missing", topic), missing_problem(topic))
         elif facts.route is None:
             yield Finding(("no_route", topic), found("no_route", f"no route to topic {topic}: {facts.error}"))
         else:
-            yield from _closed(look, facts)
+            yield from _closed(snapshot, facts)
 
 
-def _closed(look: Look, facts: TopicFacts) -> Iterator[Finding]:
+def _closed(snapshot: DiagnosisSnapshot, facts: TopicFacts) -> Iterator[Finding]:
     assert facts.route is not None
     closed = [queues.broker_name for queues in facts.route.queue_datas if not queues.is_readable]
-    shut = {name for name, one in look.brokers.items() if one.permission is not None and not one.permission & PERM_READ}
+    shut = {
+        name for name, one in snapshot.brokers.items() if one.permission is not None and not one.permission & PERM_READ
+    }
     if of_topic := [name for name in closed if name not in shut]:
         yield Finding(("no_permission", facts.topic), closed_problem(facts.topic, of_topic))
-    gone = {queues.broker_name for queues in facts.route.queue_datas} - look.brokers.keys()
-    if gone and look.brokers:
+    gone = {queues.broker_name for queues in facts.route.queue_datas} - snapshot.brokers.keys()
+    if gone and snapshot.brokers:
         evidence = f"topic {facts.topic} has queues on {named(gone)}, which no name server knows"
         yield Finding(("no_route", facts.topic), found("no_route", evidence))
 
 
-def settings(look: Look) -> Iterator[Finding]:
+def settings(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield broker settings that forbid the group to consume."""
-    for name in sorted(_serving(look) & look.brokers.keys()):
-        broker, known = look.brokers[name], look.settings.get(name)
+    for name in sorted(_serving(snapshot) & snapshot.brokers.keys()):
+        broker, known = snapshot.brokers[name], snapshot.settings.get(name)
         where = f"{name} ({broker.master})"
-        if known is not None and (problem := settings_problem(where, look.group, known, look.model)) is not None:
+        if (
+            known is not None
+            and (problem := settings_problem(where, snapshot.group, known, snapshot.model)) is not None
+        ):
             yield Finding(("consumption_disabled", name), problem)
         elif known is None and not broker.makes_groups and broker.silence is None:
-            yield Finding(("consumption_disabled", name), unknown_problem(where, look.group))
+            yield Finding(("consumption_disabled", name), unknown_problem(where, snapshot.group))
 
 
-def members(look: Look) -> Iterator[Finding]:
+def members(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield a problem if the group has no member."""
-    answering = [broker for broker in look.brokers.values() if broker.silence is None]
-    if look.views or not answering:
+    answering = [broker for broker in snapshot.brokers.values() if broker.silence is None]
+    if snapshot.views or not answering:
         return
-    if not look.settings and not any(broker.makes_groups for broker in answering):  # `settings` reports that
+    if not snapshot.settings and not any(broker.makes_groups for broker in answering):  # `settings` reports that
         return
-    waiting = sum(look.waiting(queue) for queue in look.queues)
-    oldest = max((look.queues[queue].age_seconds for queue in look.queues if look.waiting(queue)), default=0.0)
+    waiting = sum(snapshot.waiting(queue) for queue in snapshot.queues)
+    oldest = max(
+        (snapshot.queues[queue].age_seconds for queue in snapshot.queues if snapshot.waiting(queue)), default=0.0
+    )
     waits = f"{wait(waiting)}" + (f", the oldest for {span(oldest)}" if waiting else "")
     step = ""
-    if not look.settings and not look.queues:
+    if not snapshot.settings and not snapshot.queues:
         waits = "no broker knows the group, so it has never consumed"
         step = "check the name (`rmqd groups list` lists all groups), or start a member: `rmqd run --group {group}`"
     evidence = f"no broker has a member of the group; {waits}"
-    yield Finding(("no_members",), found("no_members", evidence, group=look.group, step=step))
+    yield Finding(("no_members",), found("no_members", evidence, group=snapshot.group, step=step))
 
 
-def _serving(look: Look) -> frozenset[str]:
+def _serving(snapshot: DiagnosisSnapshot) -> frozenset[str]:
     """Return the brokers that have queues of the group's topics, or know its members; all brokers if neither is
     known.
     """
-    routes = [facts.route for facts in look.topics.values() if facts.route is not None]
-    names = {queues.broker_name for route in routes for queues in route.queue_datas} | look.views.keys()
-    return frozenset(names or look.brokers)
+    routes = [facts.route for facts in snapshot.topics.values() if facts.route is not None]
+    names = {queues.broker_name for route in routes for queues in route.queue_datas} | snapshot.views.keys()
+    return frozenset(names or snapshot.brokers)
 
 
 _RIGHTS: Final = "use the command, or change the key, that the reason names; docs/security.md"

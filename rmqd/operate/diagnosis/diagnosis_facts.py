@@ -141,7 +141,7 @@ class SeenMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class DiagnosisSnapshot:
     """All facts at one moment."""
 
     group: str

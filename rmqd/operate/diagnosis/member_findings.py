@@ -19,7 +19,7 @@ from rmqd.consumer.health.group_problems import (
     places,
     wait,
 )
-from rmqd.operate.diagnosis.diagnosis_facts import Look, MemberFacts
+from rmqd.operate.diagnosis.diagnosis_facts import DiagnosisSnapshot, MemberFacts
 from rmqd.wire.bodies.heartbeat_data import MessageModel
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry
@@ -29,13 +29,13 @@ RETRY_AGE_SECONDS: Final = 60.0
 _BY_CONFIG: Final = ("CONFIG", "ByConfig")
 
 
-def conflicts(look: Look) -> Iterator[Finding]:
+def conflicts(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield client ids with two connections to one broker.
 
     Ids that no other process can have are skipped: a busy broker may know a connection that its client closed for two
     more minutes.
     """
-    for client_id, member in look.members.items():
+    for client_id, member in snapshot.members.items():
         if OF_ONE_PROCESS.search(client_id):
             continue
         for broker, connections in member.connections.items():
@@ -51,27 +51,27 @@ def conflict_problem(client_id: str, broker: str, addresses: list[str]) -> Probl
     return found("client_id_conflict", evidence)
 
 
-def unlike(look: Look) -> Iterator[Finding]:
+def unlike(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield members with different subscriptions or modes."""
-    telling = [member for member in look.members.values() if member.info is not None]
+    telling = [member for member in snapshot.members.values() if member.info is not None]
     groups: dict[Difference, list[str]] = {}
     if telling:
         ours = _usual(telling)
         for member in telling:
             for difference in _differences(member, ours):
                 groups.setdefault(difference, []).append(member.client_id)
-    if len(telling) < len(look.members):  # brokers know the other members from their last heartbeat
-        reference = next(iter(look.views.items()))
-        for name, view in look.views.items():
+    if len(telling) < len(snapshot.members):  # brokers know the other members from their last heartbeat
+        reference = next(iter(snapshot.views.items()))
+        for name, view in snapshot.views.items():
             if name != reference[0]:
                 us = f"the last heartbeat at {reference[0]}"
                 for difference in differences(view.subscription_table, reference[1].subscription_table, us):
                     groups.setdefault(difference, []).append(f"members by the last heartbeat at {name}")
     for difference, who in groups.items():
         key = (difference.cause, difference.about, difference.text)
-        problem = found(difference.cause, f"{named(who)} {difference.text}", group=look.group)
+        problem = found(difference.cause, f"{named(who)} {difference.text}", group=snapshot.group)
         yield Finding(key, problem, momentary=True)
-    yield from _modes(look)
+    yield from _modes(snapshot)
 
 
 def _usual(telling: list[MemberFacts]) -> MemberFacts:
@@ -106,69 +106,69 @@ def pulling_problem(group: str, topic: str, brokers: str, who: str) -> Problem:
     return found("mode_mismatch", evidence, group=group, topic=topic, step=step)
 
 
-def _modes(look: Look) -> Iterator[Finding]:
+def _modes(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield members that should pop while brokers make them pull, and topics that some members pop and others pull."""
     wanting = [
         member.client_id
-        for member in look.members.values()
+        for member in snapshot.members.values()
         if member.info is not None and member.info.properties.get("consumeMode") == "pop"
     ]
-    for topic, facts in look.topics.items():
-        names = {queue.broker_name for queue in facts.queues} & look.modes.keys()
-        pulled = sorted(name for name in names if look.modes[name].get(topic, "PULL") != "POP")
+    for topic, facts in snapshot.topics.items():
+        names = {queue.broker_name for queue in facts.queues} & snapshot.modes.keys()
+        pulled = sorted(name for name in names if snapshot.modes[name].get(topic, "PULL") != "POP")
         if wanting and pulled:
-            problem = pulling_problem(look.group, topic, named(pulled), named(wanting))
+            problem = pulling_problem(snapshot.group, topic, named(pulled), named(wanting))
             yield Finding(("mode_mismatch", "pop", topic), problem)
-        infos = {member.client_id: member.info for member in look.members.values() if member.info is not None}
+        infos = {member.client_id: member.info for member in snapshot.members.values() if member.info is not None}
         poppers = {one for one, info in infos.items() if any(at.topic == topic for at in info.mq_pop_table)}
         pullers = {one for one, info in infos.items() if any(at.topic == topic for at in info.mq_table)} - poppers
         if poppers and pullers:
             evidence = f"{named(poppers)} pops {topic}, while {named(pullers)} pulls it: each gets all of its messages"
-            problem = found("mode_mismatch", evidence, group=look.group)
+            problem = found("mode_mismatch", evidence, group=snapshot.group)
             yield Finding(("mode_mismatch", "both", topic), problem, momentary=True)
 
 
-def pauses(look: Look) -> Iterator[Finding]:
+def pauses(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield members that an operator has paused."""
-    if paused := [f"{client_id} ({some})" for client_id, one in look.members.items() if (some := one.paused)]:
+    if paused := [f"{client_id} ({some})" for client_id, one in snapshot.members.items() if (some := one.paused)]:
         evidence = f"an operator has paused {named(paused)}"
-        yield Finding(("paused",), found("paused", evidence, group=look.group))
+        yield Finding(("paused",), found("paused", evidence, group=snapshot.group))
 
 
-def owners(look: Look) -> Iterator[Finding]:
+def owners(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield queues without an owner, queues whose owner does not get the lock, and members without a queue."""
-    if look.model != MessageModel.CLUSTERING or not look.members:
+    if snapshot.model != MessageModel.CLUSTERING or not snapshot.members:
         return
-    silent = [member for member in look.members.values() if member.silence is not None]
-    untold = [member for member in look.members.values() if not member.tells_queues and member.silence is None]
-    loose = [queue for queue in _subscribed(look) if not look.owners(queue)]
+    silent = [member for member in snapshot.members.values() if member.silence is not None]
+    untold = [member for member in snapshot.members.values() if not member.tells_queues and member.silence is None]
+    loose = [queue for queue in _subscribed(snapshot) if not snapshot.owners(queue)]
     if silent:
-        yield _hung(look, silent, loose)
+        yield _hung(snapshot, silent, loose)
     if untold or silent:  # their queues are not known
         return
-    if look.orderly:
-        yield from _unlocked(look)
-    yield from ([_loose(look, loose)] if loose else _idle(look))
+    if snapshot.orderly:
+        yield from _unlocked(snapshot)
+    yield from ([_loose(snapshot, loose)] if loose else _idle(snapshot))
 
 
-def _subscribed(look: Look) -> list[MessageQueue]:
+def _subscribed(snapshot: DiagnosisSnapshot) -> list[MessageQueue]:
     """Return the queues that should have an owner; queues of a retry topic only if messages wait there for long."""
-    wanted = [queue for facts in look.topics.values() for queue in facts.queues]
-    for queue, ends in look.queues.items():
+    wanted = [queue for facts in snapshot.topics.values() for queue in facts.queues]
+    for queue, ends in snapshot.queues.items():
         is_retry = is_retry_topic(queue.topic)
-        if is_retry and look.waiting(queue) and ends.age_seconds >= RETRY_AGE_SECONDS and not _is_popped(look):
+        if is_retry and snapshot.waiting(queue) and ends.age_seconds >= RETRY_AGE_SECONDS and not _is_popped(snapshot):
             wanted.append(queue)
     return wanted
 
 
-def _is_popped(look: Look) -> bool:
+def _is_popped(snapshot: DiagnosisSnapshot) -> bool:
     """Return whether members pop. Their retries use separate topics."""
-    return any(member.info.mq_pop_table for member in look.members.values() if member.info is not None)
+    return any(member.info.mq_pop_table for member in snapshot.members.values() if member.info is not None)
 
 
-def _hung(look: Look, silent: list[MemberFacts], loose: list[MessageQueue]) -> Finding:
+def _hung(snapshot: DiagnosisSnapshot, silent: list[MemberFacts], loose: list[MessageQueue]) -> Finding:
     who = named(f"{member.client_id} ({member.address})" for member in silent)
-    waiting = sum(look.waiting(queue) for queue in loose if queue in look.queues)
+    waiting = sum(snapshot.waiting(queue) for queue in loose if queue in snapshot.queues)
     evidence = f"{who} is connected but does not respond: it hangs, or was stopped"
     if loose:
         evidence += f"; no other member has {places(loose)}" + (f", where {wait(waiting)}" if waiting else "")
@@ -176,21 +176,23 @@ def _hung(look: Look, silent: list[MemberFacts], loose: list[MessageQueue]) -> F
     return Finding(("orphaned_queue", "silent"), found("orphaned_queue", evidence, step=step))
 
 
-def _loose(look: Look, loose: list[MessageQueue]) -> Finding:
-    waiting = sum(look.waiting(queue) for queue in loose if queue in look.queues)
-    asked = count(len(look.members), "member")
+def _loose(snapshot: DiagnosisSnapshot, loose: list[MessageQueue]) -> Finding:
+    waiting = sum(snapshot.waiting(queue) for queue in loose if queue in snapshot.queues)
+    asked = count(len(snapshot.members), "member")
     evidence = f"no member has {places(loose)}, where {wait(waiting)} (asked: {asked})"
     strategies = {
         member.info.properties.get("allocateMessageQueueStrategy", "")
-        for member in look.members.values()
+        for member in snapshot.members.values()
         if member.info
     }
     by_config = any(mark in strategy for strategy in strategies for mark in _BY_CONFIG)
-    if look.orderly and not by_config:
+    if snapshot.orderly and not by_config:
         evidence = f"{evidence}; in an orderly group its owner waits for a lock that another client holds"
-        return Finding(("held_lock",), found("held_lock", evidence, group=look.group), momentary=True)
+        return Finding(("held_lock",), found("held_lock", evidence, group=snapshot.group), momentary=True)
     step = ""
-    if twice := [f"{member.client_id} on {broker}" for member in look.members.values() for broker in _twice(member)]:
+    if twice := [
+        f"{member.client_id} on {broker}" for member in snapshot.members.values() for broker in _twice(member)
+    ]:
         evidence += f"; the broker counts {named(twice)} more than once, because it still knows closed connections"
         step = "wait two minutes until the broker drops them; otherwise restart that member"
     elif by_config:
@@ -198,7 +200,9 @@ def _loose(look: Look, loose: list[MessageQueue]) -> Finding:
     elif len({_plain(strategy) for strategy in strategies}) > 1:
         step = "give all members the same allocate_strategy"
         evidence += f"; their strategies are {named(map(_plain, strategies))}"
-    return Finding(("orphaned_queue",), found("orphaned_queue", evidence, group=look.group, step=step), momentary=True)
+    return Finding(
+        ("orphaned_queue",), found("orphaned_queue", evidence, group=snapshot.group, step=step), momentary=True
+    )
 
 
 def _twice(member: MemberFacts) -> list[str]:
@@ -214,32 +218,34 @@ def _plain(strategy: str) -> str:
     )
 
 
-def _unlocked(look: Look) -> Iterator[Finding]:
+def _unlocked(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     without: dict[str, list[MessageQueue]] = {}
-    for member in look.members.values():
+    for member in snapshot.members.values():
         for queue, one in member.info.mq_table.items() if member.info is not None and not member.on_spark else ():
             if not one.locked and not one.dropped:
                 without.setdefault(member.client_id, []).append(queue)
     for client_id, queues in without.items():
-        waiting = sum(look.waiting(queue) for queue in queues if queue in look.queues)
+        waiting = sum(snapshot.waiting(queue) for queue in queues if queue in snapshot.queues)
         if waiting:
             evidence = f"{client_id} should consume {places(queues)}, but another client holds the lock at the broker"
-            problem = found("held_lock", f"{evidence}; {wait(waiting)}", group=look.group)
+            problem = found("held_lock", f"{evidence}; {wait(waiting)}", group=snapshot.group)
             yield Finding(("held_lock", client_id), problem, momentary=True)
 
 
-def _idle(look: Look) -> Iterator[Finding]:
+def _idle(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     own = {
-        client_id: {queue for queue in (*member.info.mq_table, *member.info.mq_pop_table) if _counts(look, queue)}
-        for client_id, member in look.members.items()
+        client_id: {queue for queue in (*member.info.mq_table, *member.info.mq_pop_table) if _counts(snapshot, queue)}
+        for client_id, member in snapshot.members.items()
         if member.info is not None
     }
-    queues = sum(len(facts.queues) for facts in look.topics.values())
+    queues = sum(len(facts.queues) for facts in snapshot.topics.values())
     idle = [client_id for client_id, having in own.items() if not having]
     if idle and queues:
-        evidence = f"{named(idle)} has no queue: {count(len(look.members), 'member')} share {count(queues, 'queue')}"
+        evidence = (
+            f"{named(idle)} has no queue: {count(len(snapshot.members), 'member')} share {count(queues, 'queue')}"
+        )
         yield Finding(("idle_member", *sorted(idle)), found("idle_member", evidence), momentary=True)
 
 
-def _counts(look: Look, queue: MessageQueue) -> bool:
-    return not is_retry_topic(queue.topic) and topic_of_pop_retry(look.group, queue.topic) is None
+def _counts(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> bool:
+    return not is_retry_topic(queue.topic) and topic_of_pop_retry(snapshot.group, queue.topic) is None

@@ -13,7 +13,7 @@ from rmqd.consumer.health.causes import CAUSES, DIAGNOSED, Problem, found
 from rmqd.consumer.health.group_problems import Finding, messages, named, places, span, wait
 from rmqd.operate.diagnosis import cluster_findings as cluster
 from rmqd.operate.diagnosis import member_findings as members
-from rmqd.operate.diagnosis.diagnosis_facts import Look, MemberFacts
+from rmqd.operate.diagnosis.diagnosis_facts import DiagnosisSnapshot, MemberFacts
 from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
 from rmqd.wire.bodies.heartbeat_data import MessageModel
 from rmqd.wire.message_queue import MessageQueue
@@ -36,61 +36,61 @@ BUSY_SHARE: Final = 0.5
 _THREADS, _COUNT, _MIB, _SPAN = 20, 1000, 100, 2000
 
 
-def illegal_offsets(look: Look) -> Iterator[Finding]:
+def illegal_offsets(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield queues that do not have the offset at which the group would continue."""
-    for queue, ends in look.queues.items():
-        place = look.place(queue)
+    for queue, ends in snapshot.queues.items():
+        place = snapshot.place(queue)
         if place is None or ends.min <= place <= ends.max:
             continue
         evidence = f"the group would continue in {places([queue])} at offset {place}, outside {ends.min} to {ends.max}"
         if place < ends.min:
             evidence += f": {messages(ends.min - place)} deleted before being handled"
-        problem = found("offset_illegal", evidence, group=look.group, topic=queue.topic)
-        yield Finding(("offset_illegal", str(queue)), problem, momentary=bool(look.members))
+        problem = found("offset_illegal", evidence, group=snapshot.group, topic=queue.topic)
+        yield Finding(("offset_illegal", str(queue)), problem, momentary=bool(snapshot.members))
 
 
-def failures(look: Look) -> Iterator[Finding]:
+def failures(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield a problem if handlers failed often in the last minute, or repeatedly with the same message."""
-    statuses = [one for member in _telling(look) if member.info for one in member.info.status_table.values()]
+    statuses = [one for member in _telling(snapshot) if member.info for one in member.info.status_table.values()]
     ok = sum(status.consume_ok_tps for status in statuses)
     failed = sum(status.consume_failed_tps for status in statuses)
-    tried = [seen for seen in look.retried if look.at - seen.stored_at < RECENT_SECONDS]
+    tried = [seen for seen in snapshot.retried if snapshot.at - seen.stored_at < RECENT_SECONDS]
     poisoned = {seen.msg_id: seen for seen in tried if seen.reconsume_times >= POISONED_TIMES}
     if failed > 0 and poisoned and len({seen.msg_id for seen in tried}) <= MOST_POISONED:
         failing = named(
             f"{seen.msg_id}{_keys(seen.keys)} (sent back {seen.reconsume_times} times)" for seen in poisoned.values()
         )
         evidence = f"the handler fails repeatedly at {failing}, and handles other messages at {_rate(ok)}"
-        problem = found("poison_message", evidence, group=look.group)
+        problem = found("poison_message", evidence, group=snapshot.group)
         yield Finding(("poison_message",), problem)
-    elif failed * 60 >= LEAST_FAILED and failed >= FAILING_SHARE * (ok + failed) and not look.orderly:
-        yield _failing(look, ok, failed)
+    elif failed * 60 >= LEAST_FAILED and failed >= FAILING_SHARE * (ok + failed) and not snapshot.orderly:
+        yield _failing(snapshot, ok, failed)
 
 
-def _failing(look: Look, ok: float, failed: float) -> Finding:
+def _failing(snapshot: DiagnosisSnapshot, ok: float, failed: float) -> Finding:
     who = named(
         member.client_id
-        for member in _telling(look)
+        for member in _telling(snapshot)
         if member.info and any(status.consume_failed_tps for status in member.info.status_table.values())
     )
     share = failed / (ok + failed)
     evidence = (
         f"in the last minute {share:.0%} of the attempts failed: {_rate(failed)} failed, {_rate(ok)} did not ({who})"
     )
-    return Finding(("failing_handler",), found("failing_handler", evidence, group=look.group))
+    return Finding(("failing_handler",), found("failing_handler", evidence, group=snapshot.group))
 
 
-def has_old(look: Look) -> bool:
+def has_old(snapshot: DiagnosisSnapshot) -> bool:
     """Return whether messages wait for long in any queue, so that a second snapshot is needed to explain it."""
-    return any(_is_old(look, queue) for queue in look.queues)
+    return any(_is_old(snapshot, queue) for queue in snapshot.queues)
 
 
-def stuck(before: Look, now: Look) -> list[MessageQueue]:
+def stuck(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> list[MessageQueue]:
     """Return the queues in which messages wait for long, and none was finished between the two snapshots."""
     return [queue for queue in _old(before, now) if before.place(queue) == now.place(queue)]
 
 
-def waits(before: Look, now: Look) -> Iterator[Finding]:
+def waits(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield why messages wait for long in queues that have an owner."""
     if now.model != MessageModel.CLUSTERING:  # members keep their offsets themselves
         return
@@ -117,24 +117,24 @@ def waits(before: Look, now: Look) -> Iterator[Finding]:
         yield Finding((cause, "waits"), problem, queues=frozenset(queues))
 
 
-def _why_stuck(look: Look, queue: MessageQueue) -> str:
+def _why_stuck(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> str:
     """Return the cause for a queue in which no message is finished; empty if another rule reports it."""
-    owners, pulled = look.owners(queue), look.pulled(queue)
-    if not owners or (look.orderly and pulled is not None and not pulled.locked):
+    owners, pulled = snapshot.owners(queue), snapshot.pulled(queue)
+    if not owners or (snapshot.orderly and pulled is not None and not pulled.locked):
         return ""
     if any(member.paused for member in owners):
         return ""
     if pulled is None:
-        return "slow_handler" if any(one.wait_ack_count for one in look.popped(queue)) else "stalled_queue"
+        return "slow_handler" if any(one.wait_ack_count for one in snapshot.popped(queue)) else "stalled_queue"
     if not pulled.cached_msg_count:
         return "stalled_queue"
-    if look.orderly:
+    if snapshot.orderly:
         return "failing" if _fails(owners[0], queue.topic) else "slow_handler"
     spread = pulled.cached_msg_max_offset - pulled.cached_msg_min_offset
     return "flow_control" if spread >= owners[0].limit("consumeConcurrentlyMaxSpan", _SPAN) else "slow_handler"
 
 
-def _why_slow(before: Look, now: Look, queue: MessageQueue) -> str:
+def _why_slow(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queue: MessageQueue) -> str:
     """Return the cause for a queue that makes progress, but will not catch up soon."""
     seconds = max(now.at - before.at, 0.1)
     done = (now.place(queue) or 0) - (before.place(queue) or 0)
@@ -172,7 +172,7 @@ def _is_busy(member: MemberFacts) -> bool:
     return sum(calls) >= BUSY_SHARE * member.limit("consumeThreadMax", _THREADS)
 
 
-def _text_of_stuck(before: Look, now: Look, queues: list[MessageQueue]) -> str:
+def _text_of_stuck(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queues: list[MessageQueue]) -> str:
     """Return the evidence for stalled queues: how many messages wait, for how long, and the first message."""
     oldest = max(now.queues[queue].age_seconds for queue in queues)
     text = f"{wait(sum(map(now.waiting, queues)))} in {places(queues)}, the oldest for {span(oldest)}"
@@ -185,7 +185,7 @@ def _text_of_stuck(before: Look, now: Look, queues: list[MessageQueue]) -> str:
     return text
 
 
-def _text_of_slow(before: Look, now: Look, queues: list[MessageQueue]) -> str:
+def _text_of_slow(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queues: list[MessageQueue]) -> str:
     calls = [
         status.consume_rt
         for queue in queues
@@ -196,13 +196,13 @@ def _text_of_slow(before: Look, now: Look, queues: list[MessageQueue]) -> str:
     return f"{text}; a call of the handler takes {span(max(calls) / 1000)}" if max(calls, default=0) >= 1000 else text
 
 
-def _text_of_stalled(before: Look, now: Look, queues: list[MessageQueue]) -> str:
+def _text_of_stalled(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queues: list[MessageQueue]) -> str:
     pulls = [one.last_pull_timestamp / 1000 for queue in queues if (one := now.pulled(queue)) is not None]
     last = f"; the last pull was {span(max(0.0, now.at - min(pulls)))} ago" if pulls and min(pulls) > 0 else ""
     return f"{_text_of_stuck(before, now, queues)}, and the member has cached none of them{last}"
 
 
-def _text_of_held_back(before: Look, now: Look, queues: list[MessageQueue]) -> str:
+def _text_of_held_back(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queues: list[MessageQueue]) -> str:
     pulled = [one for queue in queues if (one := now.pulled(queue)) is not None]
     most = max(pulled, key=lambda one: one.cached_msg_count)
     limits = {_held_back(member, one) for queue in queues for member in now.owners(queue) for one in pulled} - {""}
@@ -210,7 +210,7 @@ def _text_of_held_back(before: Look, now: Look, queues: list[MessageQueue]) -> s
     return f"{held}: {_text_of_stuck(before, now, queues)}"
 
 
-_TEXTS: Final[dict[str, Callable[[Look, Look, list[MessageQueue]], str]]] = {
+_TEXTS: Final[dict[str, Callable[[DiagnosisSnapshot, DiagnosisSnapshot, list[MessageQueue]], str]]] = {
     "slow_handler": _text_of_slow,
     "poison_message": lambda before, now, queues: (
         f"the handler fails repeatedly at the first message: {_text_of_stuck(before, now, queues)}"
@@ -223,25 +223,25 @@ _STEPS: Final = {
 }
 
 
-def _old(before: Look, now: Look) -> list[MessageQueue]:
+def _old(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> list[MessageQueue]:
     return [
         queue for queue in before.queues.keys() & now.queues.keys() if _is_old(before, queue) and _is_old(now, queue)
     ]
 
 
-def _is_old(look: Look, queue: MessageQueue) -> bool:
-    ends = look.queues[queue]
-    place = look.place(queue)
-    if place is None and look.pulled(queue) is not None:
-        return _is_late(look, queue)
+def _is_old(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> bool:
+    ends = snapshot.queues[queue]
+    place = snapshot.place(queue)
+    if place is None and snapshot.pulled(queue) is not None:
+        return _is_late(snapshot, queue)
     is_legal = place is None or ends.min <= place <= ends.max
-    return is_legal and look.waiting(queue) > 0 and ends.age_seconds >= OLD_SECONDS
+    return is_legal and snapshot.waiting(queue) > 0 and ends.age_seconds >= OLD_SECONDS
 
 
-def _is_late(look: Look, queue: MessageQueue) -> bool:
+def _is_late(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> bool:
     """Return whether a queue's owner has run for long and still does not report where it starts."""
-    since = [owner.started_at for owner in look.owners(queue)]
-    return all(at is not None and look.at - at >= BEGUN_SECONDS for at in since) and look.waiting(queue) > 0
+    since = [owner.started_at for owner in snapshot.owners(queue)]
+    return all(at is not None and snapshot.at - at >= BEGUN_SECONDS for at in since) and snapshot.waiting(queue) > 0
 
 
 def _fails(member: MemberFacts, topic: str) -> bool:
@@ -249,8 +249,8 @@ def _fails(member: MemberFacts, topic: str) -> bool:
     return status is not None and status.consume_failed_tps > 0
 
 
-def _telling(look: Look) -> Iterable[MemberFacts]:
-    return [member for member in look.members.values() if member.info is not None]
+def _telling(snapshot: DiagnosisSnapshot) -> Iterable[MemberFacts]:
+    return [member for member in snapshot.members.values() if member.info is not None]
 
 
 def _keys(keys: str | None) -> str:
@@ -276,12 +276,14 @@ _RULES: Final = (
 )
 
 
-def needs_second_look(first: Look) -> bool:
+def needs_second_snapshot(first: DiagnosisSnapshot) -> bool:
     """Return whether one snapshot could mislead, because a finding may be momentary, or messages wait for long."""
     return any(one.momentary for one in _seen(first).values()) or (bool(first.members) and has_old(first))
 
 
-def judge(first: Look, second: Look | None = None, of_daemon: Iterable[Finding] = ()) -> list[Problem]:
+def judge(
+    first: DiagnosisSnapshot, second: DiagnosisSnapshot | None = None, of_daemon: Iterable[Finding] = ()
+) -> list[Problem]:
     """Return the problems, the likeliest cause first; empty if the group is healthy.
 
     Without a second snapshot, momentary findings do not count. `of_daemon` are a daemon's findings.
@@ -292,8 +294,8 @@ def judge(first: Look, second: Look | None = None, of_daemon: Iterable[Finding] 
     return _in_order(_told_once([*of_daemon], certain, waiting))
 
 
-def _seen(look: Look) -> dict[tuple[str, ...], Finding]:
-    return {one.key: one for rule in _RULES for one in rule(look)}
+def _seen(snapshot: DiagnosisSnapshot) -> dict[tuple[str, ...], Finding]:
+    return {one.key: one for rule in _RULES for one in rule(snapshot)}
 
 
 def _told_once(of_daemon: list[Finding], certain: list[Finding], waits: list[Finding]) -> list[Finding]:

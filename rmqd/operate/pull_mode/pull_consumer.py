@@ -154,7 +154,7 @@ class PullConsumer:
 
     async def assignment(self) -> list[MessageQueue]:
         """Return the queues that this consumer reads now, sorted."""
-        kept = [queue for queue, one in self._own().items() if not (one.is_leaving or is_retry_topic(queue.topic))]
+        kept = [queue for queue, one in self._own().items() if not (one.is_releasing or is_retry_topic(queue.topic))]
         return sorted(queue.without(self._namespace) for queue in kept)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
@@ -270,7 +270,7 @@ class PullConsumer:
         """Return an acquired queue. `is_kept` excludes queues that are being released. Raises PullConsumerError."""
         self._current()
         assigned = self._own().get(self._stored(queue))
-        if assigned is None or (is_kept and assigned.is_leaving):
+        if assigned is None or (is_kept and assigned.is_releasing):
             step = "another member may have it; assignment() returns the queues that are"
             raise PullConsumerError(f"{queue} is not assigned to this consumer now: {step}")
         return assigned
@@ -288,7 +288,7 @@ class PullConsumer:
 
     async def _commit(self, assigned: AssignedQueue) -> None:
         cache, store, queue = _cache_of(assigned), self._current()[0].context.store, assigned.message_queue
-        if assigned.is_leaving:
+        if assigned.is_releasing:
             await store.commit_upward(queue, cache.confirmed, lambda: not cache.dropped)
         elif not cache.dropped:
             is_lower = cache.confirmed < store.committed.get(queue, 0)

@@ -26,8 +26,15 @@ from rmqd.client.api.pull_requests import read_part
 from rmqd.client.group_lag import LagReader, TopicLag
 from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
 from rmqd.errors.broker_errors import MemberSilentError
-from rmqd.operate.diagnosis.diagnosis_facts import BrokerFacts, Look, MemberFacts, QueueFacts, SeenMessage, TopicFacts
-from rmqd.operate.diagnosis.progress_findings import judge, needs_second_look, stuck
+from rmqd.operate.diagnosis.diagnosis_facts import (
+    BrokerFacts,
+    DiagnosisSnapshot,
+    MemberFacts,
+    QueueFacts,
+    SeenMessage,
+    TopicFacts,
+)
+from rmqd.operate.diagnosis.progress_findings import judge, needs_second_snapshot, stuck
 from rmqd.operate.queries.group_queries import connections
 from rmqd.operate.queries.message_queries import Brokers, FoundMessage, decoded
 from rmqd.wire.bodies.route_data import MASTER_ID
@@ -38,7 +45,7 @@ if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
     from rmqd.consumer.health.causes import Problem
     from rmqd.consumer.health.group_problems import Finding
-    from rmqd.operate.diagnosis.diagnosis_facts import Look
+    from rmqd.operate.diagnosis.diagnosis_facts import DiagnosisSnapshot
     from rmqd.operate.queries.message_queries import BrokerResponses, Brokers
     from rmqd.runtime.clock import Clock
     from rmqd.wire.bodies.route_data import ClusterInfo
@@ -114,11 +121,11 @@ MOST_RETRIED: Final = 32
 
 
 async def first_waiting(
-    client: ClientInstance, look: Look, queues: Iterable[MessageQueue]
+    client: ClientInstance, snapshot: DiagnosisSnapshot, queues: Iterable[MessageQueue]
 ) -> dict[MessageQueue, SeenMessage]:
     """Return the first waiting message of each of the first eight queues, if it can be read."""
     asked = list(queues)[:MOST_HEADS]
-    found = await asyncio.gather(*(_first(client, queue, look.place(queue) or 0) for queue in asked))
+    found = await asyncio.gather(*(_first(client, queue, snapshot.place(queue) or 0) for queue in asked))
     return {queue: one for queue, one in zip(asked, found, strict=True) if one is not None}
 
 
@@ -134,12 +141,12 @@ async def _first(client: ClientInstance, queue: MessageQueue, offset: int) -> Se
     return _seen(messages[0]) if messages else None
 
 
-async def newest_retried(brokers: Brokers, look: Look) -> tuple[SeenMessage, ...]:
+async def newest_retried(brokers: Brokers, snapshot: DiagnosisSnapshot) -> tuple[SeenMessage, ...]:
     """Return the newest messages of the group's retry topic; none unless a member reports recent failures."""
-    infos = [member.info for member in look.members.values() if member.info is not None]
+    infos = [member.info for member in snapshot.members.values() if member.info is not None]
     if not any(one.consume_failed_tps for info in infos for one in info.status_table.values()):
         return ()
-    remoting, topic = brokers.client.remoting, retry_topic(look.group)
+    remoting, topic = brokers.client.remoting, retry_topic(snapshot.group)
 
     async def question(address: str) -> list[FoundMessage]:
         found: list[FoundMessage] = []
@@ -186,11 +193,11 @@ async def diagnose(
     RemotingError if no name server answers.
     """
     gatherer = _Gatherer(client, clock, group, frozenset(topics))
-    first, errors = await gatherer.look()
-    if not needs_second_look(first):
+    first, errors = await gatherer.snapshot()
+    if not needs_second_snapshot(first):
         return Diagnosis(group, tuple(judge(first, of_daemon=of_daemon)), errors)
     await clock.sleep(SECOND_LOOK_SECONDS)
-    second, errors = await gatherer.look()
+    second, errors = await gatherer.snapshot()
     second = replace(second, heads=await first_waiting(client, second, stuck(first, second)))
     return Diagnosis(group, tuple(judge(first, second, of_daemon)), errors)
 
@@ -204,7 +211,7 @@ class _Gatherer:
         self._group = group
         self._topics = topics
 
-    async def look(self) -> tuple[Look, Mapping[str, RmqdError]]:
+    async def snapshot(self) -> tuple[DiagnosisSnapshot, Mapping[str, RmqdError]]:
         """Return a snapshot and the failed queries. Unreachable brokers are part of the snapshot."""
         client, group = self._client, self._group
         info = await client.name_servers.ask(lambda address: cluster_info(client.remoting, address))
@@ -224,7 +231,7 @@ class _Gatherer:
             members = {client_id: member for client_id, member in members.items() if client_id in here}
         topics = await self._topic_facts(await self._names(brokers, views, members))
         queues, unread = await self._places(topics, {name for name, one in facts.items() if one.silence})
-        look = Look(
+        snapshot = DiagnosisSnapshot(
             group=group,
             at=self._clock.wall(),
             name_servers=", ".join(client.name_servers.addresses),
@@ -239,7 +246,7 @@ class _Gatherer:
                 for name, table in modes.by_broker.items()
             },
         )
-        return replace(look, retried=await newest_retried(brokers, look)), errors | unread
+        return replace(snapshot, retried=await newest_retried(brokers, snapshot)), errors | unread
 
     async def _members(self, brokers: Brokers, views: Mapping[str, ConsumerConnection]) -> dict[str, MemberFacts]:
         known = _by_member(views)

@@ -91,7 +91,7 @@ class ReplayRetry:
         return True
 
 
-LOOK_SECONDS: Final = 0.25
+POLL_SECONDS: Final = 0.25
 PERSIST_SECONDS: Final = 1.0  # after kill -9, a run repeats at most the messages of this time
 
 
@@ -147,7 +147,7 @@ class ReplayRun:
                 if progress.is_done:
                     self._consumer.stop()
                     break
-                await asyncio.wait((consuming, serving), timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((consuming, serving), timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 if serving.done():
                     break
             self._consumer.stop()

@@ -27,7 +27,7 @@ from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.batch_worker import batch_apart, called_apart
 from rmqd.consumer.handling.handler_failures import default_decision, give_up
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, call_start_or_stop
-from rmqd.consumer.handling.orderly import rest_seconds
+from rmqd.consumer.handling.orderly import suspension_seconds
 from rmqd.consumer.handling.settlement import given_up
 from rmqd.errors import NameServerError
 from rmqd.errors.exit_codes import ExitCode
@@ -44,8 +44,8 @@ from rmqd.handler_api.batch import (
 )
 from rmqd.handler_api.once.once_group import once_of
 from rmqd.operate.try_handler.selection import Author, place_of
-from rmqd.operate.try_handler.trial_process import CallResult, Ready, TrialHandlerSpec, Verdict
-from rmqd.plugins.child_process import ChildAnswer, ChildChannel, NotUsable, Request, answer_not_usable, first_order
+from rmqd.operate.try_handler.trial_process import CallResult, Ready, TrialDecision, TrialHandlerSpec
+from rmqd.plugins.child_process import ChildAnswer, ChildChannel, NotUsable, Request, answer_not_usable, first_spec
 from rmqd.plugins.handler_catalogue import load_handler
 from rmqd.plugins.model_options import consumer_options
 from rmqd.plugins.strategies import hooks_of
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from rmqd.wire.messages.message import Message
 
 
-_ACKED = Verdict("acked")
+_ACKED = TrialDecision("acked")
 
 
 def is_failure(error: BaseException | None) -> bool:
@@ -70,7 +70,7 @@ def is_failure(error: BaseException | None) -> bool:
 
 def verdicts_of(
     batch: Batch, error: BaseException | None, options: ConsumerOptions, retry_policy: RetryPolicy
-) -> tuple[Verdict, ...]:
+) -> tuple[TrialDecision, ...]:
     """Return a verdict for each message of a batch."""
     if options.consume_mode == "orderly" and not options.order_by:
         return tuple(_in_order(batch, error, options, retry_policy))
@@ -79,7 +79,7 @@ def verdicts_of(
 
 def _each_alone(
     batch: Batch, error: BaseException | None, options: ConsumerOptions, retry_policy: RetryPolicy
-) -> Iterator[Verdict]:
+) -> Iterator[TrialDecision]:
     decisions, rest = batch.decisions(), default_decision(error, batch)
     for index, message in enumerate(batch):
         decision = decisions.get(index, rest)
@@ -91,18 +91,20 @@ def _each_alone(
         elif reason is not None:
             yield _given_up(reason, options)
         elif decision.outcome is Outcome.AGAIN:  # no call started with it
-            yield Verdict("retried", rest_seconds=decision.seconds)
+            yield TrialDecision("retried", rest_seconds=decision.seconds)
         elif options.order_by:
-            yield Verdict("retried", rest_seconds=rest_seconds(error, options.suspend_current_queue_time_seconds))
+            yield TrialDecision(
+                "retried", rest_seconds=suspension_seconds(error, options.suspend_current_queue_time_seconds)
+            )
         else:
-            yield Verdict("retried", delay_level=retry_policy.delay_level(message, level))
+            yield TrialDecision("retried", delay_level=retry_policy.delay_level(message, level))
 
 
 def _in_order(
     batch: Batch, error: BaseException | None, options: ConsumerOptions, retry_policy: RetryPolicy
-) -> Iterator[Verdict]:
+) -> Iterator[TrialDecision]:
     decisions, rest = batch.decisions(), default_decision(error, batch)
-    again = Verdict("retried", rest_seconds=rest_seconds(error, options.suspend_current_queue_time_seconds))
+    again = TrialDecision("retried", rest_seconds=suspension_seconds(error, options.suspend_current_queue_time_seconds))
     is_rolled_back = isinstance(batch, ManualBatch) and batch.closing is Closing.ROLLBACK
     has_failed = False
     for index, message in enumerate(batch):
@@ -117,8 +119,8 @@ def _in_order(
             yield again
 
 
-def _given_up(reason: str, options: ConsumerOptions) -> Verdict:
-    return Verdict("dropped" if options.message_model == "broadcasting" else "dead_lettered", reason=reason)
+def _given_up(reason: str, options: ConsumerOptions) -> TrialDecision:
+    return TrialDecision("dropped" if options.message_model == "broadcasting" else "dead_lettered", reason=reason)
 
 
 class HandlerCalls:
@@ -186,7 +188,7 @@ def main(descriptor: int) -> int:
 
 async def _serve(sock: socket.socket) -> int:
     channel = await ChildChannel.over(sock)
-    first = await first_order(channel, TrialHandlerSpec)
+    first = await first_spec(channel, TrialHandlerSpec)
     if first is None:
         return ExitCode.USAGE
     number, order = first

@@ -33,7 +33,7 @@ class TrialHandlerSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TrialDecision:
     """How one message would be settled."""
 
     outcome: Outcome
@@ -49,7 +49,7 @@ class Verdict:
 class CallResult:
     """The result of a call, and how it would settle each message of its batch."""
 
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[TrialDecision, ...]
     seconds: float
     error: str | None = None
     """The handler's exception."""
@@ -146,4 +146,4 @@ class TrialProcess(WatchedChild):
         self, outcome: Literal["died", "expired"], messages: list[Message], seconds: float, error: str
     ) -> CallResult:
         place = place_of_fault(self.faults(), self._author)
-        return CallResult((Verdict(outcome),) * len(messages), seconds, error, place, is_failure=True)
+        return CallResult((TrialDecision(outcome),) * len(messages), seconds, error, place, is_failure=True)

@@ -27,7 +27,7 @@ from rmqd.consumer.handling.handler_threads import HandlerThread, UnusableHandle
 from rmqd.errors.exit_codes import ExitCode
 from rmqd.handler_api.batch import Batch, LoadedHandler, ManualBatch, OrderlyBatch
 from rmqd.handler_api.once.once_group import once_of
-from rmqd.plugins.child_process import ChildAnswer, ChildChannel, NotUsable, Request, answer_not_usable, first_order
+from rmqd.plugins.child_process import ChildAnswer, ChildChannel, NotUsable, Request, answer_not_usable, first_spec
 from rmqd.plugins.handler_catalogue import load_handler
 from rmqd.plugins.worker_processes.handler_process import BatchCall, CallOutcome, WorkerHandlerSpec
 from rmqd.runtime.clock import SystemClock
@@ -64,7 +64,7 @@ def _end_with_parent() -> None:
 
 async def _serve(sock: socket.socket) -> int:
     channel = await ChildChannel.over(sock)
-    first = await first_order(channel, WorkerHandlerSpec)
+    first = await first_spec(channel, WorkerHandlerSpec)
     if first is None:
         return ExitCode.USAGE
     number, order = first

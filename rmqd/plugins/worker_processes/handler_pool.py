@@ -98,7 +98,7 @@ def _error(text: str, stacks: str) -> HandlerProcessLostError:
 log = structlog.get_logger(__name__)
 
 FIRST_REST_SECONDS: Final = 1.0
-LONGEST_REST_SECONDS: Final = 60.0
+LONGEST_SUSPENSION_SECONDS: Final = 60.0
 
 
 class _Seat:
@@ -259,7 +259,7 @@ class HandlerPool:
                 failure = error
             else:
                 return
-            rest, running = doubled(FIRST_REST_SECONDS, failures, LONGEST_REST_SECONDS), self._counts.running
+            rest, running = doubled(FIRST_REST_SECONDS, failures, LONGEST_SUSPENSION_SECONDS), self._counts.running
             log.error("handler_process.not_started", error=str(failure), running=running, retry_in_seconds=rest)
             if not running:
                 self._failure = failure

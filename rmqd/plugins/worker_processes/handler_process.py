@@ -1,4 +1,9 @@
-"""One worker process of a handler, as seen by the daemon: starts it, calls the handler in it, and ends it.
+"""Exceptions of a worker process, sent to the daemon as names, texts and traceback, not as objects.
+
+Unpickling an object in the daemon would import the handler's modules and run their code there, and it fails for many
+exceptions. rmqd's reaction to an exception depends on the names of its classes, on its texts, and on the values of
+rmqd's own classes (Retry and the others). All of these can be sent. `rebuild_error` makes a stand-in. Its class has the
+names of all base classes of the original, and inherits from the first of them that belongs to Python or rmqd.
 
 The requests to a worker process, and its responses. All of them are picklable.
 
@@ -52,7 +57,7 @@ ClassNames = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class ToldError:
+class RemoteError:
     """The description of an exception."""
 
     classes: tuple[ClassNames, ...]
@@ -65,11 +70,11 @@ class ToldError:
     """The attributes that rmqd reads from its own classes."""
     about: int | None = None
     """For AlreadyHandled: the index of its message in the batch."""
-    leaves: tuple[ToldError, ...] = ()
+    leaves: tuple[RemoteError, ...] = ()
     """For a group: the exceptions in it and in its nested groups."""
 
 
-def told(error: BaseException, batch: Sequence[Message]) -> ToldError:
+def describe_error(error: BaseException, batch: Sequence[Message]) -> RemoteError:
     """Return the description of an exception that a call with this batch raised."""
     classes = tuple((str(one.__module__), _name(one)) for one in type(error).__mro__ if issubclass(one, BaseException))
     values: dict[str, Any] = {}
@@ -84,14 +89,16 @@ def told(error: BaseException, batch: Sequence[Message]) -> ToldError:
         values["seconds"] = asked(error, "seconds", checked_seconds)
     if isinstance(error, AlreadyHandled):
         about = next((index for index, one in enumerate(batch) if one is error.message), 0)
-    leaves = tuple(told(one, batch) for one in leaves_of(error)) if isinstance(error, BaseExceptionGroup) else ()
-    return ToldError(classes, text_of(error), text_of(error, repr), traceback_of(error), values, about, leaves)
+    leaves = (
+        tuple(describe_error(one, batch) for one in leaves_of(error)) if isinstance(error, BaseExceptionGroup) else ()
+    )
+    return RemoteError(classes, text_of(error), text_of(error, repr), traceback_of(error), values, about, leaves)
 
 
-def raised(what: ToldError, batch: Sequence[Message]) -> BaseException:
+def rebuild_error(what: RemoteError, batch: Sequence[Message]) -> BaseException:
     """Return the stand-in for a description; `batch` is the daemon's batch."""
     kind = _kind(what.classes)
-    inside = (what.text, [raised(one, batch) for one in what.leaves]) if what.leaves else ()
+    inside = (what.text, [rebuild_error(one, batch) for one in what.leaves]) if what.leaves else ()
     error: BaseException = kind.__new__(kind, *inside)
     attributes = {"told_text": what.text, "told_shown": what.shown, "told_traceback": what.traceback, **what.values}
     if what.about is not None:
@@ -179,9 +186,9 @@ class BatchCall:
 class CallOutcome:
     """The result of a call, and the handler's decisions."""
 
-    decisions: dict[int, tuple[Decision, ToldError | None]]
+    decisions: dict[int, tuple[Decision, RemoteError | None]]
     """By index, each without its error, and with a copy of that. Several messages may share one error."""
-    error: ToldError | None
+    error: RemoteError | None
     closing: Closing | None
     no_memory: tuple[int, ...]
     """The indexes of the messages over which the process reached its memory limit."""
@@ -189,16 +196,16 @@ class CallOutcome:
     @classmethod
     def of(cls, batch: Batch, error: BaseException | None, *, is_limited: bool) -> CallOutcome:
         """Return the response for a batch whose call raised `error`. `is_limited`: the process has a memory limit."""
-        errors: dict[int, ToldError] = {}
+        errors: dict[int, RemoteError] = {}
 
-        def telling(one: BaseException | None) -> ToldError | None:
-            return None if one is None else errors.setdefault(id(one), told(one, batch))
+        def described(one: BaseException | None) -> RemoteError | None:
+            return None if one is None else errors.setdefault(id(one), describe_error(one, batch))
 
         decided = dict(batch.decisions())
         raised_for = {index: decided[index].error if index in decided else error for index in range(len(batch))}
         return cls(
-            {index: (replace(one, error=None), telling(one.error)) for index, one in decided.items()},
-            telling(error),
+            {index: (replace(one, error=None), described(one.error)) for index, one in decided.items()},
+            described(error),
             batch.closing if isinstance(batch, ManualBatch) else None,
             tuple(index for index, one in raised_for.items() if is_limited and _has_no_memory(one)),
         )
@@ -207,18 +214,18 @@ class CallOutcome:
         """Apply the handler's decisions to the daemon's batch. Returns the handler's exception."""
         errors: dict[int, BaseException] = {}
 
-        def standing_for(one: ToldError | None) -> BaseException | None:
+        def rebuilt(one: RemoteError | None) -> BaseException | None:
             if one is None:
                 return None
             if id(one) not in errors:
-                errors[id(one)] = raised(one, batch)
+                errors[id(one)] = rebuild_error(one, batch)
             return errors[id(one)]
 
         for index, (one, error) in self.decisions.items():
-            batch.decide(index, replace(one, error=standing_for(error)))
+            batch.decide(index, replace(one, error=rebuilt(error)))
         if isinstance(batch, ManualBatch):
             batch.close(self.closing)
-        return standing_for(self.error)
+        return rebuilt(self.error)
 
 
 def _has_no_memory(error: BaseException | None) -> bool:
@@ -228,8 +235,8 @@ def _has_no_memory(error: BaseException | None) -> bool:
 MODULE: Final = "rmqd.plugins.worker_processes.handler_main"
 BUILD_SECONDS: Final = 300.0
 STOP_SECONDS: Final = 30.0
-SO_FAR_SECONDS: Final = 1.0  # limit for a response of the event loop in a process with a hung call
-LOOK_SECONDS: Final = 0.2  # how often the lock of an orderly batch is checked during its call
+SO_FAR_SECONDS: Final = 1.0  # for the event loop of a process with a hung call
+POLL_SECONDS: Final = 0.2  # how often the lock of an orderly batch is checked during its call
 
 
 class HandlerNotStartedError(RmqdError):
@@ -305,12 +312,12 @@ class HandlerProcess(WatchedChild):
     async def _call_under_lock(self, batch: OrderlyBatch, call: BatchCall, clock: Clock) -> object:
         """Call the handler, and notify it if the queue's lock is lost meanwhile."""
         asking = asyncio.create_task(self.ask("call", call), name="call in the handler's process")
-        is_told = call.is_revoked
+        is_reported = call.is_revoked
         try:
             while not asking.done():
-                await clock.wait((asking,), timeout=LOOK_SECONDS)
-                if batch.revoked and not is_told:
-                    is_told = True
+                await clock.wait((asking,), timeout=POLL_SECONDS)
+                if batch.revoked and not is_reported:
+                    is_reported = True
                     self.tell("revoke")
             return asking.result()
         finally:

@@ -128,13 +128,12 @@ class PooledCalls:
         try:
             if answer.no_memory:
                 self._end_for_memory(process, batch, answer, error)
-                # if all messages are decided, the decisions include the error
-                is_told = len(batch.decisions()) == len(batch)
+                includes_error = len(batch.decisions()) == len(batch)  # then the decisions include the error
             else:
                 self._pool.put(process)
                 self._clear(batch, error)
-                is_told = False
-            if error is not None and not is_told:
+                includes_error = False
+            if error is not None and not includes_error:
                 raise error
         finally:
             del error  # its traceback refers to this frame, and would keep the batch alive

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from rmqd.spark.handlers.range_outcome import RangeOutcome
-    from rmqd.spark.session.group_spec import GroupOrder
+    from rmqd.spark.session.group_spec import GroupSpec
 
 
 SHOWN: Final = 4
@@ -110,32 +110,32 @@ class Generation:
     reason: str
 
 
-def checkpoint_folder(order: GroupOrder) -> str:
+def checkpoint_folder(spec: GroupSpec) -> str:
     """Return the folder or URL of all generations of a group."""
-    config = order.settings.spark or SparkConfig()
-    return config.checkpoint or f"{order.config.state_of(order.name)}/spark/{order.name}"
+    config = spec.settings.spark or SparkConfig()
+    return config.checkpoint or f"{spec.config.state_of(spec.name)}/spark/{spec.name}"
 
 
-def generations_of(order: GroupOrder, spark: SparkSession) -> Generations:
+def generations_of(spec: GroupSpec, spark: SparkSession) -> Generations:
     """Return the generations of a group, accessed through the session's file systems. Raises RmqdError."""
     from rmqd.spark.session.hadoop_folder import HadoopFolder
 
-    if not (order.settings.spark or SparkConfig()).checkpoint:
+    if not (spec.settings.spark or SparkConfig()).checkpoint:
         with suppress(OSError):  # Hadoop reports the same error, or the folder is not local
-            make_folder(Path(checkpoint_folder(order)))  # all users could read a folder that Hadoop creates
+            make_folder(Path(checkpoint_folder(spec)))  # all users could read a folder that Hadoop creates
     is_written = None
-    if order.settings.pipeline is not None:
+    if spec.settings.pipeline is not None:
         from rmqd.spark.pipelines.pipeline_query import written_batches
 
-        is_written = written_batches(spark, order)
-    return Generations(order, HadoopFolder(spark, checkpoint_folder(order)), is_written)
+        is_written = written_batches(spark, spec)
+    return Generations(spec, HadoopFolder(spark, checkpoint_folder(spec)), is_written)
 
 
 class Generations:
     """The generations of one group. Methods block, may be called in any thread, and raise RmqdError."""
 
-    def __init__(self, order: GroupOrder, folder: CheckpointFolder, is_written: IsWritten | None = None) -> None:
-        self._order = order
+    def __init__(self, spec: GroupSpec, folder: CheckpointFolder, is_written: IsWritten | None = None) -> None:
+        self._spec = spec
         self._folder = folder
         self._is_written = is_written
         self._lock = threading.RLock()
@@ -156,7 +156,7 @@ class Generations:
         """Store an operator's reset, so that it survives a crash. The next generation starts there."""
         with self._lock:
             log.warning(
-                "spark.group_reset", group=self._order.name, to={str(queue): resets[queue] for queue in sorted(resets)}
+                "spark.group_reset", group=self._spec.name, to={str(queue): resets[queue] for queue in sorted(resets)}
             )
             self._write(replace(self._note, resets={**self._note.resets, **resets}))
 
@@ -207,7 +207,7 @@ class Generations:
             others = moves(done, self._held, _present(asked))  # offsets that an operator or another member has set stay
             wanted = {**done, **self._note.resets}
             places = {queue: at for queue, at in wanted.items() if queue in asked.found and queue not in others}
-            told = self._cluster.commit(self._order.group, places)
+            told = self._cluster.commit(self._spec.group, places)
             self._held |= {queue: places[queue] for queue in told.found if queue not in self._note.resets}
             self._write(replace(self._note, held=dict(self._held)))
             those_there(asked)
@@ -216,7 +216,7 @@ class Generations:
     def _current(self) -> Generation:
         queues = self._queues()
         stored = self._stored(queues)
-        pending = those_there(self._cluster.pending_resets(self._order.group, stored))
+        pending = those_there(self._cluster.pending_resets(self._spec.group, stored))
         resets = {queue: offset for queue, offset in pending.items() if offset is not None}
         self._number = max(map(int, _matches(self._folder.names())), default=0)
         last = read_note(self._folder, self._path(self._number)) if self._number else None
@@ -235,7 +235,7 @@ class Generations:
         places = {**(stored if last.told else {}), **done, **changed}
         reason = reason_of(done, changed)
         self._number += 1
-        log.warning("spark.generation_begun", group=self._order.name, generation=self._number, reason=reason)
+        log.warning("spark.generation_begun", group=self._spec.name, generation=self._number, reason=reason)
         starting = {queue: places[queue] for queue in sorted(queues) if queue in places}
         begun = self._begin(Note(starting=starting, reason=reason, told=False))
         self._delete_old()
@@ -249,7 +249,7 @@ class Generations:
     def _go_on(self) -> Generation:
         note = self._note
         if not note.told and note.starting is not None:
-            those_there(self._cluster.commit(self._order.group, note.starting))
+            those_there(self._cluster.commit(self._spec.group, note.starting))
             self._write(replace(note, told=True))
         self._held = dict(self._note.held)
         self._looks.clear()
@@ -262,7 +262,7 @@ class Generations:
         numbers = sorted(map(int, _matches(self._folder.names())))
         for number in numbers[:-KEPT_GENERATIONS]:
             self._folder.delete(self._path(number))
-            log.info("spark.generation_deleted", group=self._order.name, generation=number, kept=KEPT_GENERATIONS)
+            log.info("spark.generation_deleted", group=self._spec.name, generation=number, kept=KEPT_GENERATIONS)
 
     def _unheard(self, stored: ByQueue, done: ByQueue) -> dict[MessageQueue, int]:
         """Repeat the commits that brokers have lost. Return the queues whose broker ignores them: a reset is pending.
@@ -277,7 +277,7 @@ class Generations:
         lost = [queue for queue, at in stored.items() if at == had.get(queue) and at < had_done.get(queue, 0)]
         told = {queue: done[queue] for queue in lost if queue in done}
         # a broker that does not answer is asked again at the next check, and must not hide resets at other brokers
-        taken = self._cluster.commit(self._order.group, told).found
+        taken = self._cluster.commit(self._spec.group, told).found
         now = _present(self._ask_stored(taken))
         return {queue: at for queue, at in now.items() if at == stored[queue] != told[queue]}
 
@@ -315,11 +315,11 @@ class Generations:
         return _present(asked)
 
     def _ask_stored(self, queues: Iterable[MessageQueue]) -> QueueResponses[int | None]:
-        return self._cluster.committed(self._order.group, queues)
+        return self._cluster.committed(self._spec.group, queues)
 
     def _queues(self) -> set[MessageQueue]:
-        retries = retry_topic(self._order.group)
-        found = self._cluster.queues([*self._order.topics, retries])
+        retries = retry_topic(self._spec.group)
+        found = self._cluster.queues([*self._spec.topics, retries])
         for asked, error in found.failed.items():
             # a missing topic does not stop the others, but without any topic the group has nothing to do
             is_gone = isinstance(error, RouteNotFoundError)
@@ -329,7 +329,7 @@ class Generations:
 
     @property
     def _cluster(self) -> Cluster:
-        return cluster_of(self._order.access)
+        return cluster_of(self._spec.access)
 
     @staticmethod
     def _path(number: int) -> str:

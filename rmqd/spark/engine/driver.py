@@ -31,14 +31,14 @@ import structlog
 from rmqd.consumer.stats.stats_snapshot import HANDLED_RESULTS, GroupSnapshot
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.errors.exit_codes import ExitCode
-from rmqd.plugins.child_process import BuildOrder, ChildAnswer, ChildChannel, Request
+from rmqd.plugins.child_process import BuildSpec, ChildAnswer, ChildChannel, Request
 from rmqd.runtime.clock import SystemClock
 from rmqd.runtime.event_loop import leave, run_in_loop
 from rmqd.runtime.logs import log_setup as logs
 from rmqd.spark import check_versions
 from rmqd.spark.engine.group_run import GroupRun, failure_of
 from rmqd.spark.engine.spark_parts import SparkParts
-from rmqd.spark.session.group_spec import GroupOrder
+from rmqd.spark.session.group_spec import GroupSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,32 +55,32 @@ FIGURES_SECONDS: Final = 10.0
 
 
 def run_group(
-    order: GroupOrder,
+    spec: GroupSpec,
     stop: threading.Event,
     on_session: Callable[[SparkSession], None] = lambda session: None,
-    hurry: threading.Event | None = None,
+    force_stop: threading.Event | None = None,
 ) -> int:
     """Run a group until `stop` is set and the drain is over. Return the exit code.
 
-    `hurry` shortens the drain. Both events may be set in any thread, or by a signal handler. `on_session` is called in
-    a thread when Spark runs.
+    `force_stop` shortens the drain. Both events may be set in any thread, or by a signal handler. `on_session` is
+    called in a thread when Spark runs.
     """
-    catch_output(order.config.log.format)
-    config = order.config
+    catch_output(spec.config.log.format)
+    config = spec.config
     logs.configure_logging(config.log.level, config.log.format, namespaces=config.namespaces)
     try:
-        return run_in_loop(_run(order, stop, on_session, hurry or threading.Event()))
+        return run_in_loop(_run(spec, stop, on_session, force_stop or threading.Event()))
     finally:
         settle_output()
 
 
 async def _run(
-    order: GroupOrder, stop: threading.Event, on_session: Callable[[SparkSession], None], hurry: threading.Event
+    spec: GroupSpec, stop: threading.Event, on_session: Callable[[SparkSession], None], force_stop: threading.Event
 ) -> int:
     clock = SystemClock()
-    run = GroupRun(order, SparkParts(order, clock, on_session), clock)
+    run = GroupRun(spec, SparkParts(spec, clock, on_session), clock)
     loop = asyncio.get_running_loop()
-    for event, action in ((stop, run.stop), (hurry, run.hurry)):
+    for event, action in ((stop, run.stop), (force_stop, run.force_stop)):
         _when_set(event, loop, action)
     telling = asyncio.create_task(_tell_figures(run), name="figures")
     try:
@@ -88,7 +88,7 @@ async def _run(
     except Exception as error:
         # an expected error is reported in one line; a bug needs its traceback
         is_fault = not isinstance(error, RmqdError)
-        log.error("group.failed", group=order.name, error=failure_of(error), exc_info=is_fault)  # noqa: TRY400
+        log.error("group.failed", group=spec.name, error=failure_of(error), exc_info=is_fault)  # noqa: TRY400
         return ExitCode.FAILURE
     finally:
         telling.cancel()
@@ -283,7 +283,7 @@ def main(descriptor: int) -> int:
 async def _serve(sock: socket.socket) -> int:
     channel = await ChildChannel.over(sock)
     first = await channel.receive()
-    if not isinstance(first, Request) or not isinstance(first.argument, BuildOrder):
+    if not isinstance(first, Request) or not isinstance(first.argument, BuildSpec):
         return ExitCode.USAGE
     try:
         run = _build(first.argument)
@@ -296,7 +296,7 @@ async def _serve(sock: socket.socket) -> int:
     return await Driver(channel, run).run()
 
 
-def _build(build: BuildOrder) -> GroupRun:
+def _build(build: BuildSpec) -> GroupRun:
     """Create the group's run. Raises RmqdError."""
     sys.path[:] = build.import_path
     (name,) = build.config.groups
@@ -306,10 +306,10 @@ def _build(build: BuildOrder) -> GroupRun:
     check_versions()
     from rmqd.spark.engine.spark_parts import SparkParts
 
-    order = GroupOrder(name, build.config, build.import_path)
+    spec = GroupSpec(name, build.config, build.import_path)
     share_import_path(build.import_path)
     clock = SystemClock()
-    run = GroupRun(order, SparkParts(order, clock), clock)
+    run = GroupRun(spec, SparkParts(spec, clock), clock)
     for scope in build.pauses.get(name, ()):
         run.pause(scope)
     return run
@@ -366,8 +366,8 @@ class Driver:
                 self._run.resume(request.argument)
             case "stop":
                 self._run.stop(request.argument)
-            case "hurry":
-                self._run.hurry()
+            case "force_stop":
+                self._run.force_stop()
             case _:
                 log.error("spark.request_unknown", action=request.action)
         return None

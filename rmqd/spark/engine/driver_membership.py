@@ -1,6 +1,6 @@
 """The driver as a member of its group, so that brokers list it, and each engine sees a member of the other engine.
 
-It takes no part in the rebalance, and pulls nothing. `consumer.rebalance.rivals` decides which engine must leave if
+It takes no part in the rebalance, and pulls nothing. `EngineConflict` decides which engine must leave if
 both run the group.
 """
 
@@ -24,7 +24,7 @@ from rmqd.consumer.admin.running_info_report import CLIENT_VERSION
 from rmqd.consumer.assembly import subscriptions_of
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.offsets.new_group_check import BrokerStartOffsets
-from rmqd.consumer.rebalance.ownership import Rivals
+from rmqd.consumer.rebalance.ownership import EngineConflict
 from rmqd.errors import GroupHeldElsewhereError, RmqdError, RouteNotFoundError
 from rmqd.runtime.clock import Clock, SystemClock
 from rmqd.version import __version__
@@ -36,21 +36,20 @@ from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     from rmqd.client.remoting.remoting_client import Reply
-    from rmqd.spark.session.group_spec import GroupOrder
+    from rmqd.spark.session.group_spec import GroupSpec
 
 
 Held = Callable[[], Mapping[MessageQueue, wire.ProcessQueueInfo]]
 
 log = structlog.get_logger(__name__)
 
-# interval of member checks, as on the local engine; earlier if a broker reports a new member
-LOOK_SECONDS: Final = 20.0
-LOOK_AGAIN_SECONDS: Final = 1.0  # interval of member checks while another member is present
+POLL_SECONDS: Final = 20.0  # the same as for members of the local engine; sooner if a broker reports a new member
+POLL_AGAIN_SECONDS: Final = 1.0  # while another member is present
 LEAVE_SECONDS: Final = 10.0
 PATIENCE_SECONDS: Final = 60.0  # how long to wait for unreachable brokers at the start; see unavailableToleranceMs
 
 
-class Presence:
+class DriverMembership:
     """One membership, from `join` to `leave`. Used once.
 
     `on_reset` is called with offsets by queue when a broker pushes an operator's reset. Brokers of 4.x push resets, and
@@ -59,23 +58,23 @@ class Presence:
 
     def __init__(
         self,
-        order: GroupOrder,
+        spec: GroupSpec,
         *,
         on_reset: Callable[[Mapping[MessageQueue, int]], None] | None = None,
         held: Held = dict,
         clock: Clock | None = None,
     ) -> None:
-        options = order.client_options
+        options = spec.client_options
         instance = unique_instance()
         if options.instance_name != DEFAULT_INSTANCE:
             instance = f"{options.instance_name}-{instance}"
         self._clock = clock or SystemClock()
         self._client = ClientInstance(replace(options, instance_name=SPARK_PREFIX + instance), clock=self._clock)
-        self.group: Final = order.group
+        self.group: Final = spec.group
         self.client_id: Final = self._client.client_id
-        self._options = order.options
+        self._options = spec.options
         self._subscriptions = subscriptions_of(self._options, int(self._clock.wall() * 1000))
-        self._rivals = Rivals(self.group, self.client_id, self._clock)
+        self._engine_conflict = EngineConflict(self.group, self.client_id, self._clock)
         store = RemoteBrokerOffsetStore(self._client, self.group, self._clock)
         # Spark's query needs all brokers at its start, so none may be skipped
         self._start_offsets = BrokerStartOffsets(
@@ -97,10 +96,10 @@ class Presence:
         try:
             await self._learn_routes(self._options.subscriptions)
             # check before the heartbeat: if this member must leave at once, other clients need not rebalance
-            await self._until_alone(Rivals(self.group, self.client_id, self._clock))
+            await self._until_alone(EngineConflict(self.group, self.client_id, self._clock))
             self._client.register(self)
             await self._client.heartbeat.beat()
-            await self._until_alone(self._rivals)
+            await self._until_alone(self._engine_conflict)
         except BaseException:
             await self.leave()
             raise
@@ -120,21 +119,21 @@ class Presence:
                 if self._clock.monotonic() >= deadline:
                     raise
                 log.warning("presence.not_founded", group=self.group, error=str(error))
-            await asyncio.sleep(LOOK_AGAIN_SECONDS)
+            await asyncio.sleep(POLL_AGAIN_SECONDS)
 
     async def watch(self) -> None:
         """Watch for other members until cancelled. Raises GroupHeldElsewhereError if one stays."""
         while True:
             self._changed.clear()
             try:
-                rivals = self._rivals.among(await self._members())
-                self._rivals.seen(rivals)
+                others = self._engine_conflict.among(await self._members())
+                self._engine_conflict.seen(others)
             except GroupHeldElsewhereError:
                 raise
             except RmqdError as error:  # the query reports that brokers are unreachable
-                rivals = set()
+                others = set()
                 log.debug("presence.members_unknown", group=self.group, error=str(error))
-            await self._until_change(LOOK_AGAIN_SECONDS if rivals else LOOK_SECONDS)
+            await self._until_change(POLL_AGAIN_SECONDS if others else POLL_SECONDS)
 
     async def leave(self) -> None:
         """Unregister at the brokers, so that the group can run elsewhere at once. Raises nothing."""
@@ -199,10 +198,10 @@ class Presence:
             },
         )
 
-    async def _until_alone(self, rivals: Rivals) -> None:
+    async def _until_alone(self, conflict: EngineConflict) -> None:
         self._changed.clear()
-        while not rivals.seen(rivals.among(await self._members())):
-            await self._until_change(LOOK_AGAIN_SECONDS)
+        while not conflict.seen(conflict.among(await self._members())):
+            await self._until_change(POLL_AGAIN_SECONDS)
             self._changed.clear()
 
     async def _until_change(self, seconds: float) -> None:

@@ -26,12 +26,12 @@ from rmqd.runtime.plain_text import describe
 from rmqd.spark.engine.running_query import BatchGate, QueryFailedError, RunningQuery, SparkThread, query_error
 from rmqd.spark.engine.spark_figures import BatchProgress, Figures
 from rmqd.spark.handlers.range_outcome import RangeOutcome
-from rmqd.spark.session.group_spec import GroupOrder
+from rmqd.spark.session.group_spec import GroupSpec
 from rmqd.spark.source.source_offsets import ByQueue
 
 if TYPE_CHECKING:
     from rmqd.spark.engine.checkpoint_generations import Generation, Generations
-    from rmqd.spark.engine.driver_membership import Presence
+    from rmqd.spark.engine.driver_membership import DriverMembership
     from rmqd.spark.engine.spark_parts import SparkParts
 
 T = TypeVar("T")
@@ -41,10 +41,10 @@ log = structlog.get_logger(__name__)
 MOVES_SECONDS: Final = 2.0
 STATUS_SECONDS: Final = 1.0
 IDLE_POLL_SECONDS: Final = 0.05  # Spark reports the end of a batch only through its progress, which may be late
-MOST_LATE_WORKERS: Final = 5  # the query fails after so many in succession
-RIVAL_DRAIN_SECONDS: Final = 10.0  # limit for the drain while another engine or driver also runs the group
-END_SECONDS: Final = 10.0  # limit for each step at the end: the query, the last commit, Spark itself
-HURRIED_SECONDS: Final = 2.0
+MOST_LATE_WORKERS: Final = 5  # in a row
+RIVAL_DRAIN_SECONDS: Final = 10.0  # for the drain while another engine or driver also runs the group
+END_SECONDS: Final = 10.0  # for each step at the end: the query, the last commit, Spark itself
+FORCED_STOP_SECONDS: Final = 2.0
 
 
 class _StoppedError(Exception):
@@ -54,37 +54,37 @@ class _StoppedError(Exception):
 class GroupRun:
     """Runs one group once."""
 
-    def __init__(self, order: GroupOrder, parts: SparkParts, clock: Clock) -> None:
-        self._order = order
+    def __init__(self, spec: GroupSpec, parts: SparkParts, clock: Clock) -> None:
+        self._spec = spec
         self._parts = parts
         self._clock = clock
-        self._config = order.settings.spark or SparkConfig()
-        self._figures = Figures(order.options, clock)
+        self._config = spec.settings.spark or SparkConfig()
+        self._figures = Figures(spec.options, clock)
         self._loop = asyncio.get_running_loop()
-        self._log = log.bind(group=order.name)
+        self._log = log.bind(group=spec.name)
         self._stop = asyncio.Event()
         self._gate = BatchGate(self._stop)
-        self._hurry = asyncio.Event()
+        self._force_stop = asyncio.Event()
         self._moved = asyncio.Event()
         self._pushed: asyncio.Queue[ByQueue] = asyncio.Queue()
-        self._drain_seconds = order.settings.shutdown_timeout
+        self._drain_seconds = spec.settings.shutdown_timeout
         self._state = "starting"
         self._failure: str | None = None
         self._is_handling = self._is_member = False
         self._late_workers = 0  # number since the last micro-batch
         self._stuck_by: list[str] = []  # why a query cannot continue, such as a corrupt message
-        self._presence: Presence | None = None
+        self._membership: DriverMembership | None = None
         self._generation: int | None = None  # generation of the last query
         self._watching: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Run until `stop` and the drain, or until a bounded query is done. Raises the group's failure."""
-        work = asyncio.create_task(self._work(), name=f"group {self._order.name}")
-        hurry = asyncio.create_task(self._hurry.wait(), name=f"hurry of {self._order.name}")
+        work = asyncio.create_task(self._work(), name=f"group {self._spec.name}")
+        force_stop = asyncio.create_task(self._force_stop.wait(), name=f"force stop of {self._spec.name}")
         try:
-            await asyncio.wait({work, hurry}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({work, force_stop}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            hurry.cancel()
+            force_stop.cancel()
             work.cancel()  # does nothing if the task is done
             await asyncio.wait({work})
         if not work.cancelled():
@@ -96,10 +96,10 @@ class GroupRun:
             self._drain_seconds = seconds
         self._stop.set()
 
-    def hurry(self) -> None:
+    def force_stop(self) -> None:
         """Stop without waiting for the current micro-batch."""
         self._stop.set()
-        self._hurry.set()
+        self._force_stop.set()
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Start no more micro-batches."""
@@ -113,7 +113,7 @@ class GroupRun:
 
     def snapshot(self) -> GroupSnapshot:
         """Return the group's current snapshot."""
-        client_id, pauses = self._presence.client_id if self._presence is not None else "", self._gate.pauses
+        client_id, pauses = self._membership.client_id if self._membership is not None else "", self._gate.pauses
         return self._figures.snapshot(self._state, self._failure, client_id, pauses, handling=self._is_handling)
 
     async def _work(self) -> None:
@@ -132,19 +132,19 @@ class GroupRun:
             raise
 
     async def _take_part(self) -> None:
-        presence = self._presence = self._parts.presence(self._pushed.put_nowait, self._figures.held)
+        membership = self._membership = self._parts.membership(self._pushed.put_nowait, self._figures.held)
         thread = SparkThread("rmqd.spark")
         session: Any = None
         helpers: list[asyncio.Task[None]] = []
         try:
-            await self._unless_stopped(presence.join())
+            await self._unless_stopped(membership.join())
             self._is_member = True
-            self._watching = asyncio.create_task(presence.watch(), name="presence")
+            self._watching = asyncio.create_task(membership.watch(), name="presence")
             places = self._parts.places(self._figures)
             helpers += [self._watching, asyncio.create_task(places.watch(), name="places of queues")]
             if (claim_store := self._parts.claim_store(self._figures)) is not None:
                 helpers.append(asyncio.create_task(claim_store.watch(), name="claim store"))
-            await self._unless_stopped(presence.store_start_offsets())
+            await self._unless_stopped(membership.store_start_offsets())
             began = self._clock.monotonic()
             session = await self._unless_stopped(thread.call(lambda: self._parts.session(self._heard)))
             self._log.info("spark.session_started", seconds=round(self._clock.monotonic() - began, 1))
@@ -152,10 +152,10 @@ class GroupRun:
         finally:
             self._watching = None
             await _ended(*helpers)
-            await presence.leave()
+            await membership.leave()
             if self._is_member:
                 self._log.info("group.left")
-            if session is not None and not self._hurry.is_set():  # in a forced stop, the session ends with this process
+            if session is not None and not self._force_stop.is_set():  # otherwise the session ends with this process
                 await self._patiently(thread.call(session.stop), "Spark")
             thread.end()
 
@@ -324,7 +324,7 @@ class GroupRun:
 
     async def _patiently(self, work: Coroutine[Any, Any, None], what: str) -> None:
         """Run a step at the end, for a limited time. If it fails or hangs, log that and continue."""
-        seconds = HURRIED_SECONDS if self._hurry.is_set() else END_SECONDS
+        seconds = FORCED_STOP_SECONDS if self._force_stop.is_set() else END_SECONDS
         try:
             async with asyncio.timeout(seconds):
                 await work

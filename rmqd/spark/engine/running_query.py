@@ -32,7 +32,7 @@ from rmqd.errors import ConfigError, RmqdError
 from rmqd.plugins.model_options import load_runnable
 from rmqd.spark.handlers.group_source import check_spark_options
 from rmqd.spark.pipelines.pipeline_counts import BatchFailedError
-from rmqd.spark.session.group_spec import GroupOrder
+from rmqd.spark.session.group_spec import GroupSpec
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -90,7 +90,7 @@ def _settle(future: asyncio.Future[Any], value: object, failure: BaseException |
         future.set_exception(failure if is_plain else RuntimeError(repr(failure)))
 
 
-def order_of(path: Path | None, group: str = "", overrides: tuple[str, ...] = ()) -> GroupOrder:
+def order_of(path: Path | None, group: str = "", overrides: tuple[str, ...] = ()) -> GroupSpec:
     """Return the specification of the group of this name, or of the only one on Spark. Raises ConfigError."""
     config = load_runnable(path, overrides, groups=(group,) if group else ())
     on_spark = [name for name, settings in config.groups.items() if settings.engine == "spark"]
@@ -104,7 +104,7 @@ def order_of(path: Path | None, group: str = "", overrides: tuple[str, ...] = ()
             [f"{path}: groups.{name}.engine: {config.groups[name].engine} does not run on Spark; expected spark"]
         )
     check_spark_options(name, config.groups[name])
-    return GroupOrder(name, _placed(config, name), tuple(os.path.abspath(one) for one in sys.path))
+    return GroupSpec(name, _placed(config, name), tuple(os.path.abspath(one) for one in sys.path))
 
 
 def _placed(config: RootConfig, name: str) -> RootConfig:

@@ -27,11 +27,11 @@ from rmqd.handler_api.leases.lease_opening import open_store
 from rmqd.handler_api.leases.lease_store import ClaimStoreError, Terms
 from rmqd.runtime.clock import Clock
 from rmqd.spark.engine.checkpoint_generations import Generation, Generations, checkpoint_folder, generations_of
-from rmqd.spark.engine.driver_membership import Held, Presence
+from rmqd.spark.engine.driver_membership import DriverMembership, Held
 from rmqd.spark.engine.spark_figures import BatchProgress, Figures, ProgressListener
 from rmqd.spark.handlers.group_source import check_spark_options
 from rmqd.spark.handlers.range_outcome import OnBatch
-from rmqd.spark.session.group_spec import GroupOrder
+from rmqd.spark.session.group_spec import GroupSpec
 from rmqd.spark.session.spark_session import build_session
 from rmqd.spark.source.source_offsets import ByQueue
 from rmqd.wire.topics import retry_topic
@@ -50,12 +50,12 @@ ROUTES_SECONDS: Final = 30.0
 class QueuePlaces:
     """Polls all queues of a group, and passes the answers to its figures. It joins no group, and pulls nothing."""
 
-    def __init__(self, order: GroupOrder, figures: Figures, clock: Clock) -> None:
-        self._group = order.group
-        self._topics = [*order.topics, retry_topic(order.group)]
+    def __init__(self, spec: GroupSpec, figures: Figures, clock: Clock) -> None:
+        self._group = spec.group
+        self._topics = [*spec.topics, retry_topic(spec.group)]
         self._figures = figures
         self._clock = clock
-        self._client = ClientInstance(order.client_options, clock=clock)
+        self._client = ClientInstance(spec.client_options, clock=clock)
         self._reader = LagReader(self._client, clock)
         self._routes_at: float | None = None
 
@@ -148,42 +148,42 @@ class SparkParts:
     """
 
     def __init__(
-        self, order: GroupOrder, clock: Clock, on_session: Callable[[SparkSession], None] = lambda session: None
+        self, spec: GroupSpec, clock: Clock, on_session: Callable[[SparkSession], None] = lambda session: None
     ) -> None:
-        self._order = order
+        self._spec = spec
         self._clock = clock
         self._on_session = on_session
 
-    def presence(self, on_reset: Callable[[ByQueue], None], held: Held) -> Presence:
+    def membership(self, on_reset: Callable[[ByQueue], None], held: Held) -> DriverMembership:
         """Return the group's membership. It opens no connection yet."""
-        return Presence(self._order, on_reset=on_reset, held=held, clock=self._clock)
+        return DriverMembership(self._spec, on_reset=on_reset, held=held, clock=self._clock)
 
     def places(self, figures: Figures) -> QueuePlaces:
         """Return the poller of the group's queues. It opens no connection yet."""
-        return QueuePlaces(self._order, figures, self._clock)
+        return QueuePlaces(self._spec, figures, self._clock)
 
     def claim_store(self, figures: Figures) -> ClaimStoreWatch | None:
         """Return the poller of the store for `deduplicate`; None without it. It opens no connection yet."""
-        deduplication = self._order.options.deduplication
+        deduplication = self._spec.options.deduplication
         if deduplication is None:
             return None
 
-        return ClaimStoreWatch(self._order.group, deduplication, figures, self._clock)
+        return ClaimStoreWatch(self._spec.group, deduplication, figures, self._clock)
 
     def session(self, on_progress: Callable[[BatchProgress], None]) -> SparkSession:
         """Start Spark. `on_progress` is called in a Spark thread.
 
         Raises RmqdError if software is missing or too old, ConfigError for invalid `spark.options`.
         """
-        check_spark_options(self._order.name, self._order.settings)
-        session = build_session(self._order)
+        check_spark_options(self._spec.name, self._spec.settings)
+        session = build_session(self._spec)
         self._on_session(session)
         session.streams.addListener(ProgressListener(on_progress))
         return session
 
     def checkpoints(self, session: SparkSession) -> Generations:
         """Return the group's generations, accessed through the session's file systems."""
-        return generations_of(self._order, session)
+        return generations_of(self._spec, session)
 
     def start_query(
         self, session: SparkSession, generation: Generation, pause_file: str, on_batch: OnBatch
@@ -195,10 +195,10 @@ class SparkParts:
             "pause_file": pause_file,
             "on_batch": on_batch,
         }
-        if self._order.settings.pipeline is None:
+        if self._spec.settings.pipeline is None:
             from rmqd.spark.handlers.handler_query import handler_query
 
-            return handler_query(session, self._order, **told)
+            return handler_query(session, self._spec, **told)
         from rmqd.spark.pipelines.pipeline_query import pipeline_query
 
-        return pipeline_query(session, self._order, **told, kept=checkpoint_folder(self._order))
+        return pipeline_query(session, self._spec, **told, kept=checkpoint_folder(self._spec))

@@ -42,7 +42,7 @@ from rmqd.spark.values import value_format
 from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
-    from rmqd.spark.session.group_spec import GroupOrder
+    from rmqd.spark.session.group_spec import GroupSpec
 
 
 _SUFFIX: Final = ".took"
@@ -191,7 +191,7 @@ DRAIN_PART: Final = (
 class GroupPlan:
     """The settings of the source's processes. Picklable."""
 
-    order: GroupOrder
+    spec: GroupSpec
     starting: Mapping[MessageQueue, int] | None
     """Start offsets. Other queues start at the group's offset on the brokers."""
     pause_file: str
@@ -200,21 +200,21 @@ class GroupPlan:
     @property
     def target_seconds(self) -> float:
         """Target duration of a batch: short enough that a stop can wait for its end."""
-        return max(0.1, min(TARGET_SECONDS, self.order.settings.shutdown_timeout / DRAIN_PART))
+        return max(0.1, min(TARGET_SECONDS, self.spec.settings.shutdown_timeout / DRAIN_PART))
 
     def source_options(self) -> SourceOptions:
         """Return the options of the source, including `spark.options`. Raises ConfigError if these are invalid.
 
         The retry topic is read only for a handler, because a pipeline sends nothing back.
         """
-        order, settings = self.order, self.order.settings
-        options = order.options
+        spec, settings = self.spec, self.spec.settings
+        options = spec.options
         filters = {topic: Filter(one.kind, one.expression) for topic, one in options.subscriptions.items()}
         is_spread = settings.pull_interval == 0
         is_pipeline = settings.handler is None
         permissive = is_pipeline and settings.on_corrupt_message == "skip"
         own = SourceOptions(
-            access=order.access,
+            access=spec.access,
             topics=tuple(options.subscriptions),
             filters=filters,
             include_retry_topic=not is_pipeline,
@@ -224,7 +224,7 @@ class GroupPlan:
             commit_offsets=True,
             fetch_interval_seconds=FETCH_INTERVAL_SECONDS,
             fail_on_data_loss=settings.on_offset_illegal == "stop",
-            route_refresh_seconds=order.client_options.poll_name_server_interval_seconds,
+            route_refresh_seconds=spec.client_options.poll_name_server_interval_seconds,
             drain_file=self.pause_file,
             pull=PullSettings(
                 group=options.group,
@@ -232,7 +232,7 @@ class GroupPlan:
                 in_flight=PULLS_UNDER_WAY if is_spread else 1,
             ),
         )
-        return with_spark_options(own, order.name, settings)
+        return with_spark_options(own, spec.name, settings)
 
 
 class GroupStreamReader(RocketMQStreamReader):
@@ -276,7 +276,8 @@ class GroupStreamReader(RocketMQStreamReader):
     def _resolve_start(self) -> Offsets:
         """Return start offsets: the plan's, else the group's offset on the brokers, else the first message's.
 
-        `Presence.found` has committed the start offsets of a new group, so a queue without an offset was added later.
+        `DriverMembership.store_start_offsets` has committed the start offsets of a new group, so a queue without an
+        offset was added later.
         """
         cluster, options = cluster_of(self._options.access), self._options
         # a later generation continues without a missing topic; at the group's first start its name may be misspelt

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from rmqd.spark.session.group_spec import GroupOrder
+    from rmqd.spark.session.group_spec import GroupSpec
     from rmqd.wire.message_queue import MessageQueue
 
 
@@ -53,7 +53,7 @@ class HandlerPlan(GroupPlan):
 
     def pace(self) -> Pace:
         """Return the Pace that sizes the group's batches."""
-        settings = self.order.settings
+        settings = self.spec.settings
         concurrency = settings.handler.most_calls if settings.handler is not None else 1
         calls = 1 if settings.consume_mode == "orderly" else concurrency
         return Pace(
@@ -66,7 +66,7 @@ class HandlerPlan(GroupPlan):
 
 
 def bound_to(
-    order: GroupOrder, starting: Mapping[MessageQueue, int] | None, pause_file: str, slots: int
+    spec: GroupSpec, starting: Mapping[MessageQueue, int] | None, pause_file: str, slots: int
 ) -> type[DataSource]:
     """Return the source class of one group, to be registered.
 
@@ -75,10 +75,10 @@ def bound_to(
 
     class BoundHandlerSource(HandlerSource):
         plan = HandlerPlan(
-            order=order,
+            spec=spec,
             starting=starting,
             pause_file=pause_file,
-            key=hashlib.sha256(pickle.dumps(order)).hexdigest(),
+            key=hashlib.sha256(pickle.dumps(spec)).hexdigest(),
             slots=slots,
         )
 
@@ -115,7 +115,7 @@ class HandlerStreamReader(GroupStreamReader):
         """Return the ranges between two offsets. Unless the group is orderly, they are split if tasks would be idle."""
         spans = Offsets.of(start).ranges(Offsets.of(end))
         ranges = ranges_of(cluster_of(self._options.access), self._options, spans)
-        if self._plan.order.settings.consume_mode != "orderly":
+        if self._plan.spec.settings.consume_mode != "orderly":
             pieces = min(self._plan.slots, sum(map(len, ranges)) // LEAST_PIECE)
             ranges = split_ranges(ranges, pieces or None, None)
         return [InputPartition(one) for one in ranges]
@@ -126,13 +126,13 @@ class HandlerStreamReader(GroupStreamReader):
 
         if partition.value is None:  # Spark's partition if there is nothing to read
             return
-        outcome = handler_process(self._plan.order, self._plan.key).handle(partition.value)
+        outcome = handler_process(self._plan.spec, self._plan.key).handle(partition.value)
         yield pa.RecordBatch.from_arrays([pa.array([outcome.encode()], pa.binary())], schema=OUTCOME)
 
 
 def handler_query(
     spark: SparkSession,
-    order: GroupOrder,
+    spec: GroupSpec,
     *,
     checkpoint: str,
     starting: Mapping[MessageQueue, int] | None,
@@ -146,7 +146,7 @@ def handler_query(
     `on_batch` is called in this process after each micro-batch, with its id and the outcomes of its ranges, before the
     batch counts as done; for a batch repeated after a crash it is called again. If it raises, the query ends.
     """
-    spark.dataSource.register(bound_to(order, starting, pause_file, spark.sparkContext.defaultParallelism))
+    spark.dataSource.register(bound_to(spec, starting, pause_file, spark.sparkContext.defaultParallelism))
 
     def collect(frame: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
@@ -154,8 +154,8 @@ def handler_query(
         note_batch_time(pause_file, batch_id, time.monotonic() - began)
         on_batch(batch_id, [RangeOutcome.decode(row.outcome) for row in rows])
 
-    writer = spark.readStream.format(NAME).load().writeStream.queryName(order.name).foreachBatch(collect)
-    return triggered(writer, order.settings.spark or SparkConfig()).option("checkpointLocation", checkpoint).start()
+    writer = spark.readStream.format(NAME).load().writeStream.queryName(spec.name).foreachBatch(collect)
+    return triggered(writer, spec.settings.spark or SparkConfig()).option("checkpointLocation", checkpoint).start()
 
 
 def triggered(writer: DataStreamWriter, config: SparkConfig) -> DataStreamWriter:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from rmqd.consumer.consumer_options import ConsumerOptions
     from rmqd.consumer.handling.slots import HandlerSlots
     from rmqd.plugins.telemetry import Telemetry
-    from rmqd.spark.session.group_spec import GroupOrder, QueueRange
+    from rmqd.spark.session.group_spec import GroupSpec, QueueRange
     from rmqd.wire.message_queue import MessageQueue
 
 
@@ -98,14 +98,14 @@ STOP_SECONDS: Final = 5.0  # limit for a handler's `stop`, when its process must
 _processes: dict[tuple[int, str], TaskHandler] = {}
 
 
-def handler_process(order: GroupOrder, key: str) -> TaskHandler:
+def handler_process(spec: GroupSpec, key: str) -> TaskHandler:
     """Return this process's started handler; `key` identifies the configuration. Raises errors of the start."""
     whole_key = os.getpid(), key
     found = _processes.get(whole_key)
     if found is None or found.has_ended:
         if is_spark_worker():
             at_worker_end(stop_handlers)  # before any thread starts
-        found = TaskHandler(order)
+        found = TaskHandler(spec)
         _processes[whole_key] = found
         try:
             found.start()
@@ -129,13 +129,13 @@ class TaskLease:
 class TaskHandler:
     """A handler and its event loop in this process. Methods are called in the main thread, and block."""
 
-    def __init__(self, order: GroupOrder) -> None:
+    def __init__(self, spec: GroupSpec) -> None:
         # always JSON: the driver, or the collector of the executors' files, formats the log by its own settings
-        logs.configure_logging(order.config.log.level, "json", namespaces=order.config.namespaces)
-        sys.path += [folder for folder in order.import_path if folder not in sys.path]
+        logs.configure_logging(spec.config.log.level, "json", namespaces=spec.config.namespaces)
+        sys.path += [folder for folder in spec.import_path if folder not in sys.path]
         self.has_ended = False
-        self._order = order
-        self._options = order.options
+        self._spec = spec
+        self._options = spec.options
         self._clock = SystemClock()
         self._where = f"{socket.gethostname()}:{os.getpid()}"
         self._telemetry: Telemetry | None = None
@@ -181,7 +181,7 @@ class TaskHandler:
         self._loop.close()
 
     async def _start(self) -> None:
-        self._client = ClientInstance(self._order.client_options)
+        self._client = ClientInstance(self._spec.client_options)
         try:
             await self._client.cluster_id.learn()
             await self._start_handler()
@@ -190,19 +190,19 @@ class TaskHandler:
             raise
 
     async def _start_handler(self) -> None:
-        order, options = self._order, self._options
+        spec, options = self._spec, self._options
         once_in_group.set(once_of(options.group, partial(self._client.identity, options.group)))
-        handler = load_handler(order.name, order.settings)
+        handler = load_handler(spec.name, spec.settings)
         hooks = hooks_of(options)
         self._trace = message_trace(options, self._client, self._clock)
         if self._trace is not None:
             hooks = (*hooks, self._trace.hook)
-        if order.config.tracing.opentelemetry:
+        if spec.config.tracing.opentelemetry:
             from rmqd.plugins.telemetry import start_telemetry
 
             self._telemetry = start_telemetry()
             hooks = (self._telemetry.hook(options), *hooks)
-        self._hooks = GroupHooks(hooks, order.name, self._client.client_id, self._clock) if hooks else None
+        self._hooks = GroupHooks(hooks, spec.name, self._client.client_id, self._clock) if hooks else None
         self._stop_handler = handler.stop
         await call_start_or_stop(handler.start, self._clock)
         if self._hooks is not None:
@@ -212,12 +212,12 @@ class TaskHandler:
         for topic in (*options.subscriptions, retry_topic(options.group)):
             self._client.routes.watch(topic)
         self._tasks = [
-            asyncio.create_task(self._service.run(), name=f"handlers:{order.name}"),
+            asyncio.create_task(self._service.run(), name=f"handlers:{spec.name}"),
             asyncio.create_task(self._client.run(), name="client"),
             asyncio.create_task(collect_as_memory_grows(), name="garbage"),
         ]
         if self._trace is not None:
-            self._tasks.append(asyncio.create_task(self._trace.dispatcher.run(), name=f"trace:{order.name}"))
+            self._tasks.append(asyncio.create_task(self._trace.dispatcher.run(), name=f"trace:{spec.name}"))
 
     def _build_service(self, options: ConsumerOptions, handler: LoadedHandler) -> HandlerSlots:
         if options.consume_mode == "orderly":
@@ -280,7 +280,7 @@ class TaskHandler:
             await self._telemetry.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        with structlog.contextvars.bound_contextvars(group=self._order.name):
+        with structlog.contextvars.bound_contextvars(group=self._spec.name):
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         return future.result()
 

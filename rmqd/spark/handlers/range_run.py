@@ -187,7 +187,7 @@ class RangeRun:
         """Handle the range. Raises DataLossError if a loss should fail, and RmqdError if no broker answers."""
         while self.plan.more and self.reset_to is None:
             await self._step()
-        if self.queue.leaving:
+        if self.queue.is_releasing:
             await self.queue.wait_idle()
         else:
             await self._until(lambda: not self.queue.cached_count)
@@ -221,7 +221,7 @@ class RangeRun:
         queue, offset = str(self._range.queue), self.queue.next_offset
         log.warning("spark.queue_reset", queue=queue, offset=offset, reset_to=reset_to)
         self.reset_to = reset_to
-        self.queue.leave()
+        self.queue.start_release()
 
     async def _put(self, pulled: Pulled, block: MessageBlock) -> None:
         end = pulled.high

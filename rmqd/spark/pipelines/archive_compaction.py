@@ -17,7 +17,7 @@ from rmqd.spark.pipelines.parquet_sink import folders_of, use_microseconds
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from rmqd.spark.session.group_spec import GroupOrder
+    from rmqd.spark.session.group_spec import GroupSpec
 
 
 log = structlog.get_logger(__name__)
@@ -25,18 +25,18 @@ log = structlog.get_logger(__name__)
 COLUMNS: Final = ("PARTITION", "FILES", "BYTES")
 
 
-def sink_to_compact(order: GroupOrder) -> SinkConfig:
+def sink_to_compact(spec: GroupSpec) -> SinkConfig:
     """Return the Parquet sink of a group. Raises ConfigError for other groups."""
-    sink = order.settings.sink
+    sink = spec.settings.sink
     if sink is None or sink.format != "parquet":
         there = "no sink" if sink is None else f"a sink of format {sink.format}"
-        raise ConfigError([f"group {order.name} has {there}, and no files to compact; expected sink.format: parquet"])
+        raise ConfigError([f"group {spec.name} has {there}, and no files to compact; expected sink.format: parquet"])
     return sink
 
 
 def compact_archive(
     session: SparkSession,
-    order: GroupOrder,
+    spec: GroupSpec,
     *,
     older_seconds: float,
     wanted_bytes: int,
@@ -48,7 +48,7 @@ def compact_archive(
     `on_chunk` is called for each finished (or with `dry_run` proposed) compaction. Raises RmqdError; earlier
     compactions stay finished.
     """
-    sink = sink_to_compact(order)
+    sink = sink_to_compact(spec)
     folder, staging = folders_of(session, sink)
     compactions = Compactions(folder, staging)
     if not dry_run:

@@ -35,7 +35,7 @@ from rmqd.spark.values.fitting import TooManyFieldsError, ddl_of, infer_kind
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from rmqd.spark.session.group_spec import GroupOrder
+    from rmqd.spark.session.group_spec import GroupSpec
     from rmqd.spark.source.source_options import SourceOptions
     from rmqd.wire.message_queue import MessageQueue
 
@@ -138,22 +138,22 @@ class SchemaFolder(Protocol):
 
 
 def with_pinned_schema(
-    order: GroupOrder, options: SourceOptions, starting: Mapping[MessageQueue, int] | None, folder: SchemaFolder
-) -> GroupOrder:
+    spec: GroupSpec, options: SourceOptions, starting: Mapping[MessageQueue, int] | None, folder: SchemaFolder
+) -> GroupSpec:
     """Replace `infer` in the specification of a group by the inferred schema of its bodies.
 
     `folder` stores the schema; `starting` are the start offsets of the query, if known.
     Raises RmqdError if no message shows the schema.
     """
-    settings = order.settings
+    settings = spec.settings
     spark = settings.spark or SparkConfig()
     if not is_inferred({name: str(value) for name, value in spark.options.items()}):
-        return order
+        return spec
     name = next(name for name in spark.options if name.lower() == SCHEMA.lower())  # Spark reads it in any case
-    schema = _kept(folder) or _inferred(order.name, options, starting, folder)
+    schema = _kept(folder) or _inferred(spec.name, options, starting, folder)
     spark = spark.model_copy(update={"options": {**spark.options, name: schema}})
-    config = order.config.of_group(order.name, settings.model_copy(update={"spark": spark}))
-    return replace(order, config=config)
+    config = spec.config.of_group(spec.name, settings.model_copy(update={"spark": spark}))
+    return replace(spec, config=config)
 
 
 def _kept(folder: SchemaFolder) -> str:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from rmqd.spark.session.group_spec import GroupOrder
+    from rmqd.spark.session.group_spec import GroupSpec
     from rmqd.wire.message_queue import MessageQueue
 
 
@@ -71,21 +71,19 @@ class PipelinePlan(GroupPlan):
 
     def pace(self) -> Pace | None:
         """Return the batch sizes; None if each batch takes all messages, because the trigger paces the batches."""
-        config = self.order.settings.spark or SparkConfig()
+        config = self.spec.settings.spark or SparkConfig()
         if config.trigger and not config.max_offsets_per_trigger:
             return None
         return Pace(FIRST_ROWS, fixed=config.max_offsets_per_trigger, target_seconds=self.target_seconds)
 
 
-def pipeline_source(
-    order: GroupOrder, starting: Mapping[MessageQueue, int] | None, pause_file: str
-) -> type[DataSource]:
+def pipeline_source(spec: GroupSpec, starting: Mapping[MessageQueue, int] | None, pause_file: str) -> type[DataSource]:
     """Return the data source of one group, to be registered.
 
     It takes no options, because Spark displays options, and this specification contains secrets.
     Raises RegistryAwayError if the schema registry does not return the schema of the bodies.
     """
-    asking = PipelinePlan(order=order, starting=starting, pause_file=pause_file)
+    asking = PipelinePlan(spec=spec, starting=starting, pause_file=pause_file)
     options = asking.source_options()
     value = options.value.pinned(options.tolerance_seconds) if options.value is not None else None
 
@@ -162,33 +160,33 @@ class Sink(Protocol):
         """Write the rows of a batch. Called again for a batch that a crash interrupted."""
 
 
-def make_sink(spark: SparkSession, order: GroupOrder) -> Sink:
+def make_sink(spark: SparkSession, spec: GroupSpec) -> Sink:
     """Return the sink of a group. Raises RmqdError if it is unavailable."""
-    sink = order.settings.sink
+    sink = spec.settings.sink
     assert sink is not None
     options = {name: _text(value) for name, value in sink.options.items()}
     if sink.format == "rocketmq":
         topic = {"topic": sink.topic} if sink.topic else {}
-        return TopicSink(spark, order, {**topic, **options})
+        return TopicSink(spark, spec, {**topic, **options})
     if sink.format == "parquet":
         folder, staging = folders_of(spark, sink)
-        return ParquetSink(folder, staging, order.name, tuple(sink.partition_by), options)
+        return ParquetSink(folder, staging, spec.name, tuple(sink.partition_by), options)
     if sink.format == "postgresql":
-        return PostgresqlSink(sink, options, order.name, order.topics)
+        return PostgresqlSink(sink, options, spec.name, spec.topics)
     if sink.format == "delta":
         return DeltaTable(spark, sink, options)
     if sink.format == "jdbc":
         return JdbcTable(spark, options, sink.batch_column)
-    return FunctionSink(load_batch_function(order.name, order.settings))
+    return FunctionSink(load_batch_function(spec.name, spec.settings))
 
 
-def written_batches(spark: SparkSession, order: GroupOrder) -> Callable[[MicroBatch], bool] | None:
+def written_batches(spark: SparkSession, spec: GroupSpec) -> Callable[[MicroBatch], bool] | None:
     """Return a function that checks whether the sink has stored a batch for good; None if the sink cannot know.
 
     Call it before reading the group's checkpoint: from then on, a previous driver cannot write a batch to a database.
     Raises RmqdError.
     """
-    sink = make_sink(spark, order)
+    sink = make_sink(spark, spec)
     if isinstance(sink, PostgresqlSink):
         sink.take_over()
     return sink.has if isinstance(sink, ParquetSink | PostgresqlSink) else None
@@ -197,15 +195,15 @@ def written_batches(spark: SparkSession, order: GroupOrder) -> Callable[[MicroBa
 class TopicSink:
     """Format `rocketmq`: at least once. Messages carry the query and batch, as described in docs/spark.md."""
 
-    def __init__(self, spark: SparkSession, order: GroupOrder, options: Mapping[str, str]) -> None:
+    def __init__(self, spark: SparkSession, spec: GroupSpec, options: Mapping[str, str]) -> None:
         self._spark = spark
-        self._order = order
+        self._spec = spec
         self._options = dict(options)
 
     def prepare(self, schema: StructType) -> None:
         """Raises ConfigError with the problems of options and columns."""
-        checked = make_options(self._options, schema, overwrite=False, otherwise=self._order.access)
-        sink = self._order.settings.sink
+        checked = make_options(self._options, schema, overwrite=False, otherwise=self._spec.access)
+        sink = self._spec.settings.sink
         leaves_out = sink is not None and sink.bad_rows == "leave_out"
         self._spark.dataSource.register(bound_sink(replace(checked, leaves_out=leaves_out)))
 
@@ -234,7 +232,7 @@ def _text(value: Any) -> str:
 
 def pipeline_query(
     spark: SparkSession,
-    order: GroupOrder,
+    spec: GroupSpec,
     *,
     checkpoint: str,
     starting: Mapping[MessageQueue, int] | None,
@@ -248,22 +246,22 @@ def pipeline_query(
     checkpoint. `on_batch` is called in a Spark thread soon after a micro-batch is done, with the ranges that it read.
     Raises RmqdError before anything is read if the pipeline or its sink is unavailable.
     """
-    plan = GroupPlan(order=order, starting=starting, pause_file=pause_file)
+    plan = GroupPlan(spec=spec, starting=starting, pause_file=pause_file)
     beside = HadoopFolder(spark, kept) if kept else HadoopFolder(spark, checkpoint).sibling("kept")
-    order = with_pinned_schema(order, plan.source_options(), starting, beside)
-    settings = order.settings
+    spec = with_pinned_schema(spec, plan.source_options(), starting, beside)
+    settings = spec.settings
     assert settings.pipeline is not None
     assert settings.sink is not None
-    topics, namespace = order.topics, order.client_options.namespace
-    spark.dataSource.register(pipeline_source(order, starting, pause_file))
+    topics, namespace = spec.topics, spec.client_options.namespace
+    spark.dataSource.register(pipeline_source(spec, starting, pause_file))
     read = messages_of(observed(spark.readStream.format(NAME).load(), topics))
     if "decode_error" in read.columns:
         read = read.where("decode_error IS NULL").drop("decode_error")
     if namespace:
         read = _plain(read, namespace)
-    frame = _applied(load_pipeline(order.name, settings), settings.pipeline.plugin, read, spark)
+    frame = _applied(load_pipeline(spec.name, settings), settings.pipeline.plugin, read, spark)
     note_used_columns(pause_file, used_columns(frame, NAME))
-    sink = make_sink(spark, order)
+    sink = make_sink(spark, spec)
     keeps_place = isinstance(sink, PostgresqlSink | TopicSink)
     sink.prepare((frame if keeps_place else frame.drop(PLACE)).schema)
     plans = HadoopFolder(spark, checkpoint)
@@ -277,9 +275,9 @@ def pipeline_query(
             former = plans.read(f"offsets/{batch_id - 1}") if batch_id else b""
             raise BatchFailedError(batch.messages_since(former)) from error
 
-    writer = frame.writeStream.queryName(order.name).outputMode(settings.sink.output_mode).foreachBatch(write)
+    writer = frame.writeStream.queryName(spec.name).outputMode(settings.sink.output_mode).foreachBatch(write)
     triggering = triggered(writer, settings.spark or SparkConfig()).option("checkpointLocation", checkpoint)
-    counting = CountingListener(spark.streams, order.name, topics, on_batch, namespace)
+    counting = CountingListener(spark.streams, spec.name, topics, on_batch, namespace)
     spark.streams.addListener(counting)
     try:
         return triggering.start()

@@ -24,7 +24,7 @@ from rmqd.wire.topics import TOOLS_GROUP, wrap_namespace
 
 
 @dataclass(frozen=True, slots=True)
-class GroupOrder:
+class GroupSpec:
     """One group to run on Spark."""
 
     name: str

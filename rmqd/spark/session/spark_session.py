@@ -12,7 +12,7 @@ from rmqd.spark.prepare import prepare
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from rmqd.spark.session.group_spec import GroupOrder
+    from rmqd.spark.session.group_spec import GroupSpec
 
 
 STOP_SECONDS: Final = 10
@@ -32,20 +32,20 @@ LOCAL_DEFAULTS: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.
 FIXED: Final = {"spark.speculation": "false"}
 
 
-def session_conf(order: GroupOrder) -> dict[str, str]:
+def session_conf(spec: GroupSpec) -> dict[str, str]:
     """Return the properties of a group's session, for any master."""
-    config = order.settings.spark or SparkConfig()
+    config = spec.settings.spark or SparkConfig()
     own = {name: _text(value) for name, value in config.conf.items()}
-    return {"spark.app.name": f"rmqd {order.name}", **DEFAULTS, **own, **FIXED}
+    return {"spark.app.name": f"rmqd {spec.name}", **DEFAULTS, **own, **FIXED}
 
 
-def build_session(order: GroupOrder) -> SparkSession:
+def build_session(spec: GroupSpec) -> SparkSession:
     """Start Spark, or use what spark-submit has started. Raises RmqdError if software is missing or too old."""
     check_versions()
-    properties = session_conf(order)
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # with this variable, spark-submit has set the driver and the master
+    properties = session_conf(spec)
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit sets the driver and the master
         prepare()
-        master = (order.settings.spark or SparkConfig()).master
+        master = (spec.settings.spark or SparkConfig()).master
         properties = {**(LOCAL_DEFAULTS if master.startswith("local") else {}), **properties, "spark.master": master}
     from pyspark.sql import SparkSession
 

@@ -28,7 +28,7 @@ from typing import Final
 from rmqd.config.model.spark_model import SparkConfig
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.errors.exit_codes import ExitCode
-from rmqd.spark.session.group_spec import GroupOrder
+from rmqd.spark.session.group_spec import GroupSpec
 from rmqd.spark.submit.packed_files import NAME, PYTHON
 
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
@@ -56,7 +56,7 @@ def write_folder(submission: Submission, folder: Path) -> None:
     """Write the files that the command names, readable only for this user: they contain the configured passwords."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     (folder / MAIN).write_text(_MAIN_PROGRAM)
-    _write_private(folder / ORDER, pickle.dumps(submission.order))
+    _write_private(folder / ORDER, pickle.dumps(submission.spec))
     if secrets := submission.secret_conf():
         lines = [f"{key} {_escaped(value)}\n" for key, value in sorted(secrets.items())]
         _write_private(folder / PROPERTIES, "".join(lines).encode())
@@ -141,7 +141,7 @@ IMAGE_MAIN: Final = "local:///opt/rmqd/rmqd_group.py"
 """Location of the main program in the image of deploy/spark/Dockerfile."""
 IMAGE_PYTHON: Final = "/opt/rmqd/bin/python"
 MAIN: Final = "rmqd_group.py"
-ORDER: Final = "rmqd_group.order"
+ORDER: Final = "rmqd_group.spec"
 ENDED: Final = "ended"
 PROPERTIES: Final = "secret.properties"
 ARCHIVES: Final = "spark.archives"
@@ -163,7 +163,7 @@ SECRET: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
 class Submission:
     """One group to run on a cluster."""
 
-    order: GroupOrder
+    spec: GroupSpec
     master: str
     deploy_mode: str
     conf: Mapping[str, str]
@@ -206,10 +206,10 @@ class Submission:
         return conf
 
     def _options(self, folder: Path) -> Iterator[str]:
-        yield from ("--master", self.master, "--deploy-mode", self.deploy_mode, "--name", f"rmqd {self.order.name}")
+        yield from ("--master", self.master, "--deploy-mode", self.deploy_mode, "--name", f"rmqd {self.spec.name}")
         environment = f"{self.environment}#{NAME}" if self.environment else ""
-        order = "" if self.is_here else str(folder / ORDER)
-        for option, ours, key in (("--archives", environment, ARCHIVES), ("--files", order, FILES)):
+        spec = "" if self.is_here else str(folder / ORDER)
+        for option, ours, key in (("--archives", environment, ARCHIVES), ("--files", spec, FILES)):
             if found := ",".join(filter(None, (ours, self.conf.get(key, "")))):
                 yield from (option, found)
         if self.secret_conf():
@@ -226,7 +226,7 @@ class Submission:
 
 
 def submission_of(
-    order: GroupOrder,
+    spec: GroupSpec,
     conf: Mapping[str, str],
     *,
     deploy_mode: str = "",
@@ -234,9 +234,9 @@ def submission_of(
     passed: Sequence[str] = (),
 ) -> Submission:
     """Return the submission of a group; `conf` are the session's properties. Raises ConfigError if they are invalid."""
-    settings = order.settings.spark or SparkConfig()
+    settings = spec.settings.spark or SparkConfig()
     submission = Submission(
-        order=order,
+        spec=spec,
         master=settings.master,
         deploy_mode=deploy_mode or conf.get(DEPLOY_MODE, CLIENT),
         conf={key: _placed(one) if key in PATHS else one for key, one in conf.items() if key != DEPLOY_MODE},
@@ -254,15 +254,15 @@ def _placed(value: str) -> str:
 
 
 def _problems(submission: Submission, settings: SparkConfig) -> Iterator[str]:
-    at = f"groups.{submission.order.name}"
+    at = f"groups.{submission.spec.name}"
     master, is_here = submission.master, submission.is_here
-    if submission.order.settings.engine != "spark":
-        yield f"{at}.engine: {submission.order.settings.engine} does not run on Spark; expected spark"
+    if submission.spec.settings.engine != "spark":
+        yield f"{at}.engine: {submission.spec.settings.engine} does not run on Spark; expected spark"
         return
     if master.startswith("local"):
         yield (
             f"{at}.spark.master: {master} is only this machine; expected spark://HOST:7077, yarn or "
-            f"k8s://URL, here or in --master; to run it on this machine, use rmqd spark run {submission.order.name}"
+            f"k8s://URL, here or in --master; to run it on this machine, use rmqd spark run {submission.spec.name}"
         )
         return
     for option in submission.passed:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.errors.exit_codes import ExitCode
-from rmqd.spark.session.group_spec import GroupOrder
+from rmqd.spark.session.group_spec import GroupSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,25 +33,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the group, and return the exit code."""
     asked = _parser().parse_args(arguments)
     try:
-        order = _order(asked)
+        spec = _spec(asked)
     except (RmqdError, OSError) as error:
         problems = error.problems if isinstance(error, ConfigError) else [error]
         for problem in problems:
             print(f"rmqd: {problem}", file=sys.stderr)  # noqa: T201 for a user, or the cluster's log
         return ExitCode.CONFIG
-    return run(order, asked.ended)
+    return run(spec, asked.ended)
 
 
-def run(order: GroupOrder, ended: Path | None = None) -> int:
+def run(spec: GroupSpec, ended: Path | None = None) -> int:
     """Run the group until a signal or the JVM's shutdown. Return the exit code, and write it into the file `ended`."""
     from rmqd.spark.engine.driver import run_group
 
-    sys.path += [folder for folder in order.import_path if folder not in sys.path]
-    end = End(order.settings.shutdown_timeout + GRACE_SECONDS)
+    sys.path += [folder for folder in spec.import_path if folder not in sys.path]
+    end = End(spec.settings.shutdown_timeout + GRACE_SECONDS)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end.ask)
     try:
-        code = run_group(order, end.asked, end.hold_up, end.hurried)
+        code = run_group(spec, end.asked, end.hold_up, end.hurried)
         if ended is not None:
             ended.write_text(str(int(code)))
         return code
@@ -113,12 +113,12 @@ class _Runnable:
         self._end.wait()
 
 
-def _order(asked: argparse.Namespace) -> GroupOrder:
+def _spec(asked: argparse.Namespace) -> GroupSpec:
     """Load the group's specification. Raises OSError for an unreadable file, ConfigError for an invalid one."""
     if asked.order is not None:
-        order = pickle.loads(asked.order.read_bytes())
-        assert isinstance(order, GroupOrder)
-        return order
+        spec = pickle.loads(asked.order.read_bytes())
+        assert isinstance(spec, GroupSpec)
+        return spec
     from rmqd.spark.engine.running_query import order_of
 
     return order_of(asked.config, asked.group, tuple(asked.set))

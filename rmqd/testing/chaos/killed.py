@@ -40,7 +40,7 @@ class NoProcessError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class KillOrder:
+class KillSpec:
     """The task of a process. Picklable if the handler's options are."""
 
     name: str
@@ -108,7 +108,7 @@ class OtherProcesses:
         moment = last.cut_at if last.how == "killed" else None
         whole = [ChaosDelivery(one.part) for one in deliveries]
         state_dir = str(Path(self.options.local_offsets_directory).parent)
-        order = KillOrder(
+        spec = KillSpec(
             self.group.name,
             self.group.settings,
             state_dir,
@@ -119,7 +119,7 @@ class OtherProcesses:
             patience_seconds,
         )
         ended = Ended()
-        with contextlib.closing(_answers(_pickled(order))) as answers:  # also ends the process if `look` raises
+        with contextlib.closing(_answers(_pickled(spec))) as answers:  # also ends the process if `look` raises
             for answer in answers:
                 if isinstance(answer, Died):
                     ended.outcomes.append(f"killed (kill -9) {answer.place}")
@@ -133,15 +133,15 @@ class OtherProcesses:
         return ended
 
 
-def _pickled(order: KillOrder) -> bytes:
+def _pickled(spec: KillSpec) -> bytes:
     """Return the import path, followed by the order, whose values may need modules on that path."""
     try:
-        return pickle.dumps(tuple(sys.path)) + pickle.dumps(order)
+        return pickle.dumps(tuple(sys.path)) + pickle.dumps(spec)
     except Exception as error:  # any exception of a value's own pickling
         raise NoProcessError(f"its options cannot be sent to another process: {describe(error)}") from error
 
 
-def _answers(order: bytes) -> Generator[KilledCall | Died, None, None]:
+def _answers(spec: bytes) -> Generator[KilledCall | Died, None, None]:
     """Yield the answers of a process until it ends. It continues when the next answer is requested.
 
     It has its own session, so that processes forked by the handler end with it.
@@ -164,7 +164,7 @@ def _answers(order: bytes) -> Generator[KilledCall | Died, None, None]:
         timer.start()
         try:
             assert process.stdin is not None
-            process.stdin.write(order)
+            process.stdin.write(spec)
             process.stdin.flush()
             while (answer := _answer(answers, deadline)) is not None:
                 if isinstance(answer, Died):

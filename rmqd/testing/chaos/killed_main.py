@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 from rmqd.handler_api.batch import Batch, LoadedHandler
 from rmqd.testing.chaos.chaos_trial import Bench, ChaosTrial
-from rmqd.testing.chaos.killed import BEHIND_ITS_END, SIZE_BYTES, Died, KilledCall, KillOrder
+from rmqd.testing.chaos.killed import BEHIND_ITS_END, SIZE_BYTES, Died, KilledCall, KillSpec
 from rmqd.testing.test_group import GroupToRun
 
 T = TypeVar("T")
@@ -31,8 +31,8 @@ def main(descriptor: int) -> None:
     """Execute the order on standard input."""
     os.set_inheritable(descriptor, False)
     sys.path[:] = pickle.load(sys.stdin.buffer)
-    order = pickle.load(sys.stdin.buffer)
-    assert isinstance(order, KillOrder)
+    spec = pickle.load(sys.stdin.buffer)
+    assert isinstance(spec, KillSpec)
     with os.fdopen(descriptor, "wb") as answers, asyncio.Runner() as runner:
 
         def tell(what: object) -> None:
@@ -43,8 +43,8 @@ def main(descriptor: int) -> None:
         def in_loop(work: Callable[[], Coroutine[Any, Any, T]], _timeout_seconds: float, /) -> T:
             return runner.run(work())
 
-        group = GroupToRun(order.name, order.settings)
-        killing = _Killing(order, tell)
+        group = GroupToRun(spec.name, spec.settings)
+        killing = _Killing(spec, tell)
 
         def forked() -> None:
             """Called in the handler's forks: they must not die in its place, nor keep the descriptor open."""
@@ -54,19 +54,19 @@ def main(descriptor: int) -> None:
         os.register_at_fork(after_in_child=forked)
         bench = Bench(
             lambda: killing.around(group.make_handler()),
-            group.options(Path(order.state_dir)),
+            group.options(Path(spec.state_dir)),
             in_loop,
             state=lambda: None,
             reset=None,
-            package=order.package,
-            messages=order.messages,
-            patience_seconds=order.patience_seconds,
+            package=spec.package,
+            messages=spec.messages,
+            patience_seconds=spec.patience_seconds,
         )
         killing.is_authors = bench.memory.wrote
         trial = ChaosTrial(bench)
         trial.start()
-        for number, delivery in enumerate(order.deliveries, start=1):
-            killing.is_armed = order.moment is not None and number == len(order.deliveries)
+        for number, delivery in enumerate(spec.deliveries, start=1):
+            killing.is_armed = spec.moment is not None and number == len(spec.deliveries)
             tell(KilledCall(trial.deliver(delivery), dict(trial.fates)))
             if not sys.stdin.buffer.read(1):  # the parent checks the state
                 _end()  # the parent has ended, or does not need the rest
@@ -77,10 +77,10 @@ def main(descriptor: int) -> None:
 class _Killing:
     """Counts the author's lines that a call runs, and ends the process before one of them."""
 
-    def __init__(self, order: KillOrder, tell: Callable[[object], None]) -> None:
+    def __init__(self, spec: KillSpec, tell: Callable[[object], None]) -> None:
         self.is_armed = False
         self.is_authors: Callable[[str], bool] = lambda _: False
-        self._moment: Final = order.moment
+        self._moment: Final = spec.moment
         self._tell = tell
         self._lines = 0
         self._lock = threading.Lock()  # two threads must not die at once, and half an answer is unusable

@@ -99,15 +99,15 @@ def test_a_queue_moves_while_messages_are_finished_or_none_are_there(
     stats: TopicStats, rates: Rates, clock: ManualClock
 ) -> None:
     queue = ProcessQueue(QUEUE, 0, stats)
-    rates.look_at({QUEUE: queue})
+    rates.record({QUEUE: queue})
     clock.turn(100)
     queue.put(block_of(range(3)), 3)
-    rates.look_at({QUEUE: queue})
+    rates.record({QUEUE: queue})
     begun = clock.monotonic()
     assert rates.moved_at(QUEUE) == begun
     clock.turn(100)
-    rates.look_at({QUEUE: queue})
+    rates.record({QUEUE: queue})
     assert rates.moved_at(QUEUE) == begun, "nothing was finished"
     queue.finish(queue.take(1))
-    rates.look_at({QUEUE: queue})
+    rates.record({QUEUE: queue})
     assert rates.moved_at(QUEUE) == begun + 100

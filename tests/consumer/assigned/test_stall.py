@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rmqd.codes import ResponseCode
-from rmqd.consumer.assigned.queue_status import Stall
+from rmqd.consumer.assigned.queue_status import StallFacts
 from rmqd.consumer.health.causes import STALL_CAUSES, Problem, explain_failure
 from rmqd.errors import (
     NameServerError,
@@ -57,7 +57,7 @@ SIGHTS: list[tuple[dict[str, Any], str, str]] = [
 
 def test_each_sight_has_its_cause() -> None:
     for seen, cause, evidence in SIGHTS:
-        problem = Stall(**{"oldest": "message M"} | seen).explain()
+        problem = StallFacts(**{"oldest": "message M"} | seen).explain()
 
         assert problem.cause == cause
         assert evidence in problem.evidence

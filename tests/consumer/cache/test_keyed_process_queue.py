@@ -76,7 +76,7 @@ class Schedule:
             case "pause", bool(is_paused) if is_paused != queue.is_paused:
                 (queue.pause if is_paused else queue.resume)()
             case "let go", str(key):
-                queue.let_go(lambda message: message.keys != key)
+                queue.discard_unwanted(lambda message: message.keys != key)
 
     def take(self, most: int) -> None:
         """A batch, each message of which must be the first unfinished one of its key, with nobody else."""
@@ -139,7 +139,7 @@ def test_a_queue_that_is_left_ends_without_a_gap_below_what_was_handled(
     had |= {message.queue_offset for message in schedule.messages if is_done(message)}
     is_free = not queue.is_paused
     before = set(schedule.handled)
-    queue.leave()
+    queue.start_release()
     schedule.end_all(most)
     while schedule.resting:
         schedule.step("again", 0)
@@ -191,7 +191,7 @@ def test_a_batch_that_comes_back_in_any_order_is_finished_in_that_of_the_queue()
     queue = queue_of(["a", "a", "b", "c"])
     zero, two = queue.take(2)
     queue.finish([two, zero])
-    queue.leave()
+    queue.start_release()
     assert offsets(queue.pending) == [1]
     queue.finish(queue.take(1))
     assert (queue.commit_offset(), queue.finished_above(), queue.cached_count) == (3, 0, 0)
@@ -199,7 +199,7 @@ def test_a_batch_that_comes_back_in_any_order_is_finished_in_that_of_the_queue()
 
 def test_what_a_new_filter_lets_go_is_counted_with_what_waits_behind_a_key() -> None:
     queue = queue_of(["a", "a", "a", "b", ""])
-    assert queue.let_go(lambda message: message.queue_offset not in (0, 1, 4)) == 3
+    assert queue.discard_unwanted(lambda message: message.queue_offset not in (0, 1, 4)) == 3
     assert (offsets(queue.take(9)), queue.cached_count) == ([3, 2], 2)
 
 
@@ -208,7 +208,7 @@ async def test_who_waits_for_room_is_woken_as_a_paused_queue_is_left() -> None:
     queue.pause()
     waiting = asyncio.create_task(queue.wait_relief())
     await asyncio.sleep(0)
-    queue.leave()
+    queue.start_release()
     await asyncio.wait_for(waiting, 5)
     assert not queue.is_paused
 
@@ -217,7 +217,7 @@ def test_what_fails_after_its_queue_was_left_has_one_more_attempt_below_a_finish
     """The next owner would handle the finished one again. After that attempt there is none."""
     queue = queue_of(["a", "b"])
     zero, one = queue.take(2)
-    queue.leave()
+    queue.start_release()
     queue.finish([one])
     queue.postpone([zero])
     assert queue.is_busy
@@ -237,7 +237,7 @@ def test_a_message_in_its_second_attempt_is_owed_none_when_its_queue_is_left() -
     queue.return_postponed([zero])
     queue.take(1)
     queue.finish([one])
-    queue.leave()
+    queue.start_release()
     queue.finish([zero])
     assert (queue.is_busy, queue.commit_offset()) == (False, 2)
 
@@ -245,7 +245,7 @@ def test_a_message_in_its_second_attempt_is_owed_none_when_its_queue_is_left() -
 def test_nothing_is_finished_above_where_an_owner_finished_nothing() -> None:
     """Wherever it began."""
     queue = queue_of(["a"], offset=5)
-    queue.leave()
+    queue.start_release()
     assert (queue.commit_offset(), queue.finished_above()) == (5, 0)
 
 
@@ -253,7 +253,7 @@ async def test_a_queue_that_waits_no_more_is_idle_though_a_message_rests() -> No
     """Who waits for that hears of it, and what fails later has no more attempt."""
     queue = queue_of(["a", "b", "c"])
     zero, one, two = queue.take(3)
-    queue.leave()
+    queue.start_release()
     queue.finish([two])
     queue.postpone([zero])
     waiting = asyncio.create_task(queue.wait_idle())
@@ -283,7 +283,7 @@ def test_a_left_queue_that_is_dropped_waits_for_nothing_that_rests() -> None:
     zero, one = queue.take(2)
     queue.finish([one])
     queue.postpone([zero])
-    queue.leave()
+    queue.start_release()
     assert queue.is_busy
     queue.drop("handed_over")
     assert not queue.is_busy
@@ -296,7 +296,7 @@ def test_what_comes_again_after_a_correction_is_the_next_owners() -> None:
     queue.continue_at(1)
     more(queue, ["b", "c", "c"])
     assert (offsets(queue.pending), queue.waiting_count) == ([1, 2], 3)
-    queue.leave()
+    queue.start_release()
     assert (offsets(queue.pending), queue.waiting_count, queue.cached_count) == ([1], 1, 1)
 
 
@@ -306,7 +306,7 @@ def test_what_comes_again_behind_its_key_is_the_next_owners_too() -> None:
     queue.finish(queue.take(1))
     queue.continue_at(1)
     more(queue, ["b", "b"])
-    queue.leave()
+    queue.start_release()
     assert (offsets(queue.pending), queue.waiting_count, queue.cached_count) == ([1], 1, 1)
 
 
@@ -317,5 +317,5 @@ def test_what_came_again_and_failed_is_owed_no_attempt_below_itself() -> None:
     queue.continue_at(1)
     more(queue, ["b"])
     queue.postpone(queue.take(1))
-    queue.leave()
+    queue.start_release()
     assert (queue.is_busy, queue.commit_offset()) == (False, 1)

@@ -41,7 +41,7 @@ def test_a_paused_queue_hands_out_nothing_and_keeps_its_order() -> None:
     queue.put(block_of(range(14, 17)), 17)
     queue.put_back(taken)
     assert not queue.pending
-    assert queue.let_go(lambda message: message.queue_offset != 12) == 1
+    assert queue.discard_unwanted(lambda message: message.queue_offset != 12) == 1
     assert (queue.commit_offset(), queue.cached_count) == (10, 6)
     queue.resume()
     assert offsets(queue.take(9)) == [10, 11, 13, 14, 15, 16]
@@ -150,7 +150,7 @@ def test_leaving_hands_out_nothing_and_keeps_the_offset_below_what_waits() -> No
     """What handlers have may finish, and is committed."""
     queue = queue_of(block_of(range(10)))
     zero, one = queue.take(2)
-    queue.leave()
+    queue.start_release()
     assert not queue.pending
     queue.finish([one])
     assert (queue.commit_offset(), queue.finished_above()) == (0, 1)
@@ -163,7 +163,7 @@ def test_what_is_put_back_below_a_message_that_a_handler_has_is_not_finished_abo
     queue = queue_of(block_of(range(3)))
     zero, _ = queue.take(2)
     queue.put_back([zero])
-    queue.leave()
+    queue.start_release()
     assert (queue.commit_offset(), queue.cached_count, queue.finished_above()) == (0, 1, 0)
 
 
@@ -182,14 +182,14 @@ def test_what_came_is_counted_without_what_the_group_does_not_want() -> None:
 def test_a_queue_gathers_only_from_when_it_is_told_to_until_its_messages_waited_long_enough() -> None:
     """Where nothing waits there is nothing to gather."""
     queue = queue_of(block_of(range(2)))
-    assert not queue.gathering
-    assert queue.gather()
-    assert queue.gathering
-    queue.end_gathering()
-    assert not queue.gathering
+    assert not queue.is_batching
+    assert queue.hold_for_batch()
+    assert queue.is_batching
+    queue.stop_batching()
+    assert not queue.is_batching
     queue.take(2)
-    assert not queue.gather()
-    assert not queue.gathering
+    assert not queue.hold_for_batch()
+    assert not queue.is_batching
 
 
 def test_a_full_queue_wants_relief_until_it_is_full_no_more() -> None:
@@ -244,7 +244,7 @@ def test_a_paused_queue_that_is_left_keeps_nothing_for_later() -> None:
     queue = queue_of(block_of(range(5)))
     [zero, one] = queue.take(2)
     queue.pause()
-    queue.leave()
+    queue.start_release()
     assert not queue.waiting
     assert (queue.cached_count, queue.handed_out_to) == (2, 2)
     queue.finish([one])
@@ -325,7 +325,7 @@ def test_postponed_messages_come_again_unless_the_queue_is_given_up_meanwhile() 
     assert queue.return_postponed(taken)
     assert (queue.retrying, offsets(queue.pending)) == (0, [0, 1, 2])
     queue.postpone(queue.take(2))
-    queue.leave()
+    queue.start_release()
     assert not queue.return_postponed(taken)
     assert (queue.retrying, offsets(queue.pending), queue.commit_offset()) == (0, [], 0)
 

@@ -15,7 +15,7 @@ from tests.clock import ManualClock
 MOST = 256
 CALL_SECONDS = 0.05
 STEADY, VARIED = 0.01, 0.2  # how much calls differ among each other
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 FOUND_SECONDS = 30.0
 SEEDS = range(20)
 
@@ -39,7 +39,7 @@ class Service:
         self.calls: list[Call] = []
         self._deviation = deviation
         self._draw = random.Random(seed)
-        self._look_at = self.clock.now + LOOK_SECONDS
+        self._look_at = self.clock.now + POLL_SECONDS
         self._waiting: deque[float] = deque()
         self._served: list[tuple[float, float]] = []  # when it ends, and when it began
 
@@ -48,7 +48,7 @@ class Service:
         while clock.now < end:
             self._fill(limit(), auto)
             if self._served[0][0] > self._look_at:
-                clock.now, self._look_at = self._look_at, self._look_at + LOOK_SECONDS
+                clock.now, self._look_at = self._look_at, self._look_at + POLL_SECONDS
                 if auto is not None:
                     auto.look()
                 continue

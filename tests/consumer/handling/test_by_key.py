@@ -129,7 +129,7 @@ async def test_a_queue_that_is_left_has_handled_what_lies_below_a_handled_one(po
     async with pool(handle, concurrency=2, **BY_KEY) as running:
         queue = running.keyed(["slow", "slow", "a", "slow", "last", "last", "slow", "b"])
         await eventually(lambda: bool(handle.seen["last"]), "the slots are taken")
-        queue.leave()
+        queue.start_release()
         running.service.submit(queue)
         handle.held["slow"].set()
         await eventually(lambda: handle.seen["slow"] == [0, 1, 3], "what lies below is handled")
@@ -150,7 +150,7 @@ async def test_what_rests_when_a_queue_is_left_has_one_more_attempt(pool: StartP
         await eventually(
             lambda: queue.retrying == 1 and handle.seen["b"] == [1, 3], "one rests, the others are through"
         )
-        queue.leave()
+        queue.start_release()
         running.service.submit(queue)
         assert queue.is_busy
         await asyncio.wait_for(queue.wait_idle(), 5)
@@ -175,7 +175,7 @@ async def test_what_rests_with_nothing_handled_above_it_is_left_to_the_next_owne
             await eventually(lambda: queue.retrying == 1, "the first one rests")
         handle.held["b"].set()
         await eventually(lambda: queue.retrying == 1 + fails_before, "the second one rests")
-        queue.leave()
+        queue.start_release()
         running.service.submit(queue)
         handle.held["a"].set()
         await asyncio.wait_for(queue.wait_idle(), 5)
@@ -195,7 +195,7 @@ async def test_a_paused_queue_that_is_left_hands_out_nothing(pool: StartPool, sc
             running.service.pause()
         else:
             queue.pause()
-        queue.leave()
+        queue.start_release()
         running.service.submit(queue)
         handle.held["slow"].set()
         await asyncio.wait_for(queue.wait_idle(), 5)

@@ -195,7 +195,7 @@ async def test_a_queue_that_is_given_up_waits_for_no_verdict(
         queue = running.queue(1)
         await eventually(lambda: database.failed == 1, "it fails, and opens the circuit")
         running.give(queue, 3)
-        queue.leave()
+        queue.start_release()
         idle = asyncio.create_task(queue.wait_idle())
         await clock.until(idle.done, "the queue can be given up", most=1.0)
         await idle

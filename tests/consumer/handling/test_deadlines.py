@@ -371,7 +371,7 @@ async def test_a_cancellation_that_a_handler_leaves_behind_is_not_the_next_calls
     async with pool(handle, concurrency=1) as running:
         queue = running.queue(1 if when == "while the worker rests" else 2)
         if when == "while the worker rests":
-            await eventually(lambda: done(queue)() and running.service.line.can_wake, "the worker rests")
+            await eventually(lambda: done(queue)() and running.service.ready_queues.can_wake, "the worker rests")
             tasks[0].cancel()
             await asyncio.sleep(0)
             running.give(queue, 1)

@@ -490,7 +490,7 @@ async def test_a_queue_that_is_left_does_not_wait_for_a_store_that_is_away(pool:
     async with pool(handle, clock=clock, deduplication=place.options) as running, clock.flowing():
         queue = queue_of(running, ["a", "b"], {})
         await eventually(lambda: running.service.problem, "it waits for the store")
-        queue.leave()
+        queue.start_release()
         await queue.wait_idle()
     assert not handle.keys
     assert queue.commit_offset() == 0

@@ -65,7 +65,7 @@ async def test_queues_that_come_together_are_handled_together(pool: StartPool) -
     """One worker wakes the next."""
     gate = Gate()
     async with pool(gate, concurrency=4, **ORDERLY) as running:
-        await eventually(lambda: len(running.service.line.sleepers) == 4, "every worker waits for work")
+        await eventually(lambda: len(running.service.ready_queues.sleepers) == 4, "every worker waits for work")
         queues = [running.queue(1, number) for number in range(2)]
         await eventually(lambda: gate.at_once == 2, "both are handled")
         gate.open.set()
@@ -174,7 +174,7 @@ async def test_a_queue_that_is_given_up_while_it_rests_is_not_handed_out_again(p
         queue = running.queue(2)
         await eventually(lambda: bool(queue.retrying), "the queue rests")
         if end == "leave":
-            queue.leave()
+            queue.start_release()
         else:
             queue.drop("handed_over")
         await clock.until(lambda: not queue.retrying, "the rest is over")

@@ -338,7 +338,7 @@ async def test_a_queue_that_is_given_up_takes_nothing_back(
     case.broker.peer.on(RequestCode.SEND_MESSAGE_V2, REFUSED)
     queue, batch = batch_of(1)
     await case.settlement().settle(queue, batch, RuntimeError("no"))
-    queue.leave()
+    queue.start_release()
     if ending == "dropped":
         queue.drop("handed_over")
     await eventually(lambda: queue.retrying == 0, "the time for another try has come")

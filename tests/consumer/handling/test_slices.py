@@ -9,7 +9,7 @@ import threading
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.consumer.handling.ready_queues import Line
+from rmqd.consumer.handling.ready_queues import ReadyQueues
 from rmqd.handler_api.batch import Batch
 from tests.clock import ManualClock
 from tests.consumer.blocks import block_of
@@ -116,7 +116,7 @@ async def test_two_messages_of_two_queues_are_handled_side_by_side(pool: StartPo
     """A worker that begins wakes another one where more waits than it has."""
     gate = Gate()
     async with pool(gate, concurrency=3) as running:
-        await eventually(lambda: len(running.service.line.sleepers) == 3, "every worker waits for work")
+        await eventually(lambda: len(running.service.ready_queues.sleepers) == 3, "every worker waits for work")
         running.service.pause()
         queues = [running.queue(1, number) for number in (1, 2)]
         running.service.resume()
@@ -225,20 +225,20 @@ async def test_threads_end_with_their_group(pool: StartPool) -> None:
 
 async def test_a_line_that_was_held_twice_has_each_queue_once(pool: StartPool) -> None:
     async with pool(Gate(), concurrency=1) as running:
-        line = Line()
+        line = ReadyQueues()
         queue = running.queue(3)
         line.submit(queue)
         for _ in range(2):
             line.pause()
             line.resume()
         assert list(line.queues) == [queue]
-        running.service.line.queues.clear()
+        running.service.ready_queues.queues.clear()
 
 
 async def test_who_was_cancelled_in_his_rest_is_not_woken(pool: StartPool) -> None:
     """Nobody would come, and what waits would wait on."""
-    line = Line()
-    resting = asyncio.create_task(line.rest())
+    line = ReadyQueues()
+    resting = asyncio.create_task(line.wait_for_work())
     await asyncio.sleep(0)
     assert line.can_wake
     resting.cancel()

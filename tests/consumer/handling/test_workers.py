@@ -25,7 +25,9 @@ async def test_as_many_batches_at_once_as_the_concurrency_says(pool: StartPool, 
     """All slots are taken, also by one queue alone, and never more."""
     gate = Gate()
     async with pool(gate, concurrency=concurrency) as running:
-        await eventually(lambda: len(running.service.line.sleepers) == concurrency, "every worker waits for work")
+        await eventually(
+            lambda: len(running.service.ready_queues.sleepers) == concurrency, "every worker waits for work"
+        )
         queue = running.queue(50)
         await eventually(lambda: gate.at_once == concurrency, f"{concurrency} batches are handled at once")
         gate.open.set()
@@ -198,7 +200,7 @@ async def test_a_pause_takes_effect_at_once(pool: StartPool) -> None:
 
     async with pool(handle, concurrency=1) as running:
         queue = running.queue(10)
-        await eventually(lambda: running.service.line.paused and queue.in_flight == 0, "it is paused")
+        await eventually(lambda: running.service.ready_queues.paused and queue.in_flight == 0, "it is paused")
         await asyncio.sleep(0.02)
         assert calls == 3
         running.service.resume()
@@ -243,7 +245,7 @@ async def test_no_call_is_made_again_for_a_queue_that_was_given_up_in_the_pause(
     async with pool(handle, clock=clock, concurrency=1, failures=once) as running:
         queue = running.queue(1)
         await eventually(lambda: calls == [0], "the call has failed")
-        queue.leave()
+        queue.start_release()
         queue.drop("rebalance")
         await clock.advance(1.5)
         following = running.queue(1, number=1)

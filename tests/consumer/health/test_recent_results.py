@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rmqd.consumer.health.group_status import FAILING_SECONDS, LEAST_ATTEMPTS, LOOK_SECONDS, RecentResults
+from rmqd.consumer.health.group_status import FAILING_SECONDS, LEAST_ATTEMPTS, POLL_SECONDS, RecentResults
 from rmqd.consumer.stats.counters import TopicStats
 from tests.clock import ManualClock
 from tests.consumer.blocks import block_of
@@ -23,8 +23,8 @@ class Group:
         self.results = RecentResults(self.clock)
 
     def goes_on(self, seconds: float, step: Callable[[], None] = lambda: None) -> None:
-        for _ in range(round(seconds / LOOK_SECONDS)):
-            self.clock.turn(LOOK_SECONDS)
+        for _ in range(round(seconds / POLL_SECONDS)):
+            self.clock.turn(POLL_SECONDS)
             step()
             self.results.look(self.stats.snapshots())
 
@@ -54,20 +54,20 @@ def test_a_handler_that_fails_at_everything_is_a_problem_until_it_works(group: G
     """Also one that worked before; its last error stands in the evidence."""
     group.goes_on(600, group.succeeds)
     assert group.cause == ""
-    group.goes_on(FAILING_SECONDS + 2 * LOOK_SECONDS, group.fails)
+    group.goes_on(FAILING_SECONDS + 2 * POLL_SECONDS, group.fails)
     assert group.cause == "failing_handler"
     assert group.results.problem is not None
     assert "KeyError('city')" in group.results.problem.evidence
     group.goes_on(3600)
     assert group.cause == "failing_handler", "nothing has shown that it works"
-    group.goes_on(LOOK_SECONDS, group.succeeds)
+    group.goes_on(POLL_SECONDS, group.succeeds)
     assert group.cause == ""
 
 
 def test_a_short_failure_is_none(group: Group) -> None:
     """As of a server that restarts."""
-    group.goes_on(FAILING_SECONDS - 2 * LOOK_SECONDS, group.fails)
-    group.goes_on(LOOK_SECONDS, group.succeeds)
+    group.goes_on(FAILING_SECONDS - 2 * POLL_SECONDS, group.fails)
+    group.goes_on(POLL_SECONDS, group.succeeds)
     group.goes_on(FAILING_SECONDS, group.fails)
     assert group.cause == ""
 
@@ -81,10 +81,10 @@ def test_a_handler_that_fails_at_one_in_three_is_none(group: Group) -> None:
 def test_few_attempts_prove_nothing_and_quiet_ones_do(group: Group) -> None:
     """Two failures may be one message; on a quiet topic the third one may come a minute later."""
     for _ in range(LEAST_ATTEMPTS - 1):
-        group.goes_on(LOOK_SECONDS, lambda: group.fails(1))
+        group.goes_on(POLL_SECONDS, lambda: group.fails(1))
         group.goes_on(60)
     assert group.cause == ""
-    group.goes_on(LOOK_SECONDS, lambda: group.fails(1))
+    group.goes_on(POLL_SECONDS, lambda: group.fails(1))
     assert group.cause == "failing_handler"
 
 

@@ -150,7 +150,7 @@ class Offsets:
             with contextlib.suppress(RmqdError):
                 if not await store.commit_upward(self.queue, self._position, lambda: time() < until):
                     break
-                if not await store.settled(self.queue, self._position, until):
+                if not await store.wait_for_commits(self.queue, self._position, until):
                     self._floor = self._position
                     break
             await asyncio.sleep(0.2)

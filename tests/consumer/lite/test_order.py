@@ -131,7 +131,7 @@ def test_what_follows_goes_back_where_it_is_not_to_be_handled_here(why: str) -> 
     case = Case()
     messages = case.queue.take(2)
     if why == "leaving":
-        case.queue.leave()
+        case.queue.start_release()
     else:
         case.receipts.late = True
     case.queue.finish(messages)

@@ -77,7 +77,7 @@ class Owner:
 
     async def doubt(self) -> None:
         """As after a suspension."""
-        self.store.doubt()
+        self.store.recheck_stored_offsets()
 
     @property
     def reads(self) -> int:

@@ -153,7 +153,7 @@ async def test_a_member_that_was_cut_off_does_not_commit_over_the_next_owner(own
 
 async def test_a_member_that_was_suspended_does_not_commit_over_the_next_owner(owner: Owner) -> None:
     overlaps = await another_owner_begins(owner, 9)
-    owner.store.doubt()
+    owner.store.recheck_stored_offsets()
     await owner.persist(8)
     assert owner.stored == 9
     assert overlaps.messages == 2
@@ -284,13 +284,13 @@ async def test_a_commit_that_came_late_is_not_taken_for_an_operators_reset(owner
     assert not await late
     until = owner.clock.monotonic() + 20
     await owner.store.commit_upward(owner.queue, 9)
-    settled = asyncio.create_task(owner.store.settled(owner.queue, 9, until))
+    settled = asyncio.create_task(owner.store.wait_for_commits(owner.queue, 9, until))
     go_on.set()
     assert await settled
     assert owner.stored == 7
     await owner.store.commit_upward(owner.queue, 9)
     assert owner.stored == 9
-    assert not await owner.store.settled(owner.queue, 9, until)
+    assert not await owner.store.wait_for_commits(owner.queue, 9, until)
 
 
 async def test_who_waits_for_a_commit_may_be_cancelled_and_the_commit_is_not(owner: Owner) -> None:

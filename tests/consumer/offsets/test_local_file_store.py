@@ -313,7 +313,7 @@ async def test_who_gives_a_queue_up_is_told_that_it_is_stored(store: LocalFileOf
     assert on_disk(tmp_path) == {A: 7}
     assert store.wrote(A, 3)
     assert not store.may_be_lost(A)
-    assert not await store.settled(A, 7, 0.0)
+    assert not await store.wait_for_commits(A, 7, 0.0)
 
 
 async def test_opening_makes_the_folder_and_takes_its_lock(tmp_path: Path, clock: ManualClock) -> None:

@@ -268,7 +268,7 @@ async def test_what_was_seen_behind_a_late_commit_need_not_be_looked_at_again(ow
     await owner.clock.advance(1.0)
     owner.set_back(9)
     assert await owner.store.commit_upward(owner.queue, 8)
-    assert not await owner.store.settled(owner.queue, 8, owner.clock.monotonic() + 20)
+    assert not await owner.store.wait_for_commits(owner.queue, 8, owner.clock.monotonic() + 20)
 
 
 async def test_a_lower_offset_after_a_take_over_in_peace_is_an_operators(owner: Owner) -> None:

@@ -29,7 +29,7 @@ class _Store:
         self.go_on: dict[MessageQueue, asyncio.Event] = {}
         self.before_commit: Callable[[], object] = lambda: None
 
-    def doubt(self) -> None:
+    def recheck_stored_offsets(self) -> None:
         self.doubts += 1
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
@@ -52,14 +52,14 @@ class _Group:
     owned: set[MessageQueue] = field(default_factory=lambda: {A, B})
     measured: list[MessageQueue] = field(default_factory=list)
 
-    def assign(self, queue: MessageQueue, offset: int | None, *, is_leaving: bool = False) -> None:
+    def assign(self, queue: MessageQueue, offset: int | None, *, is_releasing: bool = False) -> None:
         async def measure() -> None:
             self.measured.append(queue)
 
         self.assigned[queue] = SimpleNamespace(
             message_queue=queue,
             commit_offset=lambda: offset,
-            is_leaving=is_leaving,
+            is_releasing=is_releasing,
             status=SimpleNamespace(measure=measure),
         )
 
@@ -143,7 +143,7 @@ async def test_what_is_not_consumed_here_is_not_committed(group: _Group) -> None
     group.owned |= {not_yet, leaving}
     group.assign(A, 0)
     group.assign(not_yet, None)
-    group.assign(leaving, 7, is_leaving=True)
+    group.assign(leaving, 7, is_releasing=True)
     group.assign(lost, 7)
     await group.clock.advance(INTERVAL_SECONDS)
     assert [each for each in group.store.rounds if each] == [{A: 0}]

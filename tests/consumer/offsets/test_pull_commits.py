@@ -135,7 +135,7 @@ async def test_other_commits_wait_until_the_broker_has_that_of_a_pull(puller: Pu
     await owner.clock.advance(1.0)
     await commit
     assert owner.commits == [8 if is_last else 2]
-    assert not await owner.store.settled(owner.queue, owner.stored, owner.clock.monotonic() + 60.0)
+    assert not await owner.store.wait_for_commits(owner.queue, owner.stored, owner.clock.monotonic() + 60.0)
 
 
 async def test_a_pull_that_never_arrives_is_waited_for_as_any_commit_and_what_is_stored_is_stored_again(

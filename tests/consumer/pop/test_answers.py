@@ -174,7 +174,7 @@ async def test_a_member_without_queues_tells_brokers_of_pop_retries_as_the_other
 
     A group that pops gives each member something, so one that has nothing is in a group that pulls.
     """
-    monkeypatch.setattr("rmqd.consumer.pop.pop_retries.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.pop.pop_retries.POLL_SECONDS", 0.1)
     retry = pop_retry_topic(GROUP, TOPIC)
     broker.create_topic(retry)
 

@@ -47,7 +47,7 @@ async def pop(flowing: ManualClock) -> AsyncIterator[Popping]:
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """How often pop retry topics are looked at would only take time."""
-    monkeypatch.setattr("rmqd.consumer.pop.pop_retries.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.pop.pop_retries.POLL_SECONDS", 0.1)
 
 
 async def test_the_pull_interval_is_waited_only_after_messages(pop: Popping, seen: Seen) -> None:
@@ -161,7 +161,7 @@ async def test_what_was_pulled_is_finished_and_committed_before_the_group_pops(p
         rebalances = one.consumer.snapshot().rebalances
         await pop.set_mode("POP")
         one.consumer.on_consumer_ids_changed()
-        await eventually(lambda: all(queue.leaving for queue in queues_of(one)), "it gives its queues up")
+        await eventually(lambda: all(queue.is_releasing for queue in queues_of(one)), "it gives its queues up")
         assert one.queue(-1) is None
         handler.release.set()
         await eventually(lambda: one.queue(-1) is not None, "it pops")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from rmqd.client.remoting.pending import Traffic
-from rmqd.consumer.pull.response_validation import PullEvidence
+from rmqd.consumer.pull.response_validation import ResponseValidation
 from rmqd.errors import ProtocolError
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
@@ -81,8 +81,8 @@ def flipped(body: bytes, at: int, chance: random.Random) -> bytes:
 
 def consume(model: Model, chance: random.Random, flip: Flip, *, filtered: bool) -> dict[int, bytes]:
     """Pull the queue to its end by replies of which every other one is damaged. Bodies by the offset believed."""
-    evidence = PullEvidence(QUEUE, Traffic())
-    evidence.takes_all = not filtered
+    validation = ResponseValidation(QUEUE, Traffic())
+    validation.takes_all = not filtered
     handled: dict[int, bytes] = {}
     bodies = set[bytes]()
     offset = pulls = 0
@@ -96,20 +96,20 @@ def consume(model: Model, chance: random.Random, flip: Flip, *, filtered: bool) 
         try:
             header = PullMessageResponseHeader.from_ext_fields(fields)
             if not is_found:
-                offset = evidence.nothing(asked, header)
-                evidence.got_further(offset)
+                offset = validation.nothing(asked, header)
+                validation.got_further(offset)
             else:
                 block = frame_messages(body, QUEUE)
-                believed = evidence.found(block, asked, header, passes_over=True)
+                believed = validation.found(block, asked, header, passes_over=True)
                 assert not believed.bad, "nothing is stored corrupt"
                 offset = believed.next_offset
                 for message in block.messages:
                     handled[message.queue_offset] = message.body
                     bodies.add(message.body)
                 if offset > asked:
-                    evidence.got_further(offset)
+                    validation.got_further(offset)
                 elif believed.doubt is not None:
-                    evidence.got_nowhere(believed.doubt)
+                    validation.got_nowhere(believed.doubt)
         except ProtocolError:
             continue
         assert offset >= asked

@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 
 from rmqd.codes import ResponseCode
-from rmqd.consumer.assigned.assignment import Leaving
+from rmqd.consumer.assigned.assignment import ReleaseSignal
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.context import Floor
-from rmqd.consumer.pull.assigned_queue import GivingUp
+from rmqd.consumer.context import ReleasedOffset
+from rmqd.consumer.pull.assigned_queue import QueueRelease
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.errors import RemotingError, RmqdError
 from rmqd.errors.broker_errors import NoPermissionError
@@ -72,18 +72,20 @@ class Case:
         self.clock = clock
         self.store = Store()
         self.holds = True
-        self.linger = 5.0
+        self.start_grace_period = 5.0
         self.released: list[object] = []
         self.submitted: list[object] = []
         self.moved: deque[int | None] = deque()
         ownership = SimpleNamespace(
-            holds=lambda queue: self.holds, linger=lambda queue: self.linger, release=self._release
+            holds=lambda queue: self.holds,
+            start_grace_period=lambda queue: self.start_grace_period,
+            release=self._release,
         )
         self.context: Any = SimpleNamespace(
             ownership=ownership,
             store=self.store,
             clock=clock,
-            floors={},
+            released_offsets={},
             move=lambda queue, offset: self.moved.append(offset),
             service=SimpleNamespace(submit=self.submitted.append),
         )
@@ -92,16 +94,18 @@ class Case:
         self.handed: list[Message] = self.queue.take(handed) if handed else []
         if handed:
             self.queue.begin_turn()
-        self.leaving = Leaving(cast("Any", self.context), QUEUE)
-        self.giving_up = GivingUp(cast("Any", self.context), QUEUE, self.leaving)
+        self.signal = ReleaseSignal(cast("Any", self.context), QUEUE)
+        self.giving_up = QueueRelease(cast("Any", self.context), QUEUE, self.signal)
         self.former = ProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False))
         self.loop: Any = SimpleNamespace(
-            process_queue=self.queue, formers=[self.former], request=SimpleNamespace(successor=None, reset_to=None)
+            process_queue=self.queue,
+            replaced_queues=[self.former],
+            request=SimpleNamespace(on_late_reset=None, reset_to=None),
         )
 
     def begin(self, seconds: float = 10.0, *, last: bool = False) -> asyncio.Task[None]:
         """Give up, as a rebalance does or the end of the group (`last`)."""
-        self.leaving.begin(seconds, last=last)
+        self.signal.begin(seconds, last=last)
         return asyncio.create_task(self.giving_up.run(self.loop, self.moved_to))
 
     async def abandon(self) -> None:
@@ -133,7 +137,7 @@ async def test_what_is_finished_is_committed_and_then_the_lock_is_freed(clock: M
     case.queue.end_turn()
     await case.begin()
     assert (case.store.asked, case.released, case.store.forgotten) == ([3], [QUEUE], [QUEUE])
-    assert case.context.floors == {QUEUE: Floor(3, 7000)}
+    assert case.context.released_offsets == {QUEUE: ReleasedOffset(3, 7000)}
     assert (case.queue.dropped, case.queue.dropped_because, case.duplicates()) == (True, "handed_over", {})
 
 
@@ -143,7 +147,7 @@ async def test_a_queue_that_was_never_pulled_is_let_go(clock: ManualClock) -> No
     case.store.committed[QUEUE] = 4
     await case.begin()
     assert (case.store.asked, case.released, case.store.forgotten) == ([], [QUEUE], [QUEUE])
-    assert case.context.floors == {QUEUE: Floor(4, 0)}
+    assert case.context.released_offsets == {QUEUE: ReleasedOffset(4, 0)}
 
 
 async def test_handlers_are_waited_for_and_what_they_finish_is_committed(clock: ManualClock) -> None:
@@ -205,7 +209,7 @@ async def test_a_hurry_ends_the_wait(clock: ManualClock, *, last: bool) -> None:
     giving_up = case.begin(100, last=last)
     await clock.advance(1)
     assert not giving_up.done()
-    case.leaving.hurried.set()
+    case.signal.forced.set()
     await clock.advance(2.9)
     assert giving_up.done() != last
     await clock.advance(0.2)
@@ -218,7 +222,7 @@ async def test_a_hand_over_that_a_hurry_ends_keeps_the_lock_until_handlers_have_
     case = case_of(clock, handed=1)
     giving_up = case.begin(100)
     await clock.advance(1)
-    case.leaving.hurried.set()
+    case.signal.forced.set()
     await giving_up
     assert (case.released, case.queue.dropped) == ([], True)
 
@@ -247,7 +251,7 @@ async def test_a_commit_that_never_succeeds_ends_with_the_lock(clock: ManualCloc
     case.finish(0, 1)
     case.queue.end_turn()
     case.store.answers.extend([AWAY] * 100)
-    case.linger = 5
+    case.start_grace_period = 5
     giving_up = case.begin(0)
     await clock.advance(4.8)
     assert not giving_up.done()
@@ -345,15 +349,15 @@ async def test_a_move_that_is_refused_for_good_is_not_tried_again(clock: ManualC
     assert (case.store.downward, case.released) == ([5], [QUEUE])
 
 
-@pytest.mark.parametrize("is_leaving", [False, True])
+@pytest.mark.parametrize("is_releasing", [False, True])
 async def test_a_group_that_fails_commits_what_is_finished_for_three_seconds(
-    clock: ManualClock, *, is_leaving: bool
+    clock: ManualClock, *, is_releasing: bool
 ) -> None:
     """What handlers have is not waited for, and the locks end by themselves."""
     case = case_of(clock, handed=3)
     case.finish(0, 2)
-    if is_leaving:
-        case.queue.leave()
+    if is_releasing:
+        case.queue.start_release()
     case.store.answers.extend([AWAY] * 5)
     abandoning = asyncio.create_task(case.abandon())
     await clock.advance(0.9)
@@ -396,7 +400,7 @@ async def test_a_commit_without_an_answer_holds_up_none_that_follows(clock: Manu
 async def test_a_short_time_for_handlers_is_kept(clock: ManualClock) -> None:
     """Also one of less than a second."""
     case = case_of(clock, handed=1)
-    case.linger = 0.0
+    case.start_grace_period = 0.0
     giving_up = case.begin(0.2)
     await clock.advance(0.4)
     assert giving_up.done()

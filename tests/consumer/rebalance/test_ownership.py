@@ -123,7 +123,7 @@ async def test_a_notice_starts_the_moment_anew(case: Case) -> None:
     await case.listed(case.first)
     for _ in range(3):
         assert await case.broken(MISSING_MEMBER_SECONDS * 0.6) == {}
-        case.ownership.noticed()
+        case.ownership.on_members_changed()
     assert await case.broken(MISSING_MEMBER_SECONDS * 0.6) == {}
     assert await case.broken(MISSING_MEMBER_SECONDS * 0.4) == {"other": {"a", "b"}}
 

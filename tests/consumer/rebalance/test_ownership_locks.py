@@ -233,7 +233,7 @@ async def test_a_broker_that_was_restarted_is_asked_for_its_locks_again(case: Ca
 
 async def test_nothing_is_kept_longer_than_the_next_owner_waits(case: Case) -> None:
     """The lock only makes others wait; whose a queue is says the rebalance."""
-    assert (case.ownership.linger(case.one), case.ownership.holds(case.one)) == (0.0, True)
+    assert (case.ownership.start_grace_period(case.one), case.ownership.holds(case.one)) == (0.0, True)
 
 
 async def test_a_queue_that_comes_back_without_its_lock_is_locked_as_soon_as_that_is_possible(case: Case) -> None:

@@ -118,13 +118,13 @@ async def test_a_queue_that_is_given_up_past_its_time_is_kept_as_long_as_javas(c
     await case.acquired(case.one)
     lease = case.locks.lease(case.one)
     assert lease is not None
-    assert case.locks.linger(case.two) == 0.0
+    assert case.locks.start_grace_period(case.two) == 0.0
     assert lease.valid
-    assert case.locks.linger(case.one) == 20.0
+    assert case.locks.start_grace_period(case.one) == 20.0
     assert (lease.valid, lease.holds) == (False, True)
     case.broker.peer.on(RequestCode.LOCK_BATCH_MQ, Reply(ResponseCode.SYSTEM_BUSY, "later"))
     case.clock.turn(31)
-    assert case.locks.linger(case.one) == 0.0
+    assert case.locks.start_grace_period(case.one) == 0.0
 
 
 async def test_a_released_queue_is_the_next_owners(case: Case) -> None:

@@ -50,7 +50,7 @@ class Holding:
                 raise Suspend(0.02)
 
     @property
-    def is_told(self) -> bool:
+    def is_reported(self) -> bool:
         return self.batch is not None and self.batch.revoked
 
     async def let_go(self, one: Member) -> None:
@@ -76,7 +76,7 @@ async def losing(
         await eventually(lambda: holding.batch is not None, "the handler has the batch")
         await broker.committed(GROUP, queue, 2)
         broker.locks[GROUP, queue] = ELSEWHERE
-        await eventually(lambda: holding.is_told, "the handler is told")
+        await eventually(lambda: holding.is_reported, "the handler is told")
         yield one, holding
 
 
@@ -138,7 +138,7 @@ async def test_a_lock_won_back_goes_on_where_we_were_if_nobody_else_did(
         del broker.locks[GROUP, queue]
         await broker.committed(GROUP, queue, 5)
         assert holding.seen == [0, 1, 2, 3, 4]
-        assert holding.is_told, "that batch stays one that others could have had"
+        assert holding.is_reported, "that batch stays one that others could have had"
         assert one.topic().duplicates == {}
     assert broker.pulled_offsets(queue)[0] == 0
     assert set(broker.pulled_offsets(queue)[1:]) == {5}
@@ -223,7 +223,7 @@ async def test_a_lock_that_cannot_be_renewed_is_lost_before_the_broker_forgets_i
         await eventually(lambda: holding.batch is not None, "the handler has the batch")
         answering = False
         with capture_logs() as logs:
-            await eventually(lambda: holding.is_told, "the lock is lost")
+            await eventually(lambda: holding.is_reported, "the lock is lost")
             await holding.let_go(one)
             await eventually(lambda: "queue.lock_lost" in [entry["event"] for entry in logs], "it is told")
         pulls = len(broker.pulled_offsets(queue))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.consumer.rebalance.ownership import Rivals
+from rmqd.consumer.rebalance.ownership import EngineConflict
 from rmqd.errors import GroupHeldElsewhereError
 from tests.clock import ManualClock
 
@@ -18,12 +18,12 @@ LOCAL, SPARK, OTHER_SPARK = "10.0.0.1@7#1", "10.0.0.2@spark-7#1", "10.0.0.3@spar
 def leaves_after(own: str, other: str, *, running: bool = False) -> float:
     """Seconds for which a member bears with another one."""
     clock = ManualClock()
-    rivals = Rivals("g", own, clock)
+    conflict = EngineConflict("g", own, clock)
     if running:
-        assert rivals.seen(())
+        assert conflict.seen(())
     start = clock.now
     try:
-        while rivals.seen([other]) == running:
+        while conflict.seen([other]) == running:
             clock.turn(0.5)
             assert clock.now - start < 100, "it never leaves"
     except GroupHeldElsewhereError:
@@ -34,13 +34,14 @@ def leaves_after(own: str, other: str, *, running: bool = False) -> float:
 def test_for_a_local_member_all_drivers_on_spark_are_rivals_and_for_those_everybody() -> None:
     everybody = {LOCAL, "10.0.0.9@9#9", SPARK, OTHER_SPARK}
     clock = ManualClock()
-    assert Rivals("g", LOCAL, clock).among(everybody) == {SPARK, OTHER_SPARK}
-    assert Rivals("g", SPARK, clock).among(everybody) == everybody - {SPARK}
+    assert EngineConflict("g", LOCAL, clock).among(everybody) == {SPARK, OTHER_SPARK}
+    assert EngineConflict("g", SPARK, clock).among(everybody) == everybody - {SPARK}
 
 
 def test_a_name_that_only_contains_the_sign_is_no_driver() -> None:
     assert (
-        Rivals("g", LOCAL, ManualClock()).among({"spark-1@7#1", "10.0.0.1@my-spark-1", "10.0.0.1@7#1@spark-x"}) == set()
+        EngineConflict("g", LOCAL, ManualClock()).among({"spark-1@7#1", "10.0.0.1@my-spark-1", "10.0.0.1@7#1@spark-x"})
+        == set()
     )
 
 
@@ -66,26 +67,26 @@ def test_of_two_that_run_one_leaves_before_the_other_would() -> None:
 
 def test_among_several_one_senior_is_enough_to_make_a_junior_and_the_first_is_named() -> None:
     """A driver between two others is junior to one of them."""
-    rivals = Rivals("g", SPARK, ManualClock())
+    conflict = EngineConflict("g", SPARK, ManualClock())
     with pytest.raises(GroupHeldElsewhereError, match=r"10\.0\.0\.1"):
-        rivals.seen([OTHER_SPARK, "10.0.0.1@spark-7#1"])
+        conflict.seen([OTHER_SPARK, "10.0.0.1@spark-7#1"])
 
 
 def test_one_that_goes_away_again_is_forgotten() -> None:
     clock = ManualClock()
-    rivals = Rivals("g", LOCAL, clock)
+    conflict = EngineConflict("g", LOCAL, clock)
     for _ in range(10):
-        assert not rivals.seen([SPARK])
+        assert not conflict.seen([SPARK])
         clock.turn(JOINING_SECONDS - 0.5)
-        assert not rivals.seen([SPARK])
-        rivals.seen(())
-        rivals.clear = False
+        assert not conflict.seen([SPARK])
+        conflict.seen(())
+        conflict.clear = False
 
 
 def test_the_log_and_the_error_name_both_places() -> None:
-    rivals = Rivals("g", SPARK, ManualClock())
+    conflict = EngineConflict("g", SPARK, ManualClock())
     with capture_logs() as logs, pytest.raises(GroupHeldElsewhereError) as caught:
-        rivals.seen([LOCAL])
+        conflict.seen([LOCAL])
     assert logs == [
         {
             "event": "group_held_elsewhere",

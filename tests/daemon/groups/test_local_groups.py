@@ -33,7 +33,7 @@ async def running(
     try:
         yield groups, task
     finally:
-        groups.hurry()
+        groups.force_stop()
         await task
 
 

@@ -13,7 +13,7 @@ import pytest
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.daemon.groups.spark_group import SparkDriverError, SparkGroup
 from rmqd.errors import ConfigError
-from rmqd.plugins.child_process import BuildOrder, ChildGoneError
+from rmqd.plugins.child_process import BuildSpec, ChildGoneError
 from rmqd.plugins.model_options import options_of_group
 from tests.config.configs import config
 from tests.daemon.fakes import group_snapshot
@@ -27,7 +27,7 @@ class FakeDriver:
         self.pid = 4711
         self.last_snapshot: GroupSnapshot | None = None
         self.told: list[tuple[str, Any]] = []
-        self.orders: list[BuildOrder] = []
+        self.orders: list[BuildSpec] = []
         self.refusal: Exception | None = None
         self.killed = False
         self.hung = False
@@ -51,7 +51,7 @@ class FakeDriver:
         """Takes orders, and tells how it is."""
         if self._end.done():
             raise ChildGoneError("gone")
-        if isinstance(argument, BuildOrder):
+        if isinstance(argument, BuildSpec):
             if self.refusal is not None:
                 raise self.refusal
             self.orders.append(argument)

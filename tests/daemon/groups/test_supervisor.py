@@ -39,7 +39,7 @@ async def supervised(
     try:
         yield group, running
     finally:
-        group.hurry()
+        group.force_stop()
         await running
 
 
@@ -103,7 +103,7 @@ async def test_hurry_cuts_the_drain_short() -> None:
         await build.made[0].running.wait()
         build.made[0].drained.clear()
         group.stop()
-        group.hurry()
+        group.force_stop()
         await running
         assert build.made[0].hurried
 
@@ -117,7 +117,7 @@ async def test_a_consumer_that_does_not_end_is_hurried_and_then_given_up(monkeyp
         consumer = build.made[0]
         await consumer.running.wait()
         consumer.drained = asyncio.Event()
-        consumer.hurry = lambda: None  # type: ignore[method-assign]
+        consumer.force_stop = lambda: None  # type: ignore[method-assign]
         group.stop()
         await asyncio.wait_for(running, 25)
         assert consumer.ended

@@ -98,7 +98,7 @@ async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
         serving, groups = asyncio.create_task(server.run()), asyncio.create_task(host.run())
         await host.started(5)
         yield daemon
-    host.hurry()
+    host.force_stop()
     await groups
     server.stop()
     await serving

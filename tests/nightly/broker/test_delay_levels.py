@@ -214,7 +214,7 @@ async def test_it_wakes_by_itself() -> None:
 
 async def test_a_message_that_comes_while_it_sleeps_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether nothing waits, or what waits has time."""
-    monkeypatch.setattr("rmqd.broker.schedule.LOOK_AGAIN_SECONDS", 3600)
+    monkeypatch.setattr("rmqd.broker.schedule.POLL_AGAIN_SECONDS", 3600)
     clock = ShiftedClock()
     store = in_memory(clock=clock)  # type: ignore[arg-type]
     schedule = service(store, clock, levels="0s 1h")

@@ -39,7 +39,7 @@ QUEUES: Final = 8
 DRIVER, EXECUTOR, BROKER = "driver", "executor", "broker"
 BEGIN_SECONDS: Final = 600.0  # Spark starts in 10 s, and in minutes on a busy machine
 DRAIN_SECONDS: Final = 600.0
-LOOK_SECONDS: Final = 0.3
+POLL_SECONDS: Final = 0.3
 BACKEND: Final = b"CoarseGrainedExecutorBackend"
 
 
@@ -323,7 +323,7 @@ class Watch:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(LOOK_SECONDS):
+        while not self._stop.wait(POLL_SECONDS):
             for group in self._groups:
                 with contextlib.suppress(ClusterError, OSError, RmqdError):  # killed just now
                     self._look(group)

@@ -18,7 +18,7 @@ STARTING, ANY, COPY, TRANSACTION, NOTED = "starting", "any", "copy", "transactio
 MOMENTS: Final = (STARTING, ANY, COPY, TRANSACTION, NOTED)
 CALM_SECONDS: Final = 4.0
 CATCH_SECONDS: Final = 60.0  # for a moment of a group that has messages
-LOOK_SECONDS: Final = 0.002
+POLL_SECONDS: Final = 0.002
 
 
 class Moments:
@@ -63,7 +63,7 @@ def catch(question: Callable[[], object], what: str) -> None:
     patience = Patience(CATCH_SECONDS)
     while not question():
         assert not patience.is_over(), f"not within {CATCH_SECONDS:g} s: {what}"
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def _written_at(looking: Looking, group: str) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmqd.spark.engine.running_query import order_of
-from rmqd.spark.session.group_spec import GroupOrder
+from rmqd.spark.session.group_spec import GroupSpec
 from rmqd.spark.session.spark_session import session_conf
 from rmqd.spark.submit import submission, submitted
 from tests.nightly.deploy.test_spark_manifest import FOLDER, manifests
@@ -24,9 +24,9 @@ def test_its_driver_runs_the_group_of_its_config_map(tmp_path: Path, monkeypatch
     assert mount["name"] == config_map["metadata"]["name"]
     for name, text in config_map["data"].items():
         (tmp_path / name).write_text(text)
-    ran: list[GroupOrder] = []
+    ran: list[GroupSpec] = []
 
-    def run(order: GroupOrder, ended: Path | None) -> int:
+    def run(order: GroupSpec, ended: Path | None) -> int:
         ran.append(order)
         return 0
 

@@ -191,13 +191,13 @@ class ParityRun:
     def _start(self, spark: SparkSession, name: str) -> StreamingQuery:
         """Start a group's query, and anew while Spark has no patience, as the daemon does; until its first batch."""
         from rmqd.spark.handlers.handler_query import handler_query
-        from rmqd.spark.session.group_spec import GroupOrder
+        from rmqd.spark.session.group_spec import GroupSpec
 
         for _ in range(TRIES):
             begun = threading.Event()
             query = handler_query(
                 spark,
-                GroupOrder(name, self.config),
+                GroupSpec(name, self.config),
                 checkpoint=str(self._folder / "checkpoints" / name),
                 starting=None,
                 pause_file=str(self._folder / "pause"),

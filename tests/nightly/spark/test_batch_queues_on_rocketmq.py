@@ -8,7 +8,7 @@ import pytest
 
 from rmqd import Batch
 from rmqd.config.model.root_model import RootConfig
-from rmqd.spark.session.group_spec import GroupOrder
+from rmqd.spark.session.group_spec import GroupSpec
 from tests.rocketmq import RealCluster, release
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer
@@ -63,7 +63,7 @@ def test_members_are_handled(rocketmq: RealCluster, topic: str, group: str) -> N
         "handler": {"plugin": f"{__name__}:handle", "concurrency": 1},
     }  # fmt: skip
     config = RootConfig.model_validate({"nameserver": rocketmq.nameserver, "groups": {group: settings}})
-    query = GroupQuery(GroupOrder(group, config))
+    query = GroupQuery(GroupSpec(group, config))
     query.run_until(lambda: len(HANDLED) >= len(KEYS))
     assert list(HANDLED) == [(key, offset) for offset, key in enumerate(KEYS)]
     assert query.handled() == {"acked": len(KEYS)}

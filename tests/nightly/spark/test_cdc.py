@@ -26,7 +26,7 @@ from tests.spark.test_postgresql_sink import QUERY, Database, prices_database  #
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from rmqd.spark.session.group_spec import GroupOrder
+    from rmqd.spark.session.group_spec import GroupSpec
     from tests.servers.postgresql import PostgresqlServer
 
 QUEUES = 3
@@ -85,7 +85,7 @@ class Source:
         return {"id": new, "name": self.rows[new][0], "amount": amount}, old
 
 
-def cdc_order(broker: EmbeddedBroker, url: str, options: dict[str, Any]) -> GroupOrder:
+def cdc_order(broker: EmbeddedBroker, url: str, options: dict[str, Any]) -> GroupSpec:
     return order_of(
         broker.nameserver,
         subscriptions={"orders": "*"},
@@ -94,7 +94,7 @@ def cdc_order(broker: EmbeddedBroker, url: str, options: dict[str, Any]) -> Grou
     )
 
 
-def run(spark: SparkSession, order: GroupOrder, folder: Path) -> None:
+def run(spark: SparkSession, order: GroupSpec, folder: Path) -> None:
     assert start(spark, order, folder).awaitTermination(SECONDS)
 
 

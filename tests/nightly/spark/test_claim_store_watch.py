@@ -29,7 +29,7 @@ from rmqd.spark.engine.spark_parts import (  # noqa: E402
     ClaimStoreWatch,
     SparkParts,
 )
-from rmqd.spark.session.group_spec import GroupOrder  # noqa: E402
+from rmqd.spark.session.group_spec import GroupSpec  # noqa: E402
 from tests.spark.fake_spark import FakeParts  # noqa: E402
 
 pytestmark = pytest.mark.process
@@ -39,7 +39,7 @@ UNREACHED = "spark.claim_store_unreached"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim_store_watch, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(claim_store_watch, "POLL_SECONDS", 0.02)
 
 
 class Parts(FakeParts):
@@ -47,7 +47,7 @@ class Parts(FakeParts):
 
     watch_of_store: ClaimStoreWatch | None = None
 
-    def __init__(self, order: GroupOrder) -> None:
+    def __init__(self, order: GroupSpec) -> None:
         super().__init__()
         self._parts = SparkParts(order, SystemClock())
 
@@ -61,7 +61,7 @@ class Store:
     """A server, and a group that has its claims there."""
 
     server: RedisServer | PostgresqlServer
-    order: GroupOrder
+    order: GroupSpec
 
     @staticmethod
     def of(server: RedisServer | PostgresqlServer, name: str, url: str) -> Store:
@@ -72,7 +72,7 @@ class Store:
             "deduplicate": {"store": name, "url": url},
         }
         config = RootConfig.model_validate({"nameserver": "127.0.0.1:1", "groups": {"mailer": settings}})
-        return Store(server, GroupOrder("mailer", config))
+        return Store(server, GroupSpec("mailer", config))
 
 
 @pytest.fixture(params=["redis", "postgresql"])
@@ -112,7 +112,7 @@ async def test_a_store_that_goes_away_is_a_problem_until_it_is_back(store: Store
             store.server.start()
             await eventually(lambda: not problems(), "the store is told to be back")
         finally:
-            run.hurry()
+            run.force_stop()
             with suppress(asyncio.CancelledError):
                 await task
     told = [entry["event"] for entry in logs if entry.get("cause") == "claim_store_away"]
@@ -146,6 +146,6 @@ async def test_a_store_that_was_never_reached_from_here_is_no_problem_of_the_gro
 def test_a_group_without_deduplicate_has_no_store() -> None:
     group = {"engine": "spark", "subscriptions": {"orders": "*"}, "handler": {"plugin": "log"}}
     config = RootConfig.model_validate({"nameserver": "127.0.0.1:1", "groups": {"mailer": group}})
-    order = GroupOrder("mailer", config)
+    order = GroupSpec("mailer", config)
     parts = SparkParts(order, SystemClock())
     assert parts.claim_store(Figures(order.options, SystemClock())) is None

@@ -25,7 +25,7 @@ need("pyspark", "pyarrow")
 
 from rmqd.spark.handlers.handler_tasks import TaskHandler  # noqa: E402
 from rmqd.spark.session.group_spec import (  # noqa: E402
-    GroupOrder,
+    GroupSpec,
     QueueRange,
 )
 from tests.spark.handler_batches import Checkpoint, GroupQuery, order_of  # noqa: E402
@@ -81,7 +81,7 @@ def shorten_leases(set_attribute: Callable[[Any, str, float], None] = setattr) -
     set_attribute(held_claims, "RENEW_SECONDS", SHORT_LEASE_SECONDS / 3)
 
 
-def order_with(broker: EmbeddedBroker, url: str, handler: Callable[[Batch], None] = note) -> GroupOrder:
+def order_with(broker: EmbeddedBroker, url: str, handler: Callable[[Batch], None] = note) -> GroupSpec:
     """Messages one after the other, whose claims are in the store at this URL."""
     store = {"store": url.partition("://")[0], "url": url}
     spark = {"max_offsets_per_trigger": 1000}  # all in one micro-batch
@@ -105,7 +105,7 @@ def standing(url: str, key: Key) -> Standing:
     return asyncio.run(ask())
 
 
-def handle_range(order: GroupOrder, queue_range: QueueRange) -> None:
+def handle_range(order: GroupSpec, queue_range: QueueRange) -> None:
     """What a task does, in a process of its own."""
     shorten_leases()
     process = TaskHandler(order)

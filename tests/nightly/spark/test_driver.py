@@ -19,7 +19,7 @@ from rmqd.consumer.pauses import WHOLE_GROUP
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.daemon.groups.spark_group import SparkDriverProcess
 from rmqd.errors import ConfigError
-from rmqd.plugins.child_process import BuildOrder
+from rmqd.plugins.child_process import BuildSpec
 from tests.config.configs import config
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
@@ -32,10 +32,10 @@ need("pyspark", "pyarrow")
 SECONDS = 30.0
 
 
-def order(nameserver: str, **keys: Any) -> BuildOrder:
+def order(nameserver: str, **keys: Any) -> BuildSpec:
     """For the group mailer."""
     settings = config("mailer", changes={"mailer": {"engine": "spark"} | keys}, nameserver=nameserver)
-    return BuildOrder(settings, 1, 1, {"mailer": (WHOLE_GROUP,)}, tuple(sys.path))
+    return BuildSpec(settings, 1, 1, {"mailer": (WHOLE_GROUP,)}, tuple(sys.path))
 
 
 @asynccontextmanager

@@ -11,8 +11,8 @@ from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.config.model.root_model import RootConfig
 from rmqd.errors import GroupHeldElsewhereError
-from rmqd.spark.engine.driver_membership import Presence
-from rmqd.spark.session.group_spec import GroupOrder
+from rmqd.spark.engine.driver_membership import DriverMembership
+from rmqd.spark.session.group_spec import GroupSpec
 from rmqd.spark.session.spark_cluster import Cluster, cluster_of, everyone
 from tests.consumer.members import member
 from tests.rocketmq import RealCluster
@@ -21,11 +21,9 @@ from tests.seen import Seen
 from tests.waiting import eventually
 
 
-def order_of(rocketmq: RealCluster, topic: str, group: str) -> GroupOrder:
+def order_of(rocketmq: RealCluster, topic: str, group: str) -> GroupSpec:
     settings = {"engine": "spark", "subscriptions": {topic: "*"}, "handler": {"plugin": "noop"}}
-    return GroupOrder(
-        group, RootConfig.model_validate({"nameserver": rocketmq.nameserver, "groups": {group: settings}})
-    )
+    return GroupSpec(group, RootConfig.model_validate({"nameserver": rocketmq.nameserver, "groups": {group: settings}}))
 
 
 async def reset(rocketmq: RealCluster, topic: str, group: str) -> None:
@@ -68,13 +66,13 @@ async def test_one_engine_at_a_time(
     async with member(rocketmq.nameserver, Seen(), group=group, subscriptions=[topic]) as local:
         await eventually(lambda: len(local.owned()) == 8, "it has all queues")
         with pytest.raises(GroupHeldElsewhereError, match=local.client.client_id):
-            await Presence(order).join()
-    presence = Presence(order)
-    await presence.join()
+            await DriverMembership(order).join()
+    membership = DriverMembership(order)
+    await membership.join()
     with pytest.raises(ExceptionGroup) as caught:
         async with member(rocketmq.nameserver, Seen(), group=group, subscriptions=[topic]) as refused:
             await refused.task
-    assert caught.group_contains(GroupHeldElsewhereError, match=presence.client_id)
-    await presence.leave()
+    assert caught.group_contains(GroupHeldElsewhereError, match=membership.client_id)
+    await membership.leave()
     async with member(rocketmq.nameserver, Seen(), group=group, subscriptions=[topic]) as local:
         await eventually(lambda: len(local.owned()) == 8, "it has all queues")

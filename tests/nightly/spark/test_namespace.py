@@ -22,8 +22,8 @@ from rmqd.client.client_options import (  # noqa: E402
 )
 from rmqd.client.instance import ClientInstance  # noqa: E402
 from rmqd.spark.engine.checkpoint_generations import checkpoint_folder  # noqa: E402
-from rmqd.spark.engine.driver_membership import Presence  # noqa: E402
-from rmqd.spark.session.group_spec import GroupOrder  # noqa: E402
+from rmqd.spark.engine.driver_membership import DriverMembership  # noqa: E402
+from rmqd.spark.session.group_spec import GroupSpec  # noqa: E402
 from tests.spark.group_queries import SECONDS, start  # noqa: E402
 from tests.spark.handler_batches import GroupQuery  # noqa: E402
 
@@ -47,7 +47,7 @@ async def note(batch: Batch) -> None:
             raise Retry(delay_level=1)
 
 
-def order_of(broker: EmbeddedBroker, **group: Any) -> GroupOrder:
+def order_of(broker: EmbeddedBroker, **group: Any) -> GroupSpec:
     """A group in the namespace `shop` of the cluster `tokyo`, beside a default one that is away."""
     client = {"poll_name_server_interval": "10ms", "namespace": "shop"}
     config = {
@@ -56,10 +56,10 @@ def order_of(broker: EmbeddedBroker, **group: Any) -> GroupOrder:
         "clusters": {"tokyo": {"nameserver": [broker.nameserver], "client": client}},
         "groups": {"mailer": {"engine": "spark", "cluster": "tokyo", "subscriptions": {"orders": "*"}, **group}},
     }
-    return GroupOrder("mailer", RootConfig.model_validate(config).of_group("mailer"))
+    return GroupSpec("mailer", RootConfig.model_validate(config).of_group("mailer"))
 
 
-def handled_order(broker: EmbeddedBroker) -> GroupOrder:
+def handled_order(broker: EmbeddedBroker) -> GroupSpec:
     """With a handler."""
     handler = {"plugin": f"{note.__module__}:{note.__qualname__}", "concurrency": 4}
     return order_of(broker, handler=handler, consume_from_where="first_offset")
@@ -81,15 +81,15 @@ def test_its_driver_is_a_member_under_the_name_that_brokers_know(broker: Embedde
     broker.create_topic("shop%orders", 1)
 
     async def join() -> list[str]:
-        presence = Presence(handled_order(broker))
+        membership = DriverMembership(handled_order(broker))
         client = ClientInstance(ClientOptions(nameservers=(broker.nameserver,)))
-        await presence.join()
+        await membership.join()
         try:
             await client.routes.lookup("shop%orders")
             return await get_consumer_list(client.remoting, client.routes.address(BROKER) or "", "shop%mailer")
         finally:
             await client.close()
-            await presence.leave()
+            await membership.leave()
 
     (client_id,) = asyncio.run(join())
     assert is_spark(client_id)

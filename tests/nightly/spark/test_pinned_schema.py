@@ -25,10 +25,10 @@ from tests.spark.local_folder import LocalFolder  # noqa: E402
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from rmqd.spark.session.group_spec import GroupOrder
+    from rmqd.spark.session.group_spec import GroupSpec
 
 
-def order(nameserver: str, folder: Path, **options: Any) -> GroupOrder:
+def order(nameserver: str, folder: Path, **options: Any) -> GroupSpec:
     return order_of(
         nameserver,
         subscriptions={"orders": "*"},
@@ -39,9 +39,9 @@ def order(nameserver: str, folder: Path, **options: Any) -> GroupOrder:
     )
 
 
-def schema(of: GroupOrder, folder: Path) -> str:
+def schema(of: GroupSpec, folder: Path) -> str:
     """What the group's configuration has in place of `infer`."""
-    plan = GroupPlan(order=of, starting=None, pause_file=str(folder / "pause"))
+    plan = GroupPlan(spec=of, starting=None, pause_file=str(folder / "pause"))
     found = with_pinned_schema(of, plan.source_options(), None, LocalFolder(folder / "kept"))
     assert found.settings.spark is not None
     return str(found.settings.spark.options["valueSchema"])

@@ -13,10 +13,10 @@ from rmqd.client.api.group_requests import get_consumer_list
 from rmqd.client.client_options import ClientOptions, is_spark
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode
-from rmqd.consumer.rebalance import ownership as rivals
+from rmqd.consumer.rebalance import ownership
 from rmqd.errors import GroupHeldElsewhereError, RmqdError, RouteNotFoundError
 from rmqd.spark.engine import driver_membership as module
-from rmqd.spark.engine.driver_membership import Presence
+from rmqd.spark.engine.driver_membership import DriverMembership
 from rmqd.wire.bodies.group_bodies import ResetOffsetBody
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
@@ -39,8 +39,8 @@ from tests.waiting import eventually
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The waits in proportion, ten times as fast."""
     for name in ("JOINING_SECONDS", "JUNIOR_SECONDS", "SENIOR_SECONDS"):
-        monkeypatch.setattr(rivals, name, getattr(rivals, name) / 10)
-    monkeypatch.setattr(module, "LOOK_AGAIN_SECONDS", module.LOOK_AGAIN_SECONDS / 10)
+        monkeypatch.setattr(ownership, name, getattr(ownership, name) / 10)
+    monkeypatch.setattr(module, "POLL_AGAIN_SECONDS", module.POLL_AGAIN_SECONDS / 10)
     monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.UNBALANCED_SECONDS", 0.1)
 
 
@@ -58,7 +58,9 @@ def pushed(offsets: dict[MessageQueue, int]) -> RemotingCommand:
 
 async def test_its_client_id_is_a_sparks_whatever_the_instance_is_called(broker: EmbeddedBroker) -> None:
     """And no other driver has the same, where two run by one configuration."""
-    ids = [Presence(order_of(broker, instance_name=name)).client_id for name in ("DEFAULT", "room@one", "room@one")]
+    ids = [
+        DriverMembership(order_of(broker, instance_name=name)).client_id for name in ("DEFAULT", "room@one", "room@one")
+    ]
     assert all(map(is_spark, ids))
     assert len(set(ids)) == 3
     assert "spark-room@one-" in ids[1]
@@ -76,19 +78,19 @@ async def test_a_local_member_starts_once_the_driver_has_left(broker: EmbeddedBr
 @pytest.mark.parametrize("delay_seconds", [0.0, 0.005, 0.01, 0.02, 0.04])
 async def test_of_two_that_start_at_once_one_has_the_group(broker: EmbeddedBroker, delay_seconds: float) -> None:
     """Whoever it is: never both, and never neither."""
-    presence, seen = Presence(order_of(broker)), Seen()
+    membership, seen = DriverMembership(order_of(broker)), Seen()
     async with local(broker, seen) as one:
         await asyncio.sleep(delay_seconds)
         try:
-            await presence.join()
+            await membership.join()
         except GroupHeldElsewhereError:
             await has_everything(one)
             assert await members(broker) == [one.client.client_id]
         else:
             await asyncio.wait({one.task})
             assert seen.bodies == []
-            assert await members(broker) == [presence.client_id]
-            await presence.leave()
+            assert await members(broker) == [membership.client_id]
+            await membership.leave()
 
 
 class Stubborn:
@@ -96,7 +98,7 @@ class Stubborn:
 
     group = GROUP
 
-    def __init__(self, like: Presence) -> None:
+    def __init__(self, like: DriverMembership) -> None:
         self.consumer_data = like.consumer_data
         self.on_consumer_ids_changed = lambda: None
 
@@ -104,9 +106,9 @@ class Stubborn:
 @pytest.mark.slow
 async def test_a_driver_leaves_to_a_member_that_stays(broker: EmbeddedBroker) -> None:
     """As of the Java client: the driver bears with it for a time, and then says who has the group."""
-    async with driver(broker) as presence, operator(broker) as (client, _):
-        watching = asyncio.create_task(presence.watch())
-        client.register(Stubborn(presence))  # type: ignore[arg-type]  # brokers ask it nothing
+    async with driver(broker) as membership, operator(broker) as (client, _):
+        watching = asyncio.create_task(membership.watch())
+        client.register(Stubborn(membership))  # type: ignore[arg-type]  # brokers ask it nothing
         await client.heartbeat.beat()
         with pytest.raises(GroupHeldElsewhereError, match="on engine: local, or another client"):
             await watching
@@ -118,12 +120,12 @@ async def test_a_local_member_that_runs_leaves_to_a_driver_that_stays(broker: Em
     seen = Seen()
     async with local(broker, seen) as one, operator(broker) as (client, address):
         await eventually(lambda: len(seen.bodies) == 8, "all are handled")
-        async with stubborn_driver(broker) as presence:
+        async with stubborn_driver(broker) as membership:
             assert len(one.owned()) == 4, "a driver takes no queue"
             with pytest.raises(ExceptionGroup) as caught:
                 await one.task
             assert caught.group_contains(GroupHeldElsewhereError)
-            assert await get_consumer_list(client.remoting, address, GROUP) == [presence.client_id]
+            assert await get_consumer_list(client.remoting, address, GROUP) == [membership.client_id]
         assert broker.offsets(GROUP, "orders") == {0: 2, 1: 2, 2: 2, 3: 2}
 
 
@@ -133,7 +135,7 @@ async def stubborn_driver(broker: EmbeddedBroker) -> AsyncIterator[ClientInstanc
     client = ClientInstance(ClientOptions(nameservers=(broker.nameserver,), instance_name="spark-7#7"))
     running = asyncio.create_task(client.run())
     await client.routes.lookup("orders")
-    client.register(Stubborn(Presence(order_of(broker))))  # type: ignore[arg-type]  # brokers ask it nothing
+    client.register(Stubborn(DriverMembership(order_of(broker))))  # type: ignore[arg-type]  # brokers ask it nothing
     await client.heartbeat.beat()
     try:
         yield client
@@ -143,14 +145,14 @@ async def stubborn_driver(broker: EmbeddedBroker) -> AsyncIterator[ClientInstanc
 
 
 async def test_it_is_in_the_group_again_after_the_broker_came_back(broker: EmbeddedBroker) -> None:
-    async with driver(broker) as presence:
-        watching = asyncio.create_task(presence.watch())
+    async with driver(broker) as membership:
+        watching = asyncio.create_task(membership.watch())
         await asyncio.to_thread(broker.stop)
         await asyncio.to_thread(broker.start)
 
         async def is_listed() -> bool:
             try:
-                return await members(broker) == [presence.client_id]
+                return await members(broker) == [membership.client_id]
             except RmqdError:
                 return False
 
@@ -160,37 +162,37 @@ async def test_it_is_in_the_group_again_after_the_broker_came_back(broker: Embed
 
 
 async def test_where_nobody_tells_who_is_there_it_does_not_start(broker: EmbeddedBroker) -> None:
-    presence = Presence(order_of(broker))
+    membership = DriverMembership(order_of(broker))
     await asyncio.to_thread(broker.stop)
     with pytest.raises(RmqdError, match=r"127\.0\.0\.1"):
-        await presence.join()
+        await membership.join()
 
 
 async def test_without_topics_it_does_not_start(broker: EmbeddedBroker) -> None:
     broker.delete_topic("orders")
     with pytest.raises(RouteNotFoundError, match="no route for topic orders"):
-        await Presence(order_of(broker)).join()
+        await DriverMembership(order_of(broker)).join()
 
 
 async def test_a_reset_that_a_broker_pushes_is_passed_on(broker: EmbeddedBroker) -> None:
     """As those of 4.x do."""
     heard: list[Mapping[MessageQueue, int]] = []
-    presence = Presence(order_of(broker), on_reset=heard.append)
-    await presence.join()
+    membership = DriverMembership(order_of(broker), on_reset=heard.append)
+    await membership.join()
     broker.commit(GROUP, "orders", {0: 2, 1: 2, 2: 2, 3: 2})
     broker.change_settings(useServerSideResetOffset="false")
     async with operator(broker) as (client, address):
         await reset_offset(client.remoting, address, GROUP, "orders", 0)
     await eventually(lambda: bool(heard), "it hears of it")
     assert heard == [{queue("orders", number): 0 for number in range(4)}]
-    await presence.leave()
+    await membership.leave()
 
 
 async def test_a_large_reset_is_read_beside_the_loop_and_none_overtakes_it(broker: EmbeddedBroker) -> None:
     heard: list[Mapping[MessageQueue, int]] = []
-    presence = Presence(order_of(broker), on_reset=heard.append)
+    membership = DriverMembership(order_of(broker), on_reset=heard.append)
     resets = [{queue("orders", number): 5 for number in range(count)} for count in (2000, 1)]
-    asked = [asyncio.create_task(presence.on_request(pushed(reset))) for reset in resets]
+    asked = [asyncio.create_task(membership.on_request(pushed(reset))) for reset in resets]
     await asyncio.sleep(0)
     assert not heard, "read in the loop"
     await asyncio.gather(*asked)
@@ -198,7 +200,7 @@ async def test_a_large_reset_is_read_beside_the_loop_and_none_overtakes_it(broke
 
 
 async def test_leaving_without_having_joined_does_nothing(broker: EmbeddedBroker) -> None:
-    await Presence(order_of(broker)).leave()
+    await DriverMembership(order_of(broker)).leave()
     assert await members(broker) == []
 
 
@@ -210,10 +212,10 @@ async def test_a_group_that_the_other_engine_had_is_not_new(broker: EmbeddedBrok
         await eventually(lambda: len(one.owned()) == 4, "it has the queues")
     broker.create_topic("orders", 6)
     broker.send("orders", "later", queue_id=5)
-    presence = Presence(order_of(broker))
-    await presence.join()
+    membership = DriverMembership(order_of(broker))
+    await membership.join()
     try:
-        await presence.store_start_offsets()
+        await membership.store_start_offsets()
     finally:
-        await presence.leave()
+        await membership.leave()
     assert broker.offsets(GROUP, "orders") == {0: 2, 1: 2, 2: 2, 3: 2}

@@ -9,11 +9,11 @@ import pytest
 
 from rmqd.codes import RequestCode
 from rmqd.config.model.root_model import RootConfig
-from rmqd.consumer.rebalance import ownership as rivals
+from rmqd.consumer.rebalance import ownership
 from rmqd.errors import GroupHeldElsewhereError, RemotingConnectError
 from rmqd.spark.engine import driver_membership as module
-from rmqd.spark.engine.driver_membership import Presence
-from rmqd.spark.session.group_spec import GroupOrder
+from rmqd.spark.engine.driver_membership import DriverMembership
+from rmqd.spark.session.group_spec import GroupSpec
 from tests.client.peer import Peer, route_of, routes
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
@@ -28,8 +28,8 @@ LOCAL, SPARK = "10.0.0.1@7#1", "10.0.0.2@spark-7#1"
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The waits in proportion, ten times as fast."""
     for name in ("JOINING_SECONDS", "JUNIOR_SECONDS", "SENIOR_SECONDS"):
-        monkeypatch.setattr(rivals, name, getattr(rivals, name) / 10)
-    monkeypatch.setattr(module, "LOOK_AGAIN_SECONDS", module.LOOK_AGAIN_SECONDS / 10)
+        monkeypatch.setattr(ownership, name, getattr(ownership, name) / 10)
+    monkeypatch.setattr(module, "POLL_AGAIN_SECONDS", module.POLL_AGAIN_SECONDS / 10)
     monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.UNBALANCED_SECONDS", 0.1)
 
 
@@ -42,9 +42,11 @@ async def scripted() -> AsyncIterator[ScriptedBroker]:
         yield broker
 
 
-def presence_at(nameserver: str) -> Presence:
+def presence_at(nameserver: str) -> DriverMembership:
     group = {"engine": "spark", "subscriptions": {TOPIC: "*"}, "handler": {"plugin": "noop"}}
-    return Presence(GroupOrder(GROUP, RootConfig.model_validate({"nameserver": nameserver, "groups": {GROUP: group}})))
+    return DriverMembership(
+        GroupSpec(GROUP, RootConfig.model_validate({"nameserver": nameserver, "groups": {GROUP: group}}))
+    )
 
 
 def said(broker: ScriptedBroker) -> list[RequestCode]:
@@ -54,12 +56,12 @@ def said(broker: ScriptedBroker) -> list[RequestCode]:
 
 
 async def test_a_driver_looks_before_and_after_its_heartbeat(scripted: ScriptedBroker) -> None:
-    presence = presence_at(scripted.peer.address)
-    await presence.join()
+    membership = presence_at(scripted.peer.address)
+    await membership.join()
     looked, heartbeat = RequestCode.GET_CONSUMER_LIST_BY_GROUP, RequestCode.HEART_BEAT
     codes = said(scripted)
     assert (codes[:2], codes[-1]) == ([looked, heartbeat], looked)
-    await presence.leave()
+    await membership.leave()
 
 
 async def test_a_driver_that_finds_somebody_says_nothing(scripted: ScriptedBroker) -> None:
@@ -108,29 +110,29 @@ async def test_a_local_member_that_runs_gives_no_queue_to_a_driver_that_looks_in
 
 @pytest.mark.slow
 async def test_a_driver_that_runs_looks_often_while_somebody_is_there(scripted: ScriptedBroker) -> None:
-    presence = presence_at(scripted.peer.address)
-    await presence.join()
-    watching = asyncio.create_task(presence.watch())
+    membership = presence_at(scripted.peer.address)
+    await membership.join()
+    watching = asyncio.create_task(membership.watch())
     await scripted.gain(GROUP, LOCAL)
     async with asyncio.timeout(4):
         with pytest.raises(GroupHeldElsewhereError):
             await watching
-    await presence.leave()
+    await membership.leave()
 
 
 async def test_a_driver_that_some_broker_does_not_know_says_so_there_first(scripted: ScriptedBroker) -> None:
     """One that came back just now: members of the local engine would not see the driver in its list."""
-    presence = presence_at(scripted.peer.address)
-    await presence.join()
+    membership = presence_at(scripted.peer.address)
+    await membership.join()
     scripted.members[GROUP].clear()
     scripted.peer.requests.clear()
-    watching = asyncio.create_task(presence.watch())
+    watching = asyncio.create_task(membership.watch())
     await eventually(lambda: len(said(scripted)) >= 3, "it has looked")
     looked = RequestCode.GET_CONSUMER_LIST_BY_GROUP
     assert said(scripted)[:3] == [looked, RequestCode.HEART_BEAT, looked]
-    assert scripted.members[GROUP] == [presence.client_id]
+    assert scripted.members[GROUP] == [membership.client_id]
     watching.cancel()
-    await presence.leave()
+    await membership.leave()
 
 
 async def test_a_broker_that_is_down_keeps_nobody_from_the_others(scripted: ScriptedBroker) -> None:
@@ -139,11 +141,11 @@ async def test_a_broker_that_is_down_keeps_nobody_from_the_others(scripted: Scri
         down = other.address
     route = route_of({BROKER: scripted.peer.address, "broker-z": down}, 2)
     scripted.peer.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, routes({TOPIC: route}))
-    presence = presence_at(scripted.peer.address)
-    await presence.join()
+    membership = presence_at(scripted.peer.address)
+    await membership.join()
     with pytest.raises(GroupHeldElsewhereError):
         await presence_at(scripted.peer.address).join()
-    await presence.leave()
+    await membership.leave()
 
 
 async def test_where_no_broker_tells_who_is_there_it_does_not_start(scripted: ScriptedBroker) -> None:

@@ -29,7 +29,7 @@ from rmqd.config.model.root_model import RootConfig  # noqa: E402
 from rmqd.errors import RemotingError, RmqdError, UnknownTopicKindError  # noqa: E402
 from rmqd.spark.engine.checkpoint_generations import Generations  # noqa: E402
 from rmqd.spark.session.group_spec import (  # noqa: E402
-    GroupOrder,
+    GroupSpec,
     Replica,
 )
 from rmqd.spark.session.queue_queries import (  # noqa: E402
@@ -133,7 +133,7 @@ async def test_a_silent_broker_keeps_no_other_ones_resets_and_last_commits_back(
     places = {name: (GROUP, MessageQueue(TOPIC, name, 0)) for name in cluster.brokers}
     config = {"engine": "spark", "subscriptions": {TOPIC: "*"}, "handler": {"plugin": "noop"}}
     root = {"nameserver": cluster.name_server.address, "groups": {GROUP: config}}
-    generations = Generations(GroupOrder(GROUP, RootConfig.model_validate(root)), LocalFolder(tmp_path))
+    generations = Generations(GroupSpec(GROUP, RootConfig.model_validate(root)), LocalFolder(tmp_path))
     generation = await asyncio.to_thread(generations.current)
     done = Offsets({queue: 3 for _, queue in places.values()})
     save(Checkpoint([json.dumps(done.to_json())], 1), generation.path)

@@ -8,8 +8,15 @@ from typing import Any
 import pytest
 
 from rmqd.operate.diagnosis.cluster_findings import findings_of_daemon
-from rmqd.operate.diagnosis.diagnosis_facts import BrokerFacts, Look, MemberFacts, QueueFacts, SeenMessage, TopicFacts
-from rmqd.operate.diagnosis.progress_findings import judge, needs_second_look
+from rmqd.operate.diagnosis.diagnosis_facts import (
+    BrokerFacts,
+    DiagnosisSnapshot,
+    MemberFacts,
+    QueueFacts,
+    SeenMessage,
+    TopicFacts,
+)
+from rmqd.operate.diagnosis.progress_findings import judge, needs_second_snapshot
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
 from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo
 from rmqd.wire.bodies.heartbeat_data import tag_subscription
@@ -44,7 +51,7 @@ def member(
     return MemberFacts(**{"client_id": client_id, "connections": {BROKER: (connection,)}, "info": info, **values})
 
 
-def look(*members: MemberFacts, **values: Any) -> Look:
+def snapshot(*members: MemberFacts, **values: Any) -> DiagnosisSnapshot:
     """A group that is well, with some of its facts replaced; `places` are (committed, max, age of the oldest)."""
     places = values.pop("places", [(100, 100, 0.0), (100, 100, 0.0)])
     connections = tuple(one for member in members for known in member.connections.values() for one in known)
@@ -64,20 +71,20 @@ def look(*members: MemberFacts, **values: Any) -> Look:
             for queue, (at, end, age) in zip(QUEUES, places, strict=False)
         },
     }
-    return Look(**facts | values)
+    return DiagnosisSnapshot(**facts | values)
 
 
 BOTH = owned(QUEUES[0], 100), owned(QUEUES[1], 100)
 WELL = member("one", *BOTH)
 
 
-def causes(first: Look, second: Look | None = None) -> list[str]:
+def causes(first: DiagnosisSnapshot, second: DiagnosisSnapshot | None = None) -> list[str]:
     return [problem.cause for problem in judge(first, second)]
 
 
 def test_a_group_that_is_well() -> None:
-    assert judge(look(WELL)) == []
-    assert not needs_second_look(look(WELL))
+    assert judge(snapshot(WELL)) == []
+    assert not needs_second_snapshot(snapshot(WELL))
 
 
 BROKERS: list[tuple[dict[str, Any], list[str], str]] = [
@@ -96,13 +103,13 @@ BROKERS: list[tuple[dict[str, Any], list[str], str]] = [
 @pytest.mark.parametrize(("change", "expected", "evidence"), BROKERS)
 def test_brokers(change: dict[str, Any], expected: list[str], evidence: str) -> None:
     broker = replace(BrokerFacts(name=BROKER, master="10.0.0.9:10911", permission=6), **change)
-    found = judge(look(WELL, brokers={BROKER: broker}))
+    found = judge(snapshot(WELL, brokers={BROKER: broker}))
     assert [problem.cause for problem in found] == expected
     assert all(evidence in problem.evidence for problem in found)
 
 
 def test_a_name_server_without_brokers() -> None:
-    assert causes(look(brokers={}, topics={}, settings={}, queues={})) == ["no_route"]
+    assert causes(snapshot(brokers={}, topics={}, settings={}, queues={})) == ["no_route"]
 
 
 SETTINGS: list[tuple[dict[str, Any], list[str]]] = [
@@ -115,25 +122,25 @@ SETTINGS: list[tuple[dict[str, Any], list[str]]] = [
 @pytest.mark.parametrize(("change", "expected"), SETTINGS)
 def test_settings_of_the_group(change: dict[str, Any], expected: list[str]) -> None:
     settings = replace(SubscriptionGroupConfig(group_name=GROUP), **change)
-    assert causes(look(WELL, settings={BROKER: settings})) == expected
+    assert causes(snapshot(WELL, settings={BROKER: settings})) == expected
 
 
 def test_topics_without_a_route_or_permission() -> None:
     closed = TopicRouteData((QueueData(BROKER, 2, 2, 2),), (BrokerData("c", BROKER, {0: "10.0.0.9:10911"}),))
     gone = TopicFacts(topic="gone", missing=True)
-    assert causes(look(WELL, topics={"gone": gone})) == ["topic_missing"]
-    assert causes(look(WELL, topics={"x": TopicFacts(topic="x", error="timed out")})) == ["no_route"]
-    assert causes(look(WELL, topics={TOPIC: TopicFacts(topic=TOPIC, route=closed)})) == ["no_permission"]
-    assert causes(look(topics={"gone": gone})) == ["topic_missing", "no_members"]
+    assert causes(snapshot(WELL, topics={"gone": gone})) == ["topic_missing"]
+    assert causes(snapshot(WELL, topics={"x": TopicFacts(topic="x", error="timed out")})) == ["no_route"]
+    assert causes(snapshot(WELL, topics={TOPIC: TopicFacts(topic=TOPIC, route=closed)})) == ["no_permission"]
+    assert causes(snapshot(topics={"gone": gone})) == ["topic_missing", "no_members"]
 
 
 def test_no_members() -> None:
-    (known,) = judge(look(places=[(90, 100, 7200.0), (100, 100, 0.0)]))
+    (known,) = judge(snapshot(places=[(90, 100, 7200.0), (100, 100, 0.0)]))
     assert (known.cause, "10 messages wait, the oldest for 2 h" in known.evidence) == ("no_members", True)
-    (unknown,) = judge(look(settings={}, queues={}))
+    (unknown,) = judge(snapshot(settings={}, queues={}))
     assert (unknown.cause, "no broker knows the group" in unknown.evidence) == ("no_members", True)
     broker = BrokerFacts(name=BROKER, master="10.0.0.9:10911", makes_groups=False)
-    (refused,) = judge(look(brokers={BROKER: broker}, settings={}, queues={}))
+    (refused,) = judge(snapshot(brokers={BROKER: broker}, settings={}, queues={}))
     assert (refused.cause, f"updateSubGroup -g {GROUP}" in refused.next) == ("consumption_disabled", True)
 
 
@@ -157,14 +164,14 @@ AMONG_MEMBERS: list[tuple[str, list[MemberFacts], list[str]]] = [
 def test_what_may_be_true_for_a_moment_counts_once_it_is_seen_twice(
     members: list[MemberFacts], expected: list[str]
 ) -> None:
-    seen = look(*members)
+    seen = snapshot(*members)
     assert causes(seen, seen) == expected
-    assert causes(look(WELL), seen) == causes(seen, look(WELL)) == causes(seen) == []
-    assert needs_second_look(seen) == bool(expected)
+    assert causes(snapshot(WELL), seen) == causes(seen, snapshot(WELL)) == causes(seen) == []
+    assert needs_second_snapshot(seen) == bool(expected)
 
 
 def test_a_queue_that_went_to_a_connection_that_was_given_up() -> None:
-    seen = look(member("10.0.0.1@7#123456789012", BOTH[0], connections={BROKER: TWICE}))
+    seen = snapshot(member("10.0.0.1@7#123456789012", BOTH[0], connections={BROKER: TWICE}))
     (found,) = judge(seen, seen)
     assert found.cause == "orphaned_queue"
     assert "counts 10.0.0.1@7#123456789012 on broker-a more than once" in found.evidence
@@ -172,7 +179,7 @@ def test_a_queue_that_went_to_a_connection_that_was_given_up() -> None:
 
 
 def test_a_member_that_does_not_answer_is_told_with_the_queues_that_nobody_else_has() -> None:
-    (found,) = judge(look(member("one", BOTH[0]), member("two", info=None, silence="timed out")))
+    (found,) = judge(snapshot(member("one", BOTH[0]), member("two", info=None, silence="timed out")))
     assert found.cause == "orphaned_queue"
     assert "two (10.0.0.1:5000)" in found.evidence
     assert "orders on broker-a, queue 1" in found.evidence
@@ -181,9 +188,9 @@ def test_a_member_that_does_not_answer_is_told_with_the_queues_that_nobody_else_
 def test_offsets_that_a_queue_does_not_have() -> None:
     above, below = [(150, 100, 60.0)], [(10, 100, 60.0)]
     expired = {QUEUES[0]: QueueFacts(queue=QUEUES[0], committed=10, min=50, max=100, age_seconds=60.0)}
-    assert causes(look(places=above)) == ["no_members", "offset_illegal"]
-    assert causes(look(places=below)) == ["no_members"]
-    (_, found) = judge(look(queues=expired))
+    assert causes(snapshot(places=above)) == ["no_members", "offset_illegal"]
+    assert causes(snapshot(places=below)) == ["no_members"]
+    (_, found) = judge(snapshot(queues=expired))
     assert "40 messages deleted before being handled" in found.evidence
 
 
@@ -199,33 +206,35 @@ def test_offsets_that_a_queue_does_not_have() -> None:
 )
 def test_handlers_that_fail(ok: float, failed: float, expected: list[str]) -> None:
     status = ConsumeStatus(consume_ok_tps=ok, consume_failed_tps=failed)
-    assert causes(look(member("one", *BOTH, status=status))) == expected
+    assert causes(snapshot(member("one", *BOTH, status=status))) == expected
 
 
 def test_one_message_that_fails_again_and_again() -> None:
     status = ConsumeStatus(consume_ok_tps=9.0, consume_failed_tps=0.05)
     seen = SeenMessage(msg_id="C0A8", queue=RETRY, offset=3, keys="k1", reconsume_times=4, stored_at=NOW - 20)
     well = member("one", *BOTH, status=status)
-    (found,) = judge(look(well, retried=(seen,)))
+    (found,) = judge(snapshot(well, retried=(seen,)))
     assert (found.cause, "C0A8 [k1] (sent back 4 times)" in found.evidence) == ("poison_message", True)
     for other in (replace(seen, reconsume_times=1), replace(seen, stored_at=NOW - 4000)):
-        assert judge(look(well, retried=(other,))) == []
+        assert judge(snapshot(well, retried=(other,))) == []
 
 
-def two_looks(before: int, after: int, end: int, gained: int = 0, **queue: Any) -> tuple[Look, Look]:
+def two_looks(
+    before: int, after: int, end: int, gained: int = 0, **queue: Any
+) -> tuple[DiagnosisSnapshot, DiagnosisSnapshot]:
     """Seven seconds apart; the first queue of the group's only member stands at these places, 60 s behind."""
     values = {name: queue.pop(name) for name in ("status", "properties", "user") if name in queue}
     looks = []
     for seconds, at, to in ((0, before, end), (7, after, end + gained)):
         one = member("one", owned(QUEUES[0], at, **queue), BOTH[1], **values)
-        looks.append(look(one, at=NOW + seconds, places=[(at, to, 60.0), (100, 100, 0.0)]))
+        looks.append(snapshot(one, at=NOW + seconds, places=[(at, to, 60.0), (100, 100, 0.0)]))
     return looks[0], looks[1]
 
 
 FAILS = ConsumeStatus(consume_failed_tps=0.5)
 SLOW = ConsumeStatus(consume_ok_tps=20.0, consume_rt=900.0)
 QUICK = ConsumeStatus(consume_ok_tps=20.0, consume_rt=2.0)
-WAITING: list[tuple[str, tuple[Look, Look], list[str]]] = [
+WAITING: list[tuple[str, tuple[DiagnosisSnapshot, DiagnosisSnapshot], list[str]]] = [
     ("a handler that hangs", two_looks(10, 10, 100, cached_msg_count=32), ["slow_handler"]),
     ("nothing is pulled", two_looks(10, 10, 100), ["stalled_queue"]),
     ("paused", two_looks(10, 10, 100, user={"state": "paused"}), ["stalled_queue"]),
@@ -243,8 +252,8 @@ WAITING: list[tuple[str, tuple[Look, Look], list[str]]] = [
 
 
 @pytest.mark.parametrize(("looks", "expected"), [row[1:] for row in WAITING], ids=[row[0] for row in WAITING])
-def test_why_messages_wait(looks: tuple[Look, Look], expected: list[str]) -> None:
-    assert needs_second_look(looks[0])
+def test_why_messages_wait(looks: tuple[DiagnosisSnapshot, DiagnosisSnapshot], expected: list[str]) -> None:
+    assert needs_second_snapshot(looks[0])
     assert causes(*looks) == expected
 
 
@@ -262,11 +271,11 @@ def test_what_brokers_and_the_daemon_say_of_a_queue_is_told_once(number: int, to
 
 def test_what_keeps_a_daemon_s_group_from_consuming_is_told_once_by_its_cause() -> None:
     waits = f"group {GROUP} is kept from consuming: a refuses PULL_MESSAGE"
-    (refused,) = judge(look(WELL), of_daemon=findings_of_daemon({"not_ready_reason": waits}, GROUP))
+    (refused,) = judge(snapshot(WELL), of_daemon=findings_of_daemon({"not_ready_reason": waits}, GROUP))
     assert (refused.cause, waits in refused.evidence) == ("no_permission", True)
     problem = {"cause": "consumption_disabled", "evidence": "no retry queue", "next": "do this"}
     of_daemon = {"not_ready_reason": f"group {GROUP} is kept from consuming: no retry queue", "problems": [problem]}
-    (disabled,) = judge(look(WELL), of_daemon=findings_of_daemon(of_daemon, GROUP))
+    (disabled,) = judge(snapshot(WELL), of_daemon=findings_of_daemon(of_daemon, GROUP))
     assert (disabled.cause, disabled.next.startswith("do this")) == ("consumption_disabled", True)
 
 
@@ -276,23 +285,23 @@ def test_one_message_waits() -> None:
 
 
 def test_what_waits_for_a_moment_is_on_its_way() -> None:
-    young = look(member("one", *BOTH), places=[(90, 110, 4.0), (100, 100, 0.0)])
-    assert not needs_second_look(young)
+    young = snapshot(member("one", *BOTH), places=[(90, 110, 4.0), (100, 100, 0.0)])
+    assert not needs_second_snapshot(young)
     assert causes(young, young) == []
 
 
 def test_an_owner_that_has_finished_more_than_it_committed_is_believed() -> None:
-    done = look(member("one", owned(QUEUES[0], 110), BOTH[1]), places=[(90, 110, 60.0), (100, 100, 0.0)])
-    assert not needs_second_look(done)
+    done = snapshot(member("one", owned(QUEUES[0], 110), BOTH[1]), places=[(90, 110, 60.0), (100, 100, 0.0)])
+    assert not needs_second_snapshot(done)
 
 
 def test_a_new_group_that_may_have_begun_at_the_end_is_not_behind() -> None:
     """Java's client says where it is once it was answered that nothing is new."""
 
-    def seen(**queue: Any) -> Look:
+    def seen(**queue: Any) -> DiagnosisSnapshot:
         one = member("one", owned(QUEUES[0], -1, **queue), BOTH[1])
         ends = {QUEUES[0]: QueueFacts(queue=QUEUES[0], committed=None, min=0, max=500, age_seconds=9000.0)}
-        return look(one, queues=ends)
+        return snapshot(one, queues=ends)
 
     assert causes(seen(), seen()) == []
     hanging = seen(cached_msg_count=32, cached_msg_max_offset=31)
@@ -300,6 +309,6 @@ def test_a_new_group_that_may_have_begun_at_the_end_is_not_behind() -> None:
 
 
 def test_each_next_step_names_the_group_and_the_page() -> None:
-    (found,) = judge(look())
+    (found,) = judge(snapshot())
     assert f"`rmqd run --group {GROUP}`" in found.next
     assert found.next.endswith("(docs/diagnosing.md#no_members)")

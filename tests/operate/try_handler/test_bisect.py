@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqd.operate.try_handler.trial import BatchReport, Bisection, BisectResult
-from rmqd.operate.try_handler.trial_process import CallResult, Verdict
+from rmqd.operate.try_handler.trial_process import CallResult, TrialDecision
 from rmqd.testing import make_message
 from rmqd.wire.messages.message import Message
 
@@ -44,7 +44,7 @@ class ScriptedRuns:
             numbers = [one.queue_offset for one in batch]
             is_failure = self._fails(numbers, before)
             ended = "ended with exit code 3" if is_failure and self._ends else None
-            verdict = Verdict("acked" if not is_failure else "died" if ended else "retried")
+            verdict = TrialDecision("acked" if not is_failure else "died" if ended else "retried")
             yield BatchReport(batch, CallResult((verdict,) * len(batch), 0.0, is_failure=is_failure), ended)
             before.extend(numbers)
             if ended:
@@ -144,7 +144,7 @@ def test_an_end_of_the_process_counts_more_than_exceptions() -> None:
             async for report in super().run(batches):
                 number = report.messages[0].queue_offset
                 if report.ended is None and number % 3 == 0:
-                    yield BatchReport(report.messages, CallResult((Verdict("retried"),), 0.0, is_failure=True))
+                    yield BatchReport(report.messages, CallResult((TrialDecision("retried"),), 0.0, is_failure=True))
                 else:
                     yield report
 

@@ -14,14 +14,14 @@ from rmqd.consumer.assembly import assemble
 from rmqd.consumer.handling.batch_worker import batch_apart
 from rmqd.handler_api.batch import AGAIN
 from rmqd.operate.try_handler.trial_main import is_failure, verdicts_of
-from rmqd.operate.try_handler.trial_process import Verdict
+from rmqd.operate.try_handler.trial_process import TrialDecision
 from rmqd.testing import make_message
 from tests.consumer.groups import group_options, handler_of
 
-ACKED = Verdict("acked")
+ACKED = TrialDecision("acked")
 
 
-async def told(handle: Callable[[Batch], object], *times: int, **options: Any) -> tuple[Verdict, ...]:
+async def told(handle: Callable[[Batch], object], *times: int, **options: Any) -> tuple[TrialDecision, ...]:
     """The verdicts about a batch of three messages, or of messages with these reconsume times."""
     chosen = group_options(**options)
     client = ClientInstance(ClientOptions(nameservers=("127.0.0.1:1",)))
@@ -49,23 +49,23 @@ async def test_decisions_stand_and_the_rest_follows_the_exception() -> None:
         batch.dead_letter(batch[1], "no such order")
         raise Retry(7)
 
-    dead = Verdict("dead_lettered", reason="no such order")
-    assert await told(decide) == (ACKED, dead, Verdict("retried", delay_level=7))
+    dead = TrialDecision("dead_lettered", reason="no such order")
+    assert await told(decide) == (ACKED, dead, TrialDecision("retried", delay_level=7))
 
 
 @pytest.mark.parametrize(("times", "level"), [(0, 3), (2, 5), (15, 18)])
 async def test_a_retry_without_a_level_has_the_broker_s(times: int, level: int) -> None:
-    assert await told(fail, times) == (Verdict("retried", delay_level=level),)
+    assert await told(fail, times) == (TrialDecision("retried", delay_level=level),)
 
 
 async def test_the_last_attempt_ends_among_the_dead_letters() -> None:
-    assert await told(fail, 16) == (Verdict("dead_lettered", reason="max_reconsume_times reached"),)
+    assert await told(fail, 16) == (TrialDecision("dead_lettered", reason="max_reconsume_times reached"),)
     level = {"delay_level_when_next_consume": -1}
-    assert await told(fail, 0, **level) == (Verdict("dead_lettered", reason="delay level -1"),)
+    assert await told(fail, 0, **level) == (TrialDecision("dead_lettered", reason="delay level -1"),)
 
 
 async def test_a_broadcasting_group_drops_what_fails() -> None:
-    verdict = Verdict("dropped", reason="broadcasting groups have no retries")
+    verdict = TrialDecision("dropped", reason="broadcasting groups have no retries")
     assert await told(fail, 0, message_model="broadcasting") == (verdict,)
 
 
@@ -76,9 +76,9 @@ async def test_an_orderly_group_repeats_in_place() -> None:
     def suspend(batch: Batch) -> None:
         raise Suspend(5)
 
-    again = Verdict("retried", rest_seconds=1.0)
+    again = TrialDecision("retried", rest_seconds=1.0)
     assert await told(one_fails, consume_mode="orderly") == (ACKED, again, again)
-    assert await told(suspend, 0, consume_mode="orderly") == (Verdict("retried", rest_seconds=5),)
+    assert await told(suspend, 0, consume_mode="orderly") == (TrialDecision("retried", rest_seconds=5),)
 
 
 async def test_what_no_call_has_begun_with_comes_again_at_once() -> None:
@@ -87,7 +87,7 @@ async def test_what_no_call_has_begun_with_comes_again_at_once() -> None:
         batch.decide(2, AGAIN)
         raise Retry(7)
 
-    expected = (ACKED, Verdict("retried", delay_level=7), Verdict("retried", rest_seconds=0))
+    expected = (ACKED, TrialDecision("retried", delay_level=7), TrialDecision("retried", rest_seconds=0))
     assert await told(cut_short) == expected
 
 
@@ -96,7 +96,7 @@ async def test_a_rollback_repeats_all() -> None:
         batch.ack(batch[0])
         batch.rollback()
 
-    again = Verdict("retried", rest_seconds=1.0)
+    again = TrialDecision("retried", rest_seconds=1.0)
     assert await told(roll_back, consume_mode="orderly", auto_commit=False) == (again, again, again)
 
 

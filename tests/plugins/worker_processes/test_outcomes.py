@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rmqd.consumer.handling.handler_failures import default_decision, give_up, is_named, rest_asked_for
+from rmqd.consumer.handling.handler_failures import default_decision, give_up, is_named, requested_suspension
 from rmqd.handler_api.batch import Batch, LoadedHandler, ManualBatch
 from rmqd.plugins.handler_catalogue import load_handler
 from rmqd.runtime.own_threads import call_either
@@ -90,7 +90,7 @@ async def called(handler: LoadedHandler, batch: Batch) -> dict[str, Any]:
         "decided": {index: seen_decision(one) for index, one in batch.decisions().items()},
         "error": seen_error(error),
         "rest": seen_decision(default_decision(error, batch)),
-        "rest seconds": rest_asked_for(error),
+        "rest seconds": requested_suspension(error),
         "about": getattr(error, "message", None) is batch[0],
         "closing": batch.closing if isinstance(batch, ManualBatch) else None,
     }

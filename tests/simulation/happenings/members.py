@@ -73,7 +73,7 @@ async def rush(history: History, chance: random.Random) -> None:
         member = history.take_out(chance)
         history.trouble("rushed", member.name)
         if chance.random() < 0.5:
-            member.call(member.consumer.hurry)
+            member.call(member.consumer.force_stop)
         else:
             seconds = chance.choice(RUSHED_SECONDS)
             member.call(lambda: member.consumer.stop(shutdown_timeout_seconds=seconds))

@@ -107,7 +107,7 @@ class JavaConsumer:
         """End; handlers are not waited for (awaitTerminationMillisWhenShutdown is 0)."""
         self._stopping.set()
 
-    def hurry(self) -> None:
+    def force_stop(self) -> None:
         """End."""
         self._stopping.set()
 

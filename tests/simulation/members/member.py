@@ -26,7 +26,7 @@ class Consumer(Protocol):
     def stop(self, *, shutdown_timeout_seconds: float | None = None) -> None:
         """End in order."""
 
-    def hurry(self) -> None:
+    def force_stop(self) -> None:
         """End at once."""
 
     def pause(self) -> None:

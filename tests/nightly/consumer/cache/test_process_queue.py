@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[4] / "rmqd"
 OWN = ROOT / "consumer/cache/process_queue.py"
 
 
-CONSTANT = {"message_queue", "handed_as", "stats"}  # mypy sees to these
+CONSTANT = {"message_queue", "public_queue", "stats"}  # mypy sees to these
 
 
 CHANGING = set("append appendleft clear extend insert pop popleft remove reverse rotate sort".split())

@@ -10,8 +10,8 @@ import pytest
 from rmqd.consumer.handling.auto_concurrency import AutoConcurrency
 from tests.consumer.handling.simulated_service import (
     FOUND_SECONDS,
-    LOOK_SECONDS,
     MOST,
+    POLL_SECONDS,
     SEEDS,
     STEADY,
     VARIED,
@@ -55,7 +55,7 @@ def test_it_finds_a_knee_that_falls_at_any_moment() -> None:
     for moment in range(80):
         service = Service(16, deviation=STEADY, seed=1, call_seconds=0.25)
         auto = AutoConcurrency(MOST, service.clock)
-        service.run(40 + moment * LOOK_SECONDS, lambda: auto.limit, auto)  # noqa: B023 (it is called in this round)
+        service.run(40 + moment * POLL_SECONDS, lambda: auto.limit, auto)  # noqa: B023 (it is called in this round)
         service.knee = 4
         service.run(FOUND_SECONDS, lambda: auto.limit, auto)  # noqa: B023
         limits.add(auto.limit)

@@ -63,7 +63,7 @@ async def test_where_brokers_tell_nobody_a_joining_member_is_seen_all_the_same(
     broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The owner looks at the list of members itself. Its time to finish begins when it must have seen it."""
-    monkeypatch.setattr("rmqd.consumer.rebalance.membership.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("rmqd.consumer.rebalance.membership.POLL_SECONDS", 0.2)
     broker.notifies = False
     queues = broker.create_topic(TOPIC, QUEUES)
     for queue in queues:

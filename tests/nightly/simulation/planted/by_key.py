@@ -38,8 +38,8 @@ def key_goes_on_without_one_that_rests(patch: pytest.MonkeyPatch) -> None:
 def left_with_finished_ones_above(patch: pytest.MonkeyPatch) -> None:
     """A queue under release hands out no more messages, though finished messages above them will be handled again."""
 
-    def leave(self: KeyedProcessQueue) -> None:
-        self.leaving = True
+    def start_release(self: KeyedProcessQueue) -> None:
+        self.is_releasing = True
         self.give_up_waiting()
 
-    patch.setattr(KeyedProcessQueue, "leave", leave)
+    patch.setattr(KeyedProcessQueue, "start_release", start_release)

@@ -107,28 +107,28 @@ def full_for_ever(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=both(hands_over, behind))
 def handed_out_while_given_up(patch: pytest.MonkeyPatch) -> None:
     """A queue that is being released still hands out its cached messages."""
-    right = ProcessQueue.leave
+    right = ProcessQueue.start_release
 
-    def leave(self: ProcessQueue) -> None:
+    def start_release(self: ProcessQueue) -> None:
         waiting = list(self.waiting)
         right(self)
         self.pending.extend(waiting)
         self.cached_count += len(waiting)
 
-    patch.setattr(ProcessQueue, "leave", leave)
+    patch.setattr(ProcessQueue, "start_release", start_release)
 
 
 @plant(needs=both(hands_over, behind))
 def given_up_counts_as_finished(patch: pytest.MonkeyPatch) -> None:
     """Messages that no handler had when the queue was released count as finished."""
-    right = ProcessQueue.leave
+    right = ProcessQueue.start_release
 
-    def leave(self: ProcessQueue) -> None:
+    def start_release(self: ProcessQueue) -> None:
         self.finish(list(self.waiting))
         self.waiting.clear()
         right(self)
 
-    patch.setattr(ProcessQueue, "leave", leave)
+    patch.setattr(ProcessQueue, "start_release", start_release)
 
 
 @plant

@@ -12,7 +12,7 @@ from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.offsets.pending_commits import FirstCommits, UnheardCommits
 from rmqd.consumer.offsets.persistence import OffsetPersistence, OffsetWatch
-from rmqd.consumer.pull.assigned_queue import AssignedQueue, GivingUp
+from rmqd.consumer.pull.assigned_queue import AssignedQueue, QueueRelease
 from rmqd.consumer.pull.pull_loop import PullLoop
 from rmqd.consumer.pull.pull_request import until_answered
 from rmqd.errors import RmqdError
@@ -166,7 +166,7 @@ def committed_downward(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=tries("suspend_and_leave"))
 def committed_after_the_time(patch: pytest.MonkeyPatch) -> None:
     """A previous owner commits at any later time, without a check for a new owner."""
-    patch.setattr(GivingUp, "_may_commit", lambda self: True)
+    patch.setattr(QueueRelease, "_may_commit", lambda self: True)
     stored_offset_not_looked_at(patch)
 
 

@@ -11,7 +11,7 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.batch_worker import Worker
 from rmqd.consumer.handling.concurrently import ConsumeMessageConcurrentlyService
 from rmqd.consumer.handling.orderly import ConsumeMessageOrderlyService, OrderlySettlement
-from rmqd.consumer.handling.ready_queues import Line
+from rmqd.consumer.handling.ready_queues import ReadyQueues
 from rmqd.consumer.handling.send_back import SendBack
 from rmqd.consumer.handling.settlement import Settlement
 from rmqd.handler_api.batch import Batch
@@ -32,7 +32,7 @@ from tests.nightly.simulation.planted.registry import (
 @plant
 def lost_wake_up(patch: pytest.MonkeyPatch) -> None:
     """A sleeping worker is not woken for a queue of few messages."""
-    patch.setattr(Line, "wake", lambda self: None)
+    patch.setattr(ReadyQueues, "wake", lambda self: None)
 
 
 @plant
@@ -43,13 +43,13 @@ def queue_leaves_the_line(patch: pytest.MonkeyPatch) -> None:
         def discard(self, element: object) -> None:
             """Keep it."""
 
-    right = Line.__init__
+    right = ReadyQueues.__init__
 
-    def init(self: Line) -> None:
+    def init(self: ReadyQueues) -> None:
         right(self)
         self.queued = Queued()
 
-    patch.setattr(Line, "__init__", init)
+    patch.setattr(ReadyQueues, "__init__", init)
 
 
 @plant
@@ -178,17 +178,17 @@ def orderly_queue_in_two_slots(patch: pytest.MonkeyPatch) -> None:
     right = ConsumeMessageOrderlyService.begin_turn
 
     def begin_turn(self: ConsumeMessageOrderlyService) -> Any:
-        process_queue = self.line.queues[0]
+        process_queue = self.ready_queues.queues[0]
         turn = right(self)
         if turn is not None:
-            self.line.queues.append(process_queue)
+            self.ready_queues.queues.append(process_queue)
         return turn
 
     def end_turn(self: ConsumeMessageOrderlyService, process_queue: ProcessQueue) -> None:
         process_queue.end_turn()
         self._turns.pop(process_queue.message_queue, None)
-        if process_queue not in self._resting and process_queue not in self.line.queues:
-            self.line.queued.discard(process_queue)
+        if process_queue not in self._resting and process_queue not in self.ready_queues.queues:
+            self.ready_queues.queued.discard(process_queue)
             self.submit(process_queue)
 
     patch.setattr(ConsumeMessageOrderlyService, "begin_turn", begin_turn)

@@ -9,7 +9,7 @@ import pytest
 
 from rmqd.consumer.pull.assigned_queue import AssignedQueue
 from rmqd.consumer.pull.pull_loop import PullLoop
-from rmqd.consumer.rebalance.membership import Departures
+from rmqd.consumer.rebalance.membership import MissingMembers
 from rmqd.consumer.rebalance.ownership import QueueOwnership
 from rmqd.consumer.rebalance.queue_lock import QueueLease, QueueLock
 from rmqd.runtime.clock import SystemClock
@@ -67,21 +67,21 @@ def locks_broken_at_once(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=tries("blink"))
 def gone_between_two_looks(patch: pytest.MonkeyPatch) -> None:
     """A member that is missing from two lists counts as gone, although brokers reported its return in between."""
-    patch.setattr(Departures, "noticed", lambda self: None)
+    patch.setattr(MissingMembers, "on_members_changed", lambda self: None)
 
 
 @plant(needs=both(tries("blink"), lambda plan: len(plan.queues) > 1))
 def locks_of_members_elsewhere_broken(patch: pytest.MonkeyPatch) -> None:
     """A member that is missing from one broker's list counts as gone, although another broker lists it."""
 
-    def note(self: Departures, address: str, client_ids: Any) -> list[str]:
+    def note(self: MissingMembers, address: str, client_ids: Any) -> list[str]:
         now = self._clock.monotonic()
         for client_id in self._lists.get(address, frozenset()).difference(client_ids):
             self._gone.setdefault(client_id, now - 10.0)
         self._lists[address] = frozenset(client_ids)
         return []
 
-    patch.setattr(Departures, "_note", note)
+    patch.setattr(MissingMembers, "_note", note)
 
 
 @plant(needs=both(concurrently, tries("kill"), lambda plan: plan.seed % 2 == 1))
@@ -158,8 +158,8 @@ def orderly_lock_that_is_lost_stops_nobody(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=both(hands_over, slow, orderly))
 def unlocked_while_a_handler_runs(patch: pytest.MonkeyPatch) -> None:
     """An orderly queue is released after the hand-over time, although a handler still has a batch of it."""
-    patch.setattr(QueueLock, "linger", lambda self, queue: 0.0)
-    patch.setattr("rmqd.consumer.assigned.assignment.Leaving.drain", _no_wait)
+    patch.setattr(QueueLock, "start_grace_period", lambda self, queue: 0.0)
+    patch.setattr("rmqd.consumer.assigned.assignment.ReleaseSignal.drain", _no_wait)
 
 
 async def _no_wait(self: Any, process_queues: Any) -> bool:

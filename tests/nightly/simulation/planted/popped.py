@@ -99,7 +99,7 @@ def hidden_for_longer_once(patch: pytest.MonkeyPatch) -> None:
 
     async def renew(self: PopAssignment, block: PopBlock, offsets: list[int]) -> None:
         await right(self, block, offsets)
-        block.look_at = float("inf")
+        block.renew_at = float("inf")
 
     patch.setattr(PopAssignment, "_renew", renew)
 
@@ -141,13 +141,13 @@ def given_back_at_once(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=both(pops, slow, _briefly_hidden, _swamped))
 def handled_when_its_time_is_over(patch: pytest.MonkeyPatch) -> None:
     """A waiting popped message is handled although the member knows that others can see it again."""
-    right = PopAssignment._look_at
+    right = PopAssignment._renew_or_discard
 
-    def look_at(self: PopAssignment, tasks: Any, process_queue: PopProcessQueue, block: PopBlock) -> None:
+    def renew_or_discard(self: PopAssignment, tasks: Any, process_queue: PopProcessQueue, block: PopBlock) -> None:
         if not process_queue.waiting_of(block):
             right(self, tasks, process_queue, block)
 
-    patch.setattr(PopAssignment, "_look_at", look_at)
+    patch.setattr(PopAssignment, "_renew_or_discard", renew_or_discard)
 
 
 @plant(needs=both(pops, _swamped, happens("leave", "restart", least=2)))

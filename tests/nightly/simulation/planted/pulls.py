@@ -72,7 +72,7 @@ def given_up_queue_is_pulled_on(patch: pytest.MonkeyPatch) -> None:
             owning.cancel()
 
     patch.setattr(AssignedQueue, "run", run)
-    patch.setattr(ProcessQueue, "leave", lambda self: setattr(self, "handed_out_to", self.next_offset))
+    patch.setattr(ProcessQueue, "start_release", lambda self: setattr(self, "handed_out_to", self.next_offset))
 
 
 async def _nothing() -> None:

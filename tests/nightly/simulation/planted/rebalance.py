@@ -69,7 +69,7 @@ def given_up_queue_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=tries("join"))
 def notices_ignored(patch: pytest.MonkeyPatch) -> None:
     """A broker's notice of a membership change is ignored."""
-    patch.setattr(Rebalance, "noticed", lambda self: None)
+    patch.setattr(Rebalance, "on_members_changed", lambda self: None)
 
 
 @plant(needs=tries("join", "crowd"))

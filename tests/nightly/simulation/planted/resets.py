@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
-from rmqd.consumer.pull.assigned_queue import GivingUp
+from rmqd.consumer.pull.assigned_queue import QueueRelease
 from rmqd.consumer.pull.offset_moves import OffsetMoves
 from rmqd.consumer.pull.pull_loop import PullLoop
 from rmqd.consumer.pull.pull_request import PullRequest
@@ -102,7 +102,7 @@ def reset_lost_in_a_hand_over(patch: pytest.MonkeyPatch) -> None:
 def reset_while_leaving_not_stored(patch: pytest.MonkeyPatch) -> None:
     """A reset that arrives during a queue's release is not stored for the next owner."""
 
-    async def commit_move(self: GivingUp, moved_to: Any) -> None:
+    async def commit_move(self: QueueRelease, moved_to: Any) -> None:
         return None
 
-    patch.setattr(GivingUp, "_commit_move", commit_move)
+    patch.setattr(QueueRelease, "_commit_move", commit_move)
