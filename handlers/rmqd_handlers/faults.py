@@ -99,7 +99,7 @@ _QUOTED: Final = re.compile(r"""("|(?<![a-zA-Z])')(.*?)(?:\1|\Z)""", re.DOTALL)
 _NULL: Final = re.compile(r"(?:NOT NULL constraint failed: |(?:Column|Field) ')([^']+)")
 
 
-def told(error: Any, names: Iterable[str], values: Iterable[object]) -> str:
+def error_text(error: Any, names: Iterable[str], values: Iterable[object]) -> str:
     """Return the error of a statement without values of a body.
 
     A quoted part may be such a value, so the text is cut at a quote, unless it quotes one of these names. Unquoted
@@ -119,7 +119,7 @@ def told(error: Any, names: Iterable[str], values: Iterable[object]) -> str:
     return ", ".join(parts)
 
 
-def told_of_connecting(error: Any) -> str:
+def connection_error_text(error: Any) -> str:
     """Return the error of a failed connection, which cannot contain values of a body."""
     return f"{_title(error)}: {_first_line(words_of(error))}"
 

@@ -75,7 +75,7 @@ class _Slice:
 
 
 class Circuit:
-    """The circuit of one group in this process. The owner must call `look` several times a second."""
+    """The circuit of one group in this process. The owner must call `poll` several times a second."""
 
     def __init__(self, options: CircuitOptions, clock: Clock) -> None:
         self.options = options
@@ -163,7 +163,7 @@ class Circuit:
             self._error = "the handler exceeded consume_timeout and is still running"
             self._open()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Apply the changes that are due now."""
         if self.state == "closed":
             self._opens()

@@ -169,7 +169,7 @@ class ReloadingGroups:
             await asyncio.gather(*(pools[name].take_over(_alone(config, name)) for name in kept))
             for name in held:
                 pools[name].keep(_alone(config, name))
-                await self._begin_anew(name, [])
+                await self._restart_group(name, [])
             return changes
 
     def stop(self) -> None:
@@ -215,9 +215,9 @@ class ReloadingGroups:
             await self._clock.sleep(POLL_SECONDS)
             async with self._changing:
                 changed = await in_own_thread(lambda: _changed(self._watches))
-                await asyncio.gather(*(self._begin_anew(name, files) for name, files in changed.items()))
+                await asyncio.gather(*(self._restart_group(name, files) for name, files in changed.items()))
 
-    async def _begin_anew(self, name: str, files: list[Path]) -> None:
+    async def _restart_group(self, name: str, files: list[Path]) -> None:
         """Restart a group with its new code. While the code cannot be imported, the group is paused."""
         pool = self._pools[name]
         told = [str(file) for file in files]

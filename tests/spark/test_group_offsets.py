@@ -35,7 +35,7 @@ def logs() -> Iterator[list[Any]]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members are looked at whenever something is to be committed, and all is told each time."""
-    for name in ("MEMBERS_SECONDS", "TELL_SECONDS"):
+    for name in ("MEMBERS_SECONDS", "WARN_AGAIN_SECONDS"):
         monkeypatch.setattr(f"rmqd.spark.source.group_offsets.{name}", 0.0)
 
 

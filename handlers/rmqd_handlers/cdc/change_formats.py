@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, NoReturn
 
-from rmqd_handlers.cdc.columns import NOTHING_TOLD, PER_SECOND, ChangeColumn, Reader, Told, described
+from rmqd_handlers.cdc.columns import NO_COLUMN_SCHEMA, PER_SECOND, ChangeColumn, ColumnSchema, Reader, described
 
-NO_TOLD: Final[Mapping[str, Told]] = {}
+NO_COLUMN_SCHEMAS: Final[Mapping[str, ColumnSchema]] = {}
 
 
 class BadChangeError(ValueError):
@@ -58,26 +58,32 @@ class Maker:
         self._reader = reader
 
     def stays(
-        self, after: Mapping[str, Any], former: Mapping[str, Any] | None, place: RowChange, told: Mapping[str, Told]
+        self,
+        after: Mapping[str, Any],
+        former: Mapping[str, Any] | None,
+        place: RowChange,
+        schemas: Mapping[str, ColumnSchema],
     ) -> Iterator[RowChange]:
         """Yield the changes for a row to store. `former` are the previous values of its key, if known."""
-        row = self._reader.row(after, told)
-        self._key(after, told)
+        row = self._reader.row(after, schemas)
+        self._key(after, schemas)
         if former is not None:
-            before = self._key({**after, **former}, told)
+            before = self._key({**after, **former}, schemas)
             if any(row[name] != value for name, value in before.items()):
                 yield self._deletion(before, place)
         yield RowChange(row, False, place.time_ms, place.number + 1, place.position)
 
-    def goes(self, before: Mapping[str, Any], place: RowChange, told: Mapping[str, Told]) -> RowChange:
+    def goes(self, before: Mapping[str, Any], place: RowChange, schemas: Mapping[str, ColumnSchema]) -> RowChange:
         """Return the deletion of a row. At least its key must be known."""
-        return self._deletion(self._key(before, told), place)
+        return self._deletion(self._key(before, schemas), place)
 
     def _deletion(self, key: Mapping[str, Any], place: RowChange) -> RowChange:
         return RowChange({**self._blank, **key}, True, place.time_ms, place.number, place.position)
 
-    def _key(self, values: Mapping[str, Any], told: Mapping[str, Told]) -> dict[str, Any]:
-        key = {name: self._reader.value(name, values.get(name), told.get(name, NOTHING_TOLD)) for name in self._keys}
+    def _key(self, values: Mapping[str, Any], schemas: Mapping[str, ColumnSchema]) -> dict[str, Any]:
+        key = {
+            name: self._reader.value(name, values.get(name), schemas.get(name, NO_COLUMN_SCHEMA)) for name in self._keys
+        }
         if missing := [name for name, value in key.items() if value is None]:
             raise BadChangeError(f"the row has no key: {', '.join(missing)} is missing")
         return key
@@ -155,9 +161,9 @@ def canal_changes(body: bytes, tables: Sequence[str], make: Maker) -> Iterator[R
     for number, row in enumerate(rows):
         place = at(time_ms, number)
         if kind == "DELETE":
-            yield make.goes(row, place, NO_TOLD)
+            yield make.goes(row, place, NO_COLUMN_SCHEMAS)
         else:
-            yield from make.stays(row, former[number] if number < len(former) else None, place, NO_TOLD)
+            yield from make.stays(row, former[number] if number < len(former) else None, place, NO_COLUMN_SCHEMAS)
 
 
 def _rows(value: Any, what: str) -> list[Any]:
@@ -186,7 +192,7 @@ def debezium_changes(body: bytes, tables: Sequence[str], make: Maker) -> Iterato
     if message is None:  # a tombstone
         return
     message = tree(message, "the message")
-    told = _told(message["schema"]) if isinstance(message.get("schema"), dict) else NO_TOLD
+    schemas = _column_schemas(message["schema"]) if isinstance(message.get("schema"), dict) else NO_COLUMN_SCHEMAS
     if "payload" in message and "op" not in message:
         if message["payload"] is None:  # a tombstone has no payload either
             return
@@ -209,10 +215,10 @@ def debezium_changes(body: bytes, tables: Sequence[str], make: Maker) -> Iterato
     )
     before = message.get("before")
     if op == "d":
-        yield make.goes(tree(before, "before"), place, told)
+        yield make.goes(tree(before, "before"), place, schemas)
         return
     former = tree(before, "before") if op == "u" and before is not None else None
-    yield from make.stays(tree(message.get("after"), "after"), former, place, told)
+    yield from make.stays(tree(message.get("after"), "after"), former, place, schemas)
 
 
 def _position(source: Mapping[str, Any]) -> int | None:
@@ -226,7 +232,7 @@ def _position(source: Mapping[str, Any]) -> int | None:
     return (int(match[1]) << _FILE_BITS) + place if match and isinstance(place, int) else None
 
 
-def _told(schema: Mapping[str, Any]) -> dict[str, Told]:
+def _column_schemas(schema: Mapping[str, Any]) -> dict[str, ColumnSchema]:
     """Return the schema's descriptions of a row's columns."""
     found = {}
     for part in _fields(schema):
@@ -235,9 +241,9 @@ def _told(schema: Mapping[str, Any]) -> dict[str, Told]:
         for column in _fields(part):
             kind, parameters = column.get("name"), column.get("parameters")
             if kind in _TIMES:
-                found[str(column.get("field"))] = Told(per_second=_TIMES[kind])
+                found[str(column.get("field"))] = ColumnSchema(per_second=_TIMES[kind])
             elif kind == _DECIMAL and column.get("type") == "bytes" and isinstance(parameters, dict):
-                found[str(column.get("field"))] = Told(scale=int(parameters.get("scale", 0)))
+                found[str(column.get("field"))] = ColumnSchema(scale=int(parameters.get("scale", 0)))
     return found
 
 

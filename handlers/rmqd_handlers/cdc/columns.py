@@ -80,7 +80,7 @@ def parse_columns(text: str) -> tuple[ChangeColumn, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ColumnSchema:
     """A message's description of a column, from Debezium's schema."""
 
     per_second: int = 0
@@ -89,7 +89,7 @@ class Told:
     """The scale of a decimal that is encoded as bytes; None if it is a number or text."""
 
 
-NOTHING_TOLD: Final = Told()
+NO_COLUMN_SCHEMA: Final = ColumnSchema()
 
 
 class Reader:
@@ -102,11 +102,11 @@ class Reader:
         self._binary = binary
         self._per_second = per_second
 
-    def row(self, values: Mapping[str, Any], told: Mapping[str, Told]) -> dict[str, Any]:
+    def row(self, values: Mapping[str, Any], schema: Mapping[str, ColumnSchema]) -> dict[str, Any]:
         """Return all columns of a row; missing ones are null. Raises BadValueError with the column's name."""
-        return {name: self.value(name, values.get(name), told.get(name, NOTHING_TOLD)) for name in self._columns}
+        return {name: self.value(name, values.get(name), schema.get(name, NO_COLUMN_SCHEMA)) for name in self._columns}
 
-    def value(self, name: str, value: Any, told: Told = NOTHING_TOLD) -> Any:
+    def value(self, name: str, value: Any, schema: ColumnSchema = NO_COLUMN_SCHEMA) -> Any:
         """Return one column's value. Raises BadValueError."""
         if value is None:
             return None
@@ -117,13 +117,13 @@ class Reader:
             )
         column = self._columns[name]
         try:
-            return self._made(column, value, told)
+            return self._made(column, value, schema)
         except BadValueError as error:
             raise BadValueError(f"{name}: {error}") from None
         except (ValueError, OverflowError, InvalidOperation, TypeError, RecursionError):
             raise BadValueError(f"{name}: {_no(value, column)}") from None
 
-    def _made(self, column: ChangeColumn, value: Any, told: Told) -> Any:
+    def _made(self, column: ChangeColumn, value: Any, schema: ColumnSchema) -> Any:
         kind = column.kind
         if kind == "string":
             text = value if isinstance(value, str) else _json(value)
@@ -138,14 +138,14 @@ class Reader:
         if kind in ("float", "double"):
             return _double(value)
         if kind == "decimal":
-            return _decimal(column, value, told)
+            return _decimal(column, value, schema)
         if kind == "binary":
             return self._binary(value)
         if isinstance(value, str) and value.startswith(_ZERO_DATE):
             return None
         if kind == "date":
             return _EPOCH.date() + timedelta(days=value) if isinstance(value, int) else date.fromisoformat(value[:10])
-        return _time(value, told.per_second or self._per_second, is_local=kind == "timestamp_ntz")
+        return _time(value, schema.per_second or self._per_second, is_local=kind == "timestamp_ntz")
 
 
 def latin_1(text: Any) -> bytes:
@@ -210,9 +210,9 @@ def _whole(value: Any, bits: int) -> int:
     return number
 
 
-def _decimal(column: ChangeColumn, value: Any, told: Told) -> Decimal:
-    if told.scale is not None:
-        number = of_unscaled(int.from_bytes(base_64(value), "big", signed=True), told.scale)
+def _decimal(column: ChangeColumn, value: Any, schema: ColumnSchema) -> Decimal:
+    if schema.scale is not None:
+        number = of_unscaled(int.from_bytes(base_64(value), "big", signed=True), schema.scale)
     else:
         try:
             number = Decimal(str(value).replace("_", "no number"))  # Python's own digit separator

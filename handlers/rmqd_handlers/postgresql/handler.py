@@ -20,7 +20,7 @@ from rmqd_handlers.away import (
     trial_of,
     try_again,
 )
-from rmqd_handlers.faults import ErrorCause, fault_of, is_standby, is_unprepared, may_pass, told
+from rmqd_handlers.faults import ErrorCause, error_text, fault_of, is_standby, is_unprepared, may_pass
 from rmqd_handlers.message_values import MessageValue
 from rmqd_handlers.option_kinds import BACKEND, CONNECT_SECONDS, DurationSeconds, LibpqUrl, conninfo_of, need
 from rmqd_handlers.postgresql.table import Mode, Table, TableError
@@ -133,7 +133,7 @@ class PostgreSql:
         except Error as error:
             self._is_table_doubted = True
             self._prepares = self._prepares and not is_unprepared(error)
-            text = told(error, table.names, (value for _, row in rows for value in row))
+            text = error_text(error, table.names, (value for _, row in rows for value in row))
             raise type(error)(text) from None
         adopt(batch, trial)
 
@@ -194,7 +194,7 @@ class PostgreSql:
             if refused:
                 await self._check_table(connection, table)
         for message, row, why in refused:
-            reason = told(why, table.names, row)
+            reason = error_text(why, table.names, row)
             if fault_of(why, table.written) is ErrorCause.REFERENCE:
                 batch.retry(message, reason=reason)  # the row that it refers to may follow
             else:

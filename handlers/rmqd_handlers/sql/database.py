@@ -22,13 +22,13 @@ from rmqd_handlers.away import AwayError
 from rmqd_handlers.faults import ErrorCause
 from rmqd_handlers.option_kinds import CONNECT_SECONDS
 from rmqd_handlers.sql.engine import (
+    connection_error_text,
+    error_text,
     fault_of,
     has_ended,
     is_of_connection,
     make_engine,
     may_pass,
-    told,
-    told_of_connecting,
 )
 from rmqd_handlers.sql.target import RowTarget
 
@@ -260,7 +260,7 @@ class Database:
         try:
             connection = self._engine.connect()
         except Exception as error:  # noqa: BLE001  any exception of a driver
-            raise AwayError(told_of_connecting(error)) from None
+            raise AwayError(connection_error_text(error)) from None
         with connection:
             try:
                 with work.by(connection), connection.begin():
@@ -271,7 +271,7 @@ class Database:
                 raise
             except Exception as error:  # noqa: BLE001  `fault_of` decides about any exception
                 fault = fault_of(error, _written_columns(target, rows))
-                text = told(error, target.names, (value for _, row in rows for value in row))
+                text = error_text(error, target.names, (value for _, row in rows for value in row))
                 if is_of_connection(error):
                     connection.invalidate()
                 if fault is ErrorCause.COUNTERPART and may_pass(error):
@@ -301,7 +301,7 @@ class Database:
             fault = fault_of(of_row, _written_columns(target, [(message, row)]))
             if fault is ErrorCause.COUNTERPART and may_pass(of_row):
                 raise of_row from None
-            refused = Refused(message, fault, told(of_row, target.names, row))
+            refused = Refused(message, fault, error_text(of_row, target.names, row))
             # the savepoint no longer exists, so it cannot be rolled back
             if error is not of_row or has_ended(connection):
                 raise _EndedError(refused) from None
@@ -312,7 +312,7 @@ def _cancel_statement(work: Work) -> None:
     try:
         work.cancel_statement()
     except Exception as error:  # noqa: BLE001  any exception of a driver
-        logger.warning("sql.statement_not_cancelled", extra={"error": told_of_connecting(error)})
+        logger.warning("sql.statement_not_cancelled", extra={"error": connection_error_text(error)})
 
 
 def _check_committable(connection: Connection) -> None:

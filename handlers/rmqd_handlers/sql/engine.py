@@ -146,14 +146,14 @@ def is_of_connection(error: Exception) -> bool:
     return isinstance(error, DBAPIError) and (faults.is_standby(error.orig) or faults.is_unprepared(error.orig))
 
 
-def told(error: Exception, names: Iterable[str], values: Iterable[object]) -> str:
+def error_text(error: Exception, names: Iterable[str], values: Iterable[object]) -> str:
     """Return the error of a statement without values of a body."""
-    return database_errors.told(_origin(error), names, values)
+    return database_errors.error_text(_origin(error), names, values)
 
 
-def told_of_connecting(error: Exception) -> str:
+def connection_error_text(error: Exception) -> str:
     """Return the error of a failed connection."""
-    return database_errors.told_of_connecting(_origin(error))
+    return database_errors.connection_error_text(_origin(error))
 
 
 def _origin(error: Exception) -> Any:

@@ -155,13 +155,13 @@ class Sql:
         """Read the table again after a refused value or statement, which it may accept now. Returns whether it changed.
         Raises AwayError.
         """
-        from rmqd_handlers.sql.engine import told_of_connecting
+        from rmqd_handlers.sql.engine import connection_error_text
 
         self._is_target_doubted = True
         try:
             self._target = await self._read_target()
         except Exception as error:  # noqa: BLE001  any exception of a driver
-            raise AwayError(told_of_connecting(error)) from None
+            raise AwayError(connection_error_text(error)) from None
         self._is_target_doubted = False
         return self._target.kinds != read.kinds
 

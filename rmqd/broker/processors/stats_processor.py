@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from rmqd.broker import broker_stats
-from rmqd.broker.broker_settings import TAKES_RESETS, TELLS_OPERATORS, UnknownSettingError, version_desc
+from rmqd.broker.broker_settings import REPORTS_TO_OPERATORS, TAKES_RESETS, UnknownSettingError, version_desc
 from rmqd.broker.controller import runtime_info
 from rmqd.broker.member_registry import ClientChannel
 from rmqd.broker.peer_channel import NO_CODE, Channel, Refusal, Reply
@@ -129,7 +129,7 @@ class OperatorProcessor(RequestProcessor):
         client = self._broker.consumers.find_client(group, client_id)
         if client is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
-        if client.version < TELLS_OPERATORS:
+        if client.version < REPORTS_TO_OPERATORS:
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR,
                 f"The Consumer <{client_id}> Version <{version_desc(client.version)}> too low to finish, "

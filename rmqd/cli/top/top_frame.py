@@ -50,7 +50,7 @@ class TerminalSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class LastStatus:
     """The daemon's last document, its age, and the error of later queries."""
 
     document: dict[str, Any]
@@ -59,14 +59,14 @@ class Heard:
     time: str = ""
 
 
-def frame(state: State, heard: Heard, size: TerminalSize) -> Group:
+def frame(state: State, last_status: LastStatus, size: TerminalSize) -> Group:
     """Return one picture."""
-    lines = [*_head(heard, size), Text()]
+    lines = [*_head(last_status, size), Text()]
     room = max(1, size.height - len(lines) - 1 - size.below)
     if state.pages is not None:
         lines += _page(state, room + size.below)
     else:
-        lines += _list(state, heard.document, size, room)
+        lines += _list(state, last_status.document, size, room)
     lines = [*lines[: size.height - 1], *([Text()] * (size.height - 1 - len(lines))), _last_line(state)]
     for line in lines:
         line.no_wrap = True
@@ -74,16 +74,19 @@ def frame(state: State, heard: Heard, size: TerminalSize) -> Group:
     return Group(*lines)
 
 
-def _head(heard: Heard, size: TerminalSize) -> list[Text]:
-    document = heard.document
+def _head(last_status: LastStatus, size: TerminalSize) -> list[Text]:
+    document = last_status.document
     workers = document.get("workers")
     parts = [f"{document['host']} pid {document['pid']}", f"up {age(document['uptime_seconds'])}"]
     parts += [] if workers is None else [count(len(workers), "worker")]
     title = Text.assemble((f" rmqd {document['version']}", "bold"), "  ", "  ".join(parts))
-    right = heard.time
+    right = last_status.time
     title.append(" " * max(2, size.width - title.cell_len - len(right) - 1) + right, "dim")
-    if heard.error:
-        return [title, Text(f" no answer for {age(heard.age_seconds)}, retrying: {heard.error}", "bold red")]
+    if last_status.error:
+        return [
+            title,
+            Text(f" no answer for {age(last_status.age_seconds)}, retrying: {last_status.error}", "bold red"),
+        ]
     if document.get("problems"):
         return [title, Text(" " + "; ".join(document["problems"]), "bold red")]
     groups = document["groups"]

@@ -31,7 +31,7 @@ from rich.live import Live
 from rich.text import Text
 
 from rmqd.cli.terminal.daemon_client import DaemonClient, DaemonRefusedError, DaemonUnreachableError
-from rmqd.cli.top.top_frame import Heard, TerminalSize, clock_time, frame
+from rmqd.cli.top.top_frame import LastStatus, TerminalSize, clock_time, frame
 from rmqd.cli.top.top_state import HELP, Diagnose, Fields, Pages, State, Switch, group_of, key_of
 from rmqd.runtime.plain_text import printable_lines, printable_values
 
@@ -61,9 +61,9 @@ class DaemonWatch:
         """Query the daemon regularly, until the process ends."""
         threading.Thread(target=self._ask_forever, name="rmqd top asks", daemon=True).start()
 
-    def heard(self, time_of_day: str) -> Heard:
+    def last_status(self, time_of_day: str) -> LastStatus:
         """Return the last document, and the last error."""
-        return Heard(self._document, time.monotonic() - self._at, self._error, time_of_day)
+        return LastStatus(self._document, time.monotonic() - self._at, self._error, time_of_day)
 
     def _ask_forever(self) -> None:
         while True:
@@ -342,8 +342,8 @@ def run(watch: DaemonWatch) -> None:
     with screen.taken():
         while True:
             state = _with_news(replace(state, page=screen.size.rows), watch)
-            heard = watch.heard(clock_time())
-            screen.show(frame(state, heard, screen.size))
+            last_status = watch.last_status(clock_time())
+            screen.show(frame(state, last_status, screen.size))
             try:
                 keys = screen.keys(TICK_SECONDS)
             except (EOFError, OSError):
@@ -352,7 +352,7 @@ def run(watch: DaemonWatch) -> None:
                 if key == "ctrl-z":
                     screen.suspend()
                     continue
-                pressed = press(state, key, heard.document)
+                pressed = press(state, key, last_status.document)
                 state = pressed.state
                 match pressed.wish:
                     case Quit():

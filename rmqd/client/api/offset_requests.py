@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 RESET_WAITS: Final = "Offset has been previously reset"
-TELLS_NEW_GROUPS: Final = 412  # V5_0_0_SNAPSHOT: the first version of brokers that heeds setZeroIfNotFound
+DISTINGUISHES_NEW_GROUPS: Final = 412  # V5_0_0_SNAPSHOT: the first version of brokers that heeds setZeroIfNotFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ async def query_stored_offset(
     except QueryNotFoundError:
         return None
     offset = OffsetResponseHeader.from_ext_fields(reply.ext_fields).offset
-    return StoredOffset(offset, offset > 0 or reply.version >= TELLS_NEW_GROUPS) if offset >= 0 else None
+    return StoredOffset(offset, offset > 0 or reply.version >= DISTINGUISHES_NEW_GROUPS) if offset >= 0 else None
 
 
 async def update_consumer_offset(

@@ -65,7 +65,7 @@ class RemotingConnection(asyncio.Protocol):
         """Whether the peer was silent. If so, the next bytes are reported like the first ones (`on_answer`)."""
         self.had_timeout = False
         """Whether a request on this connection timed out in silence."""
-        self.heard_at = 0.0
+        self.received_at = 0.0
         """When the last bytes were received, by the client's clock."""
         self.reads = 0
         """How many times bytes were received."""
@@ -107,7 +107,7 @@ class RemotingConnection(asyncio.Protocol):
     def silent_seconds(self) -> float:
         """How long the peer has sent nothing while a request waited for its response; 0 if none waits."""
         oldest_at = self._pending.oldest_at
-        return 0.0 if oldest_at is None else self._clock.monotonic() - max(self.heard_at, oldest_at)
+        return 0.0 if oldest_at is None else self._clock.monotonic() - max(self.received_at, oldest_at)
 
     @property
     def local_address(self) -> str | None:
@@ -127,13 +127,13 @@ class RemotingConnection(asyncio.Protocol):
         return future
 
     def hand_over(
-        self, waiting: asyncio.Future[RemotingCommand], hear: Callable[[RemotingCommand], object]
+        self, waiting: asyncio.Future[RemotingCommand], on_response: Callable[[RemotingCommand], object]
     ) -> asyncio.Future[RemotingCommand]:
-        """Pass the response of an abandoned call to `hear`. The caller must settle `waiting`.
+        """Pass the response of an abandoned call to `on_response`. The caller must settle `waiting`.
 
         Returns the future with the response, or the error if there is none.
         """
-        return self._pending.hand_over(waiting, hear)
+        return self._pending.hand_over(waiting, on_response)
 
     async def invoke(
         self, code: int, ext_fields: dict[str, str], body: bytes, timeout_seconds: float
@@ -192,14 +192,14 @@ class RemotingConnection(asyncio.Protocol):
         if self._transport is None:  # closed by this end, with bytes still in the TLS buffers
             return
         is_first, self.was_answered = not self.was_answered, True
-        self.heard_at = self._clock.monotonic()
+        self.received_at = self._clock.monotonic()
         self.reads += 1
         try:
             has_ended = self._intake.feed(data, self._transport)
             if not self._intake.is_within_frame:
                 self.frame_at = None
             elif has_ended or self.frame_at is None:
-                self.frame_at = self.heard_at
+                self.frame_at = self.received_at
         except ProtocolError as error:
             if is_first and data.startswith(TLS_ALERT):
                 self.was_answered = False  # a TLS alert is not a response; the connector investigates

@@ -106,7 +106,7 @@ class ConnectionPool:
         self._successors[address] = successor
         return successor
 
-    def heard(self, connection: RemotingConnection) -> None:
+    def on_received(self, connection: RemotingConnection) -> None:
         """Called when the peer sent bytes on this connection, for the first time or after a silence."""
         address = connection.address
         self._breakers.answered(address)

@@ -77,8 +77,8 @@ class PendingRequests:
         """Pass a response to the caller that waits for it."""
         pending = self._pending.pop(command.opaque, None)
         if pending is None:  # arrived after its deadline
-            if (hear := self._late.pop(command.opaque, None)) is not None:
-                hear(True)
+            if (on_response := self._late.pop(command.opaque, None)) is not None:
+                on_response(True)
             return
         self._traffic.answered(pending.code, self._clock.monotonic() - pending.started)
         if command.code or self._refused_now:
@@ -87,9 +87,9 @@ class PendingRequests:
             pending.future.set_result(command)
 
     def hand_over(
-        self, waiting: asyncio.Future[RemotingCommand], hear: Callable[[RemotingCommand], object]
+        self, waiting: asyncio.Future[RemotingCommand], on_response: Callable[[RemotingCommand], object]
     ) -> asyncio.Future[RemotingCommand]:
-        """Pass the response for `waiting`, if any, to `hear`. The caller settles `waiting`.
+        """Pass the response for `waiting`, if any, to `on_response`. The caller settles `waiting`.
 
         Returns the future with the response or error. It may be done already, if the caller was cancelled in the turn
         of the event loop in which the response arrived.
@@ -97,10 +97,10 @@ class PendingRequests:
         for pending in self._pending.values():
             if pending.future is waiting:
                 pending.future = self._loop.create_future()
-                pending.future.add_done_callback(partial(_heard, hear))
+                pending.future.add_done_callback(partial(_pass_response, on_response))
                 return pending.future
         if waiting.done():
-            _heard(hear, waiting)
+            _pass_response(on_response, waiting)
         return waiting
 
     async def finished(self, timeout_seconds: float) -> None:
@@ -116,18 +116,18 @@ class PendingRequests:
         self._timer, self._timer_at = None, float("inf")
         self._are_over = True
         late, self._late = self._late, {}
-        for hear in late.values():
-            hear(False)
+        for on_response in late.values():
+            on_response(False)
         waiting, self._pending = self._pending, {}
         for pending in waiting.values():
             self._fail(pending, make_error(), "closed")
 
-    def _call_when_late(self, opaque: int, hear: Callable[[bool], None]) -> None:
-        """Call `hear` once, with whether the response arrived after all."""
+    def _call_when_late(self, opaque: int, on_response: Callable[[bool], None]) -> None:
+        """Call `on_response` once, with whether the response arrived after all."""
         if self._are_over:
-            hear(False)
+            on_response(False)
         else:
-            self._late[opaque] = hear
+            self._late[opaque] = on_response
 
     def _arm(self, at: float) -> None:
         if self._timer is not None:
@@ -155,9 +155,9 @@ class PendingRequests:
             pending.future.exception()  # marks it as retrieved, because a caller need not wait for the response
 
 
-def _heard(hear: Callable[[RemotingCommand], object], answer: asyncio.Future[RemotingCommand]) -> None:
+def _pass_response(on_response: Callable[[RemotingCommand], object], answer: asyncio.Future[RemotingCommand]) -> None:
     if not answer.cancelled() and answer.exception() is None:
-        hear(answer.result())
+        on_response(answer.result())
 
 
 log = structlog.get_logger(__name__)

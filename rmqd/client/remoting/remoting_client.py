@@ -321,7 +321,7 @@ class RemotingClient:
             traffic=self.traffic,
             on_request=self._peer_requests.asked,
             on_lost=pool.ended,
-            on_answer=pool.heard,
+            on_answer=pool.on_received,
             clock=self.clock,
             refusals=self.security.refusals,
         )

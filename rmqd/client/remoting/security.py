@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-TELL_SECONDS: Final = 60.0
-MOST_REASONS: Final = 3  # reasons listed in one log line
+REPEAT_SECONDS: Final = 60.0
+MOST_REASONS: Final = 3  # in one log line
 # Refused requests are repeated within seconds, and routes within half a minute. A refusal that was not repeated for
 # longer than this has ended, or is from a broker that has left.
 TRUST_FORGOTTEN_SECONDS: Final = 70.0
@@ -112,9 +112,9 @@ class Refusals:
     def refused(self, address: str, reason: str, *, is_trust: bool) -> None:
         """Record a refusal, by the server or by this client. `is_trust`: it concerns all requests to the address."""
         self.current[address, reason] = (is_trust, self._now())
-        if self._now() - self._reported_at >= TELL_SECONDS:
+        if self._now() - self._reported_at >= REPEAT_SECONDS:
             self._reported_at = self._now()
-            tell_refusals(self.standing())
+            log_refusals(self.standing())
 
     def trusted(self, address: str) -> None:
         """Record a response that shows that the server trusts us: refusals of all its requests have ended."""
@@ -137,10 +137,10 @@ class Refusals:
                 del self.current[key]
 
 
-def tell_refusals(reasons: Sequence[str]) -> None:
+def log_refusals(reasons: Sequence[str]) -> None:
     """Log refusals, several in one line."""
     more = {"more": len(reasons) - MOST_REASONS} if len(reasons) > MOST_REASONS else {}
-    log.error("access.refused", reason="; ".join(reasons[:MOST_REASONS]), again_in_seconds=TELL_SECONDS, **more)
+    log.error("access.refused", reason="; ".join(reasons[:MOST_REASONS]), again_in_seconds=REPEAT_SECONDS, **more)
 
 
 class Security:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import structlog
 
 from rmqd.client.api.remoting_request import Coalesced
-from rmqd.client.routing.routes import DepartedBrokers, Routes
+from rmqd.client.routing.routes import MissingBrokers, Routes
 from rmqd.errors import RemotingTimeoutError, RmqdError, RouteNotFoundError
 from rmqd.errors.broker_errors import TopicNotExistError
 from rmqd.runtime.clock import Clock, wait_within
@@ -94,7 +94,7 @@ class RouteTable:
         self._deadline = deadline_seconds
         self._grace = unknown_topic_grace_seconds
         self._routes = Routes()
-        self._departed = DepartedBrokers(clock, unknown_topic_grace_seconds)
+        self._missing_brokers = MissingBrokers(clock, unknown_topic_grace_seconds)
         self._orders: dict[str, int] = {}
         self._watched: dict[str, _Watched] = {}
         self._callbacks: list[Callable[[frozenset[str]], None]] = []
@@ -178,7 +178,7 @@ class RouteTable:
     def replicas(self, broker_name: str) -> Mapping[int, str]:
         """Return the last known addresses of a broker by replica id; empty if none is known."""
         known = self._routes.brokers.get(broker_name)
-        return self._departed.replicas(broker_name) if known is None else known
+        return self._missing_brokers.replicas(broker_name) if known is None else known
 
     def brokers(self) -> Mapping[str, Mapping[int, str]]:
         """Return every known broker: name, replica id (0 is the master), address."""
@@ -186,7 +186,7 @@ class RouteTable:
 
     def broker_addresses(self) -> frozenset[str]:
         """Return the addresses of all brokers, including slaves, and of brokers that have just left all routes."""
-        known = (*self._routes.brokers.values(), *self._departed.all_replicas())
+        known = (*self._routes.brokers.values(), *self._missing_brokers.all_replicas())
         return frozenset(at for replicas in known for at in replicas.values())
 
     async def refresh(self, topic: str) -> TopicRouteData:
@@ -265,7 +265,7 @@ class RouteTable:
                 self._watched[topic].changed_at = self._clock.monotonic()
         if changed:
             log.info("route.changed", topics=sorted(changed), brokers=sorted(self._routes.brokers))
-        if self._departed.update(before.brokers, self._routes.brokers) or changed:
+        if self._missing_brokers.update(before.brokers, self._routes.brokers) or changed:
             for callback in self._callbacks:
                 callback(changed)
 

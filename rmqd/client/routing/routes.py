@@ -27,20 +27,20 @@ Brokers = Mapping[str, Mapping[int, str]]  # name, replica id, address
 
 
 @dataclass(frozen=True, slots=True)
-class _Departed:
+class _MissingBroker:
     """A missing broker. The first `update` after `until` (monotonic) removes its addresses."""
 
     replicas: Mapping[int, str]
     until: float
 
 
-class DepartedBrokers:
+class MissingBrokers:
     """The brokers that are missing from all routes. Each is kept for `grace_seconds`, until the next `update`."""
 
     def __init__(self, clock: Clock, grace_seconds: float) -> None:
         self._clock = clock
         self._grace = grace_seconds
-        self._by_name: dict[str, _Departed] = {}
+        self._by_name: dict[str, _MissingBroker] = {}
 
     def replicas(self, broker_name: str) -> Mapping[int, str]:
         """Return the last known addresses of a missing broker by replica id; empty if there is no such broker."""
@@ -59,7 +59,7 @@ class DepartedBrokers:
             if name not in present and now < departed.until:
                 self._by_name[name] = departed
         for name in before.keys() - present.keys():
-            self._by_name[name] = _Departed(before[name], now + self._grace)
+            self._by_name[name] = _MissingBroker(before[name], now + self._grace)
         return bool(known.keys() - self._by_name.keys() - present.keys())
 
 

@@ -24,7 +24,7 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.admin.running_info_report import SAMPLE_SECONDS, Rates, running_info
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.handling.batch_worker import batch_apart, called_apart
+from rmqd.consumer.handling.batch_worker import batch_in_background, called_in_background
 from rmqd.consumer.handling.handler_failures import ConsumeTimeoutError
 from rmqd.consumer.health.group_status import GroupStatus
 from rmqd.consumer.pull.accept import open_bodies
@@ -142,7 +142,7 @@ class DirectConsumption:
         clock, options = self._context.clock, self._context.options
         message = await _decode(record, broker_name, options.namespace, options.max_body_size_bytes)
         self._check_open()
-        batch = batch_apart(options, [message])
+        batch = batch_in_background(options, [message])
         asked = clock.monotonic()
         await self._take_turn()
         started = clock.monotonic()
@@ -190,7 +190,7 @@ class DirectConsumption:
         A call that exceeds the time is cancelled; the thread of a synchronous handler keeps running.
         """
         call = asyncio.create_task(
-            called_apart(self._context.service, batch, self._turns.release),
+            called_in_background(self._context.service, batch, self._turns.release),
             name=f"direct consumption:{batch[0].msg_id}",
         )
         self._calls.add(call)

@@ -146,7 +146,7 @@ class Assignment(ABC):
         """Continue at `offset` at once, after a reset. Returns False if popped, because the broker keeps the offset."""
         return False
 
-    def look_around(self) -> None:  # noqa: B027
+    def check_replica(self) -> None:  # noqa: B027
         """Switch to another replica if the current one is down. Called every other second."""
 
     def restart(self) -> None:  # noqa: B027

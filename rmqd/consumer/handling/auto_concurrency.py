@@ -140,7 +140,7 @@ class AutoConcurrency:
         self._noted = now
         return now
 
-    def look(self) -> int:
+    def poll(self) -> int:
         """Evaluate the interval if it is complete. Returns the change of the limit."""
         now, limit = self._note(), self.limit
         if not self._is_over(now):
@@ -210,7 +210,7 @@ class AutoConcurrency:
             self._end_probe(ratio)
         elif self._steps:
             self._end_step(duration)
-        elif ratio > FALLS_ABOVE + self._doubt():
+        elif ratio > FALLS_ABOVE + self._standard_error():
             self._lower(self.limit / ratio, duration)
         elif self._since_trial >= TRIAL_EVERY:
             self._is_trial = True
@@ -219,7 +219,7 @@ class AutoConcurrency:
             self._former, self._probed = self.limit, self._next()
             self.limit = self._probed
 
-    def _doubt(self) -> float:
+    def _standard_error(self) -> float:
         """Return the standard error of the mean duration in this interval."""
         return sqrt(self._spread / self._calls)
 
@@ -234,11 +234,13 @@ class AutoConcurrency:
         was_trial, self._before, self._is_trial = self._is_trial, None, False
         if was_trial:
             self._since_trial = 0
-        if not was_trial and duration <= (FALLS_ABOVE + self._doubt()) * self._baseline:  # the old limit was too high
+        if (
+            not was_trial and duration <= (FALLS_ABOVE + self._standard_error()) * self._baseline
+        ):  # the old limit was too high
             self._too_much, self._known_for = former_limit, KNOWN_CALLS
         elif fell_to > ROSE:  # something else has changed, so wait for the next interval
             pass
-        elif fell_to > max((1 + TRIAL_SHARE) / 2, FELL - self._doubt()):
+        elif fell_to > max((1 + TRIAL_SHARE) / 2, FELL - self._standard_error()):
             # calls were below the knee, or the handler itself is slower
             self.limit = former_limit
             if not was_trial:
@@ -276,7 +278,7 @@ class AutoConcurrency:
 
     def _is_too_large(self, limit: int, ratio: float) -> bool:
         """Whether the step to `limit` was too large, as far as so many calls can show."""
-        return ratio > self._line(limit) + self._doubt()
+        return ratio > self._line(limit) + self._standard_error()
 
     def _end_step(self, duration: float) -> None:
         """Take the next step, or revert the last one."""

@@ -45,7 +45,7 @@ class _Unlocked:
     valid = True
 
 
-def batch_apart(options: ConsumerOptions, messages: list[Message]) -> Batch:
+def batch_in_background(options: ConsumerOptions, messages: list[Message]) -> Batch:
     """Return the batch that a handler of the group gets for these messages of one queue."""
     queue = messages[0].message_queue
     if options.consume_mode != "orderly":
@@ -54,7 +54,7 @@ def batch_apart(options: ConsumerOptions, messages: list[Message]) -> Batch:
     return kind(_Unlocked(), messages, queue)
 
 
-async def called_apart(
+async def called_in_background(
     service: ConsumeMessageService, batch: Batch, ended: Callable[[], None] = lambda: None
 ) -> BaseException | None:
     """Call the handler. Returns its exception, or None. `ended` is called when the call has ended."""

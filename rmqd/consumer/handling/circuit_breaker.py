@@ -64,7 +64,7 @@ class CircuitBreaker(ABC):
 
         return watched
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Do the work that is due. Called several times a second."""
         self._failed = {message: first for message, first in self._failed.items() if message.is_cached}
         self._judge()

@@ -193,9 +193,9 @@ class BatchingQueues(ReadyQueues):
     def _hold_for_batch(self, process_queue: ProcessQueue) -> None:
         if process_queue.hold_for_batch() and process_queue not in self._armed:
             self._armed.add(process_queue)
-            self._clock.call_later(self._left(process_queue), self._look, process_queue)
+            self._clock.call_later(self._left(process_queue), self._check_due, process_queue)
 
-    def _look(self, process_queue: ProcessQueue) -> None:
+    def _check_due(self, process_queue: ProcessQueue) -> None:
         """Called when the oldest message at the timer's start has waited long enough, if it is still pending."""
         self._armed.discard(process_queue)
         process_queue.stop_batching()

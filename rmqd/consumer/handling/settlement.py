@@ -219,7 +219,7 @@ def report(process_queue: ProcessQueue, batch: Batch, error: BaseException | Non
         report_error(process_queue, batch, error, at)
 
 
-def explain_away(process_queue: ProcessQueue, at: float, group: str) -> Problem | None:
+def explain_unavailable(process_queue: ProcessQueue, at: float, group: str) -> Problem | None:
     """Return a problem if messages of this queue wait for the service that the handler uses, at this Unix time."""
     until, error = process_queue.away
     if at >= until + AWAY_SHOWN_SECONDS:

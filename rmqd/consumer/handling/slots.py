@@ -28,7 +28,7 @@ from rmqd.consumer.handling.circuit_breaker import CircuitBreaker, ForgivenAttem
 from rmqd.consumer.handling.handler_failures import EXPIRED, PAST_DEADLINE, FailurePolicy
 from rmqd.consumer.handling.handler_threads import HandlerThread, call_handler, checked
 from rmqd.consumer.handling.ready_queues import ready_queues_of
-from rmqd.consumer.handling.settlement import ConfirmSettled, explain_away, report_error
+from rmqd.consumer.handling.settlement import ConfirmSettled, explain_unavailable, report_error
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.services import RetryPolicy, RunningCall
 from rmqd.errors import RmqdError
@@ -167,7 +167,7 @@ class HandlerSlots(WorkerService):
         """Return the problem that stops messages of this queue from being handed out or sent back."""
         if self._deduplication is not None and (problem := self._deduplication.explain(process_queue)) is not None:
             return problem
-        away = explain_away(process_queue, self.clock.wall(), self._group)
+        away = explain_unavailable(process_queue, self.clock.wall(), self._group)
         return away or (None if self._breaker is None else self._breaker.explain(process_queue, self._group))
 
     async def call_in_background(self, batch: Batch, ended: Callable[[], None]) -> None:
@@ -289,11 +289,11 @@ class HandlerSlots(WorkerService):
                 self._replace(worker, task)
         if self._handler.end_calls is not None and self._are_calls_waited_for():
             self._handler.end_calls()
-        if self._auto is not None and (more := self._auto.look()):
+        if self._auto is not None and (more := self._auto.poll()):
             self.ready_queues.admit(more)
         if self.circuit is not None and self._breaker is not None:
-            self.circuit.look()
-            self._breaker.look()
+            self.circuit.poll()
+            self._breaker.poll()
         if self.abandoned >= self.concurrency and not self._hung:
             self._hung = True
             self._hold("hung")

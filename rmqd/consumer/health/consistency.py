@@ -186,9 +186,9 @@ class Consistency:
         A difference that is seen once may be a reload that has not reached all members. A broker shows the subscription
         of the last heartbeat, so a known difference ends only after several rounds without it.
         """
-        first = await self._look(of_ids_only)
+        first = await self._query_members(of_ids_only)
         await self._context.clock.sleep(SECOND_LOOK_SECONDS / 2 if of_ids_only else SECOND_LOOK_SECONDS)
-        second = await self._look(of_ids_only)
+        second = await self._query_members(of_ids_only)
         if first is None or second is None:
             return
         lasting = first.keys() & second.keys()
@@ -226,7 +226,7 @@ class Consistency:
         self._problems.end(("unknown", name))
         self._problems.set(("settings", name), problem)
 
-    async def _look(self, of_ids_only: bool) -> dict[Difference, str] | None:
+    async def _query_members(self, of_ids_only: bool) -> dict[Difference, str] | None:
         """Return the current differences, each with its source; None if no broker responds."""
         addresses = self._context.brokers()
         seen: dict[Difference, str] = {}

@@ -145,7 +145,7 @@ class _Totals(NamedTuple):
 
 
 class RecentResults:
-    """Watches the attempts of one group. Call `look` about every POLL_SECONDS with the group's counters.
+    """Watches the attempts of one group. Call `poll` about every POLL_SECONDS with the group's counters.
 
     The handler is failing after at least LEAST_ATTEMPTS failed attempts in a row, over at least FAILING_SECONDS. Less
     than one success in ten does not end the row. The problem ends when half of the attempts succeed. It also lasts
@@ -161,7 +161,7 @@ class RecentResults:
         self._vain = 0
         self._vain_since = 0.0
 
-    def look(self, topics: Iterable[TopicSnapshot]) -> None:
+    def poll(self, topics: Iterable[TopicSnapshot]) -> None:
         """Evaluate the current counters."""
         topics, now = tuple(topics), self._clock.monotonic()
         totals = _totals(topics)

@@ -38,7 +38,7 @@ class BrokerWatch:
         self._assigned = assigned
         self._since: dict[str, float] = {}  # broker name -> since when it is down (monotonic)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Check every broker of this member's pulled queues once."""
         now = self._context.clock.monotonic()
         pulled = (queue for queue, one in self._assigned.items() if not one.is_popped)
@@ -116,9 +116,9 @@ class Watchdog:
         """Check every other second, until cancelled."""
         while True:
             await self._context.clock.sleep(TICK_SECONDS)
-            self.look()
+            self.poll()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Check every assignment and topic once."""
         now = self._context.clock.monotonic()
         due = list(self._news)  # logged one check later, so that queues that stall together share one log line
@@ -130,7 +130,7 @@ class Watchdog:
             elif may_pass_over and assigned.status.is_quiet(now):
                 watch.stands_since, watch.seen_cause = now, ""
                 continue
-            assigned.look_around()
+            assigned.check_replica()
             assigned.status.stall = problem = self._stall(assigned, watch, now)
             assigned.status.tick()
             if problem is None:
@@ -153,7 +153,7 @@ class Watchdog:
         for key in due:
             if stalled := self._news.pop(key):
                 self._report(stalled, now)
-        self._brokers.look()
+        self._brokers.poll()
         self._look_at_handler()
         for topic in self._context.subscriptions:
             if not is_retry_topic(topic):
@@ -234,7 +234,7 @@ class Watchdog:
 
     def _look_at_handler(self) -> None:
         """Report a failing handler. Its queues move and lag is low, because every message is sent back."""
-        self._results.look(snapshots_of(self._context.stats))
+        self._results.poll(snapshots_of(self._context.stats))
         context, options = self._context, self._context.options
         context.problems.set("handler", self._results.problem)
         if context.circuit is not None:

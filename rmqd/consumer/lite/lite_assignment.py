@@ -96,7 +96,7 @@ class LiteLoop(PopLoop):
         rest, block.rest = block.rest, []
         most = self._context.options.consume_message_batch_max_size
         following = block.holding(rest, most, block.size_bytes)
-        self._arrivals.take(following, process_queue, 0)
+        self._acceptor.take(following, process_queue, 0)
         self.cached.set()
 
     def give_back(self, block: LiteBlock) -> None:

@@ -13,7 +13,7 @@ import structlog
 from rmqd.client.api.offset_requests import StoredOffset, query_stored_offset, update_consumer_offset
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import RemotingConnection
-from rmqd.consumer.offsets.pending_commits import FirstCommits, OffsetRead, PullCommit, PullCommits, UnheardCommits
+from rmqd.consumer.offsets.pending_commits import FirstCommits, OffsetRead, PullCommit, PullCommits, UnansweredCommits
 from rmqd.consumer.offsets.persistence import WATCH_SECONDS, OffsetWatch
 from rmqd.consumer.services import CarriedCommit, OffsetWatcher
 from rmqd.errors import BrokerAwayError, RmqdError, SlaveUnawareError
@@ -54,8 +54,8 @@ class RemoteBrokerOffsetStore:
     another connection than the present one (`_written`) is committed again.
 
     Four other classes: `OffsetWatch` (changes by an operator or a previous owner in the first seconds of an ownership),
-    `UnheardCommits` (our unanswered commits), `PullCommits` (commits carried by pulls) and `FirstCommits` (the broker's
-    race at a group's first commit of a topic).
+    `UnansweredCommits` (our unanswered commits), `PullCommits` (commits carried by pulls) and `FirstCommits` (the
+    broker's race at a group's first commit of a topic).
     """
 
     def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
@@ -70,9 +70,9 @@ class RemoteBrokerOffsetStore:
         self._written: dict[MessageQueue, _Written] = {}
         self._resets: set[MessageQueue] = set()  # queues with an unconfirmed reset
         self._epochs: dict[MessageQueue, int] = {}  # increased by a reset and at the end of an ownership
-        self._unheard = UnheardCommits(clock)
+        self._unanswered = UnansweredCommits(clock)
         self.carries_until = float("-inf")
-        self._pulls = PullCommits(clock, self._unheard, self._stored_by_pull)
+        self._pulls = PullCommits(clock, self._unanswered, self._stored_by_pull)
         self._watches: dict[MessageQueue, OffsetWatch] = {}
         self._under_way: set[asyncio.Task[bool]] = set()
 
@@ -187,7 +187,7 @@ class RemoteBrokerOffsetStore:
                     if (watch := self._watches.get(queue)) is not None:
                         watch.watcher.overlapped(max(0, min(offset, stored) - watch.highest))
                 if stored >= offset:
-                    self._unheard.stored(queue, asked_at)
+                    self._unanswered.stored(queue, asked_at)
                     return True
             return await self._write(queue, offset, epoch, may_commit)
 
@@ -219,7 +219,7 @@ class RemoteBrokerOffsetStore:
         """Return whether a pull's commit cannot conflict with another commit, a reset or the next owner."""
         return (
             not self._turn(queue).locked()
-            and not self._unheard.offsets(queue)
+            and not self._unanswered.offsets(queue)
             and queue not in self._resets
             and self._firsts.is_begun(queue)
             and self._clock.monotonic() + suspended_seconds() < self.carries_until
@@ -230,10 +230,10 @@ class RemoteBrokerOffsetStore:
         """Called when a pull's commit was stored. It may have replaced a reset or a later commit."""
         queue, known = commit.queue, self.committed.get(commit.queue)
         if commit.epoch == self._epoch(queue) and known is not None and commit.offset > known:
-            self._unheard.answered(queue, commit.unheard)
+            self._unanswered.answered(queue, commit.unanswered)
             self._note_stored(queue, commit.offset, commit.sent_at, commit.on)
         else:
-            self._unheard.settle(commit.unheard, 0.0)
+            self._unanswered.settle(commit.unanswered, 0.0)
 
     def recheck_stored_offsets(self) -> None:
         """Re-read the stored offset before each queue's next commit, because another member may have committed."""
@@ -245,7 +245,7 @@ class RemoteBrokerOffsetStore:
 
         Returns whether such a commit has ended. The caller must then read the stored offset again.
         """
-        return await self._unheard.over(queue, offset, until)
+        return await self._unanswered.over(queue, offset, until)
 
     def wrote(self, queue: MessageQueue, stored: int) -> bool:
         """Return whether this ownership has committed, or may have committed, a stored offset."""
@@ -253,7 +253,7 @@ class RemoteBrokerOffsetStore:
 
     def _ours(self, queue: MessageQueue) -> frozenset[int]:
         known = self.committed.get(queue)
-        return self._unheard.offsets(queue) | (frozenset() if known is None else {known})
+        return self._unanswered.offsets(queue) | (frozenset() if known is None else {known})
 
     def may_be_lost(self, queue: MessageQueue) -> bool:
         """Return whether the broker's offset may be lower than the committed one without a reset."""
@@ -341,7 +341,7 @@ class RemoteBrokerOffsetStore:
         if (watch := self._watches.get(queue)) is not None:
             watch.highest = max(watch.highest, offset)
         self._resets.discard(queue)
-        self._unheard.stored(queue, asked_at)
+        self._unanswered.stored(queue, asked_at)
         self._written[queue] = _Written(self._clock.monotonic(), on)
         if self.committed.get(queue) != offset:
             self.committed[queue] = offset
@@ -360,7 +360,7 @@ class RemoteBrokerOffsetStore:
             )
             return is_taken, remoting.connected(address)
         except RmqdError as error:
-            self._unheard.failed(queue, offset, error)
+            self._unanswered.failed(queue, offset, error)
             self.failures += 1
             if isinstance(error, BrokerError) and error.stale_route:  # the pull there may be held for 15 s longer
                 self._client.routes.refresh_soon([queue.topic])
@@ -380,7 +380,7 @@ class RemoteBrokerOffsetStore:
         if offset < known:
             return False
         is_old = self._clock.monotonic() - self._written[queue].at >= REPEAT_SECONDS
-        return is_old or self.may_be_lost(queue) or bool(self._unheard.offsets(queue))
+        return is_old or self.may_be_lost(queue) or bool(self._unanswered.offsets(queue))
 
     async def _try_commit(self, queue: MessageQueue, offset: int, epoch: int) -> RmqdError | None:
         try:

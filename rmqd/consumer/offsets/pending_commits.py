@@ -14,8 +14,8 @@ commit, and the broker may hold it for 20 s. These are the rules:
   is in flight or unanswered, no reset waits to be stored, and the offset is above the stored one. The broker must be
   the master, on the connection that returned the stored offset. While other commits need a check of the stored
   offset (`OffsetWatch`), a pull needs this check too, right before it is sent.
-- Once the pull is sent, its commit counts as unanswered (`UnheardCommits`). As for any commit, no other commit of the
-  queue is sent until this one is known to be stored, or 5 s are over. So a late pull cannot replace a reset, or the
+- Once the pull is sent, its commit counts as unanswered (`UnansweredCommits`). As for any commit, no other commit of
+  the queue is sent until this one is known to be stored, or 5 s are over. So a late pull cannot replace a reset, or the
   last commit before the queue's lock is released.
 - The commit is known to be stored when the pull is answered. Within the 5 s it is also known when the broker returns
   its offset as the stored offset: no other commit of this member has that offset. Without this rule, a queue could not
@@ -50,29 +50,29 @@ FORGOTTEN_SECONDS: Final = 30.0  # stop waiting for a hanging broker: after this
 
 
 @dataclass(slots=True, eq=False)
-class UnheardCommit:
+class UnansweredCommit:
     """An offset that the broker may store until a deadline."""
 
     offset: int
     until: float  # monotonic; no effect later
 
 
-class UnheardCommits:
+class UnansweredCommits:
     """The offsets that may still replace each queue's stored one, and until when. Later commits are not affected."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._commits: dict[MessageQueue, list[UnheardCommit]] = {}
-        self._heard = asyncio.Event()  # set when any of them ends
+        self._commits: dict[MessageQueue, list[UnansweredCommit]] = {}
+        self._any_ended = asyncio.Event()  # set when any of them ends
 
-    def sent(self, queue: MessageQueue, offset: int, answer_seconds: float) -> UnheardCommit:
+    def sent(self, queue: MessageQueue, offset: int, answer_seconds: float) -> UnansweredCommit:
         """Record a commit in a pull, whose response may take longer than `answer_seconds`."""
-        unheard = UnheardCommit(offset, self._clock.monotonic() + answer_seconds + FORGOTTEN_SECONDS)
-        self._commits.setdefault(queue, []).append(unheard)
-        return unheard
+        unanswered = UnansweredCommit(offset, self._clock.monotonic() + answer_seconds + FORGOTTEN_SECONDS)
+        self._commits.setdefault(queue, []).append(unanswered)
+        return unanswered
 
-    def answered(self, queue: MessageQueue, commit: UnheardCommit) -> None:
-        """Record that a commit in a pull is stored, so the broker does not store it again."""
+    def answered(self, queue: MessageQueue, commit: UnansweredCommit) -> None:
+        """Record that such a commit is stored, so the broker does not store it again."""
         self.settle(commit, float("-inf"))
         self.stored(queue, float("-inf"))
 
@@ -80,26 +80,26 @@ class UnheardCommits:
         """Called when a commit failed. Record it, unless the broker refused it or it was never sent."""
         now = self._clock.monotonic()
         if isinstance(error, RemotingTimeoutError) and error.on_late is not None:
-            unheard = UnheardCommit(offset, now + FORGOTTEN_SECONDS)
-            error.on_late(lambda is_answered: self.settle(unheard, 0.0 if is_answered else SETTLE_SECONDS))
+            unanswered = UnansweredCommit(offset, now + FORGOTTEN_SECONDS)
+            error.on_late(lambda is_answered: self.settle(unanswered, 0.0 if is_answered else SETTLE_SECONDS))
         elif isinstance(error, RemotingClosedError | TlsError):  # TLS may be the reason for the closed connection
-            unheard = UnheardCommit(offset, now + SETTLE_SECONDS)
+            unanswered = UnansweredCommit(offset, now + SETTLE_SECONDS)
         else:
             return
-        self._commits.setdefault(queue, []).append(unheard)
+        self._commits.setdefault(queue, []).append(unanswered)
 
     def stored(self, queue: MessageQueue, asked_at: float) -> None:
         """Record that the broker had our newest offset when it was asked at `asked_at`.
 
         Commits that had expired by then cannot replace it any more, and are forgotten.
         """
-        left = [unheard for unheard in self._commits.pop(queue, ()) if unheard.until > asked_at]
+        left = [unanswered for unanswered in self._commits.pop(queue, ()) if unanswered.until > asked_at]
         if left:
             self._commits[queue] = left
 
     def offsets(self, queue: MessageQueue) -> frozenset[int]:
         """Return the unanswered offsets that the broker may have stored for the queue, or may still store."""
-        return frozenset(unheard.offset for unheard in self._commits.get(queue, ()))
+        return frozenset(unanswered.offset for unanswered in self._commits.get(queue, ()))
 
     async def over(self, queue: MessageQueue, offset: int, until: float) -> bool:
         """Wait, at most `until` (monotonic), for the end of the commits that could replace `offset`.
@@ -110,14 +110,14 @@ class UnheardCommits:
             now = self._clock.monotonic()
             if now >= min(max(others), until):
                 return now >= max(others)
-            self._heard.clear()
-            await wait_within(self._clock, min(max(others), until) - now, self._heard.wait())
+            self._any_ended.clear()
+            await wait_within(self._clock, min(max(others), until) - now, self._any_ended.wait())
         return False
 
-    def settle(self, unheard: UnheardCommit, seconds: float) -> None:
+    def settle(self, unanswered: UnansweredCommit, seconds: float) -> None:
         """Record that a commit has no effect after `seconds`."""
-        unheard.until = min(unheard.until, self._clock.monotonic() + seconds)
-        self._heard.set()
+        unanswered.until = min(unanswered.until, self._clock.monotonic() + seconds)
+        self._any_ended.set()
 
 
 ANSWER_SECONDS: Final = 5.0  # the limit for any other commit, too
@@ -135,7 +135,7 @@ class PullCommit:
     epoch: int
     on: RemotingConnection
     sent_at: float
-    unheard: UnheardCommit
+    unanswered: UnansweredCommit
     is_overdue: bool = False
     """Whether other commits were allowed since. They may have the same offset, so only the response ends this one."""
 
@@ -150,9 +150,9 @@ class OffsetRead(NamedTuple):
 class PullCommits:
     """The commits of pulls that are in flight, one for each queue. `on_stored` is called for each stored commit."""
 
-    def __init__(self, clock: Clock, unheard: UnheardCommits, on_stored: Callable[[PullCommit], None]) -> None:
+    def __init__(self, clock: Clock, unanswered: UnansweredCommits, on_stored: Callable[[PullCommit], None]) -> None:
         self._clock = clock
-        self._unheard = unheard
+        self._unanswered = unanswered
         self._on_stored = on_stored
         self._in_flight: dict[MessageQueue, PullCommit] = {}
 
@@ -164,8 +164,8 @@ class PullCommits:
     def send(self, queue: MessageQueue, offset: int, epoch: int, on: RemotingConnection) -> CarriedCommit:
         """Record a commit whose pull is sent immediately."""
         now = self._clock.monotonic()
-        unheard = self._unheard.sent(queue, offset, ANSWER_SECONDS)
-        commit = self._in_flight[queue] = PullCommit(queue, offset, epoch, on, now, unheard)
+        unanswered = self._unanswered.sent(queue, offset, ANSWER_SECONDS)
+        commit = self._in_flight[queue] = PullCommit(queue, offset, epoch, on, now, unanswered)
         return CarriedCommit(offset, partial(self._ended, commit))
 
     async def over(
@@ -205,7 +205,7 @@ class PullCommits:
             if is_stored:
                 self._on_stored(commit)
             else:
-                self._unheard.settle(commit.unheard, seconds)
+                self._unanswered.settle(commit.unanswered, seconds)
 
 
 class FirstCommits:

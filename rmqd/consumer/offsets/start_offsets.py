@@ -85,7 +85,7 @@ class Start:
     why: Why
     is_stored: bool = False
 
-    def tell(self, queue: MessageQueue) -> None:
+    def log_start(self, queue: MessageQueue) -> None:
         """Log the queue's start offset and its reason."""
         log.info("queue.started", queue=str(queue), offset=self.offset, why=self.why)
 

@@ -21,7 +21,7 @@ from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pop.pop_block import PopBlock, divided
 from rmqd.consumer.pop.pop_retries import PopRequest
 from rmqd.consumer.pop.receipts import PopProcessQueue, PopReceipts
-from rmqd.consumer.pull.accept import Arrivals, dead_letter_corrupt, open_bodies, tell_corrupt
+from rmqd.consumer.pull.accept import MessageAcceptor, dead_letter_corrupt, log_corrupt, open_bodies
 from rmqd.consumer.pull.pull_loop import SUSPEND_MS, UNHELD_SECONDS
 from rmqd.consumer.pull.pull_request import (
     BROKER_FLOW_CONTROL_SECONDS,
@@ -101,7 +101,7 @@ class PopLoop(Loop):
         self._receipts = receipts
         self._relief = asyncio.Event()
         self._more = asyncio.Event()  # messages wait on the broker
-        self._arrivals = Arrivals(context.service, context.hooks, context.rate_limit)
+        self._acceptor = MessageAcceptor(context.service, context.hooks, context.rate_limit)
         self._pop_time = PopTime()
         self._request = self.request_type(context.client, message_queue)
         self._configure()
@@ -135,7 +135,7 @@ class PopLoop(Loop):
     def take_over_options(self) -> int:
         """Apply changed options at once. Returns how many cached messages the new filter discards."""
         self._configure()
-        return sum(map(self._arrivals.discard_unwanted, self.process_queues))
+        return sum(map(self._acceptor.discard_unwanted, self.process_queues))
 
     def apply_pauses(self) -> None:
         """Apply the operator's pauses and resumes."""
@@ -154,7 +154,7 @@ class PopLoop(Loop):
         self._revision = context.revision
         self._threshold, self._batch = options.pop_threshold_for_queue, options.pop_batch_nums
         self._interval = options.pull_interval_seconds
-        self._arrivals.choose_by(subscription.tags_set)
+        self._acceptor.choose_by(subscription.tags_set)
         self._request.go_by(options, subscription, context.rate_limit.most(self._batch))
 
     async def _pop(self, *, is_first: bool) -> None:
@@ -209,7 +209,7 @@ class PopLoop(Loop):
                 process_queue = self._process_queue_of(block)
                 if block.corrupt:
                     await self._set_aside(block, process_queue)
-                self._arrivals.take(block, process_queue, 0)
+                self._acceptor.take(block, process_queue, 0)
             if not left:
                 break
             framed = framed.of(left)
@@ -272,7 +272,7 @@ class PopLoop(Loop):
         context, policy = self._context, self._context.options.on_corrupt_message
         for corrupt in block.corrupt:
             message, reason = corrupt.message, corrupt.reason
-            tell_corrupt(process_queue, message, message.queue_offset, reason, policy)
+            log_corrupt(process_queue, message, message.queue_offset, reason, policy)
             if policy == "skip" or (
                 policy == "dead_letter"
                 and await dead_letter_corrupt(context.retry_policy, process_queue, message, reason)

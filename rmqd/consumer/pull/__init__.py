@@ -2,5 +2,5 @@
 
 One task sends one pull at a time. A lost lock, a reset or a hang cancels the task, and a new task continues at the same
 offset. A broker's statement about offsets is accepted only after it is confirmed (`response_validation`,
-`offset_doubt`). No message is skipped without a report.
+`SuspectOffset`). No message is skipped without a report.
 """

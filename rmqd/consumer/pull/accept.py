@@ -9,7 +9,7 @@
 4. *Count* the wanted messages, for the rate limit and the metrics.
 5. *Put* all messages into the process queue, and notify the service.
 
-`Arrivals.take` does steps 3 to 5 without waiting. The first two steps differ by the consequence of an unfinished
+`MessageAcceptor.take` does steps 3 to 5 without waiting. The first two steps differ by the consequence of an unfinished
 message:
 
 - **A pull** is the only source of the message, and a commit passes it for good. So a message counts as corrupt only
@@ -97,7 +97,7 @@ log = structlog.get_logger(__name__)
 CORRUPT_ADVICE = "move the offset with `rmqd offsets reset`, or set on_corrupt_message and reload"
 
 
-class Arrivals:
+class MessageAcceptor:
     """Accepts the messages of one group's responses with one filter."""
 
     def __init__(
@@ -140,7 +140,7 @@ class Arrivals:
         self._service.submit(process_queue)
 
 
-def tell_corrupt(
+def log_corrupt(
     process_queue: ProcessQueue, message: Message, offset: int, reason: str, policy: OnCorruptMessage
 ) -> None:
     """Count and log a corrupt message at this offset of the queue."""

@@ -284,7 +284,7 @@ class AssignedQueue(Assignment):
         self._cut.set()
         await self._seek_ended.wait()
 
-    def look_around(self) -> None:
+    def check_replica(self) -> None:
         """Send the pull in flight to another replica if its replica is down."""
         if self.loop is not None:
             self.loop.request.look_elsewhere()
@@ -318,7 +318,7 @@ class AssignedQueue(Assignment):
         self._in_peace = await context.ownership.acquire(queue, self._lost, context.notice_seconds)
         start = await until_answered(context, queue, self._start)
         self.status.start_failure = None
-        start.tell(queue)
+        start.log_start(queue)
         self.status.loop = loop = PullLoop(context, queue, start.offset)
         loop.apply_pauses()
         self._check_released_offset(start.offset)

@@ -17,14 +17,14 @@ stays at the first unfinished message. Only the next pull starts elsewhere:
 | the same offset                | pulls again after a pause, as after an error                                     |
 | a lower one, not below the     | continues there once the cached messages are finished: the broker will reuse the |
 | committed offset               | offsets, and the cache holds one message for each offset                         |
-| one below the committed offset | the same, after `OffsetDoubt`; the committed offset is lowered at once           |
+| one below the committed offset | the same, after `SuspectOffset`; the committed offset is lowered at once           |
 
 A broker that offers a lower offset has lost the end of its queue, or the topic was recreated. Since then it may have
 given some of the offsets to other messages. The offered end is above those messages, and if the queue has grown past
 the requested offset, the broker offers nothing. These messages are recognized by a store time after that of every
 pulled message. So a queue that must go down continues at the first such message. The same search runs after a new
-connection, after the queue's topic exists again, and after `OffsetDoubt` ends. A member without a pulled message of the
-queue uses the time at which the broker first accepted its offset, or at which its offset file was written
+connection, after the queue's topic exists again, and after `SuspectOffset` ends. A member without a pulled message of
+the queue uses the time at which the broker first accepted its offset, or at which its offset file was written
 (broadcasting). A member that has just started has no such time if brokers keep the offsets. If its first pull is
 refused, it continues at the end and reports how many messages precede it: an operator knows whether the topic was
 recreated.
@@ -53,7 +53,7 @@ log = structlog.get_logger(__name__)
 DOUBT_SECONDS: Final = 5.0  # longer than it takes to receive a new route
 
 
-class OffsetDoubt:
+class SuspectOffset:
     """Measures for how long a broker's master has reported one queue's end below the committed offset."""
 
     def __init__(self, queue: MessageQueue, clock: Clock) -> None:
@@ -86,7 +86,7 @@ class OffsetMoves:
         self._loop = loop
         self._context = context
         self._message_queue = message_queue
-        self._doubt = OffsetDoubt(message_queue, context.clock)
+        self._suspect_offset = SuspectOffset(message_queue, context.clock)
         self._checked_on: RemotingConnection | None = None
         self._accepted_ms = 0  # when the broker first accepted the queue's offset, by our clock
 
@@ -153,9 +153,9 @@ class OffsetMoves:
                 return found
         return None
 
-    def end_doubt(self) -> None:
+    def confirm_offset(self) -> None:
         """Called when the broker accepts the queue's offset after all."""
-        self._doubt.end()
+        self._suspect_offset.end()
 
     async def answered(self, reply: RemotingCommand) -> None:
         """Handle PULL_OFFSET_MOVED, or another response with an offset below the requested one, by the table above.
@@ -185,7 +185,7 @@ class OffsetMoves:
             unread = 0
             if offered < asked:
                 unseen = await self._first_unseen(self._accepted_ms or self._filed_ms())
-                offered = min(offset for offset in (offered, unseen, self._doubt.lowest) if offset is not None)
+                offered = min(offset for offset in (offered, unseen, self._suspect_offset.lowest) if offset is not None)
                 if unseen is None and not (self._accepted_ms or loop.process_queue.newest_store_timestamp):
                     unread = max(0, offered - header.min_offset)
             await self._correct(asked, offered, remark, unread)
@@ -218,7 +218,9 @@ class OffsetMoves:
     def _is_doubtful(self, offered: int) -> bool:
         """Return whether an offer below the committed offset still needs confirmation by later responses."""
         committed = self._context.store.committed.get(self._message_queue, 0)
-        return offered < committed and not self._doubt.is_over(self._loop.request.address or "", committed, offered)
+        return offered < committed and not self._suspect_offset.is_over(
+            self._loop.request.address or "", committed, offered
+        )
 
     async def _stop(self, asked: int, offered: int) -> None:
         loop = self._loop
@@ -251,7 +253,7 @@ class OffsetMoves:
             remark=remark,
         )
         self._loop.stuck = None
-        self._doubt.end()
+        self._suspect_offset.end()
         process_queue.continue_at(offered)
         process_queue.stats.lost += skipped
         falls = offered < store.committed.get(self._message_queue, 0)

@@ -8,9 +8,9 @@ import structlog
 
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.pull.accept import Arrivals, open_pulled
+from rmqd.consumer.pull.accept import MessageAcceptor, open_pulled
 from rmqd.consumer.pull.offset_moves import OffsetMoves
-from rmqd.consumer.pull.pull_request import AskedAnewError, PullBackoff
+from rmqd.consumer.pull.pull_request import PullBackoff, PullRepeatedError
 from rmqd.consumer.pull.pulled_queue import FOUND, MOVED, NOTHING, PulledQueue
 from rmqd.consumer.pull.response_validation import CorruptMessages, ResponseValidation
 from rmqd.consumer.services import CarriedCommit
@@ -46,7 +46,7 @@ class PullLoop(PulledQueue):
         self._backoff = PullBackoff()
         self._moves = OffsetMoves(self, context, message_queue)
         self._corrupt = CorruptMessages(self, context, message_queue)
-        self._arrivals = Arrivals(context.service, context.hooks, context.rate_limit)
+        self._acceptor = MessageAcceptor(context.service, context.hooks, context.rate_limit)
         self._validation = ResponseValidation(message_queue, context.client.remoting.traffic)
         self._carried_at = float("-inf")  # when a pull could last carry a commit, monotonic
         self._configure()
@@ -115,8 +115,8 @@ class PullLoop(PulledQueue):
         """
         if not self._configure():
             return 0
-        self.request.ask_anew()
-        return self._arrivals.discard_unwanted(self.process_queue)
+        self.request.repeat_pull()
+        return self._acceptor.discard_unwanted(self.process_queue)
 
     async def _take_reset(self) -> None:
         offset, self.request.reset_to = self.request.reset_to, None
@@ -133,7 +133,7 @@ class PullLoop(PulledQueue):
         options, subscription = context.options, context.subscriptions[topic]
         self._interval = options.pull_interval_seconds
         self._validation.takes_all = subscription.expression_type == EXPRESSION_TAG and not subscription.tags_set
-        self._arrivals.choose_by(subscription.tags_set)
+        self._acceptor.choose_by(subscription.tags_set)
         self._batch_size = context.rate_limit.most(options.pull_batch_size)
         is_other = self.request.filter_by(subscription)
         if is_other:
@@ -174,7 +174,7 @@ class PullLoop(PulledQueue):
         asked = process_queue.next_offset
         if not block.is_closed and self._validation.is_plain(block, asked, header):
             process_queue.stats.pull_took(self.answered_at - self.asked_at)
-            self._arrivals.take(block, process_queue, header.next_begin_offset)
+            self._acceptor.take(block, process_queue, header.next_begin_offset)
             self.stuck = None
             if self._failed_since_success:
                 self._is_well(header.next_begin_offset)
@@ -190,7 +190,7 @@ class PullLoop(PulledQueue):
                 return
             believed = self._validation.opened(block, asked, believed, passes_over=passes_over)
         process_queue.stats.pull_took(self.answered_at - self.asked_at)
-        self._arrivals.take(
+        self._acceptor.take(
             block, process_queue, believed.next_offset, self._corrupt.hold(believed.bad) if passes_over else ()
         )
         if believed.next_offset > asked:
@@ -199,16 +199,16 @@ class PullLoop(PulledQueue):
                 self._is_well(believed.next_offset)
         if believed.bad and not passes_over:
             await self._corrupt.stop_at(believed.bad[-1])
-        elif believed.doubt is not None:
+        elif believed.contradiction is not None:
             self.request.broker_id = 0
             self._failed_since_success = True
             if believed.next_offset == asked:
-                self._validation.got_nowhere(believed.doubt)
+                self._validation.got_nowhere(believed.contradiction)
 
     def _is_well(self, next_offset: int) -> None:
         """Reset failures and pending checks, because the broker has the queue and our offset in it."""
         self._backoff.answered()
-        self._moves.end_doubt()
+        self._moves.confirm_offset()
         self._validation.got_further(next_offset)
         self._failed_since_success = self._validation.has_bad
 
@@ -238,7 +238,7 @@ class PullLoop(PulledQueue):
         await self._moves.answered(reply)
 
     async def _failed(self, error: RmqdError) -> None:
-        if isinstance(error, AskedAnewError | ConnectionRenewedError):
+        if isinstance(error, PullRepeatedError | ConnectionRenewedError):
             return
         before = self.failure
         self.failure, self._failed_since_success = error, True

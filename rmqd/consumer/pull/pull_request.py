@@ -118,7 +118,7 @@ _MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
 _NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
 
 
-class AskedAnewError(RmqdError):
+class PullRepeatedError(RmqdError):
     """The response to the pull in flight is not wanted any more: the pull must be sent again."""
 
 
@@ -130,9 +130,9 @@ class _Waiting(NamedTuple):
     offset: int
     commit: CarriedCommit | None
 
-    def give_up(self, hear: Callable[[int, RemotingCommand], None]) -> None:
-        """Pass the response to `hear`, with the requested offset. The caller settles the future."""
-        later = self.connection.hand_over(self.future, partial(hear, self.offset))
+    def give_up(self, on_response: Callable[[int, RemotingCommand], None]) -> None:
+        """Pass the response to `on_response`, with the requested offset. The caller settles the future."""
+        later = self.connection.hand_over(self.future, partial(on_response, self.offset))
         if self.commit is not None:
             later.add_done_callback(self.commit.ended)
 
@@ -188,7 +188,7 @@ class PullRequest:
     async def ask(
         self, offset: int, flags: int, suspend_ms: int, most: int, carry: Carry | None = None
     ) -> RemotingCommand:
-        """Pull and wait for the response, whatever its code. Raises RmqdError, including AskedAnewError.
+        """Pull and wait for the response, whatever its code. Raises RmqdError, including PullRepeatedError.
 
         `carry` returns the commit that the pull must carry. That commit must be sent, and its end reported.
         """
@@ -209,7 +209,7 @@ class PullRequest:
         if carry is not None:
             commit = await carry(connection)
             if self.reset_to is not None:  # reported meanwhile; then `carry` must not return a commit
-                raise AskedAnewError("an operator has reset the queue")
+                raise PullRepeatedError("an operator has reset the queue")
         if self._credentials is not client.remoting.security.credentials:
             self._write_template()
         opaque, commit_offset, flags = next(OPAQUE), 0, flags | self._flags
@@ -237,17 +237,17 @@ class PullRequest:
         self._routes_version = routes.version
         self._replicas = routes.replicas(routes.endpoint(self._queue))
 
-    def ask_anew(self) -> None:
-        """End the pull in flight with AskedAnewError. Its messages are pulled again."""
+    def repeat_pull(self) -> None:
+        """End the pull in flight with PullRepeatedError. Its messages are pulled again."""
         if self._waiting is None or self._waiting.future.done():
             return
         self._waiting.give_up(self._came_late)
-        self._waiting.future.set_exception(AskedAnewError("the pull is sent again"))
+        self._waiting.future.set_exception(PullRepeatedError("the pull is sent again"))
 
     def look_elsewhere(self) -> None:
         """Send the pull in flight to another replica if its replica is down."""
         if self._waiting is not None and self.has_another():
-            self.ask_anew()
+            self.repeat_pull()
 
     def has_another(self) -> bool:
         """Return whether the next pull would use another address than the last one."""
@@ -283,4 +283,4 @@ class PullRequest:
                 self.on_late_reset(offset)
             else:
                 self.reset_to = offset
-                self.ask_anew()
+                self.repeat_pull()

@@ -37,7 +37,7 @@ class QueueStatus(AssignmentStatus):
     def turned_at(self) -> float | None:
         """When the loop last sent a pull, received a response or checked a wait; None while it may wait for long."""
         loop = self.loop
-        return None if loop is None or loop.waits_for_rate else max(loop.asked_at, loop.answered_at, loop.looked_at)
+        return None if loop is None or loop.waits_for_rate else max(loop.asked_at, loop.answered_at, loop.checked_at)
 
     def progress(self) -> object:
         """Return a value that changes with every progress: a message finishes, or an empty cache's offset advances.

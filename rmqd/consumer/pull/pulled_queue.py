@@ -51,7 +51,7 @@ class PulledQueue(Loop):
         self.waits_for_rate = False
         self.max_offset: int | None = None
         self.measured_at = 0.0  # when the queue's end was last queried outside pulls
-        self.looked_at = self._probed_at = self.asked_at
+        self.checked_at = self._probed_at = self.asked_at
 
     @property
     def process_queues(self) -> tuple[ProcessQueue]:
@@ -110,12 +110,12 @@ class PulledQueue(Loop):
 
     async def wait_for_operator(self) -> None:
         """Wait before the next check whether an operator reset the queue."""
-        self.looked_at = self._context.clock.monotonic()
+        self.checked_at = self._context.clock.monotonic()
         await self._context.clock.sleep(PROBE_SECONDS)
 
     async def wait_at(self, offset: int) -> None:
         """Wait as after an error, and check for a reset by an operator meanwhile."""
-        self.looked_at = self._context.clock.monotonic()
+        self.checked_at = self._context.clock.monotonic()
         await self.pause()
         if self._context.clock.monotonic() - self._probed_at >= PROBE_SECONDS:
             await self.probe(offset)
@@ -145,8 +145,8 @@ class PulledQueue(Loop):
         self._probed_at = since = clock.monotonic()
         try:
             while self.process_queue is process_queue and self.request.reset_to is None and is_held():
-                self.looked_at = clock.monotonic()
-                if self.looked_at - self._probed_at >= PROBE_SECONDS:
+                self.checked_at = clock.monotonic()
+                if self.checked_at - self._probed_at >= PROBE_SECONDS:
                     await self.probe()
                     continue
                 await self._relieved(process_queue)

@@ -37,13 +37,13 @@ import structlog
 from rmqd.client.remoting.pending import Traffic
 from rmqd.consumer.consumer_options import OnCorruptMessage
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.pull.accept import dead_letter_corrupt, tell_corrupt
+from rmqd.consumer.pull.accept import dead_letter_corrupt, log_corrupt
 from rmqd.consumer.pull.pulled_queue import PulledQueue
 from rmqd.errors import ProtocolError
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message, MessageBlock
-from rmqd.wire.messages.pull_walk import BadRecord, Doubt, Gap, ReplyWalk, bad_record, is_plain
+from rmqd.wire.messages.pull_walk import BadRecord, Contradiction, Gap, ReplyWalk, bad_record, is_plain
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +55,7 @@ class Believed:
     next_offset: int
     bad: list[BadRecord] = field(default_factory=list)
     """Records that were bad in two responses. The last one is at `next_offset` if it must not be skipped."""
-    doubt: Doubt | None = None
+    contradiction: Contradiction | None = None
     """Why the queue is pulled again at `next_offset`; None if the whole response is trusted."""
 
 
@@ -140,11 +140,13 @@ class ResponseValidation:
         if self._bad:
             self._bad = {at: record for at, record in self._bad.items() if at >= next_offset}
 
-    def got_nowhere(self, doubt: Doubt) -> None:
+    def got_nowhere(self, contradiction: Contradiction) -> None:
         """Called when no part of the last response was trusted. Raises ProtocolError the second time in a row."""
         self._fruitless += 1
         if self._fruitless > 1:
-            raise ProtocolError(f"the response to a pull at {doubt.at} is contradictory: {doubt.reason}")
+            raise ProtocolError(
+                f"the response to a pull at {contradiction.at} is contradictory: {contradiction.reason}"
+            )
 
     def nothing(self, asked: int, header: PullMessageResponseHeader) -> int:
         """Validate a response without messages. Return the offset of the next pull. Raises ProtocolError."""
@@ -161,28 +163,28 @@ class ResponseValidation:
 
     def _walk(self, walk: ReplyWalk, header: PullMessageResponseHeader, *, passes_over: bool) -> Believed:
         asked, bad = walk.offset, list[BadRecord]()
-        while (doubt := walk.advance()) is not None:
-            if isinstance(doubt, Gap):
-                is_tail = doubt.to == header.next_begin_offset
+        while (contradiction := walk.advance()) is not None:
+            if isinstance(contradiction, Gap):
+                is_tail = contradiction.to == header.next_begin_offset
                 if not self.takes_all and is_tail and walk.messages and self._is_usual_step(asked, header):
-                    walk.believe(doubt.to)
-                elif (known := self._gaps.get(doubt.at)) is not None:
-                    self._tell_gap(doubt.at, min(known, doubt.to))
-                    walk.believe(min(known, doubt.to))
+                    walk.believe(contradiction.to)
+                elif (known := self._gaps.get(contradiction.at)) is not None:
+                    self._tell_gap(contradiction.at, min(known, contradiction.to))
+                    walk.believe(min(known, contradiction.to))
                 else:
                     self._gaps = walk.gaps()
                     break
-            elif isinstance(doubt, BadRecord) and self._is_known(doubt):
-                bad.append(doubt)
+            elif isinstance(contradiction, BadRecord) and self._is_known(contradiction):
+                bad.append(contradiction)
                 if not passes_over:
                     return Believed(walk.offset, bad)
-                walk.pass_over(doubt)
+                walk.pass_over(contradiction)
             else:
-                self._tell(doubt)
-                if isinstance(doubt, BadRecord):
-                    self._bad[doubt.at] = doubt
+                self._tell(contradiction)
+                if isinstance(contradiction, BadRecord):
+                    self._bad[contradiction.at] = contradiction
                 break
-        return Believed(walk.offset, bad, doubt)
+        return Believed(walk.offset, bad, contradiction)
 
     def _is_known(self, record: BadRecord) -> bool:
         before = self._bad.get(record.at)
@@ -194,9 +196,9 @@ class ResponseValidation:
         before, self._step = self._step, header.next_begin_offset - asked
         return before == self._step
 
-    def _tell(self, doubt: Doubt) -> None:
+    def _tell(self, contradiction: Contradiction) -> None:
         self._traffic.doubted_replies += 1
-        log.warning("pull.doubted", queue=str(self._queue), offset=doubt.at, reason=doubt.reason)
+        log.warning("pull.doubted", queue=str(self._queue), offset=contradiction.at, reason=contradiction.reason)
 
     def _tell_gap(self, low: int, high: int) -> None:
         if self.takes_all:
@@ -206,7 +208,7 @@ class ResponseValidation:
         """Forget the gaps of the last response, which this response does not confirm; log the gap at `offset`."""
         to = self._gaps.get(offset, offset)
         if to > offset and self.takes_all:
-            self._tell(Doubt(offset, f"offsets {offset} to {to - 1} had no messages before, but have some now"))
+            self._tell(Contradiction(offset, f"offsets {offset} to {to - 1} had no messages before, but have some now"))
         self._gaps = {}
 
 
@@ -280,6 +282,6 @@ class CorruptMessages:
         places = frozenset(record.at for record in records)
         for record in records:
             if record.at not in self._told:
-                tell_corrupt(self._loop.process_queue, record.message, record.offset, record.reason, self.policy)
+                log_corrupt(self._loop.process_queue, record.message, record.offset, record.reason, self.policy)
         if not places <= self._told:
             self._told = places

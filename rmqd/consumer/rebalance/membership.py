@@ -218,7 +218,7 @@ class MissingMembers:
         self._lists: dict[str, frozenset[str]] = {}  # broker address -> members
         self._gone: dict[str, float] = {}  # client id -> when it was missed
         self._noticed_at = float("-inf")
-        self.hear = Coalesced(self._hear)
+        self.query_members = Coalesced(self._query_members)
         """Request one broker's list now. Returns whether the list proves who has left."""
 
     @property
@@ -251,9 +251,11 @@ class MissingMembers:
         If a member disappeared from this list, the other brokers whose last lists contain it are asked again.
         """
         others = self._note(address, client_ids)
-        await asyncio.gather(*(self.hear(other) for other in others if not self._client.remoting.is_down(other)))
+        await asyncio.gather(
+            *(self.query_members(other) for other in others if not self._client.remoting.is_down(other))
+        )
 
-    async def _hear(self, address: str) -> bool:
+    async def _query_members(self, address: str) -> bool:
         client = self._client
         try:
             client_ids = await get_consumer_list(

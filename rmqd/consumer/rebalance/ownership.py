@@ -174,8 +174,8 @@ class QueueOwnership:
         if not any(map(self._missing_members.is_sure, self._unbroken(topic))):
             return
         brokers = self._locks.by_broker(queues)
-        heard = dict(zip(brokers, await asyncio.gather(*map(self._hear, brokers)), strict=True))
-        sure = [broker_name for broker_name, is_heard in heard.items() if is_heard]
+        answered = dict(zip(brokers, await asyncio.gather(*map(self._query_members, brokers)), strict=True))
+        sure = [broker_name for broker_name, is_answered in answered.items() if is_answered]
         for client_id, at in self._unbroken(topic).items():
             if self._missing_members.is_sure(client_id):
                 results = await asyncio.gather(*(self._locks.unlock(name, brokers[name], client_id) for name in sure))
@@ -288,12 +288,12 @@ class QueueOwnership:
         others = map(routes.address, {one.broker_name for one in routes.queues(queue.topic)})
         reached = {other for other in others if other is not None and not remoting.is_down(other)}
         brokers = reached if address is None else {address, *reached}
-        heard = await asyncio.gather(*map(self._missing_members.hear, sorted(brokers)))
-        return all(heard) and self._missing_members.is_alone
+        answered = await asyncio.gather(*map(self._missing_members.query_members, sorted(brokers)))
+        return all(answered) and self._missing_members.is_alone
 
-    async def _hear(self, broker_name: str) -> bool:
+    async def _query_members(self, broker_name: str) -> bool:
         address = self._client.routes.address(broker_name)
-        return address is not None and await self._missing_members.hear(address)
+        return address is not None and await self._missing_members.query_members(address)
 
     def _unbroken(self, topic: str) -> dict[str, float]:
         """Return the missing members that may have left locks of the topic behind, with the time since when."""

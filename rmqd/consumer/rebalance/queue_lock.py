@@ -162,7 +162,7 @@ class QueueLease:
     def end(self) -> None:
         self._until = float("-inf")
 
-    def tell(self) -> None:
+    def notify_owner(self) -> None:
         """Notify the queue's owner once that the lock is uncertain: it must hand out nothing until the next grant."""
         if not self.is_reported:
             self.is_reported = True
@@ -275,7 +275,7 @@ class QueueLock:
             if lease.holds:
                 continue
             if lease.is_cut:
-                lease.tell()
+                lease.notify_owner()
             else:
                 self._lose(queue, "it could not be renewed")
         due = {
@@ -323,7 +323,7 @@ class QueueLock:
         if lease is not None:
             if granted and (lease.holds or lease.is_cut):
                 if lease.is_cut:
-                    lease.tell()  # the stored offset is checked before anything is handed out
+                    lease.notify_owner()  # the stored offset is checked before anything is handed out
                 lease.renew(until, on)
                 self._grant(queue)
             else:
@@ -347,4 +347,4 @@ class QueueLock:
         log.warning("queue.lock_lost", queue=str(queue), why=why)
         lease = self._leases.pop(queue)
         lease.end()
-        lease.tell()
+        lease.notify_owner()

@@ -162,7 +162,7 @@ def _keeps_client(group: str, old: ConfigState, new: ConfigState) -> bool:
     return cluster == old.config.cluster_name(group) and old.same_client(new, cluster)
 
 
-def filtered_anew(old: RootConfig, new: RootConfig, changes: GroupChanges) -> list[str]:
+def groups_with_changed_filters(old: RootConfig, new: RootConfig, changes: GroupChanges) -> list[str]:
     """Return the groups whose filters must be checked with the brokers: new or restarted groups, and groups with
     another filter.
     """

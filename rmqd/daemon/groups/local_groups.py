@@ -26,7 +26,7 @@ from rmqd.daemon.groups.group_engine import (
     UnknownGroupError,
     check_scope,
 )
-from rmqd.daemon.groups.group_reload import ConfigState, filtered_anew, plan_changes
+from rmqd.daemon.groups.group_reload import ConfigState, groups_with_changed_filters, plan_changes
 from rmqd.daemon.groups.supervisor import Backoff, GroupSupervisor, LoopMonitor, WorkerShare
 from rmqd.daemon.metrics.metric_totals import ProcessSnapshot, add_client_counters, merge_clients, retired_group
 from rmqd.errors import ConfigError, FilterRefusedError, RmqdError
@@ -210,16 +210,16 @@ class LocalGroups:
             changes = plan_changes(self._state, state)
             following = self._clients.prepare(self._state, state)
             live = {name for name in changes.updated if name in self._groups and not self._groups[name].failed}
-            anew = [name for name in (*changes.updated, *changes.restarted) if name not in live]
+            to_rebuild = [name for name in (*changes.updated, *changes.restarted) if name not in live]
             try:
-                groups = self._build_groups(config, (*anew, *changes.started), following.clients)
-                filtered = filtered_anew(self._state.config, config, changes)
+                groups = self._build_groups(config, (*to_rebuild, *changes.started), following.clients)
+                filtered = groups_with_changed_filters(self._state.config, config, changes)
                 await self._check_filters(config, filtered, following.clients)
             except ConfigError:
                 await following.give_up()
                 raise
             await asyncio.gather(
-                self._drain([*anew, *changes.stopped]),
+                self._drain([*to_rebuild, *changes.stopped]),
                 *(self._change(name, config, following.clients) for name in live),
             )
             await self._clients.take_over(following)

@@ -17,11 +17,11 @@ from typing import Any, Final, Self
 
 import structlog
 
-from rmqd.client.remoting.security import TELL_SECONDS, tell_refusals
+from rmqd.client.remoting.security import REPEAT_SECONDS, log_refusals
 from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.daemon.groups.group_engine import GroupChanges, HostView, UnknownGroupError, check_scope
-from rmqd.daemon.groups.group_reload import ConfigState, filtered_anew, plan_changes
+from rmqd.daemon.groups.group_reload import ConfigState, groups_with_changed_filters, plan_changes
 from rmqd.daemon.groups.supervisor import Backoff
 from rmqd.daemon.metrics.metric_totals import ProcessSnapshot, merge_processes, retired
 from rmqd.errors import ConfigError
@@ -158,7 +158,7 @@ class WorkerPool:
     async def check(self, config: RootConfig) -> None:
         """Raise ConfigError if a new worker cannot build a configuration, or brokers refuse its filters."""
         changes = plan_changes(self._state, ConfigState.of(config))
-        await self._check(config, filtered_anew(self._state.config, config, changes))
+        await self._check(config, groups_with_changed_filters(self._state.config, config, changes))
 
     async def take_over(self, config: RootConfig) -> None:
         """Apply a checked configuration in all workers."""
@@ -365,10 +365,10 @@ class WorkerPool:
         while True:
             await asyncio.sleep(KEEP_SECONDS)
             answers = await asyncio.gather(*(self._snapshot(number) for number in list(self._live)))
-            self._tell_refusals(reason for snapshot, _ in answers if snapshot for reason in snapshot.client.refused)
+            self._log_refusals(reason for snapshot, _ in answers if snapshot for reason in snapshot.client.refused)
 
-    def _tell_refusals(self, reasons: Iterable[str]) -> None:
+    def _log_refusals(self, reasons: Iterable[str]) -> None:
         """Log the refusals that servers sent to the workers, once a minute for all workers."""
-        if (found := list(dict.fromkeys(reasons))) and self._clock.monotonic() - self._told_at >= TELL_SECONDS:
+        if (found := list(dict.fromkeys(reasons))) and self._clock.monotonic() - self._told_at >= REPEAT_SECONDS:
             self._told_at = self._clock.monotonic()
-            tell_refusals(found)
+            log_refusals(found)

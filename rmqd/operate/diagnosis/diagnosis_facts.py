@@ -85,7 +85,7 @@ class MemberFacts:
         return None if value is None else value == "true"
 
     @property
-    def tells_queues(self) -> bool:
+    def reports_queues(self) -> bool:
         """Whether it reports its queues: Java's pull consumers do not."""
         return self.info is not None and self.info.properties.get(PROP_CONSUME_TYPE) != ConsumeType.ACTIVELY
 

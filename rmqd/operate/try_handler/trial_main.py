@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.assembly import assemble
 from rmqd.consumer.consumer_options import ConsumerOptions
-from rmqd.consumer.handling.batch_worker import batch_apart, called_apart
+from rmqd.consumer.handling.batch_worker import batch_in_background, called_in_background
 from rmqd.consumer.handling.handler_failures import default_decision, give_up
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, call_start_or_stop
 from rmqd.consumer.handling.orderly import suspension_seconds
@@ -152,9 +152,9 @@ class HandlerCalls:
 
     async def call(self, messages: list[Message]) -> CallResult:
         """Call the handler with messages of one queue. Raises HandlerNotAwaitedError."""
-        batch = batch_apart(self._options, messages)
+        batch = batch_in_background(self._options, messages)
         started = time.monotonic()
-        error = await called_apart(self._context.service, batch)
+        error = await called_in_background(self._context.service, batch)
         seconds = time.monotonic() - started
         if isinstance(error, HandlerNotAwaitedError):
             raise error

@@ -115,9 +115,9 @@ class LogWriter:
     def __init__(self, raw: io.RawIOBase, tell_dropped: Callable[[int], None]) -> None:
         self._raw = raw
         self._tell_dropped = tell_dropped
-        self.begin_anew()
+        self.restart()
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Start empty with a new lock and thread: in a forked process the old ones belong to the parent."""
         self._lock = threading.RLock()
         self._arrived = threading.Condition(self._lock)
@@ -238,7 +238,7 @@ def writer_of(stream: IO[str], tell_dropped: Callable[[int], None]) -> LogWriter
         return None
     if not _writers:
         atexit.register(finish_writing)
-        os.register_at_fork(after_in_child=_begin_all_anew)
+        os.register_at_fork(after_in_child=_restart_all)
     _writers[id(stream)] = stream, (writer := LogWriter(raw, tell_dropped))
     return writer
 
@@ -254,6 +254,6 @@ def finish_writing() -> None:
         writer.finish()
 
 
-def _begin_all_anew() -> None:
+def _restart_all() -> None:
     for _, writer in list(_writers.values()):
-        writer.begin_anew()
+        writer.restart()

@@ -82,7 +82,7 @@ async def _run(
     loop = asyncio.get_running_loop()
     for event, action in ((stop, run.stop), (force_stop, run.force_stop)):
         _when_set(event, loop, action)
-    telling = asyncio.create_task(_tell_figures(run), name="figures")
+    telling = asyncio.create_task(_report_figures(run), name="figures")
     try:
         await run.run()
     except Exception as error:
@@ -93,11 +93,11 @@ async def _run(
     finally:
         telling.cancel()
         await asyncio.wait({telling})
-        tell_figures(run.snapshot())
+        report_figures(run.snapshot())
     return ExitCode.OK
 
 
-def tell_figures(group: GroupSnapshot) -> None:
+def report_figures(group: GroupSnapshot) -> None:
     """Log the messages handled so far, and the lag."""
     log.info(
         "spark.progress_reported",
@@ -109,11 +109,11 @@ def tell_figures(group: GroupSnapshot) -> None:
     )
 
 
-async def _tell_figures(run: GroupRun) -> None:
+async def _report_figures(run: GroupRun) -> None:
     while True:
         await asyncio.sleep(FIGURES_SECONDS)
         logs.repeats.flush()
-        tell_figures(run.snapshot())
+        report_figures(run.snapshot())
 
 
 def _when_set(event: threading.Event, loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:

@@ -104,7 +104,7 @@ class Figures:
             _count(self._left_out, outcome.left_out_by_hooks)
             _count(self._trace_records, outcome.trace_records)
 
-        self._results.look(self._topics)
+        self._results.poll(self._topics)
         with structlog.contextvars.bound_contextvars(group=self._options.group):
             self._problems.set("handler", self._results.problem)
 

@@ -63,22 +63,22 @@ class QueuePlaces:
         """Poll every two seconds until cancelled, then close the connections."""
         try:
             while True:
-                await self.look()
+                await self.poll()
                 await asyncio.sleep(PLACES_POLL_SECONDS)
         finally:
             await self._client.close()
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Poll all queues once."""
         now = self._clock.monotonic()
-        anew = self._routes_at is None or now - self._routes_at >= ROUTES_SECONDS
-        if anew:
+        must_refresh = self._routes_at is None or now - self._routes_at >= ROUTES_SECONDS
+        if must_refresh:
             self._routes_at = now
-        await asyncio.gather(*(self._look_at(topic, anew=anew) for topic in self._topics))
+        await asyncio.gather(*(self._read_topic(topic, must_refresh=must_refresh) for topic in self._topics))
 
-    async def _look_at(self, topic: str, *, anew: bool) -> None:
+    async def _read_topic(self, topic: str, *, must_refresh: bool) -> None:
         try:
-            if anew:
+            if must_refresh:
                 await self._client.routes.refresh(topic)
             lag = await self._reader.topic_lag(self._group, topic)
         except RouteNotFoundError as error:
@@ -113,12 +113,12 @@ class ClaimStoreWatch:
         """Poll until cancelled, then close the connections."""
         try:
             while True:
-                await self.look()
+                await self.poll()
                 await self._clock.sleep(STORE_POLL_SECONDS)
         finally:
             await self.close()
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Poll once."""
         try:
             await self._store.renew(())

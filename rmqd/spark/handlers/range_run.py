@@ -21,7 +21,7 @@ from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.cache.flow_control import Reason, Thresholds, exceeded
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.pull.accept import CORRUPT_ADVICE, Arrivals, dead_letter_corrupt, open_bodies, tell_corrupt
+from rmqd.consumer.pull.accept import CORRUPT_ADVICE, MessageAcceptor, dead_letter_corrupt, log_corrupt, open_bodies
 from rmqd.errors import RemotingTimeoutError, RmqdError
 from rmqd.runtime.clock import wait_within
 from rmqd.spark.session.spark_cluster import replicas_now
@@ -180,8 +180,8 @@ class RangeRun:
         self._retry_policy = retry_policy
         self._clock = clock
         self._thresholds = Thresholds.divided(options, 1)
-        self._arrivals = Arrivals(service, hooks)
-        self._arrivals.choose_by(queue_range.subscription.tags)
+        self._acceptor = MessageAcceptor(service, hooks)
+        self._acceptor.choose_by(queue_range.subscription.tags)
 
     async def run(self) -> None:
         """Handle the range. Raises DataLossError if a loss should fail, and RmqdError if no broker answers."""
@@ -234,12 +234,12 @@ class RangeRun:
             block.messages = [message for message in messages if pulled.low <= message.queue_offset < end]
             block.unfinished = len(block.messages)
         self.queue.stats.pull_took(pulled.seconds)
-        self._arrivals.take(block, self.queue, end)
+        self._acceptor.take(block, self.queue, end)
 
     async def _set_aside(self, corrupt: CorruptMessage) -> bool:
         """Apply `on_corrupt_message` to a corrupt message. Return whether the range ends before it."""
         message, policy = corrupt.message, self._options.on_corrupt_message
-        tell_corrupt(self.queue, message, message.queue_offset, corrupt.reason, policy)
+        log_corrupt(self.queue, message, message.queue_offset, corrupt.reason, policy)
         if policy == "stop":
             self.reset_to = message.queue_offset
             self.failure = (

@@ -129,7 +129,7 @@ class RowSender:
         self._loop.run_until_complete(self._client.close())
         self._loop.close()
 
-    def look_again(self) -> None:
+    def refresh_routes(self) -> None:
         """Refresh the topics' routes before the next row, because queues may have changed."""
         for topic in self._served:
             with contextlib.suppress(RmqdError):
@@ -288,7 +288,7 @@ def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, query: str) 
         stream = context.getLocalProperty(QUERY_ID) or query
         origin = TaskOrigin(stream, context.getLocalProperty(BATCH_ID) or "", context.partitionId())
     sender = sender_to(options.access)
-    sender.look_again()
+    sender.refresh_routes()
     total = total_bytes = first = 0
     for batch in batches:
         count, size_bytes = sender.send(rows_of(batch, options, origin, first), options)

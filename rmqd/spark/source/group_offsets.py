@@ -143,9 +143,9 @@ def _is_users(topic: str) -> bool:
     return not (is_system_topic(topic) or is_retry_topic(topic) or is_dlq_topic(topic))
 
 
-MEMBERS_SECONDS: Final = 10.0  # interval of checks for members of the group
-AWAY_SECONDS: Final = 10.0  # pause before an unavailable queue is tried again; Spark polls 90 times a second
-TELL_SECONDS: Final = 60.0  # shortest interval between warnings of one kind
+MEMBERS_SECONDS: Final = 10.0  # between two checks for members of the group
+AWAY_SECONDS: Final = 10.0  # before an unavailable queue is tried again; Spark polls 90 times a second
+WARN_AGAIN_SECONDS: Final = 60.0  # between two warnings of one kind
 SHARED: Final = "if another query or consumer uses this groupId: give each its own, or set commitOffsets=false"
 
 
@@ -257,7 +257,7 @@ class GroupOffsets:
     def _is_due(self, what: str, committed: Mapping[MessageQueue, int]) -> bool:
         """Return whether to warn about these offsets: there are some, and the last warning is long enough ago."""
         now = time.monotonic()
-        if not committed or now - self._warned_at.get(what, -TELL_SECONDS) < TELL_SECONDS:
+        if not committed or now - self._warned_at.get(what, -WARN_AGAIN_SECONDS) < WARN_AGAIN_SECONDS:
             return False
         self._warned_at[what] = now
         return True

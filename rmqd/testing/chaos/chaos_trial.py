@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeVar
 
 from rmqd.consumer.consumer_options import ConsumerOptions
-from rmqd.consumer.handling.batch_worker import batch_apart
+from rmqd.consumer.handling.batch_worker import batch_in_background
 from rmqd.consumer.handling.handler_failures import give_up, not_acknowledged
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, call_handler, call_start_or_stop
 from rmqd.handler_api.batch import Batch, LoadedHandler, Outcome
@@ -326,7 +326,7 @@ class ChaosTrial:
     async def _attempt(self, messages: list[Message]) -> tuple[CallEnd, dict[int, str]]:
         """Make one call. Returns it, and the outcomes of messages that are not acknowledged, by their index."""
         options = self._bench.options
-        batch = batch_apart(options, messages)
+        batch = batch_in_background(options, messages)
         called = await self._call_batch(batch, 0)
         if options.failures is not None:
             give_up(batch, called.error, options.failures.dead_letter_on)
@@ -342,7 +342,7 @@ class ChaosTrial:
         return called, refused
 
     async def _call(self, messages: list[Message], cut_at: int) -> CallEnd:
-        return await self._call_batch(batch_apart(self._bench.options, messages), cut_at)
+        return await self._call_batch(batch_in_background(self._bench.options, messages), cut_at)
 
     async def _call_batch(self, batch: Any, cut_at: int) -> CallEnd:
         called = await call(self._handler, batch, cut_at, self._bench.patience_seconds, self._bench.memory.wrote)

@@ -9,9 +9,9 @@ record from the requested offset on:
 - it is below the offset of the next record.
 
 nextBeginOffset must follow the last record, or be at most the queue's end. On a contradiction or a corrupt record, the
-walk stops with a `Doubt`. The records before it can be used, and the caller pulls the queue again from there. If the
-second response says the same, it is true: compaction and deletions leave gaps, and a message may be stored corrupt.
-Then the walk continues after it.
+walk stops with a `Contradiction`. The records before it can be used, and the caller pulls the queue again from there.
+If the second response says the same, it is true: compaction and deletions leave gaps, and a message may be stored
+corrupt. Then the walk continues after it.
 
 A batch in one record has the offset of its first member and takes one offset for each member. It may begin before the
 requested offset.
@@ -30,7 +30,7 @@ _MOST_COMPARED_BYTES: Final = 1024  # compared bytes of a record without a known
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class Contradiction:
     """The reason why a walk stopped at the offset `at`."""
 
     at: int
@@ -38,14 +38,14 @@ class Doubt:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap(Doubt):
+class Gap(Contradiction):
     """The response has no messages from `at` up to, but not including, `to`."""
 
     to: int
 
 
 @dataclass(frozen=True, slots=True)
-class BadRecord(Doubt):
+class BadRecord(Contradiction):
     """The next record is corrupt, or its offset cannot be right. `offset` is the expected offset."""
 
     offset: int
@@ -98,11 +98,11 @@ class ReplyWalk:
         self._index = self._known_before(asked) if takes_all else 0
         self._ended = False
 
-    def advance(self) -> Doubt | None:
+    def advance(self) -> Contradiction | None:
         """Walk to the next doubt and return it; None at the end of the response."""
         while not self._ended and self._index < len(self._records):
-            if (doubt := self._doubt()) is not None:
-                return doubt
+            if (contradiction := self._contradiction()) is not None:
+                return contradiction
             message = self._records[self._index][0]
             self.messages.append(message)
             self.offset = message.queue_offset + _offsets_of(message)
@@ -110,7 +110,7 @@ class ReplyWalk:
         if self._ended or self._next <= self.offset:
             return None
         if self._next > self._max:
-            return Doubt(self.offset, f"it would continue at {self._next}, but the queue ends at {self._max}")
+            return Contradiction(self.offset, f"it would continue at {self._next}, but the queue ends at {self._max}")
         return self._gap(self._next)
 
     def believe(self, to: int) -> None:
@@ -134,7 +134,7 @@ class ReplyWalk:
             found[at] = self._next
         return found
 
-    def _doubt(self) -> Doubt | None:
+    def _contradiction(self) -> Contradiction | None:
         message, corrupt = self._records[self._index]
         at, offset, following = self.offset, message.queue_offset, self._following()
         if corrupt is not None:
@@ -144,7 +144,7 @@ class ReplyWalk:
             return None if covers else self._misplaced(message)
         if offset >= self._next:
             if offset == at:
-                return Doubt(at, f"it would continue at {self._next}, but has a message at {offset}")
+                return Contradiction(at, f"it would continue at {self._next}, but has a message at {offset}")
             return self._misplaced(message)
         if offset > at and following is not None and at <= following <= offset:
             return self._misplaced(message)

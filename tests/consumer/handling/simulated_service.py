@@ -50,7 +50,7 @@ class Service:
             if self._served[0][0] > self._look_at:
                 clock.now, self._look_at = self._look_at, self._look_at + POLL_SECONDS
                 if auto is not None:
-                    auto.look()
+                    auto.poll()
                 continue
             clock.now, began = heapq.heappop(self._served)
             self.calls.append(Call(clock.now, clock.now - began))

@@ -61,7 +61,7 @@ def test_where_messages_are_few_nothing_is_learnt() -> None:
         auto.took(began)
         auto.end()
         clock.now += 0.04
-        auto.look()
+        auto.poll()
     assert auto.limit == 1
 
 
@@ -79,7 +79,7 @@ async def test_calls_that_fail_raise_no_limit(is_expired: bool) -> None:
     for _ in range(2000):
         with pytest.raises(ConnectionError):
             await call(Batch([], MessageQueue(TOPIC, BROKER, 0)))
-        auto.look()
+        auto.poll()
     assert auto.limit == 1
 
 
@@ -95,7 +95,7 @@ def test_calls_that_run_into_their_deadline_lower_the_limit() -> None:
         service.clock.now += TIMEOUT_SECONDS
         for _ in range(4 * before):
             auto.ran_out(began)
-        auto.look()
+        auto.poll()
     assert auto.limit == before // 4
 
 

@@ -17,7 +17,7 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.handler_failures import EXPIRED
 from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
-from rmqd.consumer.handling.settlement import Settlement, explain_away
+from rmqd.consumer.handling.settlement import Settlement, explain_unavailable
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.consumer.stats.stats_snapshot import MOST_ERRORS, MOST_REASONS
 from rmqd.handler_api.batch import Batch, DeadLetter, Decision, InvalidPayloadError, Outcome, Retry
@@ -111,7 +111,7 @@ async def test_messages_that_wait_for_a_counterpart_show_why(case: Case) -> None
     error.rmqd_wait_seconds = 30  # type: ignore[attr-defined]
     await case.settlement(clock=JumpingClock()).settle(queue, batch, error)
     assert (case.sent_back(), queue.retrying) == ([], 2)
-    problem = explain_away(queue, time.time(), GROUP)
+    problem = explain_unavailable(queue, time.time(), GROUP)
     assert problem is not None
     assert "ConnectionError: the database is away" in problem.evidence
 

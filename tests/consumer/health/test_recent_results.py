@@ -26,7 +26,7 @@ class Group:
         for _ in range(round(seconds / POLL_SECONDS)):
             self.clock.turn(POLL_SECONDS)
             step()
-            self.results.look(self.stats.snapshots())
+            self.results.poll(self.stats.snapshots())
 
     def succeeds(self, times: int = 10) -> None:
         self.stats.acked += times

@@ -12,7 +12,7 @@ import pytest
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.offsets.pending_commits import ANSWER_SECONDS, RECENT_SECONDS
-from rmqd.consumer.pull.pull_request import AskedAnewError, PullRequest
+from rmqd.consumer.pull.pull_request import PullRepeatedError, PullRequest
 from rmqd.consumer.services import CarriedCommit
 from rmqd.errors import RemotingClosedError
 from rmqd.errors.broker_errors import BrokerError
@@ -184,7 +184,7 @@ async def test_a_pull_is_not_sent_where_a_reset_is_told_while_it_waits_for_its_l
         request.reset_to = 2
         return await replace(puller, on=on).carry(6, may=False)
 
-    with pytest.raises(AskedAnewError):
+    with pytest.raises(PullRepeatedError):
         await request.ask(4, PullSysFlag.SUSPEND, 15_000, 32, carry)
     assert not owner.broker.pulls
 

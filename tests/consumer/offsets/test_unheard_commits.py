@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from rmqd.codes import ResponseCode
-from rmqd.consumer.offsets.pending_commits import FORGOTTEN_SECONDS, SETTLE_SECONDS, UnheardCommits
+from rmqd.consumer.offsets.pending_commits import FORGOTTEN_SECONDS, SETTLE_SECONDS, UnansweredCommits
 from rmqd.errors import (
     RemotingClosedError,
     RemotingConnectError,
@@ -30,8 +30,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def unheard(clock: ManualClock) -> UnheardCommits:
-    return UnheardCommits(clock)
+def unheard(clock: ManualClock) -> UnansweredCommits:
+    return UnansweredCommits(clock)
 
 
 def closed() -> RmqdError:
@@ -53,7 +53,7 @@ class Late(RemotingTimeoutError):
         raise AssertionError("nobody wants to know")
 
 
-async def outlived(unheard: UnheardCommits, clock: ManualClock, seconds: float) -> tuple[bool, float]:
+async def outlived(unheard: UnansweredCommits, clock: ManualClock, seconds: float) -> tuple[bool, float]:
     """What `over` answers for offset 9 of A, and how many seconds that takes."""
     began = clock.monotonic()
 
@@ -75,7 +75,7 @@ async def outlived(unheard: UnheardCommits, clock: ManualClock, seconds: float) 
     ids=["refused", "not connected", "not sent"],
 )
 async def test_what_the_broker_has_not_got_or_has_refused_is_over(
-    unheard: UnheardCommits, clock: ManualClock, error: RmqdError
+    unheard: UnansweredCommits, clock: ManualClock, error: RmqdError
 ) -> None:
     unheard.failed(A, 7, error)
     assert unheard.offsets(A) == frozenset()
@@ -84,7 +84,7 @@ async def test_what_the_broker_has_not_got_or_has_refused_is_over(
 
 @pytest.mark.parametrize("error", [closed(), TlsError(PEER, "the connection ended")])
 async def test_what_was_read_of_a_connection_that_ended_may_be_stored_for_a_moment(
-    unheard: UnheardCommits, clock: ManualClock, error: RmqdError
+    unheard: UnansweredCommits, clock: ManualClock, error: RmqdError
 ) -> None:
     unheard.failed(A, 7, error)
     assert unheard.offsets(A) == {7}
@@ -92,7 +92,9 @@ async def test_what_was_read_of_a_connection_that_ended_may_be_stored_for_a_mome
     assert await outlived(unheard, clock, 60) == (True, SETTLE_SECONDS)
 
 
-async def test_one_that_nothing_is_heard_of_may_be_stored_for_long(unheard: UnheardCommits, clock: ManualClock) -> None:
+async def test_one_that_nothing_is_heard_of_may_be_stored_for_long(
+    unheard: UnansweredCommits, clock: ManualClock
+) -> None:
     unheard.failed(A, 7, Late())
     assert unheard.offsets(A) == {7}
     assert await outlived(unheard, clock, 60) == (True, FORGOTTEN_SECONDS)
@@ -100,7 +102,7 @@ async def test_one_that_nothing_is_heard_of_may_be_stored_for_long(unheard: Unhe
 
 @pytest.mark.parametrize(("is_answered", "longer"), [(True, 0.0), (False, SETTLE_SECONDS)])
 async def test_one_whose_end_is_heard_is_waited_for_no_longer(
-    unheard: UnheardCommits, clock: ManualClock, is_answered: bool, longer: float
+    unheard: UnansweredCommits, clock: ManualClock, is_answered: bool, longer: float
 ) -> None:
     """An answer that comes late, or the end of the connection."""
     late = Late()
@@ -110,7 +112,7 @@ async def test_one_whose_end_is_heard_is_waited_for_no_longer(
 
 
 async def test_one_whose_end_is_heard_is_not_waited_for_longer_than_before(
-    unheard: UnheardCommits, clock: ManualClock
+    unheard: UnansweredCommits, clock: ManualClock
 ) -> None:
     late = Late()
     unheard.failed(A, 7, late)
@@ -118,7 +120,7 @@ async def test_one_whose_end_is_heard_is_not_waited_for_longer_than_before(
     assert await outlived(unheard, clock, 60) == (True, FORGOTTEN_SECONDS)
 
 
-async def test_the_last_of_several_is_waited_for(unheard: UnheardCommits, clock: ManualClock) -> None:
+async def test_the_last_of_several_is_waited_for(unheard: UnansweredCommits, clock: ManualClock) -> None:
     first, second = Late(), Late()
     unheard.failed(A, 7, first)
     unheard.failed(A, 8, second)
@@ -127,19 +129,19 @@ async def test_the_last_of_several_is_waited_for(unheard: UnheardCommits, clock:
     assert await outlived(unheard, clock, 60) == (True, 4.0)
 
 
-async def test_nobody_waits_beyond_his_time(unheard: UnheardCommits, clock: ManualClock) -> None:
+async def test_nobody_waits_beyond_his_time(unheard: UnansweredCommits, clock: ManualClock) -> None:
     unheard.failed(A, 7, closed())
     unheard.failed(A, 8, Late())
     assert await outlived(unheard, clock, 5.0) == (False, 5.0)
 
 
-async def test_one_with_the_same_offset_does_no_harm(unheard: UnheardCommits, clock: ManualClock) -> None:
+async def test_one_with_the_same_offset_does_no_harm(unheard: UnansweredCommits, clock: ManualClock) -> None:
     unheard.failed(A, 9, Late())
     assert await outlived(unheard, clock, 60) == (False, 0)
 
 
 async def test_what_is_over_is_forgotten_once_the_offset_was_seen_stored_afterwards(
-    unheard: UnheardCommits, clock: ManualClock
+    unheard: UnansweredCommits, clock: ManualClock
 ) -> None:
     """What was asked before may have been overtaken."""
     asked_at = clock.monotonic()

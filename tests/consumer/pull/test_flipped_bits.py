@@ -108,8 +108,8 @@ def consume(model: Model, chance: random.Random, flip: Flip, *, filtered: bool) 
                     bodies.add(message.body)
                 if offset > asked:
                     validation.got_further(offset)
-                elif believed.doubt is not None:
-                    validation.got_nowhere(believed.doubt)
+                elif believed.contradiction is not None:
+                    validation.got_nowhere(believed.contradiction)
         except ProtocolError:
             continue
         assert offset >= asked

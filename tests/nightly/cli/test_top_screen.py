@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from rmqd.cli.top.top_command import snapshot
-from rmqd.cli.top.top_frame import Heard, TerminalSize, frame
+from rmqd.cli.top.top_frame import LastStatus, TerminalSize, frame
 from rmqd.cli.top.top_screen import Pressed, Quit, keys_in, press
 from rmqd.cli.top.top_state import Diagnose, Pages, State, Switch, age, number, rate, took
 
@@ -26,14 +26,14 @@ def document() -> dict[str, Any]:
     return recorded
 
 
-def lines_of(state: State, document: dict[str, Any], size: TerminalSize, **heard: Any) -> list[str]:
+def lines_of(state: State, document: dict[str, Any], size: TerminalSize, **last_status: Any) -> list[str]:
     """The picture as text."""
-    return drawn(state, Heard(document, **heard), size).splitlines()
+    return drawn(state, LastStatus(document, **last_status), size).splitlines()
 
 
-def drawn(state: State, heard: Heard, size: TerminalSize) -> str:
+def drawn(state: State, last_status: LastStatus, size: TerminalSize) -> str:
     console = Console(file=io.StringIO(), width=size.width, height=size.height, force_terminal=True, color_system=None)
-    console.print(frame(state, heard, size))
+    console.print(frame(state, last_status, size))
     assert isinstance(console.file, io.StringIO)
     return re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue())
 
@@ -120,7 +120,7 @@ def test_a_daemon_without_a_cluster_is_shown_with_what_it_waits_for(keys: str, d
 def test_a_picture_is_as_large_as_the_terminal(size: TerminalSize, document: dict[str, Any]) -> None:
     wrong = []
     for keys in ("", "?", "d", "/", "p", "enter", "enter p", "enter ?"):
-        shown = drawn(after(document, *keys.split()).state, Heard(document), size).removesuffix("\n").split("\n")
+        shown = drawn(after(document, *keys.split()).state, LastStatus(document), size).removesuffix("\n").split("\n")
         if len(shown) != size.height or max(map(len, shown)) > size.width:
             wrong.append((keys, shown))
     assert wrong == []
@@ -135,7 +135,7 @@ def test_eighty_columns_have_room_for_what_counts(document: dict[str, Any]) -> N
 def test_without_colours_every_word_is_there(document: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     console = Console(file=io.StringIO(), width=80, height=24, force_terminal=True)
-    console.print(frame(State(), Heard(document), NARROW))
+    console.print(frame(State(), LastStatus(document), NARROW))
     assert isinstance(console.file, io.StringIO)
 
     assert not re.search(r"\x1b\[(?:\d+;)*[34]\d[;m]", console.file.getvalue())

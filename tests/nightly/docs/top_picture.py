@@ -9,7 +9,7 @@ from typing import Final
 
 from rich.console import Console
 
-from rmqd.cli.top.top_frame import Heard, TerminalSize, frame
+from rmqd.cli.top.top_frame import LastStatus, TerminalSize, frame
 from rmqd.cli.top.top_state import State
 from tests.nightly.docs.demo_picture import THEME, without_fonts
 
@@ -22,7 +22,7 @@ def main() -> None:
     document = json.loads((TOP / "tests" / "cli" / "status_two_workers_spark.json").read_text())
     state = State().with_listing(cursor="warehouse-packer")
     console = Console(file=io.StringIO(), record=True, width=SIZE.width, height=SIZE.height, force_terminal=True)
-    console.print(frame(state, Heard(document, time="14:20:16"), SIZE))
+    console.print(frame(state, LastStatus(document, time="14:20:16"), SIZE))
     svg = console.export_svg(title="rmqd top", theme=THEME, unique_id="top")
     (TOP / "docs" / "top.svg").write_text(without_fonts(svg))
 

@@ -132,13 +132,13 @@ async def test_a_store_that_was_never_reached_from_here_is_no_problem_of_the_gro
     store.server.kill()
     with capture_logs() as logs:
         for _ in range(2):
-            await watch.look()
+            await watch.poll()
     assert not problems()
     assert [entry["event"] for entry in logs].count(UNREACHED) == 1
     store.server.start()
-    await watch.look()
+    await watch.poll()
     store.server.kill()
-    await watch.look()
+    await watch.poll()
     assert problems() == ["claim_store_away"]
     await watch.close()
 

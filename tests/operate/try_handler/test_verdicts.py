@@ -11,7 +11,7 @@ from rmqd import Batch, DeadLetter, Retry, Suspend
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.assembly import assemble
-from rmqd.consumer.handling.batch_worker import batch_apart
+from rmqd.consumer.handling.batch_worker import batch_in_background
 from rmqd.handler_api.batch import AGAIN
 from rmqd.operate.try_handler.trial_main import is_failure, verdicts_of
 from rmqd.operate.try_handler.trial_process import TrialDecision
@@ -26,7 +26,7 @@ async def told(handle: Callable[[Batch], object], *times: int, **options: Any) -
     chosen = group_options(**options)
     client = ClientInstance(ClientOptions(nameservers=("127.0.0.1:1",)))
     context, _ = assemble(chosen, handler_of(handle), client, client.clock)
-    batch = batch_apart(chosen, [make_message(reconsume_times=one, topic="t1") for one in times or (0, 0, 0)])
+    batch = batch_in_background(chosen, [make_message(reconsume_times=one, topic="t1") for one in times or (0, 0, 0)])
     error = None
     try:
         handle(batch)

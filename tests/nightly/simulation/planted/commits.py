@@ -10,7 +10,7 @@ import pytest
 
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
-from rmqd.consumer.offsets.pending_commits import FirstCommits, UnheardCommits
+from rmqd.consumer.offsets.pending_commits import FirstCommits, UnansweredCommits
 from rmqd.consumer.offsets.persistence import OffsetPersistence, OffsetWatch
 from rmqd.consumer.pull.assigned_queue import AssignedQueue, QueueRelease
 from rmqd.consumer.pull.pull_loop import PullLoop
@@ -133,7 +133,7 @@ def commits_of_a_former_ownership(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=tries("delay_commits"))
 def unanswered_commits_forgotten(patch: pytest.MonkeyPatch) -> None:
     """An unanswered commit counts as never sent; processed late, it undoes later commits."""
-    patch.setattr(UnheardCommits, "failed", lambda self, queue, offset, error: None)
+    patch.setattr(UnansweredCommits, "failed", lambda self, queue, offset, error: None)
 
 
 @plant(needs=tries("lose_offsets"))

@@ -65,4 +65,4 @@ def pull_commits_after_the_hand_over(patch: pytest.MonkeyPatch) -> None:
 
 def _forget_pull(store: RemoteBrokerOffsetStore, queue: MessageQueue) -> None:
     store._pulls._in_flight.pop(queue, None)
-    store._unheard._commits.pop(queue, None)
+    store._unanswered._commits.pop(queue, None)
