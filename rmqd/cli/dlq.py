@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rmqd.cli.against_cluster import Asked, against_cluster
-from rmqd.cli.terminal.cluster_command import look, wrapped
+from rmqd.cli.terminal.cluster_command import run_query, wrapped
 from rmqd.cli.terminal.commands import with_options
 from rmqd.cli.terminal.output import as_document, body_text, count, moment_ms, say, say_json, say_table, written_time
 
@@ -178,7 +178,7 @@ def list_dead_letters(asked: Asked) -> None:
 
         return await list_dead_letters(brokers, await marks_reader(target, brokers.client), namespace=namespace)
 
-    look(target, ask, _as_json if asked.as_json else _as_table)
+    run_query(target, ask, _as_json if asked.as_json else _as_table)
 
 
 def _as_json(groups: list[DeadLetters]) -> None:
@@ -236,7 +236,7 @@ def show(
             say([f"rmqd: only the newest {most} are shown; use --most for more"], err=True)
         return list(map(_shown, newest.letters)), errors
 
-    look(target, ask, _letter_as_json if asked.as_json else _letter_as_table)
+    run_query(target, ask, _letter_as_json if asked.as_json else _letter_as_table)
 
 
 def _shown(letter: Letter) -> ShownLetter:

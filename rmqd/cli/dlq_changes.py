@@ -113,7 +113,7 @@ def _carry_out(target: ClusterTarget, task: ReplayTask, plan: Plan, who: Receive
             task.choice,
             per_second=task.rate,
             orderly=who.is_orderly,
-            tell=progress.tell,
+            on_progress=progress.report,
         )
         with progress:
             return await one.run(plan)
@@ -278,7 +278,7 @@ async def _purge(
             try:
                 async for some in purge(client, queue, marks, choice):
                     purged += some
-                    progress.tell(purged)
+                    progress.report(purged)
             except RmqdError as error:
                 errors[queue.queue.broker_name] = error
     return purged, errors

@@ -23,7 +23,7 @@ from rmqd.cli.terminal.cluster_command import (
     end_for_errors,
     expect_brokers,
     fail,
-    look,
+    run_query,
     wrapped,
 )
 from rmqd.cli.terminal.output import count, say, say_json, say_table, table
@@ -144,7 +144,7 @@ def list_groups(
 
         return await list_groups(brokers, namespace=namespace, with_system=with_system)
 
-    look(asked.target(), ask, _as_json if asked.as_json else _as_table)
+    run_query(asked.target(), ask, _as_json if asked.as_json else _as_table)
 
 
 def _as_json(groups: list[GroupSummary]) -> None:
@@ -188,7 +188,7 @@ def show_group(
 
         return await show_group(brokers, SystemClock(), wrapped(group, namespace))
 
-    look(asked.target(group), ask, (lambda detail: say_json(asdict(detail))) if asked.as_json else _as_tables)
+    run_query(asked.target(group), ask, (lambda detail: say_json(asdict(detail))) if asked.as_json else _as_tables)
 
 
 def _as_tables(detail: GroupDetail) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rmqd.cli.against_cluster import Asked, against_cluster
-from rmqd.cli.terminal.cluster_command import ask_cluster, look, wrapped
+from rmqd.cli.terminal.cluster_command import ask_cluster, run_query, wrapped
 from rmqd.cli.terminal.output import as_document, as_lines, body_text, moment_ms, say, say_json, say_table, written_time
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def get(
             raise RmqdError(f"no broker has a message with the id {msg_id}, or it is not indexed yet")
         return found, errors
 
-    def tell(found: list[FoundMessage]) -> None:
+    def show(found: list[FoundMessage]) -> None:
         if raw and found:
             sys.stdout.buffer.write(found[0].body)
         elif asked.as_json:
@@ -60,7 +60,7 @@ def get(
                 say([""] * (number > 0))
                 say(as_lines(one))
 
-    look(asked.target(), ask, tell)
+    run_query(asked.target(), ask, show)
 
 
 MESSAGE_QUERY_HELP = """\
@@ -92,7 +92,7 @@ def query(
     def as_json(found: list[FoundMessage]) -> None:
         say_json([as_document(one) for one in found])
 
-    look(asked.target(), ask, as_json if asked.as_json else _as_table)
+    run_query(asked.target(), ask, as_json if asked.as_json else _as_table)
 
 
 def _as_table(found: list[FoundMessage]) -> None:

@@ -17,7 +17,7 @@ import typer
 from rmqd.cli.against_cluster import Asked, DryRun, Force, Yes, against_cluster
 from rmqd.cli.group_commands import format_age
 from rmqd.cli.offset_changes import LONGEST_WAIT, OffsetChange, Wait, change_offsets
-from rmqd.cli.terminal.cluster_command import ask_cluster, known_cluster_id, look, wrapped
+from rmqd.cli.terminal.cluster_command import ask_cluster, known_cluster_id, run_query, wrapped
 from rmqd.cli.terminal.output import say_json, say_table, seconds
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def show(
         return await read_lags(reader, {name: None})
 
     target = asked.target(group)
-    look(target, ask, _as_json if asked.as_json else _as_table)
+    run_query(target, ask, _as_json if asked.as_json else _as_table)
 
 
 def _as_json(lags: list[TopicLag]) -> None:

@@ -68,7 +68,7 @@ def compact(
         fail(ExitCode.CONFIG, problems=map(str, error.problems))
     logs.configure_logging(order.config.log.level, order.config.log.format)
 
-    def tell(chunk: Chunk) -> None:
+    def show_chunk(chunk: Chunk) -> None:
         what = "would become one" if dry_run else "became one"
         mib = chunk.size_bytes / (1 << 20)
         say([f"{chunk.partition or '.'}: {count(len(chunk.names), 'file')} of {mib:.1f} MiB {what}"])
@@ -77,7 +77,12 @@ def compact(
         session = build_session(order)
         try:
             made = compact_archive(
-                session, order, older_seconds=older_seconds, wanted_bytes=wanted_bytes, dry_run=dry_run, on_chunk=tell
+                session,
+                order,
+                older_seconds=older_seconds,
+                wanted_bytes=wanted_bytes,
+                dry_run=dry_run,
+                on_chunk=show_chunk,
             )
         finally:
             session.stop()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rmqd.cli.against_cluster import Asked, against_cluster
-from rmqd.cli.terminal.cluster_command import WithSystem, look, wrapped
+from rmqd.cli.terminal.cluster_command import WithSystem, run_query, wrapped
 from rmqd.cli.terminal.output import count, say, say_json, say_table, written_time
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def list_topics(
 
         return await list_topics(brokers, namespace=namespace, with_system=with_system)
 
-    look(asked.target(), ask, _as_json if asked.as_json else _as_table)
+    run_query(asked.target(), ask, _as_json if asked.as_json else _as_table)
 
 
 def _as_json(topics: list[TopicSummary]) -> None:
@@ -75,7 +75,7 @@ def show_topic(
 
         return await show_topic(brokers, wrapped(topic, namespace))
 
-    look(asked.target(), ask, (lambda detail: say_json(asdict(detail))) if asked.as_json else _as_tables)
+    run_query(asked.target(), ask, (lambda detail: say_json(asdict(detail))) if asked.as_json else _as_tables)
 
 
 def _as_tables(detail: TopicDetail) -> None:

@@ -183,7 +183,7 @@ class ChildProcess(Generic[Snapshot]):
         finally:
             self._waiting.pop(number, None)
 
-    def tell(self, action: Action, argument: object = None) -> None:
+    def post(self, action: Action, argument: object = None) -> None:
         """Send a request without waiting for the response."""
         if not self._gone:
             self._channel.post(Request(next(self._numbers), action, argument))
@@ -252,7 +252,7 @@ class WatchedChild(ChildProcess[None]):
         process._watching = asyncio.create_task(process._close_what_is_left(), name=f"end of the {cls.name}")
         return process
 
-    async def kill_and_tell(self) -> None:
+    async def kill_with_stacks(self) -> None:
         """Make a hung process write the stacks of its threads, and kill it."""
         try:
             with suppress(ProcessLookupError):

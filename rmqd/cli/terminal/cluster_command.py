@@ -274,7 +274,7 @@ Question = Callable[["Brokers", str], Awaitable[tuple[T, Mapping[str, "RmqdError
 WithSystem = Annotated[bool, typer.Option("--all", help="Include RocketMQ's own")]
 
 
-def look(target: ClusterTarget, question: Question[T], tell: Callable[[T], None]) -> None:
+def run_query(target: ClusterTarget, question: Question[T], show: Callable[[T], None]) -> None:
     """Query the brokers of a cluster, print the result, and end the command if a query failed."""
     from rmqd.operate.queries.message_queries import Brokers
     from rmqd.wire.topics import without_namespace
@@ -288,5 +288,5 @@ def look(target: ClusterTarget, question: Question[T], tell: Callable[[T], None]
         return await question(await Brokers.look_up(client), options.namespace)
 
     found, errors = ask_cluster(options, ask)
-    tell(without_namespace(found, options.namespace))
+    show(without_namespace(found, options.namespace))
     end_for_errors(errors, [options.namespace])

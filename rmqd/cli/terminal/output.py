@@ -77,7 +77,7 @@ class CommandProgress:
         if sys.stderr.isatty():
             typer.echo("\r\033[K", nl=False, err=True)
 
-    def tell(self, done: int) -> None:
+    def report(self, done: int) -> None:
         """Report the number done so far."""
         self.done = done
         if self._now() < self._shows_at:

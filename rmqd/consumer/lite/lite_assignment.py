@@ -131,7 +131,7 @@ class LiteAssignment(PopAssignment):
     async def _pop(self) -> None:
         loop = self.loop
         assert isinstance(loop, LiteLoop)
-        await until_answered(self._context, self.message_queue, loop.subscribed.tell)
+        await until_answered(self._context, self.message_queue, loop.subscribed.subscribe)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(loop.subscribed.keep(), name=f"lite subscription:{self.message_queue}")
             tasks.create_task(loop.run(), name=f"lite pops:{self.message_queue}")

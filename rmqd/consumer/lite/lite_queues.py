@@ -254,7 +254,7 @@ class LiteSubscribed:
         """Make `keep` send the subscription at once."""
         self._sooner.set()
 
-    async def tell(self) -> None:
+    async def subscribe(self) -> None:
         """Subscribe to all wanted lite topics, and to no others. Raises RmqdError."""
         wanted = self.wanted
         for lite_topic in wanted:
@@ -270,7 +270,7 @@ class LiteSubscribed:
             await wait_within(clock, pause_seconds, self._sooner.wait())
             self._sooner.clear()
             try:
-                await self.tell()
+                await self.subscribe()
                 pause_seconds = AGAIN_SECONDS
             except RmqdError as error:
                 pause_seconds = AFTER_ERROR_SECONDS

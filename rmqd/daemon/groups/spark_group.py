@@ -50,7 +50,7 @@ class SparkDriver(Protocol):
     async def ask(self, action: Action, argument: object = None) -> object:
         """Send a request and wait for the response. Raises ConfigError, ChildGoneError."""
 
-    def tell(self, action: Action, argument: object = None) -> None:
+    def post(self, action: Action, argument: object = None) -> None:
         """Send a request without waiting for the response."""
 
     def kill(self) -> None:
@@ -124,13 +124,13 @@ class SparkGroup:
         """Wait for the running micro-batch, for at most the group's shutdown timeout, and commit its offsets."""
         self._stop.set()
         if self._driver is not None:
-            self._driver.tell("stop", shutdown_timeout_seconds)
+            self._driver.post("stop", shutdown_timeout_seconds)
 
     def force_stop(self) -> None:
         """Abort the running micro-batch. The next start repeats it."""
         self._stop.set()
         if self._driver is not None:
-            self._driver.tell("force_stop")
+            self._driver.post("force_stop")
 
     async def change(self, options: ConsumerOptions) -> None:
         """Raise RmqdError: a reload restarts a changed group on Spark."""
@@ -140,13 +140,13 @@ class SparkGroup:
         """Start no more micro-batches. The running one is finished."""
         self._pauses.add(scope)
         if self._driver is not None:
-            self._driver.tell("pause", scope)
+            self._driver.post("pause", scope)
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Start micro-batches again."""
         self._pauses.end(scope)
         if self._driver is not None:
-            self._driver.tell("resume", scope)
+            self._driver.post("resume", scope)
 
     @property
     def paused(self) -> bool:
@@ -171,7 +171,7 @@ class SparkGroup:
             await driver.ask("build", BuildSpec(self._config, 1, 1, pauses, tuple(sys.path)))
             self._log.info("spark.driver_started", pid=driver.pid)
             if self._stop.is_set():  # `stop` was called meanwhile
-                driver.tell("stop")
+                driver.post("stop")
             while not reading.done():
                 await self._ask(driver)
                 await asyncio.wait({reading}, timeout=ASK_SECONDS)

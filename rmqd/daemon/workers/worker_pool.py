@@ -78,7 +78,7 @@ class WorkerPool:
         self._force_stop = asyncio.Event()
         self._changing = asyncio.Lock()
         self._all_run = asyncio.Event()
-        self._told_at = float("-inf")
+        self._logged_at = float("-inf")
         self._silent: dict[int, tuple[WorkerProcess, ProcessSnapshot | None]] = {}
         """Workers that did not respond in time, each with its last snapshot before that."""
 
@@ -168,7 +168,7 @@ class WorkerPool:
             log.error("worker.reload_failed", worker=number, error=problem, action="restart")
             if number in self._live:
                 self._live[number].kill()
-        self._told_at = float("-inf")  # new keys may be refused for another reason, which must be logged at once
+        self._logged_at = float("-inf")  # new keys may be refused for another reason, which must be logged at once
 
     def keep(self, config: RootConfig) -> None:
         """Store a configuration for workers that start later."""
@@ -189,7 +189,7 @@ class WorkerPool:
             self._renewals += 1
             for number, worker in self._live.items():
                 self._renewed.add(number)
-                worker.tell("stop")
+                worker.post("stop")
 
     def is_paused(self, group: str) -> bool:
         """Whether a group is paused as a whole."""
@@ -200,14 +200,14 @@ class WorkerPool:
         self._stop.set()
         self._all_run.set()
         for worker in self._live.values():
-            worker.tell("stop")
+            worker.post("stop")
 
     def force_stop(self) -> None:
         """End the drains of all workers now."""
         self._stop.set()
         self._force_stop.set()
         for worker in self._live.values():
-            worker.tell("force_stop")
+            worker.post("force_stop")
 
     @property
     def stopping(self) -> bool:
@@ -276,7 +276,7 @@ class WorkerPool:
                 self._all_run.set()
             log.info("worker.started", worker=number, pid=worker.pid)
             if self.stopping:
-                worker.tell("stop")
+                worker.post("stop")
             await self._wait_for_end(reading, worker)
         finally:
             self._live.pop(number, None)
@@ -293,7 +293,7 @@ class WorkerPool:
             grace = self.longest_drain_seconds + END_GRACE_SECONDS
             await asyncio.wait({reading, force_stop}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
             if not reading.done():
-                worker.tell("force_stop")
+                worker.post("force_stop")
             await asyncio.wait({reading}, timeout=HURRY_GRACE_SECONDS)
         finally:
             stop.cancel()
@@ -369,6 +369,6 @@ class WorkerPool:
 
     def _log_refusals(self, reasons: Iterable[str]) -> None:
         """Log the refusals that servers sent to the workers, once a minute for all workers."""
-        if (found := list(dict.fromkeys(reasons))) and self._clock.monotonic() - self._told_at >= REPEAT_SECONDS:
-            self._told_at = self._clock.monotonic()
+        if (found := list(dict.fromkeys(reasons))) and self._clock.monotonic() - self._logged_at >= REPEAT_SECONDS:
+            self._logged_at = self._clock.monotonic()
             log_refusals(found)

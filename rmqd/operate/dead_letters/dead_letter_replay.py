@@ -120,7 +120,7 @@ PAUSE_SECONDS: Final = 1.0
 LOOKS: Final = 100
 POLL_SECONDS: Final = 0.05
 
-Tell = Callable[[int], None]
+OnProgress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,10 @@ class ReplayOutcome:
 
 
 class Replay:
-    """One run over the letters of a plan. `tell` is called with the number of sent letters after each progress."""
+    """One run over the letters of a plan.
+
+    `on_progress` is called with the number of sent letters after each progress.
+    """
 
     def __init__(
         self,
@@ -161,7 +164,7 @@ class Replay:
         *,
         per_second: float,
         orderly: bool,
-        tell: Tell,
+        on_progress: OnProgress,
     ) -> None:
         self.outcome = ReplayOutcome()
         self._brokers = brokers
@@ -171,7 +174,7 @@ class Replay:
         self._choice = choice
         self._first_way: Way = "send_back" if orderly else "retry_topic"
         self._rate = RateLimit(per_second, self._client.clock)
-        self._tell = tell
+        self._on_progress = on_progress
         self._queues: dict[Place, LetterQueue] = {}
         self._known: dict[str, set[str]] = {}  # broker name -> ids in its retry topic before this run
         self._proven: set[tuple[str, Way]] = set()  # ways that brokers are known to accept
@@ -235,8 +238,8 @@ class Replay:
                 await self._client.clock.sleep(PAUSE_SECONDS * tried)
             errors = await self._send(queue, sender, left)
             left = [one for one in left if one.offset in errors]
-            tried += self.outcome.ways[broker] == way  # if the copies bounced, the other way is tried next
-            self._tell(self.outcome.sent + self.outcome.found)
+            tried += self.outcome.ways[broker] == way  # otherwise the copies bounced, and the other way is next
+            self._on_progress(self.outcome.sent + self.outcome.found)
         unanswered = [error for error in errors.values() if isinstance(error, RemotingError)]
         if len(unanswered) == len(letters):
             raise unanswered[0]

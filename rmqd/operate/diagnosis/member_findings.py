@@ -140,11 +140,13 @@ def owners(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     if snapshot.model != MessageModel.CLUSTERING or not snapshot.members:
         return
     silent = [member for member in snapshot.members.values() if member.silence is not None]
-    untold = [member for member in snapshot.members.values() if not member.reports_queues and member.silence is None]
+    unreported = [
+        member for member in snapshot.members.values() if not member.reports_queues and member.silence is None
+    ]
     loose = [queue for queue in _subscribed(snapshot) if not snapshot.owners(queue)]
     if silent:
         yield _hung(snapshot, silent, loose)
-    if untold or silent:  # their queues are not known
+    if silent or unreported:  # their queues are not known
         return
     if snapshot.orderly:
         yield from _unlocked(snapshot)

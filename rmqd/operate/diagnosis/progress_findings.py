@@ -51,7 +51,7 @@ def illegal_offsets(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
 
 def failures(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield a problem if handlers failed often in the last minute, or repeatedly with the same message."""
-    statuses = [one for member in _telling(snapshot) if member.info for one in member.info.status_table.values()]
+    statuses = [one for member in _with_queues(snapshot) if member.info for one in member.info.status_table.values()]
     ok = sum(status.consume_ok_tps for status in statuses)
     failed = sum(status.consume_failed_tps for status in statuses)
     tried = [seen for seen in snapshot.retried if snapshot.at - seen.stored_at < RECENT_SECONDS]
@@ -70,7 +70,7 @@ def failures(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
 def _failing(snapshot: DiagnosisSnapshot, ok: float, failed: float) -> Finding:
     who = named(
         member.client_id
-        for member in _telling(snapshot)
+        for member in _with_queues(snapshot)
         if member.info and any(status.consume_failed_tps for status in member.info.status_table.values())
     )
     share = failed / (ok + failed)
@@ -103,7 +103,7 @@ def waits(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> Iterator[Finding
             by_finding.setdefault(cause, []).append(queue)
     failing = by_finding.pop("failing", [])
     if len(failing) > 1 and not any(before.place(queue) != now.place(queue) for queue in now.queues):
-        statuses = [one for member in _telling(now) if member.info for one in member.info.status_table.values()]
+        statuses = [one for member in _with_queues(now) if member.info for one in member.info.status_table.values()]
         yield _failing(
             now, sum(one.consume_ok_tps for one in statuses), sum(one.consume_failed_tps for one in statuses)
         )
@@ -249,7 +249,7 @@ def _fails(member: MemberFacts, topic: str) -> bool:
     return status is not None and status.consume_failed_tps > 0
 
 
-def _telling(snapshot: DiagnosisSnapshot) -> Iterable[MemberFacts]:
+def _with_queues(snapshot: DiagnosisSnapshot) -> Iterable[MemberFacts]:
     return [member for member in snapshot.members.values() if member.info is not None]
 
 

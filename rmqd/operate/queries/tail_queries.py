@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 HOLD_SECONDS: Final = 10.0  # how long a broker holds a pull without messages
 AGAIN_SECONDS: Final = 1.0
 
-Tell = Callable[[FoundMessage], None]
+OnMessage = Callable[[FoundMessage], None]
 Complain = Callable[[str, RmqdError], None]
 
 
 async def follow(
     client: ClientInstance,
     subscription: SubscriptionData,
-    tell: Tell,
+    on_message: OnMessage,
     complain: Complain,
     *,
     since_ms: int | None = None,
     most: int | None = None,
 ) -> None:
-    """Call `tell` for each arriving message that matches, up to `most` messages or until cancelled.
+    """Call `on_message` for each arriving message that matches, up to `most` messages or until cancelled.
 
     It begins at the queues' ends, or with the messages stored since a time (Unix milliseconds). `complain` is called
     once for a broker that cannot be reached, which is asked again every second. Queues that are added later are not
@@ -51,7 +51,7 @@ async def follow(
         ]
         told = 0
         while most is None or told < most:
-            tell(await came.get())
+            on_message(await came.get())
             told += 1
         for task in followed:
             task.cancel()

@@ -137,13 +137,13 @@ class ReplayRun:
         """Wait for running handlers, commit, and leave the group."""
         self._consumer.stop()
 
-    async def run(self, tell: Callable[[ReplayProgress], None]) -> ReplayProgress:
+    async def run(self, on_progress: Callable[[ReplayProgress], None]) -> ReplayProgress:
         """Handle the remaining messages. Raises errors that end the group, such as a handler that fails to start."""
         serving = asyncio.create_task(self._client.run(), name="client")
         consuming = asyncio.create_task(self._consumer.run(), name=f"group {self._plan.shadow}")
         try:
             while not consuming.done():
-                tell(progress := self._progress())
+                on_progress(progress := self._progress())
                 if progress.is_done:
                     self._consumer.stop()
                     break

@@ -108,13 +108,13 @@ class Runs(Protocol):
 
 
 class Bisection:
-    """One search. `tell` receives one line for each run."""
+    """One search. `report` receives one line for each run."""
 
-    def __init__(self, trial: Runs, batch_size: int, most_runs: int, tell: Callable[[str], None]) -> None:
+    def __init__(self, trial: Runs, batch_size: int, most_runs: int, report: Callable[[str], None]) -> None:
         self._trial = trial
         self._size = batch_size
         self._most_runs = most_runs
-        self._tell = tell
+        self._report = report
         self._kind: Kind = "raised"
 
     async def find(self, messages: Sequence[Message]) -> BisectResult:
@@ -242,7 +242,7 @@ class Bisection:
 
     def _told(self, count: int, report: BatchReport | None) -> None:
         how = "nothing fails" if report is None else f"{report.result.error} at {report.messages[0].msg_id}"
-        self._tell(f"run {self._trial.runs}: {count} message{'' if count == 1 else 's'}: {how}")
+        self._report(f"run {self._trial.runs}: {count} message{'' if count == 1 else 's'}: {how}")
 
 
 def kind_of(report: BatchReport) -> Kind:

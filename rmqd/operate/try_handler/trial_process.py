@@ -119,7 +119,7 @@ class TrialProcess(WatchedChild):
             how = await self.how()
             return self._failed("died", messages, time.monotonic() - started, f"the process {how}"), how
         except TimeoutError:
-            await self.kill_and_tell()
+            await self.kill_with_stacks()
             late = f"did not end in {timeout_seconds:g} s"
             result = self._failed("expired", messages, time.monotonic() - started, f"the handler {late}")
             return result, f"was killed, because its handler {late}"

@@ -188,7 +188,7 @@ class HandlerPool:
         """Call the handler's `end_calls` in each process with a running call."""
         for seat in self._seats:
             if seat.process is not None and seat.is_busy:
-                seat.process.tell("end_calls")
+                seat.process.post("end_calls")
 
     async def ready(self) -> None:
         """Wait until a call of this slot's task could start at once. Raises UnusableHandlerError."""

@@ -288,7 +288,7 @@ class HandlerProcess(WatchedChild):
         """Handle a batch. Raises ChildGoneError, UnusableHandlerError."""
         if (now := logs.log_settings()) is not self._log:
             self._log = now
-            self.tell("log", now)
+            self.post("log", now)
         call = BatchCall.of(batch)
         if isinstance(batch, OrderlyBatch):
             answer = await self._call_under_lock(batch, call, clock)
@@ -318,7 +318,7 @@ class HandlerProcess(WatchedChild):
                 await clock.wait((asking,), timeout=POLL_SECONDS)
                 if batch.revoked and not is_reported:
                     is_reported = True
-                    self.tell("revoke")
+                    self.post("revoke")
             return asking.result()
         finally:
             asking.cancel()

@@ -159,7 +159,7 @@ class PooledCalls:
         try:
             if (answer := await process.so_far()) is not None:
                 answer.take_over(batch)
-            await process.kill_and_tell()
+            await process.kill_with_stacks()
         finally:
             undecided = [index for index in range(len(batch)) if index not in batch.decisions()]
             how = f"did not finish its call within consume_timeout ({self._timeout_seconds:g} s), and was killed"

@@ -82,7 +82,7 @@ async def _run(
     loop = asyncio.get_running_loop()
     for event, action in ((stop, run.stop), (force_stop, run.force_stop)):
         _when_set(event, loop, action)
-    telling = asyncio.create_task(_report_figures(run), name="figures")
+    reporting = asyncio.create_task(_report_figures(run), name="figures")
     try:
         await run.run()
     except Exception as error:
@@ -91,8 +91,8 @@ async def _run(
         log.error("group.failed", group=spec.name, error=failure_of(error), exc_info=is_fault)  # noqa: TRY400
         return ExitCode.FAILURE
     finally:
-        telling.cancel()
-        await asyncio.wait({telling})
+        reporting.cancel()
+        await asyncio.wait({reporting})
         report_figures(run.snapshot())
     return ExitCode.OK
 

@@ -107,7 +107,7 @@ class ClaimStoreWatch:
         self._clock = clock
         self.has_answered = False
         """Whether the store was ever reachable from here."""
-        self._is_told = False
+        self._is_reported = False
 
     async def watch(self) -> None:
         """Poll until cancelled, then close the connections."""
@@ -135,8 +135,8 @@ class ClaimStoreWatch:
     def _is_away(self, error: ClaimStoreError) -> None:
         if self.has_answered:
             self._figures.claim_store_is(str(error))
-        elif not self._is_told:
-            self._is_told = True
+        elif not self._is_reported:
+            self._is_reported = True
             what = "if executors cannot reach it either, no message is handled: see claims.store_away in their logs"
             self._log.warning("spark.claim_store_unreached", error=str(error), consequence=what)
 

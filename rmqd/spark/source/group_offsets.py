@@ -154,7 +154,7 @@ class GroupOffsets:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._told: dict[MessageQueue, int] = {}  # offsets that need no commit
+        self._committed_offsets: dict[MessageQueue, int] = {}  # offsets that need no commit
         self._stored: dict[MessageQueue, int] = {}  # offsets of the brokers, as last read or committed
         self._away_until: dict[MessageQueue, float] = {}
         self._retry_topics = RetryTopics(options.group)
@@ -162,7 +162,7 @@ class GroupOffsets:
         self._warned_at: dict[str, float] = {}
         self._looked_at_members: float | None = None
         self._in_use = False
-        self._has_told_that = False  # whether it is logged that nothing is committed
+        self._has_warned = False  # whether it is logged that nothing is committed
 
     def pin(self, starts: Mapping[MessageQueue, int]) -> None:
         """Commit the query's start offsets in queues without a group offset. Raises RmqdError."""
@@ -176,13 +176,13 @@ class GroupOffsets:
     def commit(self, positions: Mapping[MessageQueue, int]) -> None:
         """Commit changed offsets. Raises nothing: failed commits are repeated the next time."""
         if not self._options.commit_offsets:
-            self._tell_once_that_nothing_is_committed()
+            self._warn_once_that_nothing_is_committed()
             return
         now = time.monotonic()
         changed = {
             queue: offset
             for queue, offset in positions.items()
-            if self._told.get(queue) != offset and self._away_until.get(queue, 0.0) <= now
+            if self._committed_offsets.get(queue) != offset and self._away_until.get(queue, 0.0) <= now
         }
         try:
             if changed and not self._is_in_use(changed):
@@ -200,7 +200,7 @@ class GroupOffsets:
         due = self._due(cluster, asked.found, changed)
         answers = cluster.commit(group, due)
         taken = {queue: due[queue] for queue in answers.found}
-        self._told |= taken
+        self._committed_offsets |= taken
         self._stored |= taken
         self._away_until |= dict.fromkeys(asked.away | answers.away, time.monotonic() + AWAY_SECONDS)
         self._show(cluster, asked.found)
@@ -224,7 +224,7 @@ class GroupOffsets:
             if at is None or at < changed[queue]:
                 due[queue] = changed[queue]
             else:
-                self._told[queue] = changed[queue]
+                self._committed_offsets[queue] = changed[queue]
             if at is not None and at > changed[queue]:
                 ahead[queue] = at
         ends = cluster.max_offsets(ahead).found if ahead else {}
@@ -248,10 +248,10 @@ class GroupOffsets:
                 log.warning("spark.group_in_use", group=self._options.group, members=sorted(members), action=action)
         return self._in_use
 
-    def _tell_once_that_nothing_is_committed(self) -> None:
+    def _warn_once_that_nothing_is_committed(self) -> None:
         """Log once that the group will show a lag, if `commitOffsets` is false by default."""
-        if self._options.group and "commitOffsets" not in self._options.given and not self._has_told_that:
-            self._has_told_that = True
+        if self._options.group and "commitOffsets" not in self._options.given and not self._has_warned:
+            self._has_warned = True
             log.info("spark.commits_disabled", group=self._options.group, accepted="commitOffsets=true")
 
     def _is_due(self, what: str, committed: Mapping[MessageQueue, int]) -> bool:

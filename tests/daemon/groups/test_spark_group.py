@@ -60,7 +60,7 @@ class FakeDriver:
         self.asked += action == "snapshot"
         return None
 
-    def tell(self, action: str, argument: object = None) -> None:
+    def post(self, action: str, argument: object = None) -> None:
         """Remember it."""
         self.told.append((action, argument))
 

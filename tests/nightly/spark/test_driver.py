@@ -71,9 +71,9 @@ async def test_it_tells_how_the_group_is_and_ends_when_it_is_told_to(broker: Emb
             "starting",
             True,
         )
-        process.tell("resume", WHOLE_GROUP)
+        process.post("resume", WHOLE_GROUP)
         assert not (await process.ask("snapshot")).paused
-        process.tell("stop")
+        process.post("stop")
         assert await asyncio.wait_for(reading, SECONDS) == 0
         assert process.last_snapshot is not None
         assert process.last_snapshot.state == "stopped"
