@@ -145,7 +145,7 @@ class KeyedProcessQueue(ProcessQueue):
         unfinished = sum(offset < self._finished_to for offset in offsets)
         return max(0, self._finished_to + 1 - self.commit_offset() - unfinished)
 
-    def give_up_waiting(self) -> None:
+    def discard_waiting(self) -> None:
         """Stop handing out messages of a queue that is being released."""
         self._let_go_from(NONE_OF_THEM)
         self._goes_on_to = NONE_OF_THEM

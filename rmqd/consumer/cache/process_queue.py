@@ -46,7 +46,6 @@ class ProcessQueue:
     __slots__ = (
         "_idle",
         "_relief",
-        "away",
         "blocks",
         "cached_bytes",
         "cached_count",
@@ -68,6 +67,7 @@ class ProcessQueue:
         "put_count",
         "retrying",
         "stats",
+        "unavailable",
         "uncommitted",
     )
 
@@ -80,7 +80,7 @@ class ProcessQueue:
         self.pending: Final[deque[Message]] = deque()  # not handed out yet
         self.paused: Final[deque[Message]] = deque()  # held back because an operator paused the queue
         self.is_paused = False
-        self.away = (0.0, "")  # the handler's target is unavailable until this Unix time, and the reason
+        self.unavailable = (0.0, "")  # until when (Unix) the handler's target is unavailable, and why
         self.uncommitted: list[Message] = []  # acknowledged messages that wait for the handler's commit
         self.put_count = 0  # wanted messages received
         self.cached_count = 0  # unfinished messages: waiting or in flight
@@ -181,9 +181,9 @@ class ProcessQueue:
         waiting.clear()
         waiting.extend(ordered)
 
-    def note_away(self, until: float, why: str) -> None:
+    def set_unavailable(self, until: float, why: str) -> None:
         """Record that the handler's target is unavailable until this Unix time."""
-        self.away = until, why
+        self.unavailable = until, why
 
     def sort(self, rank: Callable[[Message], int]) -> None:
         """Hand out pending messages of the lowest rank first if their order does not matter. Here it does."""

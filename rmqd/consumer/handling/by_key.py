@@ -111,7 +111,7 @@ class ConsumeMessageByKeyService(HandlerSlots):
             if lease is None:  # it returns with its next messages, or when its lock is regained
                 ready_queues.queued.discard(ready_queues.queues.popleft())
                 if process_queue.is_releasing:
-                    _keyed(process_queue).give_up_waiting()
+                    _keyed(process_queue).discard_waiting()
                 return None
             make = partial(OrderlyBatch, lease)
         ready_queues.queues.rotate(-1)
@@ -140,11 +140,11 @@ class ConsumeMessageByKeyService(HandlerSlots):
         super()._hold(reason)
         for process_queue in self.ready_queues.queued:
             if process_queue.is_releasing:
-                _keyed(process_queue).give_up_waiting()
+                _keyed(process_queue).discard_waiting()
 
     def _submit(self, process_queue: ProcessQueue) -> None:
         if process_queue.is_releasing and self.ready_queues.paused:
-            _keyed(process_queue).give_up_waiting()
+            _keyed(process_queue).discard_waiting()
         else:
             self.ready_queues.submit(process_queue)
 

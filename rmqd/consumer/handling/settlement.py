@@ -221,7 +221,7 @@ def report(process_queue: ProcessQueue, batch: Batch, error: BaseException | Non
 
 def explain_unavailable(process_queue: ProcessQueue, at: float, group: str) -> Problem | None:
     """Return a problem if messages of this queue wait for the service that the handler uses, at this Unix time."""
-    until, error = process_queue.away
+    until, error = process_queue.unavailable
     if at >= until + AWAY_SHOWN_SECONDS:
         return None
     step = "check the service that the error names; the group continues automatically"
@@ -317,7 +317,7 @@ def report_error(
         logger.error("handler.timed_out")
         return
     if meant.outcome is Outcome.AGAIN:
-        process_queue.note_away(at + meant.seconds, text)
+        process_queue.set_unavailable(at + meant.seconds, text)
         logger.warning("handler.counterpart_away", error=text, seconds=meant.seconds)
         return
     if is_decision:

@@ -192,7 +192,7 @@ class PopAssignment(Assignment):
                 offsets = process_queue.waiting_of(block)
                 if offsets:
                     self._receipts.show_again(block, offsets)
-                    process_queue.let_go_waiting(block)
+                    process_queue.discard_waiting(block)
             process_queue.start_release()
 
     async def _keep(self, tasks: asyncio.TaskGroup) -> None:
@@ -217,7 +217,7 @@ class PopAssignment(Assignment):
         """
         waiting = [] if self._context.is_held_up else process_queue.waiting_of(block)
         if waiting:
-            process_queue.let_go_waiting(block)
+            process_queue.discard_waiting(block)
             self.loop.swamped = True
             log.warning(
                 "pop.left_to_others",

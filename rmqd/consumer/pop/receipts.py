@@ -81,7 +81,7 @@ class PopProcessQueue(ProcessQueue):
         """Return the queue offsets of a block's messages that no handler has."""
         return [message.queue_offset for message in self.waiting if message.block is block]
 
-    def let_go_waiting(self, block: PopBlock) -> None:
+    def discard_waiting(self, block: PopBlock) -> None:
         """Discard a block's messages that no handler has, without acknowledging them."""
         block.settled.update(self.waiting_of(block))
         self.discard_unwanted(lambda message: message.block is not block)

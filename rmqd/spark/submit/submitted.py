@@ -51,12 +51,12 @@ def run(spec: GroupSpec, ended: Path | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end.ask)
     try:
-        code = run_group(spec, end.asked, end.hold_up, end.hurried)
+        code = run_group(spec, end.asked, end.hold_up, end.forced)
         if ended is not None:
             ended.write_text(str(int(code)))
         return code
     finally:
-        end.let_go()
+        end.remove_hook()
 
 
 class End:
@@ -64,7 +64,7 @@ class End:
 
     def __init__(self, patience_seconds: float) -> None:
         self.asked = threading.Event()
-        self.hurried = threading.Event()
+        self.forced = threading.Event()
         self._done = threading.Event()
         self._patience_seconds = patience_seconds
         self._hooks: Any = None
@@ -73,7 +73,7 @@ class End:
     def ask(self, *_: object) -> None:
         """Called as a signal handler. A second signal forces the end."""
         if self.asked.is_set():
-            self.hurried.set()
+            self.forced.set()
         self.asked.set()
 
     def hold_up(self, spark: SparkSession) -> None:
@@ -86,7 +86,7 @@ class End:
         seconds = int(self._patience_seconds)
         self._hooks.addShutdownHook(self._hook, FIRST, seconds, gateway.jvm.java.util.concurrent.TimeUnit.SECONDS)
 
-    def let_go(self) -> None:
+    def remove_hook(self) -> None:
         """Remove the hook after the group has ended, so that the JVM does not call a process that no longer exists."""
         self._done.set()
         if self._hooks is not None:

@@ -259,7 +259,7 @@ async def test_a_queue_that_waits_no_more_is_idle_though_a_message_rests() -> No
     waiting = asyncio.create_task(queue.wait_idle())
     await asyncio.sleep(0)
     assert not waiting.done()
-    queue.give_up_waiting()
+    queue.discard_waiting()
     assert not queue.is_busy
     await asyncio.wait_for(waiting, 5)
     queue.postpone([one])

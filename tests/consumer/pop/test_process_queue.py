@@ -72,7 +72,7 @@ def test_what_nobody_has_is_left_to_others_and_not_acknowledged() -> None:
     queue = queue_of(receipts, block, other := popped([9], 60))
     taken = queue.take(2)
     assert queue.waiting_of(block) == [2, 3]
-    queue.let_go_waiting(block)
+    queue.discard_waiting(block)
     queue.finish(taken)
     assert receipts.acknowledged == [0, 1]
     assert [message.queue_offset for message in queue.pending] == [9]

@@ -40,6 +40,6 @@ def left_with_finished_ones_above(patch: pytest.MonkeyPatch) -> None:
 
     def start_release(self: KeyedProcessQueue) -> None:
         self.is_releasing = True
-        self.give_up_waiting()
+        self.discard_waiting()
 
     patch.setattr(KeyedProcessQueue, "start_release", start_release)

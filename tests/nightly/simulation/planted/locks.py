@@ -52,7 +52,7 @@ def former_owner_waited_for_too_short(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=tries("blink"))
 def first_second_alone(patch: pytest.MonkeyPatch) -> None:
     """A member that sees no others acquires queues at once, though others may only have lost their connections."""
-    patch.setattr("rmqd.consumer.rebalance.ownership.SURE_SECONDS", 0.0)
+    patch.setattr("rmqd.consumer.rebalance.ownership.MISSING_MEMBER_SECONDS", 0.0)
     patch.setattr("rmqd.consumer.rebalance.membership.MISSING_MEMBER_SECONDS", 0.0)
     patch.setattr("rmqd.consumer.rebalance.membership.BACK_SECONDS", 0.0)
 
@@ -152,7 +152,7 @@ def orderly_lock_not_renewed(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=orderly)
 def orderly_lock_that_is_lost_stops_nobody(patch: pytest.MonkeyPatch) -> None:
     """A lost lock does not stop its member, and on the new grant it does not check for another owner meanwhile."""
-    patch.setattr(QueueLease, "tell", lambda self: None)
+    patch.setattr(QueueLease, "notify_owner", lambda self: None)
 
 
 @plant(needs=both(hands_over, slow, orderly))
