@@ -53,11 +53,11 @@ class QueueRelease:
     def __init__(self, context: GroupContext, queue: MessageQueue, signal: ReleaseSignal) -> None:
         self._context = context
         self._queue = queue
-        self._release_signal = signal
+        self._signal = signal
 
     async def run(self, loop: PullLoop | None, moved_to: Callable[[], int | None]) -> None:
         """Release the queue that `loop` pulls. `moved_to` returns the offset of an operator's reset, or None."""
-        context, signal, message_queue = self._context, self._release_signal, self._queue
+        context, signal, message_queue = self._context, self._signal, self._queue
         if loop is not None:
             process_queue = loop.process_queue
             # a reset in the response to a last pull, or a pending one, applies to the next ownership
@@ -75,9 +75,9 @@ class QueueRelease:
             process_queue.drop(signal.cause)
             if not drained and (signal.is_last or signal.forced.is_set()):  # a forced stop also ends the group
                 return  # released when all handlers of the group have ended
-        if (released := context.store.committed.get(message_queue)) is not None:
+        if (committed := context.store.committed.get(message_queue)) is not None:
             newest_ms = 0 if loop is None else loop.process_queue.newest_store_timestamp
-            context.released_offsets[message_queue] = ReleasedOffset(released, newest_ms)
+            context.released_offsets[message_queue] = ReleasedOffset(committed, newest_ms)
         context.store.forget(message_queue)
         await context.ownership.release(message_queue)
 
@@ -85,7 +85,7 @@ class QueueRelease:
         """Commit the finished messages of a failed group. Messages in flight are delivered again."""
         if loop is None:
             return
-        process_queue, signal = loop.process_queue, self._release_signal
+        process_queue, signal = loop.process_queue, self._signal
         if not process_queue.is_releasing:
             process_queue.start_release()
         signal.is_last, signal.until = True, self._context.clock.monotonic() + LAST_COMMIT_SECONDS
@@ -102,7 +102,7 @@ class QueueRelease:
         At a hand-over: as long as this member certainly holds the lock. At a stop: at least LAST_COMMIT_SECONDS from
         now; after a forced stop exactly that.
         """
-        signal, now = self._release_signal, self._context.clock.monotonic()
+        signal, now = self._signal, self._context.clock.monotonic()
         if not signal.is_last:
             signal.until = max(signal.until, now + self._context.ownership.start_grace_period(self._queue))
         elif signal.forced.is_set():
@@ -115,13 +115,11 @@ class QueueRelease:
         offset = process_queue.commit_offset()
         stored = offset if is_committed else self._context.store.committed.get(self._queue, offset)
         if repeated := process_queue.finished_above() + max(0, offset - stored):
-            process_queue.stats.may_repeat(self._release_signal.cause, repeated)
+            process_queue.stats.may_repeat(self._signal.cause, repeated)
 
     def _may_commit(self) -> bool:
         """Return whether a commit may be sent. After the deadline or without the lock another member may own it."""
-        return (
-            self._context.ownership.holds(self._queue) and self._context.clock.monotonic() < self._release_signal.until
-        )
+        return self._context.ownership.holds(self._queue) and self._context.clock.monotonic() < self._signal.until
 
     async def _drain(self, loop: PullLoop) -> bool:
         """Wait until no batch of the queue is in flight. Return False after a timeout."""
@@ -134,7 +132,7 @@ class QueueRelease:
         # messages again.
         commit = asyncio.create_task(self._try_once(loop.process_queue.commit_offset()))
         try:
-            return await self._release_signal.drain(process_queues)
+            return await self._signal.drain(process_queues)
         finally:
             commit.cancel()  # ends only the wait for the response: the store completes a commit that was sent
             await asyncio.gather(commit, return_exceptions=True)
@@ -156,14 +154,13 @@ class QueueRelease:
         is_news = store.committed.get(message_queue) != offset
         failure: RmqdError | None = None
         try:
-            async with self._context.clock.timeout(self._release_signal.until - self._context.clock.monotonic()):
+            async with self._context.clock.timeout(self._signal.until - self._context.clock.monotonic()):
                 while self._may_commit():
                     try:
                         is_committed = await store.commit_upward(message_queue, offset, self._may_commit)
                         # True: an older commit has ended and may have replaced ours, so commit again
                         if not (
-                            is_committed
-                            and await store.wait_for_commits(message_queue, offset, self._release_signal.until)
+                            is_committed and await store.wait_for_commits(message_queue, offset, self._signal.until)
                         ):
                             return is_committed
                     except RmqdError as error:
@@ -351,9 +348,8 @@ class AssignedQueue(Assignment):
         """Log and count it if the queue starts below this process's earlier commit. It starts there anyway."""
         released = self._context.released_offsets.pop(self.message_queue, None)
         if released is not None and offset < released.committed:
-            log.warning(
-                "offset.fell", queue=str(self.message_queue), offset=offset, committed_before=released.committed
-            )
+            queue = str(self.message_queue)
+            log.warning("offset.fell", queue=queue, offset=offset, committed_before=released.committed)
             self._context.stats[self.message_queue.topic].falls["take_over"] += 1
 
     async def _pull(self, loop: PullLoop) -> None:

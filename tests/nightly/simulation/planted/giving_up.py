@@ -81,7 +81,7 @@ def drained_without_end(patch: pytest.MonkeyPatch) -> None:
         return is_drained
 
     async def always(self: QueueRelease, loop: PullLoop) -> bool:
-        return await self._release_signal.drain((*loop.replaced_queues, loop.process_queue))
+        return await self._signal.drain((*loop.replaced_queues, loop.process_queue))
 
     patch.setattr(ReleaseSignal, "drain", drain)
     patch.setattr(QueueRelease, "_drain", always)
