@@ -150,18 +150,16 @@ class QueueRelease:
         Retries until the deadline, or until the broker has the offset and no unconfirmed earlier commit of ours can
         replace it. Gives up at a permanent error, and at any error if the stored offset would not change.
         """
-        store, message_queue = self._context.store, self._queue
-        is_news = store.committed.get(message_queue) != offset
+        store, queue = self._context.store, self._queue
+        is_news = store.committed.get(queue) != offset
         failure: RmqdError | None = None
         try:
             async with self._context.clock.timeout(self._signal.until - self._context.clock.monotonic()):
                 while self._may_commit():
                     try:
-                        is_committed = await store.commit_upward(message_queue, offset, self._may_commit)
+                        is_committed = await store.commit_upward(queue, offset, self._may_commit)
                         # True: an older commit has ended and may have replaced ours, so commit again
-                        if not (
-                            is_committed and await store.wait_for_commits(message_queue, offset, self._signal.until)
-                        ):
+                        if not (is_committed and await store.wait_for_commits(queue, offset, self._signal.until)):
                             return is_committed
                     except RmqdError as error:
                         failure = error
