@@ -47,7 +47,7 @@ class Store:
         self.downward.append(offset)
         await self._answer(queue, offset)
 
-    async def settled(self, queue: object, offset: int, until: float) -> bool:
+    async def wait_for_commits(self, queue: object, offset: int, until: float) -> bool:
         return self.settles.popleft() if self.settles else False
 
     def forget(self, queue: object) -> None:
