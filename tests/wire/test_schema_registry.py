@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmqd.errors import ProtocolError
-from rmqd.handler_api.typed.decoders import parted
+from rmqd.handler_api.typed.avro_records import parted
 
 # what GenericAvroSerde of schema-registry-client 0.1.0 makes of {"id": 7, "note": "ada"}, with the record's id
 WRITTEN = bytes.fromhex("1000431bde82d7b6390e06616461")

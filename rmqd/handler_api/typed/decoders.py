@@ -1,29 +1,16 @@
-"""The prefix that clients of RocketMQ's schema registry write before an Avro record: the id of its schema.
-
-Their serializer writes the id of the schema's record as Avro `bytes`. Since the first release, 0.1.0, they have 8
-bytes: the prefix is 0x10, Avro's encoding of that length, and the id. Before, they had 16: 0x20, the id, 8 zeros.
-
-Avro bodies: one record each, in its writer's schema, with or without the prefix of a schema registry.
-
-Decodes bodies: the requirements of each format, the decoded value, and the reasons of failures.
-"""
+"""Decodes bodies: the requirements of each format, the decoded value, and the reasons of failures."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-import io
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
-import fastavro
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
-from rmqd.errors import ProtocolError
 from rmqd.handler_api.batch import DECISIONS, InvalidPayloadError, leaves_of
 from rmqd.handler_api.typed.signatures import (
     Payload,
@@ -39,67 +26,6 @@ from rmqd.handler_api.typed.signatures import (
 from rmqd.handler_api.typed.typed_form import HandlerFormError, name_of
 from rmqd.runtime.plain_text import describe, text_of
 from rmqd.wire.messages.message import Message
-
-_ID_END: Final = 9
-_LENGTH: Final = 0x10
-_FORMER_LENGTH: Final = 0x20
-_FORMER_ZEROS: Final = bytes(8)
-
-
-def parted(body: bytes) -> tuple[int, bytes]:
-    """Return the schema's record id in the registry, and the Avro record. Raises ProtocolError without a prefix."""
-    if len(body) >= _ID_END:
-        end = _ID_END if body[0] == _LENGTH else _ID_END + len(_FORMER_ZEROS)
-        if body[0] == _LENGTH or (body[0] == _FORMER_LENGTH and body[_ID_END:end] == _FORMER_ZEROS):
-            return int.from_bytes(body[1:_ID_END], signed=True), body[end:]
-    raise ProtocolError("the body does not begin with the prefix of RocketMQ's schema registry clients")
-
-
-_ACCEPTED = "schema= with a dict, JSON text, or a path that ends in .avsc"
-
-
-def reader_of(payload: Payload) -> Callable[[bytes], Any]:
-    """Return the function that reads the record of a body. Raises HandlerFormError for an invalid schema."""
-    if payload.schema is None:
-        raise HandlerFormError(
-            f"avro={name_of(payload.target)} has no schema to read bodies with; expected {_ACCEPTED}"
-        )
-    try:
-        schema = fastavro.parse_schema(_schema(payload.schema))
-    except OSError as error:
-        raise HandlerFormError(
-            f"the schema {payload.schema} cannot be read: {error.strerror}; expected {_ACCEPTED}"
-        ) from None
-    except Exception as error:  # noqa: BLE001  fastavro raises many kinds
-        raise HandlerFormError(f"the schema is not a valid Avro schema: {error!r}; expected {_ACCEPTED}") from None
-
-    return record_reader(schema, is_registered=payload.is_registered)
-
-
-def record_reader(schema: Any, *, is_registered: bool) -> Callable[[bytes], Any]:
-    """Return the function that reads a body's record with a parsed schema. It may raise any error if the body has no
-    record.
-    """
-
-    return lambda body: read_record(parted(body)[1] if is_registered else body, schema)
-
-
-def read_record(record: bytes, writer: Any, reader: Any = None) -> Any:
-    """Return the values of a record in its writer's schema, converted to the reader's schema. May raise any error if
-    there is no record, or if more bytes follow it.
-    """
-    stream = io.BytesIO(record)
-    value = fastavro.schemaless_reader(stream, writer, reader)
-    if behind := len(record) - stream.tell():
-        raise ValueError(f"{behind} bytes follow the record")
-    return value
-
-
-def _schema(given: Any) -> Any:
-    if isinstance(given, Path) or (isinstance(given, str) and given.endswith(".avsc")):
-        return json.loads(Path(given).read_text())
-    return json.loads(given) if isinstance(given, str | bytes) else given
-
 
 Decode = Callable[[bytes], Any]
 
@@ -166,6 +92,7 @@ def _msgpack(payload: Payload) -> Decode:
 
 def _avro(payload: Payload) -> Decode:
     _installed("fastavro", "avro")
+    from rmqd.handler_api.typed.avro_records import reader_of
 
     read = reader_of(payload)
     if _is_struct(payload.target):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final
 
-from rmqd.handler_api.typed.decoders import parted
+from rmqd.handler_api.typed.avro_records import parted
 from rmqd.spark.values.column_kinds import ColumnKind, decimal_kind
 from rmqd.spark.values.schema_registry import SchemaRegistry, UnknownRecordError
 
@@ -58,7 +58,7 @@ def avro_reader(text: str, *, is_registered: bool) -> Callable[[bytes], Any]:
     """Return a function that decodes bodies. It may raise any exception for an invalid body."""
     import fastavro
 
-    from rmqd.handler_api.typed.decoders import record_reader
+    from rmqd.handler_api.typed.avro_records import record_reader
 
     return record_reader(fastavro.parse_schema(_parsed(text)), is_registered=is_registered)
 
@@ -70,7 +70,7 @@ def registered_reader(text: str, registry: SchemaRegistry) -> Callable[[bytes], 
     """
     import fastavro
 
-    from rmqd.handler_api.typed.decoders import read_record
+    from rmqd.handler_api.typed.avro_records import read_record
 
     reader = fastavro.parse_schema(_parsed(text))
     unknown: dict[int, str] = {}  # only the texts: a stored exception would keep a reference to each body

