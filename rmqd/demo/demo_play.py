@@ -121,7 +121,7 @@ def install_reporter(folder: Path) -> None:
     information = folder / "rmqd_demo_reports-0.dist-info"
     information.mkdir(parents=True)
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: rmqd-demo-reports\nVersion: 0\n")
-    (information / "entry_points.txt").write_text(f"[rmqd.hooks]\ndemo = {__name__}:Reporter\n")
+    (information / "entry_points.txt").write_text(f"[rmqd.hooks]\ndemo = {__name__}:{DemoReporter.__name__}\n")
 
 
 class DemoReporter:
