@@ -84,6 +84,17 @@ def test_without_a_line_of_his_it_is_the_innermost_that_is_not_rmqd_s(mail: Modu
     assert "json/decoder.py" in found
 
 
+def test_no_line_of_rmqd_is_named_if_the_author_has_no_line(mail: ModuleType) -> None:
+    invalid: Any = (one for one in [])
+    error = pytest.raises(Exception, check_result, invalid, "mail").value
+    frame = error.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename != check_result.__code__.co_filename:
+        frame = frame.tb_next
+    assert frame is not None
+
+    assert place_of(error.with_traceback(frame), Author.of(mail.handle)) is None
+
+
 def test_a_fault_names_the_thread_in_which_the_author_s_code_runs(mail: ModuleType, tmp_path: Path) -> None:
     """As Python's faulthandler writes stacks: the innermost line first, thread by thread."""
     stacks = f"""Fatal Python error: Segmentation fault
