@@ -1,4 +1,6 @@
-"""Option types for sizes and durations, in the notation of rmqd's configuration: `256KiB`, `5s`.
+"""Shared option types of the handlers, and the libraries and connection parameters that they need.
+
+Option types for sizes and durations, in the notation of rmqd's configuration: `256KiB`, `5s`.
 
 Libraries that only some handlers need. Each is installed with an extra, which the error names.
 

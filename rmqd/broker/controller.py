@@ -1,4 +1,6 @@
-"""BrokerController: the parts of one broker, and the processors of its requests.
+"""BrokerController: the state of one broker, its periodic tasks, and the processors of its requests.
+
+BrokerController: the parts of one broker, and the processors of its requests.
 
 The response to GET_BROKER_RUNTIME_INFO: figures of a broker, with the names that mqadmin and monitoring read.
 

@@ -1,4 +1,6 @@
-"""The counters of a group, summed over its topics.
+"""The history of every group over the last hour: counters, rates and problems.
+
+The counters of a group, summed over its topics.
 
 The points of one group over the last hour, in a ring of fixed size.
 

@@ -1,4 +1,6 @@
-"""The sample handler: charges an order and mails its customer. It acknowledges, retries and dead-letters.
+"""The shop of `rmqd demo`: its orders, the handler for them, the producer, and the record of what happened.
+
+The sample handler: charges an order and mails its customer. It acknowledges, retries and dead-letters.
 
 The options of `rmqd demo`, and its end.
 

@@ -1,4 +1,6 @@
-"""Middleware: functions around every call of a group's handler, in the order of the configuration.
+"""Loads the plugins around a handler: middleware, hooks, allocate strategies and offset stores.
+
+Middleware: functions around every call of a group's handler, in the order of the configuration.
 
 A middleware takes the batch and `call_next`, and calls this next middleware or handler with the batch. It is a
 function, or a class that is created without arguments, with a method `__call__` and optionally `start` and `stop`. It

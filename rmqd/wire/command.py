@@ -1,4 +1,6 @@
-"""One request or response: its header in either serialisation, and its body.
+"""One remoting command: cutting frames from the TCP stream, both header serialisations, and RocketMQ's version numbers.
+
+One request or response: its header in either serialisation, and its body.
 
 The ROCKETMQ header serialisation. Its codes have 16 bits, so the codes 200xxx do not fit.
 

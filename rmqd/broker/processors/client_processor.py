@@ -1,4 +1,6 @@
-"""Heartbeats and unregistrations (`ClientManageProcessor.java`).
+"""Processors for requests of clients about themselves: heartbeats, subscriptions, members and offsets.
+
+Heartbeats and unregistrations (`ClientManageProcessor.java`).
 
 Connected producers and consumers, and their topics (`AdminBrokerProcessor.java`).
 

@@ -1,4 +1,6 @@
-"""Times and durations in options.
+"""Output of commands: tables, messages, times, and the progress of a long command.
+
+Times and durations in options.
 
 The progress of a long command.
 

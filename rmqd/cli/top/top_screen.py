@@ -1,4 +1,6 @@
-"""Queries the daemon in the background, so that keys do not wait for a slow or unreachable daemon.
+"""The live view of `rmqd top`: the terminal, keys, background queries, and the loop that joins them.
+
+Queries the daemon in the background, so that keys do not wait for a slow or unreachable daemon.
 
 The effect of a key: the new state and a request. Keys change nothing in the daemon without confirmation.
 

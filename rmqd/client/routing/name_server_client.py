@@ -1,4 +1,6 @@
-"""Requests to name servers for a topic's route.
+"""Asks name servers for routes: chooses a name server, finds the list of name servers, and requests a topic's route.
+
+Requests to name servers for a topic's route.
 
 Reads the list of name servers from an address server, given by its URL.
 

@@ -1,4 +1,6 @@
-"""Converts a configuration's tree to plain data, replaces `${...}`, and keeps the location of every value.
+"""Reads the files of a configuration and `--set` into plain data, with the location of every value.
+
+Converts a configuration's tree to plain data, replaces `${...}`, and keeps the location of every value.
 
 The files of a configuration and the names in it, without the models, because shell completion waits for them.
 

@@ -1,4 +1,6 @@
-"""One batch of a lite topic, and the messages that must be handled after it.
+"""Lite topics of one broker: the subscription, its pop requests, and a cache with batches for each lite topic.
+
+One batch of a lite topic, and the messages that must be handled after it.
 
 The cache of one lite topic: handlers get its messages batch by batch, in order.
 

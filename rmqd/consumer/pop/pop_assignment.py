@@ -1,4 +1,6 @@
-"""Assignment of queues in POP mode: the broker decides which queues a member pops or pulls (request 400).
+"""Queues in POP mode: how the broker assigns them, where they start, and one assignment from first pop to last ack.
+
+Assignment of queues in POP mode: the broker decides which queues a member pops or pulls (request 400).
 
 One popped assignment, a queue or all queues of a broker: from its first pop to its last acknowledgement.
 

@@ -1,4 +1,6 @@
-"""The pop requests of one assignment: broker, filter, and late responses.
+"""Retries of popped messages, while a group pops and after an administrator has switched it to pull.
+
+The pop requests of one assignment: broker, filter, and late responses.
 
 Unfinished popped messages of a group that pulls now: it reads its pop retry topics while it pulls the topic itself.
 

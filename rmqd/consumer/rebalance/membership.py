@@ -1,4 +1,6 @@
-"""Whether brokers notify members of joins and leaves. If not, the member list is polled.
+"""Which members a group has, as far as brokers can prove it, and how quickly this member learns of changes.
+
+Whether brokers notify members of joins and leaves. If not, the member list is polled.
 
 The notification is the request NOTIFY_CONSUMER_IDS_CHANGED. It informs a member with queues that a new member waits for
 some of them. Brokers send it by default (`notifyConsumerIdsChangedEnable`). A member also gets it for its own joining,

@@ -1,4 +1,6 @@
-"""The page's files, served below /static/, and the headers that block all other sources.
+"""The status page: renders templates from the API's documents, and serves the page's files.
+
+The page's files, served below /static/, and the headers that block all other sources.
 
 The page's formats of numbers, durations and times. Unknown values are a dash.
 

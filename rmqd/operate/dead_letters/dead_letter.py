@@ -1,4 +1,6 @@
-"""One dead letter: its reason, its original topic, and whether it can be replayed.
+"""Dead letters of a group: one dead letter, the selection for a command, and the file of the settled ones.
+
+One dead letter: its reason, its original topic, and whether it can be replayed.
 
 The choice of dead letters for a command.
 

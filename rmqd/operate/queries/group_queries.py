@@ -1,4 +1,6 @@
-"""One group: its settings, its members and their subscriptions, and the owner of each queue.
+"""Queries and changes of groups for the commands: lists, details, consume mode and removal.
+
+One group: its settings, its members and their subscriptions, and the owner of each queue.
 
 The groups of a cluster, with their members and lag.
 

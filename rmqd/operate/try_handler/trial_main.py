@@ -1,4 +1,6 @@
-"""How a call of the handler settles each message of its batch, by the rules of the group's settlement.
+"""The process that tries a handler: runs it batch by batch, and reports how each message would be settled.
+
+How a call of the handler settles each message of its batch, by the rules of the group's settlement.
 
 A group's handler in this process: created and started as the consumer does, and called with one batch at a time.
 

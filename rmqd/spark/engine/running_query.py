@@ -1,4 +1,6 @@
-"""Calls Spark from an event loop. Each call blocks until the JVM answers, so it runs in a thread.
+"""A group's streaming query: its specification, pauses, end, and the report of its failure.
+
+Calls Spark from an event loop. Each call blocks until the JVM answers, so it runs in a thread.
 
 From a configuration to the specification of one of its groups.
 

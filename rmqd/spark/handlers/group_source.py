@@ -1,4 +1,6 @@
-"""Shared parts of the sources for handlers and pipelines: the group's subscriptions and start offsets.
+"""The source of a group on Spark: its options, subscriptions, start offsets, commits and batch durations.
+
+Shared parts of the sources for handlers and pipelines: the group's subscriptions and start offsets.
 
 Commits of a group on Spark that never overwrite another member's or operator's offset; the driver handles those.
 

@@ -1,4 +1,6 @@
-"""The answers of brokers and name servers for many queues, and their errors. No I/O.
+"""Queries about many queues, with retries: their offsets, pending resets, and message sizes.
+
+The answers of brokers and name servers for many queues, and their errors. No I/O.
 
 Retries requests while brokers or name servers are unavailable.
 

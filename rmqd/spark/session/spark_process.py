@@ -1,4 +1,6 @@
-"""The log of the Python processes that Spark starts: warnings go to standard error, which Spark stores.
+"""Settings of Spark's processes: Java, logs, garbage collection, and short errors.
+
+The log of the Python processes that Spark starts: warnings go to standard error, which Spark stores.
 
 Keeps the garbage collector of Spark's Python workers from scanning imported modules.
 

@@ -1,4 +1,6 @@
-"""Avro: converts a schema to a type, and decodes bodies.
+"""Avro and Protobuf bodies as Spark values.
+
+Avro: converts a schema to a type, and decodes bodies.
 
 Protobuf: converts a message of a descriptor file to a type, and decodes bodies.
 

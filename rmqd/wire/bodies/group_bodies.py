@@ -1,4 +1,6 @@
-"""Reports of a member to an operator: ConsumerRunningInfo with its parts, and ConsumeMessageDirectlyResult.
+"""Bodies about a group: members and their state, producers, offsets, locks of queues, and delay.
+
+Reports of a member to an operator: ConsumerRunningInfo with its parts, and ConsumeMessageDirectlyResult.
 
 A group's members, and its offsets: stored, held by members, and reset.
 
