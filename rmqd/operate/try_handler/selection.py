@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import rmqd
 from rmqd.consumer.assembly import subscriptions_of
 from rmqd.consumer.health.consistency import check_filters
 from rmqd.errors import RmqdError, RouteNotFoundError
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from rmqd.wire.messages.message import CorruptMessage, Message
 
 
-_OWN_FOLDER: Final = os.path.dirname(os.path.abspath(rmqd.__file__)) + os.sep
+_OWN_FOLDER: Final = os.path.dirname(os.path.abspath(sys.modules["rmqd"].__file__ or "")) + os.sep
 _STANDARD: Final = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
 _LIBRARIES: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _FAULT_LINE: Final = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
