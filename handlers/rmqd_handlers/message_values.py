@@ -1,4 +1,6 @@
-"""Decimals for columns with a fixed number of digits: up to 38, as in Arrow and Spark.
+"""Values of messages for handlers: expressions, decimals, and a message as a line of JSON.
+
+Decimals for columns with a fixed number of digits: up to 38, as in Arrow and Spark.
 
 A message as one line of JSON: the format that `jsonl` writes and `exec` passes on.
 

@@ -1,4 +1,6 @@
-"""`archive`: every message as a row with its date, for a file sink with folders by date and topic.
+"""The pipelines `archive`, `select` and `per_minute`.
+
+`archive`: every message as a row with its date, for a file sink with folders by date and topic.
 
 `select`: SQL columns of the messages that match a condition.
 

@@ -1,4 +1,6 @@
-"""`rmqd run`: runs the daemon, which consumes all groups of a configuration.
+"""The commands that run the daemon, show its state, and change it while it runs.
+
+`rmqd run`: runs the daemon, which consumes all groups of a configuration.
 
 `rmqd _worker`: the hidden command of the processes that `rmqd run --workers N` starts.
 

@@ -1,4 +1,6 @@
-"""`rmqd groups mode`: sets whether a group pops or pulls a topic.
+"""The commands about consumer groups: `rmqd groups` and `rmqd lag`.
+
+`rmqd groups mode`: sets whether a group pops or pulls a topic.
 
 `rmqd groups list`: lists all groups of a cluster, one per line.
 

@@ -1,4 +1,6 @@
-"""`rmqd spark compact`: compacts the small files of a Parquet sink.
+"""The commands `rmqd spark`: run a group on Spark, submit it to a cluster, pack its environment, and compact its files.
+
+`rmqd spark compact`: compacts the small files of a Parquet sink.
 
 `rmqd spark pack`: packs the environment that a cluster's executors need into an archive.
 

@@ -1,4 +1,6 @@
-"""A child process of rmqd, as seen by its parent: start it, send requests over a socket pair, end it.
+"""Child processes of rmqd: their messages, their life, and the faults of foreign code in them.
+
+A child process of rmqd, as seen by its parent: start it, send requests over a socket pair, end it.
 
 `WatchedChild` runs foreign code: it may crash, hang, and start processes. If it crashes or hangs, it writes the stacks
 of its threads to a file, its *fault file*.

@@ -1,4 +1,6 @@
-"""Finds handlers by their entry point in `rmqd.handlers`, or as `module:attribute`.
+"""Finds installed handlers and pipelines, and describes them.
+
+Finds handlers by their entry point in `rmqd.handlers`, or as `module:attribute`.
 
 Only plugins that a configuration names are imported. An error becomes a problem of that configuration.
 

@@ -1,4 +1,6 @@
-"""The event loop of a process, and the process's exit.
+"""Runs a process of rmqd: the event loop, signals, garbage collection, and the exit.
+
+The event loop of a process, and the process's exit.
 
 The signals of the process: SIGTERM and SIGINT request a stop, SIGHUP a reload.
 

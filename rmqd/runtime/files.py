@@ -1,4 +1,6 @@
-"""Detects changed files in folders by polling.
+"""Files of local state: permissions, locks, and detection of changes.
+
+Detects changed files in folders by polling.
 
 A poll takes a millisecond for a hundred files and needs only the standard library. It also works where the system sends
 no notifications: in mounted folders of containers, and on network file systems.

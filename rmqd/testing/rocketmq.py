@@ -1,4 +1,6 @@
-"""A RocketMQ for one test: an embedded broker in a separate thread, and functions for tests.
+"""A RocketMQ for one test, with its event loop and its log.
+
+A RocketMQ for one test: an embedded broker in a separate thread, and functions for tests.
 
 An event loop in a separate thread, for synchronous callers, and for callers with another event loop.
 

@@ -1,4 +1,6 @@
-"""The types in the annotations of a function's parameters.
+"""`rmqd.handler`, and the inspection of functions and their annotations that all plugins share.
+
+The types in the annotations of a function's parameters.
 
 Inspects callables: functions, methods, partials, classes and objects with `__call__`.
 

@@ -1,4 +1,6 @@
-"""The handler's source line that raised, hangs or crashed: not a line of rmqd or of a library.
+"""For `rmqd try`: the messages to try it with, and the handler's line that failed.
+
+The handler's source line that raised, hangs or crashed: not a line of rmqd or of a library.
 
 Dead letters in the form in which the group would receive them again.
 

@@ -1,4 +1,6 @@
-"""Shortens a history while its result is still wrong.
+"""Searches for a history that changes a handler's result, and shortens it.
+
+Shortens a history while its result is still wrong.
 
 Searches for a history in which a handler's result differs from an undisturbed run.
 

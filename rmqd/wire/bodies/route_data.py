@@ -1,4 +1,6 @@
-"""TopicRouteData, with its parts: a topic's queues and their brokers.
+"""Bodies about the routes of topics, the brokers of a cluster, and static topics.
+
+TopicRouteData, with its parts: a topic's queues and their brokers.
 
 All brokers that a name server knows, lists of topics, and tables of texts.
 

@@ -1,4 +1,6 @@
-"""Headers of administrators' requests about topics of a broker.
+"""Headers of requests about topics, routes and brokers' administration.
+
+Headers of administrators' requests about topics of a broker.
 
 Headers of requests of administrators and tests: topics, groups, statistics, single messages, settings.
 
