@@ -1,18 +1,13 @@
 """One slot of a group: takes a batch, calls the handler, and settles the messages.
 
-Every handler call is made here, except the calls that an operator requests (`HandlerSlots.call_apart`). An exception of
-a handler is a result. Every other exception ends the group.
+Every handler call is made here, except the calls that an operator requests (`HandlerSlots.call_in_background`). An
+exception of a handler is a result. Every other exception ends the group.
 
 `LeftTasks` warns of a task that a handler created but did not await: its messages were acknowledged before the task
 ended.
 
 The event loop calls a task factory for each new task, which costs one lookup. A message costs nothing if its handler
 creates no task. Only a handler's first tasks are watched, because a handler that leaves tasks does so from the start.
-
-One slot of a group: takes a batch, calls the handler, and settles the messages.
-
-Every handler call is made here, except the calls that an operator requests (`HandlerSlots.call_in_background`). An
-exception of a handler is a result. Every other exception ends the group.
 """
 
 from __future__ import annotations

@@ -1,17 +1,11 @@
-"""Exceptions of a worker process, sent to the daemon as names, texts and traceback, not as objects.
+"""One worker process of a handler, as seen by the daemon: its requests, its responses, and its exceptions.
 
-Unpickling an object in the daemon would import the handler's modules and run their code there, and it fails for many
-exceptions. rmqd's reaction to an exception depends on the names of its classes, on its texts, and on the values of
-rmqd's own classes (Retry and the others). All of these can be sent. `rebuild_error` makes a stand-in. Its class has the
-names of all base classes of the original, and inherits from the first of them that belongs to Python or rmqd.
-
-The requests to a worker process, and its responses. All of them are picklable.
-
-Exceptions of a worker process are sent to the daemon as names, texts and traceback, not as objects. Unpickling an
-object in the daemon would import the handler's modules and run their code there, and it fails for many exceptions.
-rmqd's reaction to an exception depends on the names of its classes, on its texts, and on the values of rmqd's own
-classes (Retry and the others). All of these can be sent. `raised` makes a stand-in. Its class has the names of all base
-classes of the original, and inherits from the first of them that belongs to Python or rmqd.
+Requests and responses are picklable. Exceptions of the process are sent to the daemon as names, texts and traceback,
+not as objects. Unpickling an object in the daemon would import the handler's modules and run their code there, and it
+fails for many exceptions. rmqd's reaction to an exception depends on the names of its classes, on its texts, and on the
+values of rmqd's own classes (Retry and the others). All of these can be sent. `rebuild_error` makes a stand-in. Its
+class has the names of all base classes of the original, and inherits from the first of them that belongs to Python or
+rmqd.
 """
 
 from __future__ import annotations

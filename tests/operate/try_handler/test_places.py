@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rmqd.consumer.handling.handler_threads import check_result
+from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, check_result
 from rmqd.operate.try_handler.selection import Author, place_of, place_of_fault
 
 HELPERS = "def parse(body):\n    import json\n    return json.loads(body)\n"
@@ -86,13 +86,14 @@ def test_without_a_line_of_his_it_is_the_innermost_that_is_not_rmqd_s(mail: Modu
 
 def test_no_line_of_rmqd_is_named_if_the_author_has_no_line(mail: ModuleType) -> None:
     invalid: Any = (one for one in [])
-    error = pytest.raises(Exception, check_result, invalid, "mail").value
-    frame = error.__traceback__
+    with pytest.raises(HandlerNotAwaitedError) as raised:
+        check_result(invalid, "mail")
+    frame = raised.value.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename != check_result.__code__.co_filename:
         frame = frame.tb_next
     assert frame is not None
 
-    assert place_of(error.with_traceback(frame), Author.of(mail.handle)) is None
+    assert place_of(raised.value.with_traceback(frame), Author.of(mail.handle)) is None
 
 
 def test_a_fault_names_the_thread_in_which_the_author_s_code_runs(mail: ModuleType, tmp_path: Path) -> None:
