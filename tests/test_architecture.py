@@ -43,7 +43,7 @@ LEAVES = {"broker": "testing demo cli", "testing": "cli", "demo": "cli", "spark"
 PURE = {"codes", "errors", "wire", "offset_stores"}
 IO = set("asyncio socket ssl selectors threading subprocess logging time".split())
 PUBLIC = set("AlreadyHandled Batch Message MessageQueue Retry DeadLetter Suspend handler Depends __version__".split())
-MOST_LINES, MOST_IN_A_FOLDER, MOST_MODULES = 400, 20, 403
+MOST_LINES, MOST_IN_A_FOLDER, MOST_MODULES = 400, 20, 400
 MOST_DAILY_LINES, MOST_DAILY_CASES = 70_000, 5_500
 
 MODULES = sorted(ROOT.rglob("*.py"))

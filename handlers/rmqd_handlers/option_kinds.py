@@ -8,6 +8,8 @@ Database URLs as options. A URL is refused if its host would contain a part of t
 it. Errors never quote it.
 
 The libpq parameters of every connection, for `postgresql` and for `sql` with psycopg.
+
+Names of column types, for options. Available without pyarrow.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, SecretStr
+
+from rmqd_handlers.message_values import MOST_DIGITS
 
 SIZE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 DURATION_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -124,3 +128,26 @@ def conninfo_of(url: str) -> str:
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
     return make_conninfo(**{**PARAMETERS, **conninfo_to_dict(url)})
+
+
+NAMES: Final = "string binary int32 int64 float64 boolean timestamp date".split()
+ACCEPTED: Final = f"{', '.join(NAMES)} or decimal(PRECISION, SCALE), with at most {MOST_DIGITS} digits"
+_DECIMAL: Final = re.compile(r"decimal\(([0-9]{1,2}), ?([0-9]{1,2})\)")
+
+
+def checked_type(name: str) -> str:
+    """Return the name of a type. Raises ValueError if it is invalid."""
+    if name not in NAMES and decimal_of(name) is None:
+        raise ValueError(f"{name!r} is not a type; expected {ACCEPTED}")
+    return name
+
+
+def decimal_of(name: str) -> tuple[int, int] | None:
+    """Return precision and scale of a decimal type; None for other types."""
+    match = _DECIMAL.fullmatch(name)
+    if match is None or not 1 <= int(match[1]) <= MOST_DIGITS or int(match[2]) > int(match[1]):
+        return None
+    return int(match[1]), int(match[2])
+
+
+TypeName = Annotated[str, AfterValidator(checked_type)]

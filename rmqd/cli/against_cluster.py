@@ -19,7 +19,7 @@ from rmqd.cli.daemon_commands import Output, check_output
 from rmqd.cli.terminal.cluster_command import Cluster, ConfigPath, NameServer, Overrides, fail, find_target
 from rmqd.cli.terminal.commands import with_options
 from rmqd.cli.terminal.output import say
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 
 if TYPE_CHECKING:
     from rmqd.cli.terminal.cluster_command import ClusterTarget
@@ -43,8 +43,7 @@ class OwnGroup:
 
 def own_group(asked: Asked, name: str) -> OwnGroup:
     """Return the group. Ends the command with 78 if the configuration is wrong, with 2 if the group is unknown."""
-    from rmqd.errors import ConfigError
-    from rmqd.errors.exit_codes import ExitCode
+    from rmqd.errors import ConfigError, ExitCode
     from rmqd.plugins.model_options import consumer_options, load_runnable
 
     try:

@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from rmqd.cli.terminal.command_list import COMMANDS
 from rmqd.cli.terminal.commands import Commands, LoadedCommands
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 from rmqd.runtime.kept_reload import KeptReload
 
 HELP = """Run Apache RocketMQ consumer groups that are declared in YAML.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 
 if TYPE_CHECKING:
     from rmqd.broker.embedded_rocketmq import EmbeddedOptions

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rmqd.cli.check_connect import Check
     from rmqd.config.model.group_model import GroupConfig
     from rmqd.config.model.root_model import RootConfig
-    from rmqd.errors.exit_codes import ExitCode
+    from rmqd.errors import ExitCode
 
 
 CHECK_HELP = """\
@@ -46,8 +46,7 @@ def check(
 ) -> None:
     """Check a configuration and its handlers; with --connect also whether the cluster agrees."""
     from rmqd.config.reading.config_source import exposed_secrets
-    from rmqd.errors import ConfigError
-    from rmqd.errors.exit_codes import ExitCode
+    from rmqd.errors import ConfigError, ExitCode
 
     check_output(output)
     if file is not None:

@@ -28,14 +28,13 @@ from rmqd.consumer.health.group_problems import (
     settings_problem,
     unknown_problem,
 )
-from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
+from rmqd.errors import ExitCode, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.errors.broker_errors import (
     AccessRefusedError,
     BrokerError,
     ConsumerNotOnlineError,
     RequestCodeNotSupportedError,
 )
-from rmqd.errors.exit_codes import ExitCode
 from rmqd.operate.diagnosis.member_findings import conflict_problem, pulling_problem
 from rmqd.plugins.model_options import consumer_options
 from rmqd.wire.bodies.heartbeat_data import sql_subscription, tag_subscription

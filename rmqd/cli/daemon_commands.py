@@ -19,7 +19,7 @@ import typer
 
 from rmqd.cli.terminal.cluster_command import Answer, ConfigPath, Overrides, fail
 from rmqd.cli.terminal.output import say_json, table
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 from rmqd.runtime.plain_text import printable_values
 
 if TYPE_CHECKING:
@@ -210,8 +210,7 @@ def ask(
 ) -> Answer:
     """Return the running daemon's response. Ends the command with the documented exit code if there is none."""
     from rmqd.cli.terminal.daemon_client import DaemonRefusedError, DaemonUnreachableError, find_daemon
-    from rmqd.errors import ConfigError
-    from rmqd.errors.exit_codes import ExitCode
+    from rmqd.errors import ConfigError, ExitCode
 
     try:
         return question(find_daemon(http, config, token_file=token_file))

@@ -12,7 +12,7 @@ from rmqd.cli.against_cluster import Asked, against_cluster
 from rmqd.cli.daemon_commands import Http
 from rmqd.cli.terminal.cluster_command import ask_cluster, end_for_errors, fail, wrapped
 from rmqd.cli.terminal.output import say, say_json
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

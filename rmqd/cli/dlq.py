@@ -103,8 +103,7 @@ async def marks_reader(target: ClusterTarget, client: ClientInstance) -> Callabl
 def unread_marks(target: ClusterTarget, group: str) -> Marks:
     """Return the marks before they are read. Ends the command with 1 if the group's name is invalid."""
     from rmqd.cli.terminal.cluster_command import fail
-    from rmqd.errors import InvalidNameError
-    from rmqd.errors.exit_codes import ExitCode
+    from rmqd.errors import ExitCode, InvalidNameError
     from rmqd.operate.dead_letters.dead_letter import Marks
     from rmqd.wire.topics import check_group
 

@@ -15,7 +15,7 @@ from rmqd.cli.against_cluster import Asked, DryRun, Yes, against_cluster, confir
 from rmqd.cli.dlq import kinds_document, kinds_lines, topics_text
 from rmqd.cli.terminal.cluster_command import ask_cluster, end_for_errors, fail, wrapped
 from rmqd.cli.terminal.output import CommandProgress, count, say, say_json, was
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 
 if TYPE_CHECKING:
     from rmqd.cli.terminal.cluster_command import ClusterTarget

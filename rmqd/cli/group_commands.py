@@ -29,7 +29,7 @@ from rmqd.cli.terminal.cluster_command import (
     wrapped,
 )
 from rmqd.cli.terminal.output import count, say, say_json, say_table, table
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

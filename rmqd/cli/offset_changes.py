@@ -18,7 +18,7 @@ import typer
 from rmqd.cli.against_cluster import confirm
 from rmqd.cli.terminal.cluster_command import ask_cluster, end_for_errors, fail, wrapped
 from rmqd.cli.terminal.output import count, say, say_json, table
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 
 if TYPE_CHECKING:
     from rmqd.cli.against_cluster import Asked

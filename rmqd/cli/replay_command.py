@@ -10,7 +10,7 @@ import typer
 from rmqd.cli.against_cluster import Asked, DryRun, Force, Yes, against_cluster, confirm, own_group
 from rmqd.cli.terminal.cluster_command import ask_cluster, end_for_errors, fail
 from rmqd.cli.terminal.output import count, moment_ms, say, say_json, table, written_time
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -51,8 +51,7 @@ def compact(
 ) -> None:
     """Compact the small files that a group's sink has written."""
     from rmqd.config.model.value_kinds import parse_size_bytes
-    from rmqd.errors import ConfigError, RmqdError
-    from rmqd.errors.exit_codes import ExitCode
+    from rmqd.errors import ConfigError, ExitCode, RmqdError
     from rmqd.runtime.logs import log_setup as logs
     from rmqd.spark.engine.running_query import order_of
     from rmqd.spark.pipelines.archive_compaction import compact_archive, sink_to_compact
@@ -116,8 +115,7 @@ def pack(
     ] = False,
 ) -> None:
     """Pack the requirements of executors into an archive."""
-    from rmqd.errors import RmqdError
-    from rmqd.errors.exit_codes import ExitCode
+    from rmqd.errors import ExitCode, RmqdError
     from rmqd.spark.submit import packed_files as packed_environment
     from rmqd.spark.submit.packed_files import packed_files
 
@@ -151,8 +149,7 @@ def run(
     import signal
     import threading
 
-    from rmqd.errors import ConfigError
-    from rmqd.errors.exit_codes import ExitCode
+    from rmqd.errors import ConfigError, ExitCode
     from rmqd.runtime.event_loop import leave
     from rmqd.spark.engine.driver import run_group, share_import_path
     from rmqd.spark.engine.running_query import order_of
@@ -216,8 +213,7 @@ def submit(
     """Run a group on a cluster."""
     import tempfile  # imported here, because other commands do not need it
 
-    from rmqd.errors import ConfigError, RmqdError
-    from rmqd.errors.exit_codes import ExitCode
+    from rmqd.errors import ConfigError, ExitCode, RmqdError
     from rmqd.spark.engine.running_query import order_of
     from rmqd.spark.prepare import provide_programs
     from rmqd.spark.submit import submission as submitting

@@ -85,7 +85,7 @@ def run_cases(
     ] = False,
 ) -> None:
     """Run YAML cases against handlers."""
-    from rmqd.errors.exit_codes import ExitCode
+    from rmqd.errors import ExitCode
     from rmqd.runtime.logs.log_setup import configure_logging
     from rmqd.testing.case_run import run_case
 
@@ -112,8 +112,7 @@ def run_cases(
 
 def _read(path: Path, config: Path | None) -> list[Case]:
     """Read all cases. Ends the command if one has a problem, before any is run."""
-    from rmqd.errors import ConfigError
-    from rmqd.errors.exit_codes import ExitCode
+    from rmqd.errors import ConfigError, ExitCode
     from rmqd.testing.case_run import ENDING, find_case_files, read_cases
 
     if not path.exists():

@@ -13,7 +13,7 @@ import typer
 from rmqd.cli.against_cluster import Asked, against_cluster, own_group
 from rmqd.cli.terminal.cluster_command import ask_cluster, fail, wrapped
 from rmqd.cli.terminal.output import count, moment_ms, say, say_json, seconds
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 
 if TYPE_CHECKING:
     from rmqd.cli.against_cluster import OwnGroup

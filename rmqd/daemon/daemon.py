@@ -33,8 +33,7 @@ from rmqd.daemon.groups.supervisor import LoopMonitor, readiness
 from rmqd.daemon.http.http_access import AccessPolicy
 from rmqd.daemon.http.http_endpoint import HttpEndpoint, ListenError, listen_on
 from rmqd.daemon.systemd import ServiceManager, prepare_state_dir, refuse_second_process
-from rmqd.errors import ConfigError, InUseError
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ConfigError, ExitCode, InUseError
 from rmqd.runtime.clock import Clock, SystemClock
 from rmqd.runtime.event_loop import collect_as_memory_grows, run_in_loop, signals_handled
 from rmqd.runtime.logs import log_setup as logs

@@ -40,8 +40,7 @@ from rmqd.daemon.groups.supervisor import LoopMonitor
 from rmqd.demo.demo_orders import DemoEnd, DemoOptions, HandledOrder, Ledger, OrderProducer, Orders, handled_orders
 from rmqd.demo.demo_screen import DemoScreen, Summary
 from rmqd.demo.demo_view import DemoFigures, Observer, Setting
-from rmqd.errors import ConfigError
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ConfigError, ExitCode
 from rmqd.handler_api.batch import Batch
 from rmqd.plugins.model_options import load_runnable
 from rmqd.runtime.clock import Clock, SystemClock

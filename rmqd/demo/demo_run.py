@@ -16,8 +16,7 @@ from typing import Final, TextIO
 
 from rmqd.demo.demo_orders import DemoEnd, DemoOptions
 from rmqd.demo.demo_screen import DemoScreen, screen_for
-from rmqd.errors import ConfigError
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ConfigError, ExitCode
 from rmqd.runtime.logs import log_setup as logs
 
 # The first import of rmqd: it keeps structlog from importing rich's tracebacks.

@@ -1,8 +1,12 @@
-"""The errors that rmqd raises. Errors for responses of servers are in `rmqd.errors.broker_errors`."""
+"""The errors that rmqd raises, and the exit codes of its command (69 and 78 as in sysexits.h).
+
+Errors for responses of servers are in `rmqd.errors.broker_errors`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import IntEnum
 from pathlib import Path
 
 
@@ -275,3 +279,26 @@ class UnknownTopicKindError(GroupRefusedError):
 
 class BrokerTooOldError(RmqdError):
     """The broker is too old for a request: it would accept the request, but do something else."""
+
+
+class ExitCode(IntEnum):
+    """The exit codes of the command."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    UNAVAILABLE = 69
+    """A name server, a broker or a running daemon could not be reached."""
+    CONFIG = 78
+    """The configuration is wrong; nothing was connected."""
+    INTERRUPTED = 130
+    """Ctrl-C interrupted a command that ends on its own. Commands that run until they are stopped exit with OK at the
+    first Ctrl-C.
+    """
+
+
+OK = ExitCode.OK
+FAILURE = ExitCode.FAILURE
+USAGE = ExitCode.USAGE
+UNAVAILABLE = ExitCode.UNAVAILABLE
+CONFIG = ExitCode.CONFIG

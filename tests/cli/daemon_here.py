@@ -12,7 +12,7 @@ from pathlib import Path
 from rmqd.daemon.daemon import Daemon, RunOptions, build_host, read_config
 from rmqd.daemon.groups.supervisor import LoopMonitor
 from rmqd.daemon.http.http_endpoint import listen_on
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 from rmqd.runtime.clock import SystemClock
 from rmqd.testing.rocketmq import logs_by_logging
 

@@ -14,7 +14,7 @@ import pytest
 
 from rmqd.cli.app import command_line
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 from rmqd.wire.bodies.route_data import ClusterInfo
 from tests.cli.in_process import rmqd
 from tests.client.peer import Peer, Reply

@@ -17,7 +17,7 @@ import pytest
 
 from rmqd.cli.daemon_commands import status_lines
 from rmqd.cli.terminal.daemon_client import find_daemon
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 from tests.cli.command import Ended
 from tests.cli.daemon_here import daemon
 from tests.cli.in_process import rmqd

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmqd.cli.offset_changes import Backup, SavedOffset, now_text
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 from tests.cli.in_process import rmqd
 
 BACKUP = Backup(

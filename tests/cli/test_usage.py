@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 from tests.cli.in_process import rmqd
 
 # a command line, and what standard error says of it, in any case

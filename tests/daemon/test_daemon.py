@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 from tests.daemon.daemon_here import daemon_here
 from tests.daemon.daemon_process import NEVER_STOPS, daemon, plug_in, write_config
 from tests.waiting import eventually

@@ -12,8 +12,7 @@ from rmqd.config.load import load_config
 from rmqd.config.model.root_model import RootConfig
 from rmqd.config.reading.config_source import exposed_secrets
 from rmqd.daemon.systemd import prepare_state_dir
-from rmqd.errors import ConfigError
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ConfigError, ExitCode
 from tests.daemon.daemon_here import daemon_here
 from tests.daemon.daemon_process import daemon, write_config
 

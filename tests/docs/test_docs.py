@@ -25,7 +25,7 @@ from rmqd.consumer.allocate import AllocateStrategy
 from rmqd.consumer.hooks import GroupHooks, Hook
 from rmqd.daemon.groups.group_reload import LIVE_KEYS
 from rmqd.daemon.metrics.metric_catalogue import CATALOGUE
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 from rmqd.handler_api.batch import LoadedHandler, Outcome
 from rmqd.runtime.clock import SystemClock
 from rmqd.wire.message_queue import MessageQueue

@@ -13,7 +13,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from rmqd import Message
 from rmqd_handlers.message_values import InvalidBodyError, Opened, Value, as_text, exactly, time_of
-from rmqd_handlers.parquet.column_types import decimal_of
+from rmqd_handlers.option_kinds import decimal_of
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _MAP: Final = pa.map_(pa.string(), pa.string())

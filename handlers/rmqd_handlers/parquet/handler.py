@@ -21,8 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rmqd import Batch, Message, MessageQueue
 from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid, acknowledge_written, refuse, try_again
 from rmqd_handlers.message_values import InvalidBodyError, MessageValue, Opened, time_of
-from rmqd_handlers.option_kinds import DurationSeconds, SizeBytes, need
-from rmqd_handlers.parquet.column_types import TypeName
+from rmqd_handlers.option_kinds import DurationSeconds, SizeBytes, TypeName, need
 from rmqd_handlers.parquet.stored_files import (
     RANGE,
     SCHEME,

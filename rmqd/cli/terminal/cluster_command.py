@@ -16,7 +16,7 @@ import typer
 from rmqd.cli.terminal.commands import Failed
 from rmqd.cli.terminal.output import say
 from rmqd.client.client_options import NAMESRV_ADDR
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 
 if TYPE_CHECKING:
     from rmqd.client.client_options import ClientOptions

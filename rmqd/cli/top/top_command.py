@@ -12,7 +12,7 @@ import typer
 from rmqd.cli.daemon_commands import Config, Http, Output, TokenFile, ask, check_output
 from rmqd.cli.terminal.cluster_command import fail
 from rmqd.cli.terminal.output import say, say_json, table
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 
 TOP_HELP = """\
 Enter opens the queues of a group, p pauses and resumes (it asks first), d runs rmqd diagnose, / filters, < and > sort;

@@ -38,7 +38,7 @@ from rmqd.wire.topics import unwrap_namespace
 
 if TYPE_CHECKING:
     from rmqd.consumer.handling.deduplication import Deduplication
-    from rmqd.consumer.handling.transactions import OffsetTransactions
+    from rmqd.consumer.offsets.own_store import OffsetTransactions
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

@@ -1,18 +1,236 @@
-"""The offsets of a group in its custom store, and also on the brokers for tools and operators."""
+"""Handler calls in transactions of a custom offset store: effect and progress are committed together or not at all.
+
+Calls of one queue run concurrently, but take turns to write their progress and to commit. Messages that the store has
+recorded as finished are not handed out again. After a failed commit, or if another member has taken it, the queue is
+*in doubt*. It is taken again before the next call: this returns the stored progress, and prevents late commits.
+
+`OwnOffsetStore` has the offsets of the group in its custom store. It also commits them to the brokers, for tools and
+operators.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import RemotingConnection
-from rmqd.consumer.handling.transactions import OffsetTransactions
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.batch_worker import Worker, take_cancellations_back
+from rmqd.consumer.handling.handler_failures import EXPIRED, HANDLED_BEFORE
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.services import OffsetWatcher
 from rmqd.errors import OffsetStoreError, RmqdError
-from rmqd.offset_stores import OffsetStore, StoredQueue
+from rmqd.handler_api.batch import ACK, AGAIN, Batch, InvalidPayloadError, Outcome
+from rmqd.offset_stores import OffsetStore, StoredProgress, StoredQueue, connection_of_call
 from rmqd.runtime.clock import Clock
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message
+
+Call = Callable[[Batch], Awaitable[object]]
+
+
+class _NotCommittedError(Exception):
+    """A transaction is rolled back, and the remaining messages of its batch are not at fault."""
+
+
+class _Taken:
+    """One queue, from its acquisition until its release."""
+
+    def __init__(self, key: StoredQueue) -> None:
+        self.key = key
+        self.turn = asyncio.Lock()
+        self.owner = ""  # our name as owner in the store; empty while the queue is in doubt
+        self.stored: StoredProgress | None = None
+        self.is_ours = False  # whether the last take returned the progress that we had stored
+        self.is_moved = False  # the queue has moved to another offset, and that is not stored yet
+        self.recorded: set[Message] = set()  # committed messages that may not be settled yet
+        self._known = StoredProgress(0)  # the finished messages, according to the store
+        self._ranges: list[tuple[int, int]] = []
+
+    def learn(self, stored: StoredProgress | None) -> None:
+        self.is_ours, self.stored = stored == self.stored, stored
+        if not self.is_moved:
+            self._known = stored or StoredProgress(0)
+            texts = (one.partition("-") for one in filter(None, self._known.above.split(",")))
+            self._ranges = [(int(low), int(high)) for low, _, high in texts]
+
+    def has(self, offset: int) -> bool:
+        return offset < self._known.offset or any(low <= offset <= high for low, high in self._ranges)
+
+    def progress(self, process_queue: ProcessQueue, done: Sequence[Message] = ()) -> StoredProgress:
+        """Return the progress of the queue once `done` is finished."""
+        end = process_queue.next_offset
+        cached = [one for block in process_queue.blocks for one in block.messages if not one.finished]
+        self.recorded.intersection_update(cached)
+        gone = self.recorded.union(done)
+        left = [one.queue_offset for one in cached if one not in gone]
+        waiting = [offset for offset in left if offset < end and not self.has(offset)]
+        first = low = waiting[0] if waiting else end
+        ranges = []
+        for offset in (*waiting, end):
+            if offset > low:
+                ranges.append((low, offset - 1))
+            low = offset + 1
+        ranges += [(max(low, end), high) for low, high in self._ranges if high >= end]
+        return StoredProgress(first, ",".join(f"{low}-{high}" for low, high in ranges))
+
+
+class OffsetTransactions:
+    """The queues of one group in its custom store."""
+
+    def __init__(
+        self, store: OffsetStore, client_id: str, key_of: Callable[[MessageQueue], StoredQueue], clock: Clock
+    ) -> None:
+        self.store = store
+        self.in_order = False  # whether no message of a batch may pass a message that is retried
+        self._client_id = client_id
+        self._key_of = key_of
+        self._clock = clock
+        self._taken: dict[MessageQueue, _Taken] = {}
+
+    async def take(self, queue: MessageQueue) -> StoredProgress | None:
+        """Become the owner of a queue. Returns the stored progress. Raises OffsetStoreError."""
+        taken = self._taken.setdefault(queue, _Taken(self._key_of(queue)))
+        async with taken.turn:
+            await self._take(taken)
+            return taken.stored
+
+    def is_as_left(self, queue: MessageQueue) -> bool:
+        """Return whether no other member is known to have written a queue since this member did."""
+        return queue in self._taken and self._taken[queue].is_ours
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Forget a released queue. Its next owner takes it."""
+        self._taken.pop(queue, None)
+
+    def moved(self, queue: MessageQueue, offset: int, *, downward: bool) -> None:
+        """Called when a queue continues at `offset`. Unless it is above the known progress, discard the progress."""
+        if (taken := self._taken.get(queue)) is not None and (downward or taken.has(offset)):
+            taken.learn(None)
+            taken.is_moved = True
+
+    async def write(self, queue: MessageQueue, process_queue: ProcessQueue | None, offset: int) -> None:
+        """Store the cache's progress without an effect; `offset` if there is no cache. Raises OffsetStoreError."""
+        if (taken := self._taken.get(queue)) is None:
+            return
+        async with taken.turn:
+            if not taken.owner:
+                await self._take(taken)
+            progress = StoredProgress(offset) if process_queue is None else taken.progress(process_queue)
+            if progress != taken.stored:
+                async with self.store.transaction() as connection:
+                    await self._write(taken, connection, progress)
+                taken.stored, taken.is_moved = progress, False
+
+    def around(self, call: Call, worker: Callable[[], Worker]) -> Call:
+        """Return a call for one worker, in a separate transaction. It raises the handler's exceptions."""
+
+        async def in_transaction(batch: Batch) -> object:
+            return await self._call(call, batch, worker())
+
+        return in_transaction
+
+    async def _call(self, call: Call, batch: Batch, worker: Worker) -> object:
+        whole = worker.batch
+        try:
+            return await self._in_transaction(call, batch, worker)
+        except _NotCommittedError:
+            _take_back(batch)
+            for index in range(len(batch)):
+                batch.decide(index, AGAIN)
+        except BaseException:
+            _take_back(batch)
+            raise
+        finally:
+            worker.batch = whole
+        return None
+
+    async def _in_transaction(self, call: Call, batch: Batch, worker: Worker) -> object:
+        process_queue, whole, began = worker.process_queue, worker.batch, self._clock.monotonic()
+        assert process_queue is not None
+        if (taken := self._taken.get(process_queue.message_queue)) is None:
+            raise OffsetStoreError("the queue was released")
+        worker.batch = None  # the handler has no batch during the store's request
+        async with taken.turn:
+            if not taken.owner:
+                await self._take(taken)
+        for index, message in enumerate(batch):
+            if taken.has(message.queue_offset):
+                batch.decide(index, HANDLED_BEFORE)
+        if len(batch.decisions()) == len(batch):
+            return None
+        part, is_ending = batch.undecided(), False
+        try:
+            async with self.store.transaction() as connection:
+                worker.batch, worker.started = whole, worker.started + self._clock.monotonic() - began
+                token = connection_of_call.set(connection)
+                try:
+                    result = await call(part)
+                finally:
+                    connection_of_call.reset(token)
+                await take_cancellations_back()  # the handler's own cancellations must not end the commit
+                worker.batch = None
+                _check(part, worker)
+                done = [*_acknowledged(part, in_order=self.in_order)]
+                messages = [part[index] for index in done]
+                await taken.turn.acquire()
+                is_ending = True
+                progress = taken.progress(process_queue, messages)
+                await self._write(taken, connection, progress)
+            taken.stored, taken.is_moved = progress, False
+            taken.recorded.update(messages)
+        except BaseException as error:
+            if is_ending:
+                taken.owner = ""
+                if not isinstance(error, Exception):  # cancelled: the result of the commit is unknown
+                    raise OffsetStoreError("the commit was interrupted; whether it took effect is unknown") from error
+            raise
+        finally:
+            if is_ending:
+                taken.turn.release()
+        for index in done:
+            part.decide(index, ACK)  # a deadline in this moment must not send the message back
+        return result
+
+    async def _take(self, taken: _Taken) -> None:
+        taken.owner, owner = "", f"{self._client_id}#{secrets.token_hex(8)}"
+        taken.learn(await self.store.take(taken.key, owner))
+        taken.owner = owner
+
+    async def _write(self, taken: _Taken, connection: object, progress: StoredProgress) -> None:
+        if not (taken.owner and await self.store.write(connection, taken.key, taken.owner, progress)):
+            taken.owner = ""
+            raise OffsetStoreError(f"another member took {taken.key}, or may have taken it")
+
+
+def _check(part: Batch, worker: Worker) -> None:
+    """Raise an error if a call that returned must not be committed."""
+    if worker.expired or worker.replaced:
+        raise EXPIRED
+    errors = [one.error for one in part.decisions().values() if one.error is not None]
+    # at least one of several calls failed
+    is_failed = any(not isinstance(error, InvalidPayloadError) for error in errors)
+    if is_failed or (worker.process_queue is not None and worker.process_queue.dropped):
+        raise _NotCommittedError
+
+
+def _take_back(batch: Batch) -> None:
+    """Withdraw the handler's acknowledgements, because its effect was rolled back."""
+    for index, decision in list(batch.decisions().items()):
+        if decision == ACK:
+            batch.overrule(index, None)
+
+
+def _acknowledged(part: Batch, *, in_order: bool) -> Iterator[int]:
+    """Yield the indexes of the messages that the handler has finished."""
+    decisions, is_behind = part.decisions(), False
+    for index in range(len(part)):
+        outcome = decisions.get(index, ACK).outcome
+        if outcome is Outcome.ACK and (index in decisions or not is_behind):
+            yield index
+        is_behind = is_behind or (in_order and outcome in (Outcome.RETRY, Outcome.AGAIN))
 
 
 class OwnOffsetStore(RemoteBrokerOffsetStore):

@@ -21,8 +21,7 @@ from rmqd.consumer.pauses import PauseScope
 from rmqd.daemon.groups.group_engine import local_engine
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor, WorkerShare
-from rmqd.errors import ConfigError
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ConfigError, ExitCode
 from rmqd.plugins.child_process import BuildSpec, ChildAnswer, ChildChannel, Request
 from rmqd.runtime.clock import SystemClock
 from rmqd.runtime.event_loop import collect_as_memory_grows, run_in_loop, settle_garbage_collection

@@ -24,8 +24,7 @@ from rmqd.daemon.groups.group_engine import GroupChanges, HostView, UnknownGroup
 from rmqd.daemon.groups.group_reload import ConfigState, groups_with_changed_filters, plan_changes
 from rmqd.daemon.groups.supervisor import Backoff
 from rmqd.daemon.metrics.metric_totals import ProcessSnapshot, merge_processes, retired
-from rmqd.errors import ConfigError
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ConfigError, ExitCode
 from rmqd.plugins.child_process import Action, BuildSpec, ChildGoneError, ChildProcess
 from rmqd.runtime.clock import Clock, wait_within
 

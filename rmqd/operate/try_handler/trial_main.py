@@ -31,8 +31,7 @@ from rmqd.consumer.handling.handler_failures import default_decision, give_up
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, call_start_or_stop
 from rmqd.consumer.handling.orderly import suspension_seconds
 from rmqd.consumer.handling.settlement import given_up
-from rmqd.errors import NameServerError
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode, NameServerError
 from rmqd.handler_api.batch import (
     Batch,
     Closing,

@@ -24,7 +24,7 @@ import structlog
 
 from rmqd.consumer.handling.batch_worker import LeftTasks, take_cancellations_back
 from rmqd.consumer.handling.handler_threads import HandlerThread, UnusableHandlerError, call_start_or_stop, check_result
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 from rmqd.handler_api.batch import Batch, LoadedHandler, ManualBatch, OrderlyBatch
 from rmqd.handler_api.once.once_group import once_of
 from rmqd.plugins.child_process import ChildAnswer, ChildChannel, NotUsable, Request, answer_not_usable, first_spec

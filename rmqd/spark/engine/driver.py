@@ -29,8 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from rmqd.consumer.stats.stats_snapshot import HANDLED_RESULTS, GroupSnapshot
-from rmqd.errors import ConfigError, RmqdError
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ConfigError, ExitCode, RmqdError
 from rmqd.plugins.child_process import BuildSpec, ChildAnswer, ChildChannel, Request
 from rmqd.runtime.clock import SystemClock
 from rmqd.runtime.event_loop import leave, run_in_loop

@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from rmqd.config.model.spark_model import SparkConfig
-from rmqd.errors import ConfigError, RmqdError
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ConfigError, ExitCode, RmqdError
 from rmqd.spark.session.group_spec import GroupSpec
 from rmqd.spark.submit.packed_files import NAME, PYTHON
 

@@ -18,8 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rmqd.errors import ConfigError, RmqdError
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ConfigError, ExitCode, RmqdError
 from rmqd.spark.session.group_spec import GroupSpec
 
 if TYPE_CHECKING:

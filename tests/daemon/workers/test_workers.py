@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 from tests.daemon.daemon_process import GROUP, DaemonProcess, daemon, plug_in, write_config
 from tests.waiting import eventually
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rmqd.codes import RequestCode
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 from rmqd.wire.bodies.route_data import BrokerData, ClusterInfo
 from rmqd.wire.bodies.stats_bodies import TopicOffset, TopicStatsTable
 from tests.client.peer import Peer, Reply

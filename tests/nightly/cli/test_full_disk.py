@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 
 pytestmark = pytest.mark.process
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 from tests.daemon.daemon_process import daemon, plug_in, write_config
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 from rmqd.testing import RocketMQ
 from tests.daemon.daemon_process import daemon
 from tests.waiting import eventually

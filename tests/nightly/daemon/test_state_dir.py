@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from rmqd.daemon.systemd import prepare_state_dir
-from rmqd.errors import ConfigError
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ConfigError, ExitCode
 from tests.consumer.offsets.disks import small_disk
 from tests.daemon.daemon_process import daemon, write_config
 from tests.daemon.test_state_dir import BROADCASTING, load

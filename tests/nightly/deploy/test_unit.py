@@ -10,7 +10,7 @@ import pytest
 
 from rmqd.config.model.group_model import GroupConfig
 from rmqd.config.model.value_kinds import parse_duration_seconds
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 from rmqd_handlers.exec import Exec
 from tests.cli.daemon_here import daemon
 from tests.cli.in_process import rmqd

@@ -19,7 +19,7 @@ from rmqd.client.api.offset_requests import query_consumer_offset, update_consum
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 from rmqd.handler_api.batch import Batch
 from rmqd.spark.session.queue_queries import pending_reset
 from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo, ProcessQueueInfo

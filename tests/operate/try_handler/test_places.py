@@ -85,7 +85,7 @@ def test_without_a_line_of_his_it_is_the_innermost_that_is_not_rmqd_s(mail: Modu
 
 
 def test_no_line_of_rmqd_is_named_if_the_author_has_no_line(mail: ModuleType) -> None:
-    invalid: Any = (one for one in [])
+    invalid: Any = (one for one in [""])
     with pytest.raises(HandlerNotAwaitedError) as raised:
         check_result(invalid, "mail")
     frame = raised.value.__traceback__

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from rmqd.cli.daemon_commands import status_lines
-from rmqd.errors.exit_codes import ExitCode
+from rmqd.errors import ExitCode
 from tests.certificates import CA, OTHER_CA, SERVER_EXPIRED, server_context
 from tests.daemon.daemon_process import NEVER_STOPS, daemon, plug_in, write_config
 from tests.daemon.workers.test_workers import both_run, gone, worker_pids
