@@ -59,7 +59,7 @@ ROOMS = {
             ),
             ("rebalance", "assigned", "pull/test_giving_up", "test_histories"),
         ),
-        Room("offsets", ("offsets/*",), ("offsets", "founding", "test_histories")),
+        Room("offsets", ("offsets/*",), ("offsets", "test_histories")),
     )
 }
 

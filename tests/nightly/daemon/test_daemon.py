@@ -28,4 +28,4 @@ async def test_a_handler_that_cancels_every_task_ends_the_daemon_with_a_word(tmp
     )
     async with daemon(config, environment=environment) as running:
         assert await running.exit_code() == ExitCode.FAILURE
-        assert "cancelled the tasks" in running.events("daemon.failed")[0]["error"]
+        assert "cancelled the daemon's tasks" in running.events("daemon.failed")[0]["error"]

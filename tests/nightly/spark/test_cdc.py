@@ -242,14 +242,14 @@ def test_what_is_no_change_ends_the_query_or_is_kept_apart() -> None:
     with pytest.raises(
         ValueError,
         match=r"at orders, queue 3, offset 1 \(id1\) is not a change of a row: id: a text of 3 characters is not a "
-        r"bigint;",
+        r"valid bigint;",
     ):
         list(Rows(decoder, must_fit=True)(iter([messages])))
     (rows,) = Rows(decoder, must_fit=False)(iter([messages]))
     assert rows.to_pylist() == [{"id": 1, "name": "x", "amount": None, "_deleted": False, "_order": [1, 0, 1]}]
     (bad,) = BadRows(decoder)(iter([messages]))
     assert [(row["topic"], row["queue_offset"], row["_bad_row"]) for row in bad.to_pylist()] == [
-        ("orders", 1, "id: a text of 3 characters is no bigint"),
+        ("orders", 1, "id: a text of 3 characters is not a valid bigint"),
         ("orders", 2, rows_unnamed("shop.orders", "was emptied (TRUNCATE)")),
     ]
     assert bad["body"].to_pylist() == bodies[1:]

@@ -39,7 +39,7 @@ UNREACHED = "spark.claim_store_unreached"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim_store_watch, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(claim_store_watch, "STORE_POLL_SECONDS", 0.02)
 
 
 class Parts(FakeParts):
