@@ -250,7 +250,7 @@ def test_wrong_options_are_refused() -> None:
         ({"path": "s3://b", "s3": {"endpoint": "host:9000"}}, "pattern"),
         ({"columns": {"id": "id"}}, "'id' is not a valid expression"),
         ({"columns": {"topic": "topic"}}, "topic is the name of a folder"),
-        ({"types": {"id": "int32"}}, "not written: id"),
+        ({"types": {"id": "int32"}}, "not in columns: id"),
         ({"columns": {"id": "keys"}, "types": {"id": "varchar"}}, "is not a type; expected string"),
         ({"columns": {"id": "keys"}, "types": {"id": "decimal(39,2)"}}, "38 digits"),
         ({"roll_size": "0B"}, "greater than 0"),

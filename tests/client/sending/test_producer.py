@@ -300,7 +300,7 @@ async def test_no_route_in_time(world: World) -> None:
         raise AssertionError
 
     producer = Producer(world.remoting, RouteTable(never, world.clock), clock=world.clock)
-    with pytest.raises(RemotingTimeoutError, match="no route of T"):
+    with pytest.raises(RemotingTimeoutError, match="no route to T"):
         await producer.send(OutgoingMessage("T", b""), timeout_seconds=2)
 
 
