@@ -22,7 +22,8 @@ from rmqd.config.model.root_model import RootConfig
 from rmqd.spark.handlers import range_run
 from rmqd.spark.handlers.handler_tasks import handler_process
 from rmqd.spark.handlers.range_run import Pulled
-from rmqd.spark.session.group_spec import GroupSpec, PullSettings, QueueRange
+from rmqd.spark.session.group_spec import GroupSpec
+from rmqd.spark.session.queue_range import PullSettings, QueueRange
 from rmqd.spark.source.arrow_columns import BatchBuilder
 from rmqd.spark.source.framed_reply import FramedReply
 from rmqd.spark.source.source_columns import DEFAULT_COLUMNS, Decoding, ddl

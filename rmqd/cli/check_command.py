@@ -209,8 +209,8 @@ def _spark_problems(config: RootConfig) -> list[object]:
 
     from rmqd.errors import ConfigError, RmqdError
     from rmqd.spark import check_versions
-    from rmqd.spark.handlers.group_source import check_spark_options
-    from rmqd.spark.session.spark_process import find_java
+    from rmqd.spark.prepare import find_java
+    from rmqd.spark.source.source_options import check_spark_options
 
     wrong: list[object] = []
     for name, group in on_spark:

@@ -53,9 +53,7 @@ def compact(
     from rmqd.config.model.value_kinds import parse_size_bytes
     from rmqd.errors import ConfigError, ExitCode, RmqdError
     from rmqd.runtime.logs import log_setup as logs
-    from rmqd.spark.engine.running_query import order_of
-    from rmqd.spark.pipelines.archive_compaction import compact_archive, sink_to_compact
-    from rmqd.spark.session.spark_session import build_session
+    from rmqd.spark.session.group_spec import build_session, order_of
 
     older_seconds = seconds(older_than, "--older-than")
     try:
@@ -64,6 +62,9 @@ def compact(
         raise typer.BadParameter(f"{error}; expected a size such as 128MiB", param_hint="--size") from None
     try:
         order = order_of(config, group, tuple(overrides or ()))
+        # imported after the check that pyarrow is installed
+        from rmqd.spark.pipelines.archive_compaction import compact_archive, sink_to_compact
+
         sink_to_compact(order)
     except ConfigError as error:
         fail(ExitCode.CONFIG, problems=map(str, error.problems))
@@ -152,7 +153,7 @@ def run(
     from rmqd.errors import ConfigError, ExitCode
     from rmqd.runtime.event_loop import leave
     from rmqd.spark.engine.driver import run_group, share_import_path
-    from rmqd.spark.engine.running_query import order_of
+    from rmqd.spark.session.group_spec import order_of
 
     try:
         order = order_of(config, group, tuple(overrides or ()))
@@ -214,8 +215,8 @@ def submit(
     import tempfile  # imported here, because other commands do not need it
 
     from rmqd.errors import ConfigError, ExitCode, RmqdError
-    from rmqd.spark.engine.running_query import order_of
     from rmqd.spark.prepare import provide_programs
+    from rmqd.spark.session.group_spec import order_of
     from rmqd.spark.submit import submission as submitting
 
     folder = Path(tempfile.mkdtemp(prefix="rmqd-submit-"))
@@ -247,7 +248,7 @@ def submit(
 
 def _submission(order: GroupSpec, deploy_mode: str, archive: str, *, is_named: bool, passed: list[str]) -> Submission:
     """Return the submission. On Kubernetes rmqd is in the image, unless an archive is given. Raises ConfigError."""
-    from rmqd.spark.session.spark_session import session_conf
+    from rmqd.spark.session.group_spec import session_conf
     from rmqd.spark.submit.submission import NO_ENVIRONMENT, submission_of
 
     settings = order.settings.spark

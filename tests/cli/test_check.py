@@ -249,7 +249,7 @@ def test_a_group_on_spark_needs_pyspark_and_a_java(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("rmqd.config.rules.spark_rules.PACKAGES", ())
     Path("rmqd.yaml").write_text(GOOD.replace("    handler:", "    engine: spark\n    handler:"))
     monkeypatch.setattr("rmqd.spark.check_versions", lambda: None)
-    monkeypatch.setattr("rmqd.spark.session.spark_process.find_java", lambda environ: None)
+    monkeypatch.setattr("rmqd.spark.prepare.find_java", lambda environ: None)
     result = rmqd("check", "--config", "rmqd.yaml")
     assert (result.code, result.err) == (0, "")
     assert result.out.splitlines()[1].endswith("to handler log on Spark (local[*,4])")
@@ -264,7 +264,7 @@ def test_a_group_on_spark_needs_pyspark_and_a_java(monkeypatch: pytest.MonkeyPat
     def no_java(environ: object) -> None:
         raise RmqdError("Spark needs Java 17 or later, but there is none")
 
-    monkeypatch.setattr("rmqd.spark.session.spark_process.find_java", no_java)
+    monkeypatch.setattr("rmqd.spark.prepare.find_java", no_java)
     result = rmqd("check", "--config", "rmqd.yaml")
     assert result.code == 78
     assert result.err == ("rmqd.yaml:5:13: groups.mailer.engine: Spark needs Java 17 or later, but there is none\n")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from rmqd.errors import RmqdError
-from rmqd.spark.session.spark_process import find_java
+from rmqd.spark.prepare import find_java
 from tests.left_out import left_out
 
 if TYPE_CHECKING:

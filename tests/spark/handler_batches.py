@@ -16,7 +16,8 @@ from rmqd.config.model.root_model import RootConfig
 from rmqd.spark.handlers.handler_query import HandlerPlan, HandlerStreamReader
 from rmqd.spark.handlers.handler_tasks import handler_process
 from rmqd.spark.handlers.range_outcome import RangeOutcome
-from rmqd.spark.session.group_spec import GroupSpec, QueueRange
+from rmqd.spark.session.group_spec import GroupSpec
+from rmqd.spark.session.queue_range import QueueRange
 from rmqd.wire.message_queue import MessageQueue
 
 _numbers = itertools.count()

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
-from rmqd.spark.session.group_spec import QueueRange
+from rmqd.spark.session.queue_range import QueueRange
 from rmqd.spark.source.source_format import RocketMQSource
 from rmqd.spark.source.stream_reader import RocketMQStreamReader
 

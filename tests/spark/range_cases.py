@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from rmqd.codes import ResponseCode
 from rmqd.errors import DataLossError, ProtocolError, RemotingError
 from rmqd.errors.broker_errors import BrokerError, NoPermissionError
-from rmqd.spark.session.group_spec import Filter, PullSettings, QueueRange, Replica
+from rmqd.spark.session.queue_range import Filter, PullSettings, QueueRange, Replica
 from rmqd.spark.session.spark_access import Access
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.messages.encode import StoredMessage, encode_message

@@ -10,9 +10,8 @@ from rmqd.client.client_options import ClientOptions
 from rmqd.config.model.group_model import GroupConfig
 from rmqd.config.model.root_model import RootConfig
 from rmqd.errors import ConfigError
-from rmqd.spark.handlers.group_source import with_spark_options
 from rmqd.spark.session.spark_access import Access
-from rmqd.spark.source.source_options import NAMES, SourceOptions
+from rmqd.spark.source.source_options import NAMES, SourceOptions, with_spark_options
 
 PIPELINE: dict[str, Any] = {
     "pipeline": {"plugin": "archive"},

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rmqd.errors import ConfigError
-from rmqd.spark.session.group_spec import Filter
+from rmqd.spark.session.queue_range import Filter
 from rmqd.spark.source.source_columns import PERMISSIVE_COLUMNS
 from rmqd.spark.source.source_offsets import Bound
 from rmqd.spark.source.source_options import parse_options

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rmqd.client.client_options import ClientOptions
-from rmqd.spark.session.group_spec import QueueRange, share_tasks
+from rmqd.spark.session.queue_range import QueueRange, share_tasks
 from rmqd.spark.session.spark_access import Access
 
 ACCESS = Access(ClientOptions(nameservers=("127.0.0.1:9876",)))

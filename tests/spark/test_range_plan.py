@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from rmqd.client.client_options import ClientOptions
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError, RemotingConnectError, RmqdError
-from rmqd.spark.session.group_spec import Filter, PullSettings, QueueRange, Replica
+from rmqd.spark.session.queue_range import Filter, PullSettings, QueueRange, Replica
 from rmqd.spark.session.spark_access import Access
 from rmqd.spark.source.framed_reply import FramedReply
 from rmqd.spark.source.range_plan import Dealt, RangePlan, ResetByOperator

@@ -21,11 +21,9 @@ need("pyspark", "pyarrow", "fastavro", "google.protobuf")
 
 import pyarrow as pa  # type: ignore[import-untyped]  # noqa: E402
 
+from rmqd.spark.source.arrow_columns import ValueColumns  # noqa: E402
 from rmqd.spark.source.source_format import RocketMQSource  # noqa: E402
-from rmqd.spark.values.value_format import (  # noqa: E402
-    ValueColumns,
-    ValueFormat,
-)
+from rmqd.spark.values.value_format import ValueFormat  # noqa: E402
 from tests.spark.test_batch_reader import read  # noqa: E402
 
 ORDER = "id bigint, lines array<struct<sku:string,price:double>>, paid boolean"

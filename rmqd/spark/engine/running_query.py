@@ -1,25 +1,18 @@
-"""A group's streaming query: its specification, pauses, end, and the report of its failure.
+"""A group's streaming query, for an event loop: start it, pause it, wait for it, end it, and report its failure.
 
-Calls Spark from an event loop. Each call blocks until the JVM answers, so it runs in a thread.
+Each call to Spark blocks until the JVM answers, so it runs in a thread. The report of a failure is one line.
 
-From a configuration to the specification of one of its groups.
-
-Whether the group's query may start a micro-batch: not while the group is paused, stopping or being moved.
-
-The query's source runs in another process, so it checks a file: while the file exists, no micro-batch starts. Each
-method below creates or removes the file; after setting `stop`, call `hold`.
-
-A streaming query for an event loop: wait for it, end it, and report its failure in one line.
+A micro-batch must not start while the group is paused, stopping or being moved (`BatchGate`). The query's source runs
+in another process, so it checks a file: while the file exists, no micro-batch starts. Each method of the gate creates
+or removes the file; after setting `stop`, call `hold`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import os
 import queue
 import re
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -27,14 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from rmqd.config.model.root_model import RootConfig
-from rmqd.config.model.spark_model import SparkConfig
 from rmqd.consumer.pauses import Pauses, PauseScope
-from rmqd.errors import ConfigError, RmqdError
-from rmqd.plugins.model_options import load_runnable
-from rmqd.spark.handlers.group_source import check_spark_options
+from rmqd.errors import RmqdError
 from rmqd.spark.pipelines.pipeline_counts import BatchFailedError
-from rmqd.spark.session.group_spec import GroupSpec
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -90,43 +78,6 @@ def _settle(future: asyncio.Future[Any], value: object, failure: BaseException |
         # a future does not accept StopIteration, and SystemExit would end the loop
         is_plain = isinstance(failure, Exception) and not isinstance(failure, StopIteration)
         future.set_exception(failure if is_plain else RuntimeError(repr(failure)))
-
-
-def order_of(path: Path | None, group: str = "", overrides: tuple[str, ...] = ()) -> GroupSpec:
-    """Return the specification of the group of this name, or of the only one on Spark. Raises ConfigError."""
-    config = load_runnable(path, overrides, groups=(group,) if group else ())
-    on_spark = [name for name, settings in config.groups.items() if settings.engine == "spark"]
-    name = group or (on_spark[0] if len(on_spark) == 1 else "")
-    if name not in config.groups:
-        known = ", ".join(on_spark) or "none"
-        what = f"unknown group {group}" if group else "no group is chosen"
-        raise ConfigError([f"{path}: {what}; expected one of the groups on Spark: {known}"])
-    if name not in on_spark:
-        raise ConfigError(
-            [f"{path}: groups.{name}.engine: {config.groups[name].engine} does not run on Spark; expected spark"]
-        )
-    check_spark_options(name, config.groups[name])
-    return GroupSpec(name, _placed(config, name), tuple(os.path.abspath(one) for one in sys.path))
-
-
-def _placed(config: RootConfig, name: str) -> RootConfig:
-    """Return the configuration of one group, with absolute folders."""
-    settings = config.groups[name]
-    spark = settings.spark or SparkConfig()
-    if spark.checkpoint:
-        spark = spark.model_copy(update={"checkpoint": _from_here(spark.checkpoint)})
-    sink = settings.sink
-    if sink is not None:
-        places = {key: getattr(sink, key) for key in ("path", "staging")}
-        sink = sink.model_copy(update={key: _from_here(one) for key, one in places.items() if one})
-    settings = settings.model_copy(update={"spark": spark, "sink": sink})
-    placed = config.of_group(name, settings)
-    return placed.model_copy(update={"state_dir": os.path.abspath(config.state_dir)})
-
-
-def _from_here(place: str) -> str:
-    """Return the absolute path of a local folder, and a URL unchanged, even without an authority: `file:/x`."""
-    return place if ":/" in place else os.path.abspath(place)
 
 
 class BatchGate:

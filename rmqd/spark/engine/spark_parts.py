@@ -29,11 +29,10 @@ from rmqd.runtime.clock import Clock
 from rmqd.spark.engine.checkpoint_generations import Generation, Generations, checkpoint_folder, generations_of
 from rmqd.spark.engine.driver_membership import DriverMembership, Held
 from rmqd.spark.engine.spark_figures import BatchProgress, Figures, ProgressListener
-from rmqd.spark.handlers.group_source import check_spark_options
 from rmqd.spark.handlers.range_outcome import OnBatch
-from rmqd.spark.session.group_spec import GroupSpec
-from rmqd.spark.session.spark_session import build_session
+from rmqd.spark.session.group_spec import GroupSpec, build_session
 from rmqd.spark.source.source_offsets import ByQueue
+from rmqd.spark.source.source_options import check_spark_options
 from rmqd.wire.topics import retry_topic
 
 if TYPE_CHECKING:

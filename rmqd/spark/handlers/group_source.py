@@ -1,17 +1,10 @@
-"""The source of a group on Spark: its options, subscriptions, start offsets, commits and batch durations.
+"""The source of a group on Spark, for handlers and pipelines: its subscriptions, start offsets and commits.
 
-Shared parts of the sources for handlers and pipelines: the group's subscriptions and start offsets.
+Commits never overwrite another member's or operator's offset; the driver handles those.
 
-Commits of a group on Spark that never overwrite another member's or operator's offset; the driver handles those.
-
-The source's options in `spark.options` of a group's configuration. No I/O.
-
-They are the options of `load()`, except options that a group's own keys or its engine set.
-
-Passes the duration of a micro-batch from the driver, which sees its end, to the source, which sizes the next one.
-
-The source runs in a separate process, and learns of a batch's end only when the next one is due, which with a trigger
-of a minute is up to a minute later. So the driver writes the duration into the folder of the pause file.
+The driver sees the end of a micro-batch, and passes its duration to the source, which sizes the next one. The source
+runs in a separate process, and learns of a batch's end only when the next one is due, which with a trigger of a minute
+is up to a minute later. So the driver writes the duration into the folder of the pause file.
 """
 
 from __future__ import annotations
@@ -20,27 +13,21 @@ import os
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
-from rmqd.client.client_options import ClientOptions
-from rmqd.config.model.group_model import GroupConfig
-from rmqd.errors import ConfigError
 from rmqd.spark.handlers.range_outcome import TARGET_SECONDS, Pace
-from rmqd.spark.session import spark_access as access
-from rmqd.spark.session.group_spec import Filter, PullSettings
-from rmqd.spark.session.spark_access import Access, GivenOptions
+from rmqd.spark.session.queue_range import Filter, PullSettings
 from rmqd.spark.session.spark_cluster import Cluster, cluster_of, everyone
 from rmqd.spark.source.group_offsets import GroupOffsets
 from rmqd.spark.source.range_fetch import check_filter
 from rmqd.spark.source.source_columns import DEFAULT_COLUMNS, PERMISSIVE_COLUMNS
 from rmqd.spark.source.source_offsets import Offsets
-from rmqd.spark.source.source_options import BATCH_ONLY, NAMES, STARTS, SourceOptions, with_more
+from rmqd.spark.source.source_options import SourceOptions, with_spark_options
 from rmqd.spark.source.stream_reader import RocketMQStreamReader
-from rmqd.spark.values import value_format
 from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
@@ -76,87 +63,6 @@ class BatchTimes:
             return None
         self._last = text
         return float(text.split()[1])
-
-
-SCHEMA: Final = "valueSchema"
-NOT_YET: Final = "unknown string"
-"""A placeholder for a schema that is not inferred yet."""
-_STARTING: Final = "consume_from_where and consume_timestamp of the group"
-_INSTEAD: Final[Mapping[str, str]] = {
-    **dict.fromkeys(access.NAMES, "client and nameserver of the configuration"),
-    **dict.fromkeys(("subscribe", "subscribePattern", "assign", "tags", "sql"), "subscriptions of the group"),
-    **dict.fromkeys(STARTS, _STARTING),
-    **dict.fromkeys(("startingOffsetsFallback", "startingOffsetsByTimestampStrategy"), _STARTING),
-    **dict.fromkeys((*BATCH_ONLY, "pushdown"), "spark.read, which has an end"),
-    **dict.fromkeys(("maxOffsetsPerTrigger", "maxRowsPerTrigger"), "spark.max_offsets_per_trigger of the group"),
-    "groupId": "the group's name",
-    "includeProperties": "columns, which include properties by default",
-    "commitOffsets": "no option: a group's offsets are always committed",
-    "includeRetryTopic": "a handler, which always reads retries",
-    "failOnDataLoss": "on_offset_illegal of the group",
-    "mode": "on_corrupt_message of the group",
-    "pullBatchSize": "pull_batch_size of the group",
-    "routeRefreshMs": "client.poll_name_server_interval of the configuration",
-    "drainFile": "rmqd pause, or a graceful stop",
-}
-"""The alternatives to options that a group cannot have."""
-_OF_ROWS: Final = (
-    *"columns rowsPerBatch minPartitions maxPartitions maxRecordsPerPartition checkCrc".split(),
-    *value_format.NAMES,
-)
-
-
-def with_spark_options(options: SourceOptions, name: str, settings: GroupConfig) -> SourceOptions:
-    """Add a group's `spark.options` to the options of its source.
-
-    Raises ConfigError with a line for each problem, which names the option.
-    """
-    given = _given(settings)
-    if is_inferred(given.values):
-        given.values[SCHEMA] = NOT_YET
-    more = with_more(options, given)
-    if more.value is not None and not given.problems:
-        try:
-            more = replace(more, value=more.value.of_topics(tuple(settings.subscriptions)))
-        except ConfigError as error:
-            given.problems += error.problems
-    if given.problems:
-        raise ConfigError([settings.problem(name, ("spark", "options"), str(text)) for text in given.problems])
-    needed = ("topic", "decode_error") if options.permissive else ("topic",)  # to count rows
-    return replace(more, columns=(*(column for column in needed if column not in more.columns), *more.columns))
-
-
-def is_inferred(values: Mapping[str, str]) -> bool:
-    """Return whether the options request an inferred schema of bodies."""
-    by_name = {name.lower(): text.strip().lower() for name, text in values.items()}
-    return by_name.get("value") == "json" and by_name.get(SCHEMA.lower()) == value_format.INFER
-
-
-def check_spark_options(name: str, settings: GroupConfig) -> None:
-    """Check `spark.options` before Spark is started. Raises ConfigError."""
-    with_spark_options(SourceOptions(access=Access(ClientOptions(nameservers=()))), name, settings)
-
-
-def _given(settings: GroupConfig) -> GivenOptions:
-    written = settings.spark.options if settings.spark is not None else {}
-    instead = {name.lower(): accepted for name, accepted in _INSTEAD.items()}
-    if settings.handler is not None:
-        instead |= dict.fromkeys(map(str.lower, _OF_ROWS), "a pipeline, which has rows")
-    if settings.pull_interval:
-        instead["pullparallelism"] = "no pull_interval, which allows only one pull at a time"
-    own = {name: _text(value) for name, value in written.items() if name.lower() not in instead}
-    given = GivenOptions(own, tuple(name for name in NAMES if name.lower() not in instead))
-    for name in written:
-        if accepted := instead.get(name.lower()):
-            given.problem(name, f"not available here; use {accepted}")
-    return given
-
-
-def _text(value: Any) -> str:
-    """Convert a value to text, like Spark for values in `option()`; a list is joined with commas."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(map(_text, value)) if isinstance(value, list) else str(value)
 
 
 class WatchedOffsets(GroupOffsets):

@@ -23,7 +23,7 @@ from rmqd.config.model.spark_model import AVAILABLE_NOW, SparkConfig
 from rmqd.config.model.value_kinds import parse_duration_ms
 from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader, note_batch_time
 from rmqd.spark.handlers.range_outcome import OnBatch, Pace, RangeOutcome
-from rmqd.spark.session.group_spec import split_ranges
+from rmqd.spark.session.queue_range import split_ranges
 from rmqd.spark.session.spark_cluster import cluster_of
 from rmqd.spark.source.range_fetch import ranges_of
 from rmqd.spark.source.source_offsets import Offsets

@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from rmqd.consumer.consumer_options import ConsumerOptions
     from rmqd.consumer.handling.slots import HandlerSlots
     from rmqd.plugins.telemetry import Telemetry
-    from rmqd.spark.session.group_spec import GroupSpec, QueueRange
+    from rmqd.spark.session.group_spec import GroupSpec
+    from rmqd.spark.session.queue_range import QueueRange
     from rmqd.wire.message_queue import MessageQueue
 
 

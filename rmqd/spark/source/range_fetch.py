@@ -26,8 +26,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from rmqd.client.client_options import TlsOptions
 from rmqd.client.remoting.security import client_context, explain
 from rmqd.errors import RemotingClosedError, RemotingConnectError, RemotingTimeoutError, RmqdError
-from rmqd.spark.session.group_spec import QueueRange, share_tasks, split_ranges
 from rmqd.spark.session.queue_queries import patiently
+from rmqd.spark.session.queue_range import QueueRange, share_tasks, split_ranges
 from rmqd.spark.session.spark_access import Access
 from rmqd.spark.session.spark_cluster import Cluster, cluster_of, everyone
 from rmqd.spark.session.spark_process import freeze_imports, log_to_stderr, reason_first
@@ -48,7 +48,7 @@ from rmqd.wire.message_queue import MessageQueue
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-    from rmqd.spark.session.group_spec import QueueRange
+    from rmqd.spark.session.queue_range import QueueRange
 
 
 CONNECT_TIMEOUT_SECONDS: Final = 3.0
@@ -335,7 +335,7 @@ def read_partition(partition: InputPartition, decoding: Decoding) -> Generator[p
     try:
         if not decoding.has_values:
             return (yield from read_ranges(partition.value, decoding))
-        from rmqd.spark.values.value_format import ValueColumns
+        from rmqd.spark.source.arrow_columns import ValueColumns
 
         assert decoding.value is not None
         made = ValueColumns(decoding.value, decoding.columns, decoding.used)
@@ -354,7 +354,7 @@ def schema_of(decoding: Decoding) -> pa.Schema:
     stored = arrow_schema([name for name in decoding.columns if name not in VALUE_COLUMNS])
     kinds = {field.name: field.type for field in stored}
     if decoding.value is not None:
-        from rmqd.spark.values.value_format import value_types
+        from rmqd.spark.source.arrow_columns import value_types
 
         kinds |= value_types(decoding.value)
     return pa.schema([(name, kinds[name]) for name in decoding.columns])

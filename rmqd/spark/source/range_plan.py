@@ -66,7 +66,7 @@ from rmqd.consumer.pull.pull_request import OPERATOR_RESET
 from rmqd.errors import DataLossError, ProtocolError, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.errors.broker_errors import BrokerError
 from rmqd.runtime.clock import doubled
-from rmqd.spark.session.group_spec import QueueRange, Replica
+from rmqd.spark.session.queue_range import QueueRange, Replica
 from rmqd.wire.acl import Credentials
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull_headers import PULLED, PullMessageResponseHeader

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from rmqd.errors import RmqdError
-from rmqd.spark.session.group_spec import Filter
+from rmqd.spark.session.queue_range import Filter
 from rmqd.spark.session.spark_cluster import Cluster, everyone
 from rmqd.spark.source.source_offsets import EARLIEST, LATEST, Bound
 from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG, SUBSCRIPTION_ALL

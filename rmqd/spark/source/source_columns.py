@@ -17,7 +17,7 @@ from typing import Final
 
 from rmqd.config.model.value_kinds import parse_duration_ms
 from rmqd.errors import ConfigError
-from rmqd.spark.session.group_spec import Filter
+from rmqd.spark.session.queue_range import Filter
 from rmqd.spark.session.spark_access import meant_or_all
 from rmqd.spark.source.source_offsets import Bound, Kind, milliseconds_since_1970
 from rmqd.spark.values.value_format import BAD_ROW, VALUE, ValueFormat

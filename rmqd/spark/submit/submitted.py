@@ -118,7 +118,7 @@ def _spec(asked: argparse.Namespace) -> GroupSpec:
         spec = pickle.loads(asked.order.read_bytes())
         assert isinstance(spec, GroupSpec)
         return spec
-    from rmqd.spark.engine.running_query import order_of
+    from rmqd.spark.session.group_spec import order_of
 
     return order_of(asked.config, asked.group, tuple(asked.set))
 

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.spark.engine.running_query import order_of
-from rmqd.spark.session.group_spec import GroupSpec
-from rmqd.spark.session.spark_session import session_conf
+from rmqd.spark.session.group_spec import GroupSpec, order_of, session_conf
 from rmqd.spark.submit import submission, submitted
 from tests.nightly.deploy.test_spark_manifest import FOLDER, manifests
 

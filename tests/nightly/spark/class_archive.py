@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from rmqd.spark.session.spark_process import find_java
+from rmqd.spark.prepare import find_java
 from tests.rocketmq.archives import SMALLEST_BYTES
 from tests.rocketmq.fetch import locked, say
 from tests.rocketmq.jvm import options_with, told_apart

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from rmqd.spark.session.spark_process import find_java, provide_java
+from rmqd.spark.prepare import find_java, provide_java
 from tests.spark.fixtures import SHORT_LIFE
 
 START_SECONDS: Final = 60.0

@@ -24,10 +24,8 @@ from tests.spark.needed import need
 need("pyspark", "pyarrow")
 
 from rmqd.spark.handlers.handler_tasks import TaskHandler  # noqa: E402
-from rmqd.spark.session.group_spec import (  # noqa: E402
-    GroupSpec,
-    QueueRange,
-)
+from rmqd.spark.session.group_spec import GroupSpec  # noqa: E402
+from rmqd.spark.session.queue_range import QueueRange  # noqa: E402
 from tests.spark.handler_batches import Checkpoint, GroupQuery, order_of  # noqa: E402
 
 pytestmark = pytest.mark.process

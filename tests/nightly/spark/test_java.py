@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from rmqd.errors import RmqdError
-from rmqd.spark.prepare import LOGGING, PYTHON, QUIET, prepare
-from rmqd.spark.session.spark_process import find_java, provide_java
+from rmqd.spark.prepare import LOGGING, PYTHON, QUIET, find_java, prepare, provide_java
 
 pytestmark = pytest.mark.process
 

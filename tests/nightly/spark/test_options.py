@@ -30,7 +30,7 @@ def test_pure_parts_load_neither_pyspark_nor_pyarrow() -> None:
     """`rmqd check` may look at a group's options where Spark is not installed."""
     code = (
         "import sys\n"
-        "from rmqd.spark.session import group_spec\n"
+        "from rmqd.spark.session import queue_range\n"
         "from rmqd.spark.source import source_offsets, source_options, source_progress\n"
         "assert not {'pyspark', 'pyarrow'} & set(sys.modules), sorted(sys.modules)"
     )

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (  # noqa: E402
 )
 from pyspark.sql.types import StructType  # noqa: E402
 
-from rmqd.spark.session.group_spec import QueueRange  # noqa: E402
+from rmqd.spark.session.queue_range import QueueRange  # noqa: E402
 from rmqd.spark.source.source_format import (  # noqa: E402
     PushdownBatchReader,
     RocketMQSource,

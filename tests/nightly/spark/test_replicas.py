@@ -23,7 +23,7 @@ from tests.spark.needed import need
 need("pyspark", "pyarrow")
 
 from rmqd.spark.handlers.range_run import Pulled, RangePulls  # noqa: E402
-from rmqd.spark.session.group_spec import QueueRange  # noqa: E402
+from rmqd.spark.session.queue_range import QueueRange  # noqa: E402
 from rmqd.spark.session.spark_access import Access  # noqa: E402
 from rmqd.spark.session.spark_cluster import cluster_of  # noqa: E402
 from rmqd.spark.source import range_plan  # noqa: E402

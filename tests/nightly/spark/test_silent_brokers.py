@@ -28,14 +28,12 @@ from rmqd.client.client_options import ClientOptions  # noqa: E402
 from rmqd.config.model.root_model import RootConfig  # noqa: E402
 from rmqd.errors import RemotingError, RmqdError, UnknownTopicKindError  # noqa: E402
 from rmqd.spark.engine.checkpoint_generations import Generations  # noqa: E402
-from rmqd.spark.session.group_spec import (  # noqa: E402
-    GroupSpec,
-    Replica,
-)
+from rmqd.spark.session.group_spec import GroupSpec  # noqa: E402
 from rmqd.spark.session.queue_queries import (  # noqa: E402
     QueueResponses,
     patiently,
 )
+from rmqd.spark.session.queue_range import Replica  # noqa: E402
 from rmqd.spark.session.spark_access import Access  # noqa: E402
 from rmqd.spark.session.spark_cluster import close_clusters, cluster_of  # noqa: E402
 from rmqd.spark.source.silent_brokers import BrokerSilentError  # noqa: E402

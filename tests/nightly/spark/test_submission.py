@@ -14,8 +14,7 @@ import pytest
 import yaml
 
 from rmqd.errors import ConfigError
-from rmqd.spark.engine.running_query import order_of
-from rmqd.spark.session.spark_session import session_conf
+from rmqd.spark.session.group_spec import order_of, session_conf
 from rmqd.spark.submit.submission import Submission, submission_of, write_folder
 from tests.cli.command import rmqd
 

@@ -1,0 +1,148 @@
+"""The unit of work of Spark tasks: ranges of queues, with everything needed to read them. Picklable; no I/O."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Final
+
+from rmqd.spark.session.spark_access import Access
+from rmqd.wire.acl import Credentials
+from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG, SUBSCRIPTION_ALL, tag_subscription
+from rmqd.wire.headers.pull_headers import PullRequestTemplate
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import TOOLS_GROUP
+
+MASTER_ID: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A broker-side filter. `kind` is TAG or SQL92."""
+
+    kind: str = EXPRESSION_TAG
+    expression: str = SUBSCRIPTION_ALL
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether the filter accepts all messages."""
+        return self.kind == EXPRESSION_TAG and self.expression == SUBSCRIPTION_ALL
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """The accepted tags; empty if tags do not matter."""
+        is_by_tag = self.kind == EXPRESSION_TAG
+        return tag_subscription("", self.expression, 0).tags_set if is_by_tag else frozenset()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Replica:
+    """One process of a broker: its id and its "host:port"."""
+
+    broker_id: int
+    address: str
+
+    @property
+    def is_master(self) -> bool:
+        """Whether this is the master. A slave's copy may be behind it."""
+        return self.broker_id == MASTER_ID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullSettings:
+    """How an executor pulls. `patience_seconds` is how long it waits for a broker that does not answer."""
+
+    group: str = TOOLS_GROUP
+    batch_size: int = 32
+    in_flight: int = 16
+    timeout_seconds: float = 10.0
+    patience_seconds: float = 60.0
+    rows_per_batch: int = 4096
+    bytes_per_batch: int = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRange:
+    """The messages of one queue from offset `start` to before `end`.
+
+    `replicas` are the broker's, the master first. If none is given or none answers, the name servers in `access` are
+    asked.
+    """
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    start: int
+    end: int
+    access: Access
+    replicas: tuple[Replica, ...] = ()
+    subscription: Filter = field(default_factory=Filter)
+    pull: PullSettings = field(default_factory=PullSettings)
+    fail_on_data_loss: bool = True
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue of the range."""
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+    def pull_template(self, credentials: Credentials | None) -> PullRequestTemplate:
+        """Return the common part of all pulls of the range, signed if there are `credentials`."""
+        return PullRequestTemplate(
+            group=self.pull.group,
+            topic=self.topic,
+            queue_id=self.queue_id,
+            broker_name=self.broker_name,
+            expression_type=self.subscription.kind,
+            subscription=self.subscription.expression,
+            extra_fields=self.access.options.request_fields,
+            credentials=credentials,
+        )
+
+    def __len__(self) -> int:
+        return max(0, self.end - self.start)
+
+
+def split_ranges(ranges: Sequence[QueueRange], min_partitions: int | None, max_records: int | None) -> list[QueueRange]:
+    """Split long ranges into about `min_partitions` ranges, none longer than `max_records`.
+
+    The order stays, and no piece is empty.
+    """
+    total = sum(map(len, ranges))
+    pieces: list[QueueRange] = []
+    for whole in ranges:
+        parts = 1
+        if min_partitions is not None and len(ranges) < min_partitions:
+            parts = round(len(whole) * min_partitions / max(total, 1))
+        if max_records is not None:
+            parts = max(parts, -(-len(whole) // max_records))
+        parts = max(1, min(parts, len(whole)))
+        cuts = [whole.start + len(whole) * part // parts for part in range(parts)] + [whole.end]
+        pieces += [replace(whole, start=low, end=high) for low, high in pairwise(cuts)]
+    return pieces
+
+
+def share_tasks(
+    pieces: Sequence[QueueRange], max_partitions: int | None, max_records: int | None
+) -> list[tuple[QueueRange, ...]]:
+    """Return the ranges of each task: one, unless that makes more than `max_partitions` tasks.
+
+    In that case short ranges share tasks, so that all tasks have about the same number of messages. A task with several
+    ranges has at most `max_records`, even if that needs more tasks. Within a task the order stays.
+    """
+    if max_partitions is None or len(pieces) <= max_partitions:
+        return [(piece,) for piece in pieces]
+    tasks: list[list[int]] = [[] for _ in range(max_partitions)]
+    counts = [(0, number) for number in range(max_partitions)]  # (messages, task): a heap, the emptiest task first
+    for place in sorted(range(len(pieces)), key=lambda place: -len(pieces[place])):
+        count, number = counts[0]
+        count += len(pieces[place])
+        if max_records is not None and count > max_records and tasks[number]:
+            number, count = len(tasks), len(pieces[place])
+            tasks.append([place])
+            heapq.heappush(counts, (count, number))
+            continue
+        tasks[number].append(place)
+        heapq.heapreplace(counts, (count, number))
+    return [tuple(pieces[place] for place in sorted(places)) for places in tasks]
