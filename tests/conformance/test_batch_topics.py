@@ -39,7 +39,7 @@ def fields(attempts: Attempts) -> dict[str | None, dict[str, object]]:
     "messages",
     "Each member of a batch that is stored as one record (queue.type=BatchCQ) is a message",
     java="unwraps it; a member has no offset id, size or checksum",
-    rmqd="the same; a member has the record's offset id and size, and a checksum of its own body",
+    rmqd="the same; a member has the record's offset id and size, and the checksum of its body",
     checked="compared with a Java consumer: every other field of two batches, offsets included",
     since="5.0",
 )

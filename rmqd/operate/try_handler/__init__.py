@@ -1,1 +1,1 @@
-"""`rmqd try`: a group's handler on real messages, in a process of its own; nothing is committed."""
+"""`rmqd try`: a group's handler on real messages, in a separate process; nothing is committed."""

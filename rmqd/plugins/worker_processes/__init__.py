@@ -1,1 +1,1 @@
-"""Handlers in processes of their own: `handler.processes`."""
+"""Handlers in separate processes: `handler.processes`."""

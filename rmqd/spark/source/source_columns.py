@@ -44,7 +44,7 @@ COLUMNS: Final = {
     "born_host": ("string", "the producer's `ip:port`"),
     "store_host": ("string", "the storing broker's `ip:port`"),
     "reconsume_times": ("int", "how often it was sent back"),
-    "sharding_key": ("string", "the key by which the producer chose the queue"),
+    "sharding_key": ("string", "the key that decided the queue"),
     "commit_log_offset": ("bigint", "its offset in the broker's commit log"),
     "store_size": ("int", "its size in the broker's commit log, in bytes"),
     "source_topic": ("string", "the topic that it was read from: for a retried message the group's retry topic"),

@@ -58,7 +58,7 @@ def send(cluster: RealCluster, topic: str, dispatch: list[str], first: int = 0) 
     "A light message queue, such as %LMQ%room-7, is read by name, on every broker",
     java=(
         "name servers have no route for it, so it receives nothing and logs nothing, unless the "
-        "application puts a route into the client by hand; offsets are then those of the parent topic's "
+        "application puts a route into the client by hand; offsets are then of the parent topic's "
         "queues"
     ),
     rmqd=(
