@@ -119,7 +119,7 @@ class SqliteClaims:
             self._connection = sqlite3.connect(
                 self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
-            self._connection.execute("PRAGMA journal_mode = WAL")
+            _use_wal(self._connection)
             self._connection.executescript(_CREATE)
         return self._connection
 
@@ -164,6 +164,25 @@ class SqliteClaims:
     def _release(self, held: Sequence[Held], connection: sqlite3.Connection) -> None:
         rows = ((self._terms.group, *key, token) for key, token in held)
         connection.executemany(f"DELETE FROM claims WHERE {_MINE}", rows)
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Change the file to WAL mode, which a file keeps.
+
+    If several processes change a new file at the same moment, SQLite refuses all but one at once, despite the timeout
+    of the connection: each of them waits for the others to stop reading. So a refused one tries again.
+    """
+    give_up_at = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            # the low byte, because SQLite has several codes for a busy file
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.005)
+        else:
+            return
 
 
 def _purge(connection: sqlite3.Connection) -> None:

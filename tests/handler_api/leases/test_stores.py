@@ -225,6 +225,17 @@ async def test_a_file_that_cannot_be_written_says_so_with_its_path(tmp_path: Pat
     await store.close()
 
 
+async def test_many_may_create_one_file_at_once(tmp_path: Path) -> None:
+    """SQLite refuses those that are not first; all of them wait."""
+    for number in range(20):
+        place = str(tmp_path / f"{number}.sqlite3")
+        stores = [open_store("sqlite", place, Terms("shop", str(owner), LONG, LONG)) for owner in range(6)]
+        answers = await asyncio.gather(*(store.claim([A], f"{owner}:1") for owner, store in enumerate(stores)))
+        assert [answers.count([OURS]), answers.count([HELD])] == [1, 5]
+        for store in stores:
+            await store.close()
+
+
 PROCESS = """
 import asyncio, sys
 from rmqd.handler_api.leases.lease_opening import open_store
