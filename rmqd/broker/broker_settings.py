@@ -1,8 +1,8 @@
-"""Versions of old clients: their names, and the requests that they cannot answer (`MQVersion.java`).
+"""What can be set on a broker: its settings under RocketMQ's names, the attributes of topics, and its version.
 
-The broker's settings, under RocketMQ's names: for UPDATE_BROKER_CONFIG and `rmqd broker --setting`.
-
-A topic's attributes, and requests to change them: `+key=value,-key` (`AttributeParser`, `AttributeUtil`).
+`rmqd broker --setting` and UPDATE_BROKER_CONFIG change the settings. A request changes attributes by
+`+key=value,-key` (`AttributeParser`, `AttributeUtil`). The names of old versions, and the requests that they cannot
+answer, are from `MQVersion.java`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The broker's consumer groups (`SubscriptionGroupManager.java`, `MessageRequestModeManager.java`).
+"""The broker's consumer groups, and their offsets: committed, pulled, and reset by an operator.
 
-The offsets of groups (`ConsumerOffsetManager.java`): committed, pulled, and reset by an operator.
+Java: `SubscriptionGroupManager`, `MessageRequestModeManager`, `ConsumerOffsetManager`.
 """
 
 from __future__ import annotations

@@ -1,20 +1,7 @@
 """BrokerController: the state of one broker, its periodic tasks, and the processors of its requests.
 
-BrokerController: the parts of one broker, and the processors of its requests.
-
-The response to GET_BROKER_RUNTIME_INFO: figures of a broker, with the names that mqadmin and monitoring read.
-
-All of RocketMQ's names are present. Figures of thread pool queues and of the page cache are constant, because this
-broker has neither: it answers a request in the turn of the loop that reads it.
-
-Removes clients that send no heartbeats although their connection is open (`ClientHousekeepingService.java`).
-
-Locks of queues for the members of orderly groups (`RebalanceLockManager.java`). In memory only.
-
-Static topics: this broker's part of their logical queues (`TopicQueueMappingManager.java`).
-
-Because this is the only broker, it stores a logical queue from its first message on, and the logical queue has the
-number and offsets of the queue below it. So requests about one can use the other. Other mappings are rejected.
+Below it are the parts that are too small for modules of their own: the figures of GET_BROKER_RUNTIME_INFO, the removal
+of silent clients, the locks of orderly groups, and static topics.
 """
 
 from __future__ import annotations
@@ -76,7 +63,11 @@ _CONSTANT: Final = {
 
 
 def runtime_info(broker: BrokerController) -> dict[str, str]:
-    """Return the runtime info, by name."""
+    """Return the runtime info, with the names that mqadmin and monitoring read.
+
+    Figures of thread pool queues and of the page cache are constant, because this broker has neither: it answers a
+    request in the turn of the loop that reads it.
+    """
     stats, store = broker.stats, broker.store
     puts, gets, oldest = stats.puts, stats.gets, store.oldest
     disk = shutil.disk_usage("/")
@@ -144,7 +135,7 @@ SCAN_SECONDS: Final = 10.0
 
 
 class ClientHousekeepingService:
-    """Removes silent members and producers, by the event loop's own time."""
+    """Removes clients that send no heartbeats although their connection is open, by the event loop's own time."""
 
     def __init__(self, consumers: ConsumerManager, producers: ProducerManager) -> None:
         self._consumers = consumers
@@ -169,7 +160,10 @@ LOCK_SECONDS: Final = 60.0  # Java: rocketmq.broker.rebalance.lockMaxLiveTime
 
 
 class RebalanceLockManager:
-    """The locks of queues by group: the owner's client id, and the end of the lock. `now` returns monotonic seconds."""
+    """The locks of queues by group, in memory only: the owner's client id, and the end of the lock.
+
+    `now` returns monotonic seconds.
+    """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -200,7 +194,11 @@ class RebalanceLockManager:
 
 
 class TopicQueueMappingManager:
-    """Mappings by topic."""
+    """Static topics: this broker's part of their logical queues, by topic.
+
+    Because this is the only broker, it stores a logical queue from its first message on, and the logical queue has the
+    number and offsets of the queue below it. So requests about one can use the other. Other mappings are rejected.
+    """
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal

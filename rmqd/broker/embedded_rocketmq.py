@@ -1,8 +1,6 @@
-"""The server side of the remoting protocol: connections, requests and their processors, responses in one write.
+"""EmbeddedRocketMQ: a name server and a broker in this process, for the duration of an `async with` block.
 
-The address that a broker announces. Clients can connect to it, whatever address the broker listens on.
-
-EmbeddedRocketMQ: a name server and a broker in this process, for the duration of an `async with` block.
+Its server reads requests from connections, gives them to processors, and writes all responses of one turn at once.
 """
 
 from __future__ import annotations

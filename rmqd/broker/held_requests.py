@@ -1,14 +1,13 @@
-"""Long polling: pulls that found nothing wait here for a message or a timeout (`PullRequestHoldService.java`).
+"""Long polling: pulls and pops that found nothing wait here for a message or a timeout.
 
-The real broker checks its held pulls every five seconds, so it answers up to five seconds late. Here a pull is answered
-when its time is over. One effect of that check is kept: if the queue grew only by messages that the pull's filter
-rejects, the pull is answered after five seconds, so that the consumer's offset advances.
+Pulls (`PullRequestHoldService.java`): the real broker checks them every five seconds, so it answers up to five seconds
+late. Here a pull is answered when its time is over. One effect of that check is kept: if a queue grew only by messages
+that the pull's filter rejects, the pull is answered after five seconds, so that the consumer's offset advances.
 
-Long polling of POP: pops and notifications that found nothing wait here (`PopLongPollingService.java`).
-
-For each group, a message wakes one pop that waits for any queue of its topic, and one pop that waits for its queue. A
-message of a pop retry topic wakes pops of the original topic. The real broker does so only with the second form of the
-retry topic's name; with the first form the message waits for the next pop.
+Pops and notifications (`PopLongPollingService.java`): for each group, a message wakes one pop that waits for any queue
+of its topic, and one pop that waits for its queue. A message of a pop retry topic wakes pops of the original topic. The
+real broker does so only with the second form of the retry topic's name; with the first form the message waits for the
+next pop.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Settings that administrators store on the name server, by namespace and key (`KVConfigManager.java`).
-
-The name server: routes of topics (`ClientRequestProcessor`, `DefaultRequestProcessor`, `RouteInfoManager`).
+"""The name server: routes of topics, and the settings of administrators by namespace and key.
 
 It knows only the broker in its own process. Other brokers cannot register (REGISTER_BROKER, 103, is unsupported).
+Java: `ClientRequestProcessor`, `DefaultRequestProcessor`, `RouteInfoManager`, `KVConfigManager`.
 """
 
 from __future__ import annotations

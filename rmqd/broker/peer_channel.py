@@ -1,6 +1,6 @@
 """A client's connection as a server sees it: it receives requests, and sends responses and its own requests.
 
-The results of processors: a reply, a refusal (an exception), or None if the response follows later.
+The result of a processor is a reply, a refusal (an exception), or None if the response follows later.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Timer messages: they wait in `rmq_sys_wheel_timer` until they are due (`TimerMessageStore.java`).
+"""Delivers delayed messages, by delay level or by timer.
 
-Delivers delayed messages: by delay level (`ScheduleMessageService.java`), and by timer.
+Timer messages wait in `rmq_sys_wheel_timer` until they are due. Java: `ScheduleMessageService`, `TimerMessageStore`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The broker's own topics, and reserved names (`TopicConfigManager`, `TopicValidator`).
+"""The broker's topics: created by request, by a send, and for a group's retries; its own topics, and reserved names.
 
-The broker's topics: created by request, by a send, and for a group's retries (`TopicConfigManager.java`).
+Java: `TopicConfigManager`, `TopicValidator`.
 """
 
 from __future__ import annotations

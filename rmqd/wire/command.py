@@ -1,14 +1,8 @@
-"""One remoting command: cutting frames from the TCP stream, both header serialisations, and RocketMQ's version numbers.
+"""RemotingCommand: one request or response, as bytes of the TCP stream and back.
 
-One request or response: its header in either serialisation, and its body.
-
-The ROCKETMQ header serialisation. Its codes have 16 bits, so the codes 200xxx do not fit.
-
-The version numbers of RocketMQ that clients and brokers send. Java: `MQVersion`.
-
-Cuts a TCP byte stream into remoting frames.
-
-A frame is a length of 4 bytes (big-endian) and that many bytes of payload. Java: `NettyDecoder`.
+A frame is a length of 4 bytes (big-endian) and that many bytes: a header in JSON or in the ROCKETMQ serialisation, and
+the body. The codes of the ROCKETMQ serialisation have 16 bits, so the codes 200xxx do not fit. A header also has the
+sender's version of RocketMQ. Java: `NettyDecoder`, `RemotingCommand`, `RocketMQSerializable`, `MQVersion`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""The fields of headers and bodies: their wire names, and functions that read their values.
+"""The fields of headers and bodies: their wire names, functions that read their values, and limits.
 
-The reading functions return the field's value, or raise a ProtocolError that quotes the wrong value.
-
-Limits for reading routes and resets: far above real RocketMQ clusters, and small enough to be held in memory.
-
-RocketMQ has no such limits. A route that exceeds them is from a damaged or hostile name server, or from a topic that
-was created by mistake. Every queue costs each consumer some kilobytes and a task.
+The functions return the field's value, or raise a ProtocolError that quotes the wrong value. RocketMQ has no limits for
+routes and resets; these are far above real clusters, and small enough to be held in memory. A route that exceeds them
+is from a damaged or hostile name server, or from a topic that was created by mistake: every queue costs each consumer
+some kilobytes and a task.
 """
 
 from __future__ import annotations

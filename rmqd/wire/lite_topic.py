@@ -2,9 +2,7 @@
 
 A message for a lite topic is sent to its parent topic with the property `__LITE_TOPIC`. The broker stores it in the
 parent topic, and also adds it to the lite topic's own queue. That queue has its own offsets and the name that
-`queue_of` returns. Java: LiteUtil, ExtraInfoUtil.parseLiteOrderCountInfo.
-
-The handle that recalls a timer message. Java: RecallMessageHandle.
+`queue_of` returns. Java: LiteUtil, ExtraInfoUtil.parseLiteOrderCountInfo; RecallMessageHandle for timer messages.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""JSON as fastjson writes it: map keys may also be bare numbers or whole objects.
+"""The two loose text formats of brokers: JSON as fastjson writes it, and settings as lines of `name=value`.
 
-Brokers really send `{0:"127.0.0.1:10911"}` and `{{"brokerName":"b","queueId":0,"topic":"T"}:5}`.
-
-Settings as lines of `name=value`.
-
-The body of UPDATE_BROKER_CONFIG (25) and UPDATE_NAMESRV_CONFIG (318), and of the responses to GET_BROKER_CONFIG (26)
-and GET_NAMESRV_CONFIG (319).
+Map keys may also be bare numbers or whole objects: brokers really send `{0:"127.0.0.1:10911"}` and
+`{{"brokerName":"b","queueId":0,"topic":"T"}:5}`. Lines are the body of UPDATE_BROKER_CONFIG (25),
+UPDATE_NAMESRV_CONFIG (318), and of the responses to GET_BROKER_CONFIG (26) and GET_NAMESRV_CONFIG (319).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""MessageQueue: the name of one queue of a topic on one broker.
+"""MessageQueue: the name of one queue of a topic on one broker. Identity: the complete name, with its cluster.
 
-Identity: the complete name of a stored record's group, topic or queue. All stores use its text.
+All stores of rmqd use the text of an Identity to name a record's group, topic or queue.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Topic and group names: RocketMQ's rules, derived topics, and namespaces.
-
-Removes the namespace that brokers of a shared cluster put before names from texts and plain data.
-"""
+"""Topic and group names: RocketMQ's rules, derived topics, and the namespaces of shared clusters."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Parses the text of a condition into its tree (`SelectorParser.jj`), with Java's errors.
-
-The filters of subscriptions (`ExpressionMessageFilter.java`, `FilterAPI.java`).
+"""Parses the text of a condition into its tree (`SelectorParser.jj`), with Java's errors, and filters messages by it.
 
 The real broker stores "filter data" of each group and topic next to the subscriptions, and a pull may find one older
-than the other (FILTER_DATA_NOT_LATEST). Here a filter is derived from the subscription, so this cannot happen.
+than the other (FILTER_DATA_NOT_LATEST). Here a filter is derived from the subscription, so this cannot happen. Java:
+`ExpressionMessageFilter`, `FilterAPI`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Messages of lite topics: acknowledgements and changes of invisible time (`AckMessageProcessor.ackLite`,
-`ChangeInvisibleTimeProcessor.processChangeInvisibleTimeForLite`).
+"""Acknowledgements and changes of invisible time, also for lite topics.
 
-Acknowledgements and changes of invisible time (`AckMessageProcessor`, `ChangeInvisibleTimeProcessor`).
+Java: `AckMessageProcessor`, `ChangeInvisibleTimeProcessor`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The queues that the broker assigns to a member for pull or pop (`QueryAssignmentProcessor.java`).
-
-Assignments of queues to members by the broker (`QueryAssignmentProcessor.java`).
-"""
+"""The queues that the broker assigns to a member for pull or pop (`QueryAssignmentProcessor.java`)."""
 
 from __future__ import annotations
 

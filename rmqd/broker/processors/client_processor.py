@@ -1,12 +1,6 @@
-"""Processors for requests of clients about themselves: heartbeats, subscriptions, members and offsets.
+"""Requests of clients about themselves: heartbeats, subscriptions, members and offsets.
 
-Heartbeats and unregistrations (`ClientManageProcessor.java`).
-
-Connected producers and consumers, and their topics (`AdminBrokerProcessor.java`).
-
-The check of a subscription before a consumer starts (`ClientManageProcessor.checkClientConfig`).
-
-A group's members and its offsets (`ConsumerManageProcessor.java`).
+Java: `ClientManageProcessor`, `ConsumerManageProcessor`, and `AdminBrokerProcessor` for the lists of connections.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Administrators' requests about consumer groups.
-
-Administrators' requests about groups' offsets (`AdminBrokerProcessor.java`).
-"""
+"""Administrators' requests about consumer groups and their offsets (`AdminBrokerProcessor.java`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Lite topics: subscriptions and pops (`LiteSubscriptionCtlProcessor`, `PopLiteMessageProcessor`).
+"""Subscriptions to lite topics, pops of them, and the locks of queues.
 
-Locks of queues (`AdminBrokerProcessor.java`).
+Java: `LiteSubscriptionCtlProcessor`, `PopLiteMessageProcessor`, `AdminBrokerProcessor`.
 """
 
 from __future__ import annotations

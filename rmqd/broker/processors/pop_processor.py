@@ -1,9 +1,4 @@
-"""The check before every POP request: whether the group may read the queue.
-
-The selection of messages and queues for one pop (`PopMessageProcessor.java`).
-
-Pops: messages that are handed out one by one (`PopMessageProcessor.java`).
-"""
+"""Pops: which queues and messages one pop gets, after a check of its group (`PopMessageProcessor.java`)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Messages by key, by unique key and by commit log offset (`QueryMessageProcessor.java`).
+"""Single messages: found by key, unique key or commit log offset, or recalled; and the progress of delayed messages.
 
-Recalls of timer messages by producers (`RecallMessageProcessor.java`).
-
-The progress of delayed messages (`AdminBrokerProcessor.java`).
+Java: `QueryMessageProcessor`, `RecallMessageProcessor`, `AdminBrokerProcessor`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Messages from producers (`SendMessageProcessor.java`).
+"""Messages from producers, and send-backs by consumers.
 
-Send-backs of messages by consumers (`AbstractSendMessageProcessor.java`).
+Java: `SendMessageProcessor`, `AbstractSendMessageProcessor`.
 """
 
 from __future__ import annotations

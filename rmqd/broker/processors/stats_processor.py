@@ -1,8 +1,6 @@
-"""Requests of operators to members through the broker (`Broker2Client.java`).
+"""Operators' requests: to members through the broker, about its settings and figures, and about rates and times.
 
-The broker's settings, runtime figures and cleaning (`AdminBrokerProcessor.java`).
-
-Offsets, times and rates of topics and groups (`AdminBrokerProcessor.java`).
+Java: `Broker2Client`, `AdminBrokerProcessor`.
 """
 
 from __future__ import annotations

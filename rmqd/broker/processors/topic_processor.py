@@ -1,9 +1,4 @@
-"""Administrators' requests about topics (`AdminBrokerProcessor.java`).
-
-Administrators' requests to create static topics (`AdminBrokerProcessor.updateAndCreateStaticTopic`).
-
-The ends of queues, and offsets by time (`AdminBrokerProcessor.java`).
-"""
+"""Administrators' requests about topics, static topics and the ends of queues (`AdminBrokerProcessor.java`)."""
 
 from __future__ import annotations
 

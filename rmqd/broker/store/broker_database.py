@@ -1,9 +1,8 @@
-"""LastRecord: a file next to the database with the newest committed record. It reveals a damaged WAL.
+"""Opens the SQLite database of a data dir, which only one process may open, and explains its errors.
 
 SQLite ignores its WAL from the first frame with a wrong checksum, without an error. The ignored part may be half of a
-transaction that the end of the process cut, or a thousand acknowledged messages.
-
-Opens the SQLite database of a data dir, which only one process may open, and explains its errors.
+transaction that the end of the process cut, or a thousand acknowledged messages. So `LastRecord`, a file next to the
+database with the newest committed record, reveals a damaged WAL.
 """
 
 from __future__ import annotations

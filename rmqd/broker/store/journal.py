@@ -1,6 +1,6 @@
-"""The small state that survives the process, next to the messages: a row for each topic, group, offset and so on.
+"""What outlives the process: the records of messages, and a row for each topic, group, offset and so on.
 
-RecordLog: the storage of records. MemoryRecordLog is in memory; `data_dir` stores them in a database.
+MemoryRecordLog keeps the records in memory; `data_dir` stores them in a database.
 """
 
 from __future__ import annotations

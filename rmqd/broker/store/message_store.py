@@ -1,6 +1,6 @@
-"""The order in which a store deletes messages: oldest first, over all queues (`CleanCommitLogService`).
+"""MessageStore: stores messages, finds them by queue and by commit log offset, and deletes the oldest.
 
-MessageStore: stores messages, and finds them by queue and by commit log offset (`DefaultMessageStore.java`).
+Java: `DefaultMessageStore`, `CleanCommitLogService`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The index of one queue: the positions of its messages (`ConsumeQueue.java`, `BatchConsumeQueue.java`).
+"""The index of one queue: the positions of its messages, and those that one pull returns.
 
-Light message queues: queues such as `%LMQ%room-7`, over records that are stored in other topics (`LmqDispatch`).
-
-The messages of a queue that one pull returns: start offset, limits and filter.
+Light message queues such as `%LMQ%room-7` are indexes of records that are stored in other topics. Java:
+`ConsumeQueue`, `BatchConsumeQueue`, `LmqDispatch`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Settings of topics and groups as brokers store them, and whether a group pulls or pops a topic.
 
-The kind of a topic, by the attributes that mqadmin shows (Java: TopicAttributes, TopicFilterType).
-
-A broker may store or count the messages of an unknown kind in a way that looks like a known kind.
+A topic's kind follows from its attributes, as mqadmin shows it (Java: TopicAttributes, TopicFilterType). A broker may
+store or count the messages of an unknown kind in a way that looks like a known kind.
 """
 
 from __future__ import annotations

@@ -1,17 +1,4 @@
-"""Bodies about a group: members and their state, producers, offsets, locks of queues, and delay.
-
-Reports of a member to an operator: ConsumerRunningInfo with its parts, and ConsumeMessageDirectlyResult.
-
-A group's members, and its offsets: stored, held by members, and reset.
-
-A broker's producers: the producers of one group, and of all groups.
-
-How far a broker has delivered the messages of each delay level.
-
-Bodies of the requests that lock and unlock queues on a broker: LOCK_BATCH_MQ (41), UNLOCK_BATCH_MQ (42).
-
-The age of the messages that a group has not handled yet, queue by queue.
-"""
+"""Bodies about a group: its members and producers, their reports, offsets, locks of queues, and delay."""
 
 from __future__ import annotations
 

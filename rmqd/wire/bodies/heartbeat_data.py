@@ -1,6 +1,6 @@
-"""HeartbeatData: a client's report on its groups to the brokers; and a subscription to check.
+"""HeartbeatData: a client's report on its groups to the brokers, with their subscriptions.
 
-Subscriptions from expressions, with the hashes that brokers use to check tags.
+A subscription has the hashes by which brokers check tags.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""MessageQueue in JSON: as an object, and as the key of a map, which fastjson writes as `{{…}:value}`.
-
-Reads a body dataclass from the JSON of brokers and clients, and writes it to JSON.
+"""Body: the base of all bodies. It reads a dataclass from the JSON of brokers and clients, and writes it to JSON.
 
 The wire name of a field is its own name in camel case. Its type is str, int (64 bits), bool, float, MessageQueue,
 another Body, a tuple or frozenset of these, a dict or Mapping, or one of these or None. Two annotations add the rest:
@@ -14,12 +12,11 @@ another Body, a tuple or frozenset of these, a dict or Mapping, or one of these 
 
 Reading: a field that is missing or null gets its default. Without a default, a collection is empty, and any other type
 raises a ProtocolError with the field's name. A float may be missing but not null. Unknown fields are ignored. Writing:
-fields are sorted by name, as fastjson writes them, and sets by item. A field that is None is omitted.
+fields are sorted by name, as fastjson writes them, and sets by item. A field that is None is omitted. A MessageQueue is
+an object, or the key of a map, which fastjson writes as `{{…}:value}`.
 
 The annotations of a class are read once, when its first body is read or written. They become a plan: one function for
 each field to read it, and one to write it.
-
-DataVersion: the version of a broker's table. Readers compare it to find out whether their copy is current.
 """
 
 from __future__ import annotations

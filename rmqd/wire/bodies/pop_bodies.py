@@ -1,7 +1,4 @@
-"""Bodies of POP: queue assignments by the broker, and acknowledgements of many messages at once.
-
-The body of LITE_SUBSCRIPTION_CTL (200071): a client's lite topics of a parent topic (RocketMQ 5.5).
-"""
+"""Bodies of POP: queue assignments by the broker, acknowledgements of many messages at once, and lite subscriptions."""
 
 from __future__ import annotations
 

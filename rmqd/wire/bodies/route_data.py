@@ -1,13 +1,8 @@
 """Bodies about the routes of topics, the brokers of a cluster, and static topics.
 
-TopicRouteData, with its parts: a topic's queues and their brokers.
-
-All brokers that a name server knows, lists of topics, and tables of texts.
-
-Static topics (`mqadmin updateStaticTopic`): logical queues, mapped to queues of brokers; they may move to others.
-
-Clients know a logical queue under a broker name that no broker has, so the queue keeps its name wherever it moves.
-Requests about the queue go to the broker that leads it now, which translates queue ids and offsets.
+A static topic (`mqadmin updateStaticTopic`) has logical queues, which are mapped to queues of brokers and may move to
+others. Clients know a logical queue under a broker name that no broker has, so the queue keeps its name wherever it
+moves. Requests about it go to the broker that leads it now, which translates queue ids and offsets.
 """
 
 from __future__ import annotations

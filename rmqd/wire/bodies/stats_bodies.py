@@ -1,7 +1,4 @@
-"""Offsets of groups and topics, a broker's counters, and a group's members as a broker sees them.
-
-Entries of a queue's index as administrators see them.
-"""
+"""Offsets of groups and topics, a broker's counters, members as a broker sees them, and entries of a queue's index."""
 
 from __future__ import annotations
 

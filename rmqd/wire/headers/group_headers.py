@@ -1,7 +1,4 @@
-"""Headers about members of groups: leaving, listing members, and requests from brokers to members.
-
-Headers about offsets: stored offsets, the ends of a queue, a point in time, and resets.
-"""
+"""Headers about a group's members and offsets: leaving, lists, requests from brokers to members, queue ends, resets."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Headers of POP: pops, acknowledgements, longer hiding, peeks, and the number of waiting pops.
+"""Headers of POP: pops, acknowledgements, longer hiding, peeks, the number of waiting pops, and lite topics.
 
 Times are milliseconds by the sender's clock. QUERY_ASSIGNMENT, SET_MESSAGE_REQUEST_MODE and BATCH_ACK_MESSAGE have no
-header, only a body.
-
-Headers of lite topics (RIP-83, RocketMQ 5.5): pops, and the end of a subscription.
+header, only a body. Lite topics: RIP-83, RocketMQ 5.5.
 """
 
 from __future__ import annotations

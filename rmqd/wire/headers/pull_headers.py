@@ -1,6 +1,4 @@
-"""Headers of pulls, and the templates that write a queue's pull requests and a broker's responses.
-
-Decodes responses whose headers differ from an earlier header only in numbers, without parsing the JSON again.
+"""Headers of pulls, and a faster way for each: templates to write them, and a pattern to read the responses.
 
 A broker writes the headers of all pull responses alike: only the opaque and three offsets change. The first such header
 becomes a pattern with groups for these numbers and every other byte fixed. A header that matches the pattern has the

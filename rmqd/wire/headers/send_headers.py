@@ -1,7 +1,4 @@
-"""Headers of sends and send-backs.
-
-Headers of the request that recalls a timer message before its delivery time (RocketMQ 5.3.2 and later).
-"""
+"""Headers of sends, send-backs, and recalls of timer messages (RocketMQ 5.3.2 and later)."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Headers of requests about topics, routes and brokers' administration.
-
-Headers of administrators' requests about topics of a broker.
-
-Headers of requests of administrators and tests: topics, groups, statistics, single messages, settings.
-
-Headers of requests to a name server: routes; for administrators its keys, topics and brokers' permissions.
-"""
+"""Headers of administrators' requests: topics, routes, groups' statistics, single messages, brokers' settings."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""Compressed message bodies: ZLIB, LZ4 frames and ZSTD frames, decompressed to a bounded size.
+"""Opens the bodies of a decoded response: compressed bodies, and batches that a broker stores as one record.
 
-Opens the bodies of a decoded response: compressed bodies, and batches that a broker stores as one record.
-
-A response of a few hundred kilobytes may become gigabytes. So bodies are opened in queue order while there is room,
-each up to a size limit. The response then ends before the first unopened body, and the caller asks for the rest again
-when there is room. If there is much to do, another thread may do it: an `Opening` touches only its block, which nothing
-else uses before `finish`.
+A response of a few hundred kilobytes may become gigabytes. So bodies (ZLIB, LZ4 frames or ZSTD frames) are opened in
+queue order while there is room, each up to a size limit. The response then ends before the first unopened body, and the
+caller asks for the rest again when there is room. If there is much to do, another thread may do it: an `Opening`
+touches only its block, which nothing else uses before `finish`.
 """
 
 from __future__ import annotations

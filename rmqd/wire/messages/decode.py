@@ -4,13 +4,12 @@ Each record (`record` has the layout) must end where its total size says. The to
 and properties say the same twice. So a damaged length is found at once, before the next record is searched in a wrong
 position. The magic must be one of RocketMQ's two. The CRC protects only the body; nothing protects the rest of the
 head. So unknown bits of the sys flag are rejected here, because they may change the meaning of the body, and
-`pull_walk` checks the queue offsets against the response's header.
+`pull_walk` checks the queue offsets against the response's header. A record that cannot be decoded becomes a
+CorruptMessage, whose body has all of its bytes.
 
 A message keeps positions in the response's bytes; fields are read when a handler accesses them. The loop over the
 records is the hottest of the program. For the usual record, with two IPv4 hosts, it reads the whole head with one
 `unpack`, and calls no Python function.
-
-A record that cannot be decoded, as a message. Its body has all of its bytes, for inspection.
 """
 
 from __future__ import annotations

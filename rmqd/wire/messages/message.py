@@ -1,8 +1,7 @@
 """Messages as handlers see them, and the block that keeps the bytes of all messages of one response.
 
-`rmqd.wire.messages.decode` creates both. A message copies bytes from the response only on access.
-
-The interface behind `Message.once`. A room above writes the records, because this room does no I/O.
+`rmqd.wire.messages.decode` creates both. A message copies bytes from the response only on access. The records of
+`Message.once` are written by a room above, because this room does no I/O.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A message's properties: `key \\x01 value \\x02`, repeated, in one string.
+r"""A message's properties (`key \x01 value \x02`, repeated, in one string), and the bits of the two `sysFlag` fields.
 
-Bits of the two `sysFlag` fields. They are plain integers, because they are tested for every message.
+The bits are plain integers, because they are tested for every message.
 """
 
 from __future__ import annotations
