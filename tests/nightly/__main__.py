@@ -5,6 +5,8 @@ Their results are written to docs/proof/README.md.
 A part that passed at this commit is not run again, and a part that was interrupted resumes: its passed tests, and the
 finished steps of its campaign, are skipped. With uncommitted changes, each part starts again. build/nightly/PART has
 the log and the figures of a part.
+
+Two parts run at a time: one that waits for brokers and timers, and one that only computes, with the lowest priority.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ import sys
 import time
 import xml.etree.ElementTree as Tree
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from tests.nightly.campaigns.record import DIRTY, commit
 
@@ -41,6 +44,8 @@ class Part:
     arguments: tuple[str, ...]
     purpose: str
     environment: Mapping[str, str] = field(default_factory=dict)
+    only_computes: bool = False
+    """It waits for nothing, and no other part disturbs it. So it runs beside another one."""
 
     @property
     def is_pytest(self) -> bool:
@@ -54,7 +59,8 @@ class Part:
         """Return the command line, with the options that let pytest resume and count."""
         options = ["-p", "tests.nightly.resume", "--resume", "{dir}/passed", "--junitxml", "{dir}/junit.xml"]
         arguments = [*self.arguments, *(options if self.is_pytest else ())]
-        return [sys.executable, "-m", *(argument.replace("{dir}", str(self.folder)) for argument in arguments)]
+        nice = ("nice", "-n", "19") if self.only_computes else ()
+        return [*nice, sys.executable, "-m", *(argument.replace("{dir}", str(self.folder)) for argument in arguments)]
 
 
 EVERYTHING: Final = ("-o", "norecursedirs=.*", "tests")
@@ -95,10 +101,20 @@ PARTS: Final = (
         {"RMQD_TEST_ROCKETMQ": "embedded"},
     ),
     Part("4.9.7", _campaign("4.9.7"), "the tests with a real RocketMQ, on RocketMQ 4.9.7"),
-    Part("simulation", ("tests.nightly.simulation", "--count", "1000000", "--seconds", "300"), "new random histories"),
-    Part("planted", _campaign("planted"), "every planted bug is found by a history"),
-    Part("fuzz", _campaign("fuzz", "--executions", "60000"), "frames, configurations and requests from a fuzzer"),
-    Part("mutants", _campaign("mutants"), "small faults that the daily tests must notice"),
+    Part(
+        "simulation",
+        ("tests.nightly.simulation", "--count", "1000000", "--seconds", "300"),
+        "new random histories",
+        only_computes=True,
+    ),
+    Part("planted", _campaign("planted"), "every planted bug is found by a history", only_computes=True),
+    Part(
+        "fuzz",
+        _campaign("fuzz", "--executions", "60000"),
+        "frames, configurations and requests from a fuzzer",
+        only_computes=True,
+    ),
+    Part("mutants", _campaign("mutants"), "small faults that the daily tests must notice", only_computes=True),
 )
 
 
@@ -149,6 +165,9 @@ def run(part: Part) -> Figures:
     return figures
 
 
+_running: Final[set[subprocess.Popen[bytes]]] = set()
+
+
 def _call(part: Part, figures: Figures) -> int:
     """Run the command once, and add its times. Return its exit status."""
     began = time.monotonic()
@@ -158,12 +177,10 @@ def _call(part: Part, figures: Figures) -> int:
         process = subprocess.Popen(
             part.command(), cwd=TOP, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
-        try:
-            _, status, usage = os.wait4(process.pid, 0)
-        except BaseException:
-            process.terminate()
-            raise
+        _running.add(process)
+        _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
+        _running.discard(process)
     figures.wall_seconds += time.monotonic() - began
     figures.cpu_seconds += usage.ru_utime + usage.ru_stime
     return process.returncode
@@ -197,6 +214,12 @@ def record(part: Part, figures: Figures) -> None:
     PAGE.write_text("\n".join([*lines[: at + 1], row, *lines[at + 1 :], ""]))
 
 
+def _end(number: int, frame: object) -> NoReturn:
+    for process in _running:
+        process.send_signal(number)
+    os._exit(128 + number)  # not sys.exit, which would wait for the other part
+
+
 def main(arguments: Sequence[str]) -> int:
     """Return 0 if every part passed."""
     parser = argparse.ArgumentParser(prog="make nightly", description=__doc__)
@@ -206,16 +229,19 @@ def main(arguments: Sequence[str]) -> int:
     if unknown := set(options.parts) - set(names):
         parser.error(f"{', '.join(sorted(unknown))} is not a part; expected {', '.join(names)}")
     parts = [part for part in PARTS if not options.parts or part.name in options.parts]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     failed = []
-    for part in parts:
-        figures = run(part)
-        record(part, figures)
-        if not figures.passed:
-            failed.append(part.name)
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        computing = {part.name: beside.submit(run, part) for part in parts if part.only_computes}
+        for part in sorted(parts, key=lambda part: part.only_computes):
+            figures = computing[part.name].result() if part.only_computes else run(part)
+            record(part, figures)
+            if not figures.passed:
+                failed.append(part.name)
     print(f"failed: {', '.join(failed)}" if failed else "all parts passed", flush=True)
     return len(failed) > 0
 
 
 if __name__ == "__main__":
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ending, _end)
     sys.exit(main(sys.argv[1:]))

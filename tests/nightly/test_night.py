@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,18 @@ def test_a_row_is_replaced_and_rows_are_in_the_order_of_the_night(
     rows = page.read_text().removeprefix(PAGE).splitlines()
     assert [row.split(" | ")[0].strip("| ") for row in rows] == [part.name for part in night.PARTS[:3]]
     assert [" | failed | " in row for row in rows] == [True, False, False]
+
+
+@pytest.mark.process
+def test_a_part_that_waits_and_one_that_computes_run_at_the_same_time(
+    part: night.Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")  # each end waits for the other
+    (tmp_path / "waits.py").write_text('open("pipe").read()')
+    (tmp_path / "computes.py").write_text('open("pipe", "w").close()')
+    parts = night.Part("waits", ("waits",), ""), night.Part("computes", ("computes",), "", only_computes=True)
+    monkeypatch.setattr(night, "PARTS", parts)
+    assert night.main([]) == 0
 
 
 def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
