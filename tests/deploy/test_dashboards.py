@@ -11,11 +11,11 @@ from typing import Any
 
 import yaml
 
-from rmqd.daemon.metrics.metric_catalogue import CATALOGUE
+from rmqd.daemon.metrics.exposition import CATALOGUE
 from tests.deploy import RULES
 from tests.deploy.dashboards import FILES, FOLDER, filled, panels, queries
 
-LABELS = {metric.name: {*metric.labels, "instance", "job", "le"} for metric in CATALOGUE}
+LABELS = {name: {*spec.labels, "instance", "job", "le"} for name, spec in CATALOGUE.items()}
 ENDINGS = ("_bucket", "_sum", "_count")
 COLUMNS = 24
 

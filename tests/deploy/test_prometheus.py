@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from rmqd.daemon.metrics.metric_catalogue import CATALOGUE
+from rmqd.daemon.metrics.exposition import CATALOGUE
 from tests.deploy import PROMETHEUS, RULES
 
 RUNBOOK = PROMETHEUS.parent.parent / "docs" / "runbook.md"
@@ -24,7 +24,7 @@ def rules(text: str = "") -> list[dict[str, Any]]:
 
 
 def test_every_rule_asks_for_metrics_and_labels_that_rmqd_has() -> None:
-    labels = {metric.name: {*metric.labels, "instance", "job"} for metric in CATALOGUE}
+    labels = {name: {*spec.labels, "instance", "job"} for name, spec in CATALOGUE.items()}
     for rule in rules():
         asked = {family(name) for name in re.findall(r"\brmqd_\w+", rule["expr"])}
         assert asked <= labels.keys(), rule["alert"]

@@ -13,12 +13,12 @@ from rmqd.cli.app import command_line
 from rmqd.config.model.forms import model_at, place_of_java_name
 from rmqd.config.model.java_names import REASONS, listed, word_of
 from rmqd.config.model.root_model import RootConfig
-from rmqd.daemon.metrics.metric_catalogue import CATALOGUE
+from rmqd.daemon.metrics.exposition import CATALOGUE
 from tests.docs.java_push_consumer import names
 
 TOP = Path(__file__).parents[2]
 QUOTED = re.compile(r"`([^`]+)`")
-METRICS = {metric.name for metric in CATALOGUE}
+METRICS = CATALOGUE.keys()
 IN_YAML = ("MessageModel.", "ConsumeFromWhere.", "ConsumeConcurrentlyStatus.", "ConsumeOrderlyStatus.")
 
 

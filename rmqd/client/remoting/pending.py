@@ -15,8 +15,10 @@ from functools import partial
 import structlog
 
 from rmqd.client.remoting.security import Refusals
+from rmqd.codes import RequestCode
 from rmqd.errors import ProtocolError, RemotingError, RemotingTimeoutError
 from rmqd.runtime.clock import Clock, Timer
+from rmqd.runtime.figures import counter, each_once, figure, gauge, histogram
 from rmqd.runtime.histogram import Histogram, HistogramSnapshot
 from rmqd.wire.command import RemotingCommand
 
@@ -191,14 +193,43 @@ class Traffic:
         log.error("frame.corrupt", address=address, error=str(error))
 
 
+def _up_everywhere(one: dict[str, bool], other: dict[str, bool]) -> dict[str, bool]:
+    """Return the brokers of both processes. A broker counts as up only if all processes reach it."""
+    return one | {address: up and one.get(address, True) for address, up in other.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class ClientSnapshot:
-    """The client at one moment. Counters only increase."""
+    """The client at one moment."""
 
     client_id: str
-    brokers_up: dict[str, bool]  # whether the last heartbeat was answered, by address
-    requests: dict[int, HistogramSnapshot]  # seconds until the response, by request code
-    request_failures: dict[tuple[int, str], int]  # requests without a response, by code and reason
-    corrupt_frames: int
-    doubted_replies: int = 0  # pull responses that contradict themselves, or have a corrupt message
-    refused: tuple[str, ...] = ()  # the reasons of current refusals, by servers or by this client
+    brokers_up: dict[str, bool] = gauge(
+        "rmqd_broker_up",
+        "1 if the broker (host:port) responded to the last heartbeat and to later requests; 0 while its circuit is "
+        "open.",
+        _up_everywhere,
+        by="broker",
+    )
+    requests: dict[int, HistogramSnapshot] = histogram(
+        "rmqd_broker_request_duration_seconds",
+        "Time from a request to its response, by request code.",
+        by="code",
+        read=lambda client: {RequestCode(code).name: seconds for code, seconds in client.requests.items()},
+    )
+    request_failures: dict[tuple[int, str], int] = counter(
+        "rmqd_broker_request_failures_total",
+        "Requests without a response, by reason.",
+        by="code reason",
+        read=lambda client: {
+            (RequestCode(code).name, reason): count for (code, reason), count in client.request_failures.items()
+        },
+    )
+    corrupt_frames: int = counter(
+        "rmqd_corrupt_frames_total", "Frames that could not be decoded; each one closed its connection."
+    )
+    doubted_replies: int = counter(
+        "rmqd_doubted_replies_total",
+        "Pull responses that contradict themselves or the request, or have a corrupt message; pulled again from there.",
+    )
+    refused: tuple[str, ...] = figure(each_once, default=())
+    """The reasons of current refusals, by servers or by this client."""

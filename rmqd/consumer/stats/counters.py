@@ -8,16 +8,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import fields
 from math import inf
 
 import structlog
 
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.stats.stats_snapshot import (
-    DEAD_LETTER_CAUSES,
-    FALL_CAUSES,
-    FLOW_CONTROL_REASONS,
-    HANDLED_RESULTS,
     MOST_ERROR_CHARACTERS,
     MOST_ERRORS,
     MOST_REASON_CHARACTERS,
@@ -25,6 +23,7 @@ from rmqd.consumer.stats.stats_snapshot import (
     MOST_TRACE_LINES,
     OTHER_REASONS,
     LastError,
+    TopicCounters,
     TopicSnapshot,
 )
 from rmqd.runtime.histogram import Histogram
@@ -77,7 +76,7 @@ MOST_TRACE_CHARACTERS = 160  # limit for each line of a traceback
 MOST_EXCEPTION_CLASSES = 50  # limits the label values; further classes count as "other"
 
 
-class TopicStats:
+class TopicStats(TopicCounters):
     """The counters for one topic's messages. `is_retry` means that they arrived through the group's retry topic."""
 
     __slots__ = (
@@ -89,46 +88,17 @@ class TopicStats:
         "_quick_seconds",
         "acked",
         "age",
-        "dead_letter_reasons",
-        "dead_letters",
-        "deduplicated",
-        "duplicates",
         "duration",
         "errors",
-        "exceptions",
-        "falls",
-        "flow_control",
-        "handled",
-        "held_seconds",
-        "invalid_payloads",
-        "is_retry",
-        "lost",
         "pull_seconds",
         "pulls",
-        "received",
-        "retries",
-        "topic",
     )
 
     def __init__(self, topic: str, is_retry: bool) -> None:
-        self.topic = topic
-        self.is_retry = is_retry
-        self.received = 0
+        super().__init__(topic, is_retry)
         self.pulls = 0  # pulls with messages
         self.pull_seconds = 0.0  # response times of these pulls, including the broker's hold time
         self.acked = 0  # a separate counter, because the hot path increments it once for each batch
-        self.handled = dict.fromkeys(HANDLED_RESULTS, 0)
-        self.flow_control = dict.fromkeys(FLOW_CONTROL_REASONS, 0)
-        self.held_seconds = dict.fromkeys(FLOW_CONTROL_REASONS, 0.0)  # sum over all queues
-        self.retries: dict[int, int] = {}  # sent-back messages by delay level
-        self.dead_letters = dict.fromkeys(DEAD_LETTER_CAUSES, 0)
-        self.dead_letter_reasons: dict[str, int] = {}
-        self.deduplicated = 0  # messages that were not handled, because a record shows an earlier success
-        self.falls = dict.fromkeys(FALL_CAUSES, 0)  # how often a queue's offset fell below the committed one
-        self.invalid_payloads = 0  # bodies that a typed handler does not accept
-        self.lost = 0  # messages that the broker deleted before they were pulled
-        self.duplicates: dict[str, int] = {}
-        self.exceptions: dict[str, int] = {}
         self.errors: deque[LastError] = deque(maxlen=MOST_ERRORS)
         self.duration = Histogram(HANDLER_SECONDS)
         self.age = Histogram(AGE_SECONDS)
@@ -246,25 +216,13 @@ class TopicStats:
         if self._quick_count:
             self.duration.observe(self._quick_seconds / self._quick_count, self._quick_count)
             self._quick_count, self._quick_seconds = 0, 0.0
+        counts = {one.name: copy(getattr(self, one.name)) for one in fields(TopicCounters)}
+        counts["handled"]["acked"] += self.acked
         return TopicSnapshot(
-            topic=self.topic,
-            is_retry=self.is_retry,
-            received=self.received,
-            handled={**self.handled, "acked": self.acked + self.handled["acked"]},
-            flow_control=dict(self.flow_control),
-            held_seconds=dict(self.held_seconds),
-            retries=dict(self.retries),
-            dead_letters=dict(self.dead_letters),
-            deduplicated=self.deduplicated,
-            falls=dict(self.falls),
-            lost=self.lost,
-            invalid_payloads=self.invalid_payloads,
+            **counts,
             handler_duration=self.duration.snapshot(),
             message_age=self.age.snapshot(),
-            duplicates=dict(self.duplicates),
-            exceptions=dict(self.exceptions),
             errors=tuple(self.errors),
-            dead_letter_reasons=dict(self.dead_letter_reasons),
         )
 
 

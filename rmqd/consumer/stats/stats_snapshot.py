@@ -2,15 +2,21 @@
 
 A snapshot is taken at one moment of the event loop, so its values are consistent. Counters never decrease during the
 life of one consumer. A caller that keeps a group over several consumers (a restart, a lost worker) adds them up.
+
+Each field declares its metric and the rule by which the values of several processes are merged (`runtime.figures`).
+docs/metrics.md lists the metrics.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import operator
+from collections import Counter
+from dataclasses import astuple, dataclass
 
-from rmqd.consumer.circuit import CircuitSnapshot
-from rmqd.consumer.health.causes import Problem
+from rmqd.consumer.circuit import CIRCUIT_STATES, CircuitSnapshot
+from rmqd.consumer.health.causes import GROUP_CAUSES, STALL_CAUSES, Problem
 from rmqd.consumer.pauses import PauseScope
+from rmqd.runtime.figures import Metric, add_each, counter, each_once, figure, gauge, histogram, known, merged
 from rmqd.runtime.histogram import HistogramSnapshot
 
 HANDLED_RESULTS = ("acked", "retried", "dead_lettered", "expired", "corrupt")
@@ -33,6 +39,8 @@ MOST_MEMBERS = 200  # named members for each group
 # The phases of a micro-batch in Spark. `handling` is the work on the executors; the others run on the driver.
 BATCH_PHASES = ("asking_offsets", "planning", "logging_offsets", "handling", "logging_commit")
 
+_larger = known(max)
+
 
 @dataclass(frozen=True, slots=True)
 class LastError:
@@ -45,6 +53,20 @@ class LastError:
     trace: tuple[str, ...] = ()  # last lines of the traceback; empty for a decision such as Retry
 
 
+def _newest(one: tuple[LastError, ...], other: tuple[LastError, ...]) -> tuple[LastError, ...]:
+    return tuple(sorted((*one, *other), key=lambda error: error.at)[-MOST_ERRORS:])
+
+
+def _add_reasons(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    """Return the most frequent reasons of both; the rest counts as OTHER_REASONS."""
+    total = add_each(one, other)
+    rest = total.pop(OTHER_REASONS, 0)
+    ordered = sorted(total, key=total.__getitem__, reverse=True)
+    rest += sum(total[reason] for reason in ordered[MOST_REASONS:])
+    kept = {reason: total[reason] for reason in ordered[:MOST_REASONS]}
+    return kept | ({OTHER_REASONS: rest} if rest else {})
+
+
 @dataclass(frozen=True, slots=True)
 class HandlerRates:
     """Recent results of messages, per second."""
@@ -54,36 +76,104 @@ class HandlerRates:
     retried: float = 0.0  # attempts that end in a retry
     dead_lettered: float = 0.0
 
+    def __add__(self, other: HandlerRates) -> HandlerRates:
+        return HandlerRates(*map(operator.add, astuple(self), astuple(other)))
 
-@dataclass(frozen=True, slots=True)
-class TopicSnapshot:
+
+@dataclass(slots=True, eq=False)
+class TopicCounters:
     """Counters of one subscribed topic; a retried message counts under its original topic with `is_retry`."""
 
     topic: str
     is_retry: bool
-    received: int
-    handled: dict[str, int]  # attempts by HANDLED_RESULTS
-    flow_control: dict[str, int]  # keys: FLOW_CONTROL_REASONS
-    held_seconds: dict[str, float]  # keys: FLOW_CONTROL_REASONS; sum over all queues
-    retries: dict[int, int]  # keys: delay levels
-    dead_letters: dict[str, int]  # keys: DEAD_LETTER_CAUSES
-    falls: dict[str, int]  # keys: FALL_CAUSES
-    handler_duration: HistogramSnapshot  # seconds
-    message_age: HistogramSnapshot  # seconds from stored to handled
-    duplicates: dict[str, int]  # keys: causes
-    exceptions: dict[str, int]  # keys: class names
-    errors: tuple[LastError, ...] = ()  # at most MOST_ERRORS, the newest at the end
-    dead_letter_reasons: dict[str, int] = field(default_factory=dict)  # at most MOST_REASONS, and OTHER_REASONS
-    lost: int = 0  # messages that brokers deleted before they were pulled
-    deduplicated: int = 0  # messages with a record of an earlier success, by `message.once` or `deduplicate`
-    invalid_payloads: int = 0  # attempts with a body that the typed handler does not accept
+    received: int = counter("rmqd_messages_received_total", "Messages pulled that passed the group's own tag check.")
+    handled: dict[str, int] = counter(
+        "rmqd_messages_handled_total",
+        "Attempts to handle a message, by how they ended: acked, retried (sent back), dead_lettered, expired (sent "
+        "back at the timeout), corrupt.",
+        by="result",
+        keys=HANDLED_RESULTS,
+    )
+    exceptions: dict[str, int] = counter(
+        "rmqd_handler_exceptions_total",
+        "Batches whose handler raised, by the exception's class; after 50 classes the rest is other.",
+        by="exception",
+    )
+    deduplicated: int = figure(operator.add, is_counter=True, default=0)
+    """Messages with a record of an earlier success, by `message.once` or `deduplicate`."""
+    invalid_payloads: int = counter(
+        "rmqd_invalid_payloads_total",
+        "Attempts with messages whose body is invalid for the typed handler; on_invalid decides about them.",
+    )
+    duplicates: dict[str, int] = counter(
+        "rmqd_duplicates_total",
+        "Messages handled here that a member of the group will handle again, by cause.",
+        by="cause",
+    )
+    flow_control: dict[str, int] = counter(
+        "rmqd_flow_control_total",
+        "Pulls delayed by a threshold (count, size, span) or a pause (paused).",
+        by="reason",
+        keys=FLOW_CONTROL_REASONS,
+    )
+    held_seconds: dict[str, float] = counter(
+        "rmqd_flow_control_seconds_total",
+        "How long queues were not pulled because of a threshold or a pause, summed over all queues.",
+        by="reason",
+        keys=FLOW_CONTROL_REASONS,
+        start=0.0,
+    )
+    retries: dict[int, int] = counter(
+        "rmqd_retries_total", "Messages sent back for a retry, by their delay level.", by="level"
+    )
+    dead_letters: dict[str, int] = counter(
+        "rmqd_dlq_total",
+        "Messages dead-lettered: by the handler, at the limit of attempts, by delay level -1, or because they are "
+        "corrupt.",
+        by="reason",
+        keys=DEAD_LETTER_CAUSES,
+    )
+    dead_letter_reasons: dict[str, int] = figure(_add_reasons, is_counter=True, default_factory=dict)
+    """At most MOST_REASONS, and OTHER_REASONS."""
+    lost: int = counter(
+        "rmqd_messages_lost_total",
+        "Messages that brokers had deleted before they were pulled, skipped by on_offset_illegal: correct.",
+    )
+    falls: dict[str, int] = counter(
+        "rmqd_offset_falls_total",
+        "Times that a queue's offset fell below the last commit of this member: after an operator's reset, a "
+        "correction by the broker, or a lower offset at a take_over.",
+        by="cause",
+        keys=FALL_CAUSES,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicSnapshot(TopicCounters):
+    """The counters of one subscribed topic at one moment."""
+
+    handler_duration: HistogramSnapshot = histogram(
+        "rmqd_handler_duration_seconds", "How long the handler took for one batch."
+    )
+    message_age: HistogramSnapshot = histogram("rmqd_message_age_seconds", "From stored on the broker to handled.")
+    errors: tuple[LastError, ...] = figure(_newest, is_counter=True, default=())
+    """At most MOST_ERRORS, the newest at the end."""
 
     @property
     def last_error(self) -> LastError | None:
         return self.errors[-1] if self.errors else None
 
 
-@dataclass(frozen=True, slots=True)
+def add_topics(these: tuple[TopicSnapshot, ...], those: tuple[TopicSnapshot, ...]) -> tuple[TopicSnapshot, ...]:
+    """Return the topics of both, with the counters of common topics summed."""
+    topics = {(topic.topic, topic.is_retry): topic for topic in these}
+    for topic in those:
+        key = (topic.topic, topic.is_retry)
+        topics[key] = merged(topics[key], topic) if key in topics else topic
+    return tuple(topics.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSnapshot:
     """One owned queue. Times are Unix seconds; None means not known yet."""
 
@@ -91,21 +181,56 @@ class QueueSnapshot:
     is_retry: bool
     broker: str
     queue: int
-    state: str  # one of QUEUE_STATES
+    state: str = gauge(
+        "rmqd_queue_state",
+        "1 for the queue's current state of stuck, paused, locked_out, flow_controlled, retrying, handling, pulling, "
+        "waiting; 0 for the others.",
+        by="state",
+        keys=QUEUE_STATES,
+    )
     since: float
-    committed: int | None = None
-    max: int | None = None
-    lag: int | None = None
-    lag_seconds: float | None = None
-    cached: int = 0  # messages, including those in flight
-    handling: int = 0  # cached messages that are in flight or being settled
-    cached_bytes: int = 0  # whole frames, not only bodies
-    span: int = 0  # greatest minus smallest cached offset
-    position: int | None = None  # the next offset to pull
-    last_commit: float | None = None
-    stall: Problem | None = None  # why it makes no progress while messages wait
+    committed: int | None = gauge("rmqd_offset_committed", "The offset last committed to the broker.", default=None)
+    position: int | None = gauge("rmqd_offset_position", "The next offset to pull.", default=None)
+    max: int | None = gauge("rmqd_offset_max", "The broker's max offset in the last pull response.", default=None)
+    lag: int | None = gauge(
+        "rmqd_consumer_lag_messages", "Messages above the committed offset on the broker.", _larger, default=None
+    )
+    lag_seconds: float | None = gauge(
+        "rmqd_consumer_lag_seconds",
+        "Age of the oldest uncommitted message; 0 if no message waits.",
+        _larger,
+        default=None,
+    )
+    cached: int = gauge(
+        "rmqd_cached_messages",
+        "Messages pulled and not finished, including those being handled.",
+        operator.add,
+        default=0,
+    )
+    cached_bytes: int = gauge(
+        "rmqd_cached_bytes",
+        "Bytes kept alive by cached messages, including their whole frames.",
+        operator.add,
+        default=0,
+    )
+    handling: int = gauge(
+        "rmqd_inflight_messages", "Messages that are being handled or settled.", operator.add, default=0
+    )
+    span: int = gauge(
+        "rmqd_queue_span_messages", "Offsets between the oldest and the newest unfinished message.", default=0
+    )
+    last_commit: float | None = gauge(
+        "rmqd_last_commit_timestamp_seconds", "When an offset was last committed, in Unix seconds.", default=None
+    )
+    stall: Problem | None = figure(known(lambda one, _: one), default=None)
+    """Why it makes no progress while messages wait."""
     pulled_from: str | None = None  # the address of the last pull
-    at_slave: bool = False  # whether that address is a slave
+    at_slave: bool = gauge(
+        "rmqd_queue_at_slave",
+        "1 while the queue is pulled from a slave of its broker, else 0.",
+        read=lambda queue: None if queue.pulled_from is None else queue.at_slave,
+        default=False,
+    )
     popped: bool = False  # whether members share the queue; number -1 means any queue of the broker
 
     @property
@@ -113,50 +238,158 @@ class QueueSnapshot:
         """The queue's number for output and labels."""
         return str(self.queue) if self.queue >= 0 else "any"
 
+    @property
+    def name(self) -> str:
+        """The queue's topic, broker and number, for output."""
+        return f"{self.topic}{' (retry)' if self.is_retry else ''}@{self.broker}:{self.number}"
+
 
 @dataclass(frozen=True, slots=True)
 class BatchesSnapshot:
     """The micro-batches with messages of a group on Spark."""
 
-    duration: HistogramSnapshot  # seconds, from its trigger to its commit
-    phase_seconds: dict[str, float]  # keys: BATCH_PHASES
-    last_end: float | None  # Unix seconds
-    lost: int  # messages that brokers had deleted before they were read
-    retired_queues: int  # queues that were gone for the retention time, and left the checkpoint
-    late_rows: int = 0  # rows that Spark dropped, because they were behind the watermark
+    duration: HistogramSnapshot = histogram(
+        "rmqd_spark_batch_duration_seconds",
+        "engine: spark: how long a micro-batch with messages took, from its trigger to its commit.",
+    )
+    phase_seconds: dict[str, float] = counter(
+        "rmqd_spark_batch_phase_seconds_total",
+        "engine: spark: the time of micro-batches by phase: asking_offsets, planning, logging_offsets, handling (on "
+        "the executors), logging_commit.",
+        by="phase",
+        keys=BATCH_PHASES,
+        start=0.0,
+    )
+    last_end: float | None = figure(
+        _larger,
+        Metric(
+            "rmqd_spark_last_batch_timestamp_seconds",
+            "gauge",
+            "engine: spark: when the last micro-batch with messages ended (Unix time).",
+        ),
+        is_counter=True,
+        default=None,
+    )
+    lost: int = counter(
+        "rmqd_spark_lost_messages_total",
+        "engine: spark: messages that brokers had deleted before they were read, skipped by on_offset_illegal: "
+        "correct.",
+    )
+    retired_queues: int = counter(
+        "rmqd_spark_retired_queues_total",
+        "engine: spark: queues that were missing for three days and were dropped from the checkpoint with their "
+        "offset.",
+    )
+    late_rows: int = counter(
+        "rmqd_spark_late_rows_total",
+        "engine: spark: rows of a pipeline that arrived after its watermark and were dropped; at least as many "
+        "messages.",
+    )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSnapshot:
     """One consumer group in one process."""
 
     name: str
     engine: str
     message_model: str
-    state: str  # one of GROUP_STATES
-    paused: bool  # whether the whole group is paused
-    pauses: tuple[PauseScope, ...]
+    state: str = gauge(
+        "rmqd_group_state",
+        "1 for the group's current state of starting, running, draining, failed, stopped; 0 for the others.",
+        by="state",
+        keys=GROUP_STATES,
+    )
+    paused: bool = gauge("rmqd_group_paused", "1 while the group is paused by an operator, else 0.", operator.or_)
+    pauses: tuple[PauseScope, ...] = figure(each_once)
     client_id: str
     failure: str | None
-    ready: bool
-    not_ready_reason: str | None
-    topics: tuple[TopicSnapshot, ...]
-    queues: tuple[QueueSnapshot, ...]
-    assigned: dict[str, int]  # topic -> owned queues
-    rebalances: int
-    handover_timeouts: int
-    commit_failures: int
-    hook_failures: dict[str, int]  # keys: hook names
-    left_out_by_hooks: dict[str, int]  # messages that a hook rejected, by hook name
-    handler_hung: bool
-    problems: tuple[Problem, ...]  # problems of the whole group
-    batches: BatchesSnapshot | None = None  # only on Spark
-    trace_records: dict[str, int] = field(default_factory=dict)  # keys: results; empty without message trace
-    handler_processes: int | None = None  # running processes; None without handler.processes
-    handler_processes_lost: dict[str, int] = field(default_factory=dict)  # keys: LOSS_CAUSES
-    rates: HandlerRates = HandlerRates()
-    concurrency: int | None = None  # current limit of concurrent handler calls; None on Spark
-    circuit: CircuitSnapshot | None = None  # None without a circuit breaker
+    ready: bool = figure(operator.and_)
+    not_ready_reason: str | None = figure(known(lambda one, _: one))
+    topics: tuple[TopicSnapshot, ...] = figure(
+        add_topics,
+        Metric(
+            "rmqd_deduplicated_total",
+            "counter",
+            "Messages acknowledged without effect, because an earlier attempt had handled them: message.once, "
+            "deduplicate.",
+            read=lambda group: sum(topic.deduplicated for topic in group.topics),
+        ),
+        is_counter=True,
+    )
+    queues: tuple[QueueSnapshot, ...] = figure(
+        operator.add,
+        Metric(
+            "rmqd_stalled_queues",
+            "gauge",
+            "Owned queues that make no progress while messages wait, by cause.",
+            ("cause",),
+            STALL_CAUSES,
+            lambda group: Counter(queue.stall.cause for queue in group.queues if queue.stall is not None),
+        ),
+    )
+    assigned: dict[str, int] = gauge("rmqd_assigned_queues", "Queues that this daemon owns.", add_each, by="topic")
+    problems: tuple[Problem, ...] = gauge(
+        "rmqd_group_problems",
+        "Problems of the group as a whole, such as members with different subscriptions, by cause.",
+        each_once,
+        by="cause",
+        keys=GROUP_CAUSES,
+        read=lambda group: Counter(problem.cause for problem in group.problems),
+    )
+    rebalances: int = counter("rmqd_rebalances_total", "Rebalances that changed the owned queues.")
+    handover_timeouts: int = counter(
+        "rmqd_handover_timeouts_total",
+        "Queues acquired before their previous owner had finished, because queue_handover_timeout had passed.",
+    )
+    commit_failures: int = counter(
+        "rmqd_offset_commit_failures_total", "Failed commits of offsets; the next commit includes their offsets."
+    )
+    hook_failures: dict[str, int] = counter(
+        "rmqd_hook_failures_total", "Calls of an installed hook that raised, by its name.", by="hook"
+    )
+    left_out_by_hooks: dict[str, int] = counter(
+        "rmqd_hook_left_out_messages_total",
+        "Messages that an installed hook skipped; they count as consumed.",
+        by="hook",
+    )
+    handler_hung: bool = gauge(
+        "rmqd_handler_hung", "1 if all calls that concurrency allows hang in their threads.", operator.or_
+    )
+    batches: BatchesSnapshot | None = figure(known(merged), is_counter=True, default=None)
+    """None on the local engine."""
+    trace_records: dict[str, int] = counter(
+        "rmqd_trace_records_total",
+        "Records of message trace: sent, or dropped because too many waited (full) or because sending failed (failed).",
+        by="result",
+    )
+    handler_processes: int | None = gauge(
+        "rmqd_handler_processes",
+        "Running worker processes of the handler; fewer than handler.processes while lost ones are replaced.",
+        known(operator.add),
+        default=None,
+    )
+    handler_processes_lost: dict[str, int] = counter(
+        "rmqd_handler_processes_lost_total",
+        "Worker processes of the handler that were replaced: died, hung (expired), memory (above its limit).",
+        by="cause",
+    )
+    rates: HandlerRates = figure(operator.add, default=HandlerRates())
+    concurrency: int | None = gauge(
+        "rmqd_handler_concurrency",
+        "Calls of the handler that may run at once, over all workers; with concurrency: auto, the current value.",
+        known(operator.add),
+        default=None,
+    )
+    circuit: CircuitSnapshot | None = gauge(
+        "rmqd_circuit_state",
+        "With circuit_breaker: 0 while the handler is called (closed), 1 during one test call (half open), 2 while it "
+        "is not called (open); of several workers the highest.",
+        known(lambda one, other: max(one, other, key=lambda circuit: CIRCUIT_STATES.index(circuit.state))),
+        read=lambda group: None if group.circuit is None else CIRCUIT_STATES.index(group.circuit.state),
+        default=None,
+    )
     cluster: str | None = None  # name in the configuration; None for a consumer, which does not know it
-    members: tuple[str, ...] = ()  # client ids of all members in the brokers' last list, at most MOST_MEMBERS
-    member_count: int = 0
+    members: tuple[str, ...] = figure(lambda one, other: tuple(sorted({*one, *other})[:MOST_MEMBERS]), default=())
+    """Client ids of all members in the brokers' last list, at most MOST_MEMBERS."""
+    member_count: int = figure(max, default=0)

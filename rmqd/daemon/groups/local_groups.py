@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from functools import partial, reduce
 
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.remoting.pending import ClientSnapshot
@@ -28,11 +28,12 @@ from rmqd.daemon.groups.group_engine import (
 )
 from rmqd.daemon.groups.group_reload import ConfigState, groups_with_changed_filters, plan_changes
 from rmqd.daemon.groups.supervisor import Backoff, GroupSupervisor, LoopMonitor, WorkerShare
-from rmqd.daemon.metrics.metric_totals import ProcessSnapshot, add_client_counters, merge_clients, retired_group
+from rmqd.daemon.metrics.metric_totals import ProcessSnapshot
 from rmqd.errors import ConfigError, FilterRefusedError, RmqdError
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.plugins.model_options import consumer_options
 from rmqd.runtime.clock import Clock
+from rmqd.runtime.figures import add_counters, merged
 from rmqd.runtime.logs.log_writer import lines_dropped
 from rmqd.wire.topics import unwrap_namespace, without_namespace
 
@@ -94,8 +95,7 @@ class ClusterClients:
         gone = [name for name, client in self._clients.items() if following.clients.get(name) is not client]
         await self._end(gone)
         for name in gone:
-            past = add_client_counters(self._clients[name].snapshot(), self._past)
-            self._past = replace(past, brokers_up={})
+            self._past = add_counters(self._clients[name].snapshot(), self._past)
         self._clients = dict(following.clients)
         for name, client in following.fresh.items():
             self._start(name, client)
@@ -106,7 +106,7 @@ class ClusterClients:
 
     def snapshot(self) -> ClientSnapshot:
         """Return the sum of the clients' snapshots as one snapshot, with the id of the first client."""
-        return add_client_counters(merge_clients([client.snapshot() for client in self._clients.values()]), self._past)
+        return add_counters(reduce(merged, [client.snapshot() for client in self._clients.values()]), self._past)
 
     def _start(self, cluster: str, client: Client) -> None:
         assert self._tasks is not None
@@ -343,7 +343,7 @@ class LocalGroups:
         if former is not None:
             is_whole = settings.engine == "spark"
             pauses = [scope for scope in former.pauses if not is_whole or scope == WHOLE_GROUP]
-            group.inherit(retired_group(former.snapshot()), pauses)
+            group.inherit(former.snapshot(), pauses)
         self._groups[name] = group
         if not self.stopping:
             self._launch(name)

@@ -23,7 +23,7 @@ from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.consumer.services import Consumer
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.daemon.groups.group_engine import GroupEdge, HostView
-from rmqd.daemon.metrics.metric_totals import add_counters, retired_group
+from rmqd.daemon.metrics.metric_totals import add_past
 from rmqd.runtime.clock import Clock, doubled, wait_within
 from rmqd.runtime.histogram import Histogram, HistogramSnapshot
 from rmqd.runtime.plain_text import describe
@@ -244,7 +244,7 @@ class GroupSupervisor:
             shown = replace(group, state="failed", failure=failure, problems=())
             shown = replace(shown, paused=self._pauses.whole, pauses=self._pauses.scopes)
             group = replace(shown, ready=False, not_ready_reason=failure, queues=(), assigned={})
-        return add_counters(group, self._past)
+        return add_past(group, self._past)
 
     async def _run_consumer(self) -> None:
         running = asyncio.create_task(self._consumer.run(), name=f"group {self.name}")
@@ -295,7 +295,7 @@ class GroupSupervisor:
             return
 
     def _replace(self, consumer: Consumer) -> None:
-        self._past = retired_group(add_counters(self._edge.to_user_names(self._consumer.snapshot()), self._past))
+        self._past = add_past(self._edge.to_user_names(self._consumer.snapshot()), self._past)
         self._consumer, self._failure = consumer, None
         for scope in self._pauses.scopes:
             consumer.pause(self._edge.to_broker_names(scope))

@@ -1,15 +1,17 @@
 """Renders snapshots as Prometheus series.
 
 Metrics are not registered and updated. Each scrape renders a snapshot, so a queue that moved to another member leaves
-no series behind.
+no series behind. The metrics are declared at the fields of the snapshots (`runtime.figures`), and in `DaemonFacts`.
+docs/metrics.md lists them.
 """
 
 from __future__ import annotations
 
 import platform
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -17,23 +19,10 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from rmqd.codes import RequestCode
-from rmqd.consumer.circuit import CIRCUIT_STATES
-from rmqd.consumer.health.causes import GROUP_CAUSES, STALL_CAUSES
-from rmqd.consumer.stats.stats_snapshot import (
-    BATCH_PHASES,
-    DEAD_LETTER_CAUSES,
-    FALL_CAUSES,
-    FLOW_CONTROL_REASONS,
-    GROUP_STATES,
-    HANDLED_RESULTS,
-    QUEUE_STATES,
-    GroupSnapshot,
-    QueueSnapshot,
-    TopicSnapshot,
-)
-from rmqd.daemon.metrics import metric_catalogue as names
+from rmqd.client.remoting.pending import ClientSnapshot
+from rmqd.consumer.stats.stats_snapshot import BatchesSnapshot, GroupSnapshot, QueueSnapshot, TopicSnapshot
 from rmqd.daemon.metrics.metric_totals import ProcessSnapshot
+from rmqd.runtime.figures import Metric, counter, figures_of, gauge
 from rmqd.runtime.histogram import HistogramSnapshot
 from rmqd.version import __version__
 
@@ -42,15 +31,80 @@ from rmqd.version import __version__
 class DaemonFacts:
     """The daemon's own values. `workers` is None without workers."""
 
-    config_hash: str
-    reload_successful: bool
-    reload_success_time: float
-    workers: dict[str, int] | None = None
-    worker_restarts: int = 0
+    config_hash: str = gauge(
+        "rmqd_config_info",
+        "Always 1; the label is a hash of the current configuration without its secrets.",
+        by="hash",
+        read=lambda facts: {facts.config_hash: 1},
+    )
+    reload_successful: bool = gauge(
+        "rmqd_config_last_reload_successful", "1 if the last load or reload of the configuration succeeded, else 0."
+    )
+    reload_success_time: float = gauge(
+        "rmqd_config_last_reload_success_timestamp_seconds", "When a configuration was last applied (Unix time)."
+    )
+    workers: Mapping[str, int] | None = gauge(
+        "rmqd_workers",
+        "Worker processes by state: running, restarting. Absent without --workers.",
+        by="state",
+        default=None,
+    )
+    worker_restarts: int = counter(
+        "rmqd_worker_restarts_total",
+        "Workers replaced because they had died.",
+        read=lambda facts: None if facts.workers is None else facts.worker_restarts,
+    )
     log_dropped: int = 0
     """Log lines that this process dropped, if it has workers. Workers count their own."""
-    answering: Mapping[int, bool] = field(default_factory=dict)
+    answering: Mapping[int, bool] = gauge(
+        "rmqd_worker_up",
+        "1 if a worker responds; 0 if not, and its other values are old.",
+        by="worker",
+        default_factory=dict,
+    )
     """Whether a worker responds, by its number."""
+    version: str = gauge(
+        "rmqd_build_info",
+        "Always 1; the labels say which rmqd and which Python run.",
+        by="version python",
+        read=lambda facts: {(facts.version, platform.python_version()): 1},
+        default=__version__,
+    )
+
+
+_GROUP: Final = ("engine", "group")
+_TOPIC: Final = (*_GROUP, "topic", "is_retry")
+# The snapshots with metrics, and the labels of their series.
+_LABELS: Final[Mapping[type, tuple[str, ...]]] = {
+    DaemonFacts: (),
+    ClientSnapshot: (),
+    ProcessSnapshot: (),
+    GroupSnapshot: _GROUP,
+    BatchesSnapshot: _GROUP,
+    TopicSnapshot: _TOPIC,
+    QueueSnapshot: (*_TOPIC, "broker", "queue"),
+}
+
+
+class FamilySpec(NamedTuple):
+    """A metric, the field that declares it, and all its labels."""
+
+    metric: Metric
+    field: str
+    labels: tuple[str, ...]
+
+
+def _specs(snapshot: type) -> Iterator[FamilySpec]:
+    for name, figure in figures_of(snapshot).items():
+        if figure.metric is not None:
+            yield FamilySpec(figure.metric, name, (*_LABELS[snapshot], *figure.metric.by))
+
+
+CATALOGUE: Final = {spec.metric.name: spec for snapshot in _LABELS for spec in _specs(snapshot)}
+"""Every metric that the daemon exports, by name."""
+
+Labelled = Sequence[tuple[tuple[str, ...], object]]
+"""Snapshots of one class, each with the values of its labels."""
 
 
 def render(process: ProcessSnapshot, facts: DaemonFacts, accept: str) -> tuple[bytes, str]:
@@ -68,172 +122,67 @@ def render(process: ProcessSnapshot, facts: DaemonFacts, accept: str) -> tuple[b
 
 class _Snapshot(Collector):
     def __init__(self, process: ProcessSnapshot, facts: DaemonFacts) -> None:
-        self._process = process
-        self._facts = facts
+        self._snapshots = _labelled(process, facts)
 
     def collect(self) -> Iterator[Family]:
-        series = _Series()
-        _daemon_series(series, self._facts)
-        _client_series(series, self._process, self._facts)
-        for group in self._process.groups:
-            _group_series(series, group)
-            for topic in group.topics:
-                _topic_series(series, group, topic)
-            for queue in group.queues:
-                _queue_series(series, group, queue)
-        return series.families()
+        """Yield one family after the other, so that only one is in memory."""
+        for snapshot, labelled in self._snapshots.items():
+            for spec in _specs(snapshot):
+                yield _family(spec, labelled)
 
 
-class _Series:
-    """The families of one scrape, in the order of the catalogue."""
-
-    def __init__(self) -> None:
-        self._families = {metric.name: _family(metric) for metric in names.CATALOGUE}
-
-    def add(self, metric: names.Metric, labels: Iterable[str], value: float | None) -> None:
-        """Add a sample. None, for a value that is not known yet, is skipped."""
-        if value is None:
-            return
-        family = self._families[metric.name]
-        assert isinstance(family, CounterMetricFamily | GaugeMetricFamily)
-        family.add_metric(list(labels), value)
-
-    def add_histogram(self, metric: names.Metric, labels: Iterable[str], histogram: HistogramSnapshot) -> None:
-        family = self._families[metric.name]
-        assert isinstance(family, HistogramMetricFamily)
-        buckets, below = [], 0
-        for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
-            below += count
-            buckets.append(("+Inf" if bound == float("inf") else str(float(bound)), float(below)))
-        family.add_metric(list(labels), buckets, histogram.sum)
-
-    def families(self) -> Iterator[Family]:
-        return iter(self._families.values())
+def _labelled(process: ProcessSnapshot, facts: DaemonFacts) -> dict[type, Labelled]:
+    groups = [((group.engine, group.name), group) for group in process.groups]
+    return {
+        DaemonFacts: [((), facts)],
+        ClientSnapshot: [((), process.client)],
+        ProcessSnapshot: [((), replace(process, log_dropped=process.log_dropped + facts.log_dropped))],
+        GroupSnapshot: groups,
+        BatchesSnapshot: [(labels, group.batches) for labels, group in groups if group.batches is not None],
+        TopicSnapshot: [
+            ((*labels, topic.topic, _flag(topic.is_retry)), topic) for labels, group in groups for topic in group.topics
+        ],
+        QueueSnapshot: [
+            ((*labels, queue.topic, _flag(queue.is_retry), queue.broker, queue.number), queue)
+            for labels, group in groups
+            for queue in group.queues
+        ],
+    }
 
 
-def _family(metric: names.Metric) -> Family:
+def _family(spec: FamilySpec, snapshots: Labelled) -> Family:
+    metric = spec.metric
     if metric.kind == "histogram":
-        return HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-    if metric.kind == "counter":
-        return CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
-    return GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+        histograms = HistogramMetricFamily(metric.name, metric.help, labels=spec.labels)
+        for labels, value in _values(spec, snapshots):
+            histograms.add_metric(labels, _buckets(value), value.sum)
+        return histograms
+    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    family = kind(metric.name, metric.help, labels=spec.labels)
+    for labels, value in _values(spec, snapshots):
+        family.add_metric(labels, value)
+    return family
 
 
-def _daemon_series(series: _Series, facts: DaemonFacts) -> None:
-    series.add(names.BUILD_INFO, (__version__, platform.python_version()), 1)
-    series.add(names.CONFIG_INFO, (facts.config_hash,), 1)
-    series.add(names.RELOAD_SUCCESSFUL, (), int(facts.reload_successful))
-    series.add(names.RELOAD_SUCCESS_TIME, (), facts.reload_success_time)
-    if facts.workers is not None:
-        for state, count in facts.workers.items():
-            series.add(names.WORKERS, (state,), count)
-        for number, is_up in facts.answering.items():
-            series.add(names.WORKER_UP, (str(number),), is_up)
-        series.add(names.WORKER_RESTARTS, (), facts.worker_restarts)
+def _values(spec: FamilySpec, snapshots: Labelled) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the labels and the value of each series. A value that is not known has no series."""
+    metric, name = spec.metric, spec.field
+    for labels, snapshot in snapshots:
+        value = metric.value(snapshot, name)
+        if value is None:
+            continue
+        if not metric.by:
+            yield labels, value
+            continue
+        for key, number in value.items():
+            yield (*labels, *(map(str, key) if isinstance(key, tuple) else (str(key),))), number
 
 
-def _client_series(series: _Series, process: ProcessSnapshot, facts: DaemonFacts) -> None:
-    for code, histogram in process.client.requests.items():
-        series.add_histogram(names.REQUEST_DURATION, (_code_name(code),), histogram)
-    for (code, reason), count in process.client.request_failures.items():
-        series.add(names.REQUEST_FAILURES, (_code_name(code), reason), count)
-    for address, up in process.client.brokers_up.items():
-        series.add(names.BROKER_UP, (address,), int(up))
-    series.add(names.CORRUPT_FRAMES, (), process.client.corrupt_frames)
-    series.add(names.DOUBTED_REPLIES, (), process.client.doubted_replies)
-    series.add_histogram(names.LOOP_DELAY, (), process.loop_delay)
-    series.add(names.LOG_DROPPED, (), process.log_dropped + facts.log_dropped)
-
-
-def _group_series(series: _Series, group: GroupSnapshot) -> None:
-    labels = (group.engine, group.name)
-    for state in GROUP_STATES:
-        series.add(names.GROUP_STATE, (*labels, state), int(group.state == state))
-    series.add(names.GROUP_PAUSED, labels, int(group.paused))
-    series.add(
-        names.CIRCUIT_STATE, labels, None if group.circuit is None else CIRCUIT_STATES.index(group.circuit.state)
-    )
-    series.add(names.HANDLER_CONCURRENCY, labels, group.concurrency)
-    series.add(names.REBALANCES, labels, group.rebalances)
-    series.add(names.HANDOVER_TIMEOUTS, labels, group.handover_timeouts)
-    series.add(names.COMMIT_FAILURES, labels, group.commit_failures)
-    series.add(names.HANDLER_HUNG, labels, int(group.handler_hung))
-    series.add(names.DEDUPLICATED, labels, sum(topic.deduplicated for topic in group.topics))
-    if group.handler_processes is not None:
-        series.add(names.HANDLER_PROCESSES, labels, group.handler_processes)
-    for cause, count in group.handler_processes_lost.items():
-        series.add(names.HANDLER_PROCESSES_LOST, (*labels, cause), count)
-    for hook, count in group.hook_failures.items():
-        series.add(names.HOOK_FAILURES, (*labels, hook), count)
-    for hook, count in group.left_out_by_hooks.items():
-        series.add(names.HOOK_LEFT_OUT, (*labels, hook), count)
-    for result, count in group.trace_records.items():
-        series.add(names.TRACE_RECORDS, (*labels, result), count)
-    stalled = Counter(queue.stall.cause for queue in group.queues if queue.stall is not None)
-    for cause in STALL_CAUSES:
-        series.add(names.STALLED_QUEUES, (*labels, cause), stalled[cause])
-    problems = Counter(problem.cause for problem in group.problems)
-    for cause in GROUP_CAUSES:
-        series.add(names.GROUP_PROBLEMS, (*labels, cause), problems[cause])
-    for topic, count in group.assigned.items():
-        series.add(names.ASSIGNED_QUEUES, (*labels, topic), count)
-    if group.batches is not None:
-        series.add_histogram(names.BATCH_DURATION, labels, group.batches.duration)
-        for phase in BATCH_PHASES:
-            series.add(names.BATCH_PHASE_SECONDS, (*labels, phase), group.batches.phase_seconds.get(phase, 0.0))
-        series.add(names.LAST_BATCH, labels, group.batches.last_end)
-        series.add(names.LOST_MESSAGES, labels, group.batches.lost)
-        series.add(names.RETIRED_QUEUES, labels, group.batches.retired_queues)
-        series.add(names.LATE_ROWS, labels, group.batches.late_rows)
-
-
-def _topic_series(series: _Series, group: GroupSnapshot, topic: TopicSnapshot) -> None:
-    labels = (group.engine, group.name, topic.topic, _flag(topic.is_retry))
-    series.add(names.MESSAGES_RECEIVED, labels, topic.received)
-    for result in HANDLED_RESULTS:
-        series.add(names.MESSAGES_HANDLED, (*labels, result), topic.handled.get(result, 0))
-    for reason in FLOW_CONTROL_REASONS:
-        series.add(names.FLOW_CONTROL, (*labels, reason), topic.flow_control.get(reason, 0))
-        series.add(names.FLOW_CONTROL_SECONDS, (*labels, reason), topic.held_seconds.get(reason, 0.0))
-    for level, count in sorted(topic.retries.items()):
-        series.add(names.RETRIES, (*labels, str(level)), count)
-    for cause in DEAD_LETTER_CAUSES:
-        series.add(names.DEAD_LETTERS, (*labels, cause), topic.dead_letters.get(cause, 0))
-    series.add(names.MESSAGES_LOST, labels, topic.lost)
-    series.add(names.INVALID_PAYLOADS, labels, topic.invalid_payloads)
-    for cause in FALL_CAUSES:
-        series.add(names.OFFSET_FALLS, (*labels, cause), topic.falls.get(cause, 0))
-    for cause, count in topic.duplicates.items():
-        series.add(names.DUPLICATES, (*labels, cause), count)
-    for exception, count in topic.exceptions.items():
-        series.add(names.HANDLER_EXCEPTIONS, (*labels, exception), count)
-    series.add_histogram(names.HANDLER_DURATION, labels, topic.handler_duration)
-    series.add_histogram(names.MESSAGE_AGE, labels, topic.message_age)
-
-
-def _queue_series(series: _Series, group: GroupSnapshot, queue: QueueSnapshot) -> None:
-    labels = (group.engine, group.name, queue.topic, _flag(queue.is_retry), queue.broker, queue.number)
-    series.add(names.CACHED_MESSAGES, labels, queue.cached)
-    series.add(names.INFLIGHT_MESSAGES, labels, queue.handling)
-    series.add(names.CACHED_BYTES, labels, queue.cached_bytes)
-    series.add(names.QUEUE_SPAN, labels, queue.span)
-    series.add(names.LAG_MESSAGES, labels, queue.lag)
-    series.add(names.LAG_SECONDS, labels, queue.lag_seconds)
-    series.add(names.OFFSET_COMMITTED, labels, queue.committed)
-    series.add(names.QUEUE_AT_SLAVE, labels, None if queue.pulled_from is None else int(queue.at_slave))
-    series.add(names.OFFSET_POSITION, labels, queue.position)
-    series.add(names.OFFSET_MAX, labels, queue.max)
-    series.add(names.LAST_COMMIT, labels, queue.last_commit)
-    for state in QUEUE_STATES:
-        series.add(names.QUEUE_STATE, (*labels, state), int(queue.state == state))
+def _buckets(histogram: HistogramSnapshot) -> list[tuple[str, float]]:
+    """Return the number of values up to each bound."""
+    bounds = [*(str(float(bound)) for bound in histogram.bounds), "+Inf"]
+    return list(zip(bounds, map(float, accumulate(histogram.counts)), strict=True))
 
 
 def _flag(value: bool) -> str:
     return "true" if value else "false"
-
-
-def _code_name(code: int) -> str:
-    try:
-        return RequestCode(code).name
-    except ValueError:
-        return str(code)

@@ -12,7 +12,6 @@ import asyncio
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, Final, Self
 
 import structlog
@@ -23,7 +22,7 @@ from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.daemon.groups.group_engine import GroupChanges, HostView, UnknownGroupError, check_scope
 from rmqd.daemon.groups.group_reload import ConfigState, groups_with_changed_filters, plan_changes
 from rmqd.daemon.groups.supervisor import Backoff
-from rmqd.daemon.metrics.metric_totals import ProcessSnapshot, merge_processes, retired
+from rmqd.daemon.metrics.metric_totals import ProcessSnapshot, merge_processes
 from rmqd.errors import ConfigError, ExitCode
 from rmqd.plugins.child_process import Action, BuildSpec, ChildGoneError, ChildProcess
 from rmqd.runtime.clock import Clock, wait_within
@@ -305,8 +304,7 @@ class WorkerPool:
         if last is None:
             return
         past = self._past.get(number)
-        gone = retired(last)
-        self._past[number] = gone if past is None else replace(merge_processes([gone], [past]), worker=number)
+        self._past[number] = last if past is None else merge_processes([last], [past])
 
     async def _snapshot(self, number: int) -> tuple[ProcessSnapshot | None, str]:
         worker = self._live.get(number)

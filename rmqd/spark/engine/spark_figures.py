@@ -29,9 +29,9 @@ from rmqd.consumer.stats.stats_snapshot import (
     GroupSnapshot,
     QueueSnapshot,
     TopicSnapshot,
+    add_topics,
 )
 from rmqd.daemon.groups.spark_group import blank_snapshot
-from rmqd.daemon.metrics.metric_totals import add_topics
 from rmqd.errors import RmqdError
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.histogram import Histogram

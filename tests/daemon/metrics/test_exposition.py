@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rmqd.daemon.metrics import metric_catalogue
-from rmqd.daemon.metrics.exposition import DaemonFacts, render
+from rmqd.daemon.metrics.exposition import CATALOGUE, DaemonFacts, render
 from rmqd.daemon.metrics.metric_totals import ProcessSnapshot
 from rmqd.runtime.histogram import Histogram
 from tests.daemon.fakes import client_snapshot, group_snapshot, queue_snapshot, topic_snapshot
@@ -119,12 +118,12 @@ def test_the_document_lists_every_metric_with_its_labels() -> None:
     """And no other."""
     rows = re.findall(r"^\| `(rmqd_\w+)` \| (\w+) \| ([^|]*) \|", DOCUMENT.read_text(), re.MULTILINE)
     documented = {name: (kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
-    assert documented == {metric.name: (metric.kind, metric.labels) for metric in metric_catalogue.CATALOGUE}
+    assert documented == {name: (spec.metric.kind, spec.labels) for name, spec in CATALOGUE.items()}
 
 
 def test_names_follow_the_conventions() -> None:
     """Counters end in _total, and nothing else does; no milliseconds."""
-    for metric in metric_catalogue.CATALOGUE:
-        assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
-        assert not re.search(r"_(ms|milliseconds|millis|kb|mb|percent)\b", metric.name)
-        assert metric.help.endswith(".")
+    for name, spec in CATALOGUE.items():
+        assert name.endswith("_total") == (spec.metric.kind == "counter"), name
+        assert not re.search(r"_(ms|milliseconds|millis|kb|mb|percent)\b", name)
+        assert spec.metric.help.endswith(".")

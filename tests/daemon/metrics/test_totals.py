@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
-from rmqd.daemon.metrics.metric_totals import ProcessSnapshot, merge_processes, retired
+from rmqd.daemon.metrics.metric_totals import ProcessSnapshot, merge_processes
 from rmqd.runtime.histogram import Histogram
 from tests.daemon.fakes import client_snapshot, group_snapshot, queue_snapshot
 
@@ -37,13 +37,15 @@ def test_counters_add_up_and_queues_come_together() -> None:
 
 def test_a_dead_worker_leaves_its_counters_and_nothing_else() -> None:
     """Sums do not fall; its queues, connections and state are gone."""
-    dead = retired(process(1, group_snapshot(received=10, queues=(queue_snapshot(0),))))
+    dead = process(1, group_snapshot(received=10, queues=(queue_snapshot(0),)))
+    dead = replace(dead, client=replace(dead.client, brokers_up={"10.0.0.8:10911": False}))
     merged = merge_processes([process(2, group_snapshot(received=5))], [dead])
     (group,) = merged.groups
     assert group.topics[0].received == 15
     assert group.queues == ()
     assert group.state == "running"
-    assert retired(dead).client.brokers_up == {}
+    assert merged.client.brokers_up == {"10.0.0.9:10911": True}
+    assert merged.client.corrupt_frames == 2
 
 
 def test_the_state_that_most_needs_a_look_is_the_groups() -> None:

@@ -9,35 +9,37 @@ from dataclasses import replace
 
 from rmqd.consumer.circuit import CircuitSnapshot, CircuitState
 from rmqd.consumer.stats.stats_snapshot import MOST_REASONS, OTHER_REASONS, BatchesSnapshot, LastError
-from rmqd.daemon.metrics.metric_totals import ProcessSnapshot, add_counters, merge_processes, retired
+from rmqd.daemon.metrics.metric_totals import ProcessSnapshot, add_past, merge_processes
 from tests.daemon.fakes import EMPTY, group_snapshot, queue_snapshot
 from tests.daemon.metrics.test_totals import process
 
 
 def test_the_circuit_of_a_group_is_the_one_of_its_workers_that_is_open() -> None:
-    """One that ended has none."""
+    """One that ended does not count."""
     states: tuple[CircuitState, ...] = ("closed", "open", "half_open")
     groups = [replace(group_snapshot(), circuit=CircuitSnapshot(state, 1.0, "", None)) for state in states]
     processes = [process(number, group) for number, group in enumerate(groups)]
     circuit = merge_processes(processes).groups[0].circuit
     assert circuit is not None
     assert circuit.state == "open"
-    assert retired(processes[1]).groups[0].circuit is None
+    living = merge_processes([processes[0]], [processes[1]]).groups[0].circuit
+    assert living is not None
+    assert living.state == "closed"
 
 
 def test_figures_of_one_engine_are_not_added_to_the_others() -> None:
     """Their series have other labels."""
     now = replace(group_snapshot(received=1), engine="spark")
-    assert add_counters(now, group_snapshot(received=5)) == now
-    assert add_counters(now, replace(group_snapshot(received=5), engine="spark")).topics[0].received == 6
+    assert add_past(now, group_snapshot(received=5)) == now
+    assert add_past(now, replace(group_snapshot(received=5), engine="spark")).topics[0].received == 6
 
 
 def test_figures_of_micro_batches_add_up() -> None:
     batches = BatchesSnapshot(EMPTY, {"handling": 1.5}, 10.0, 2, 1)
     now = replace(group_snapshot(), engine="spark", batches=replace(batches, last_end=None))
     past = replace(group_snapshot(), engine="spark", batches=batches)
-    assert add_counters(now, past).batches == BatchesSnapshot(EMPTY, {"handling": 3.0}, 10.0, 4, 2)
-    assert add_counters(replace(now, batches=None), past).batches == batches
+    assert add_past(now, past).batches == BatchesSnapshot(EMPTY, {"handling": 3.0}, 10.0, 4, 2)
+    assert add_past(replace(now, batches=None), past).batches == batches
 
 
 def test_workers_that_pop_the_same_queue_show_it_once_with_what_they_have_together() -> None:

@@ -1,0 +1,147 @@
+"""Figures: the fields of a snapshot. Each field declares once how it is merged and exported.
+
+A snapshot is a dataclass. `counter`, `gauge`, `histogram` and `figure` declare its fields, next to their types. By
+these declarations `merged` combines the snapshots of several processes, and the daemon renders /metrics, so a new
+figure is one new field.
+
+A counter only increases. The counters of ended consumers and processes are added to the current ones, because an
+exported counter must never decrease. All other figures describe the present, and an ended process has none.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from typing import Any, Final, Literal, TypeVar, cast
+
+from rmqd.runtime.histogram import HistogramSnapshot
+
+T = TypeVar("T")
+Rule = Callable[[Any, Any], Any]
+"""Merges the values of two processes."""
+_FIGURE: Final = "figure"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric family. Names end in their unit (seconds, bytes), or in `_total` if the metric is a counter."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    by: tuple[str, ...] = ()
+    """Labels in addition to the labels of the snapshot. Their values come from closed sets, from the configuration or
+    from the cluster's own names, never from messages.
+    """
+    keys: Sequence[str] = ()
+    """The values of the label that always have a series."""
+    read: Callable[[Any], Any] | None = None
+    """Returns the exported value of a snapshot, if it is not the field's."""
+
+    def value(self, snapshot: object, name: str) -> Any:
+        """Return a number or a HistogramSnapshot; with `by` a mapping from label values to them. None has no series."""
+        value = getattr(snapshot, name) if self.read is None else self.read(snapshot)
+        if self.keys and value is not None:
+            return {key: value == key if isinstance(value, str) else value.get(key, 0) for key in self.keys}
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """The declaration of a field. Without a rule, the value of one process represents all processes."""
+
+    rule: Rule | None
+    metric: Metric | None = None
+    is_counter: bool = False
+
+
+def figure(rule: Rule | None, metric: Metric | None = None, *, is_counter: bool = False, **default: Any) -> Any:
+    """Declare a field. `default` is passed to `dataclasses.field`."""
+    return field(metadata={_FIGURE: Figure(rule, metric, is_counter)}, **default)
+
+
+def counter(
+    name: str,
+    help: str,  # noqa: A002 as in Prometheus
+    by: str = "",
+    keys: Sequence[str] = (),
+    start: float = 0,
+    read: Callable[[Any], Any] | None = None,
+) -> Any:
+    """Declare a number that only increases from `start`. With labels `by`, a mapping to such numbers."""
+    metric = Metric(name, "counter", help, tuple(by.split()), keys, read)
+    if by:
+        return figure(add_each, metric, is_counter=True, default_factory=lambda: dict.fromkeys(keys, start))
+    return figure(operator.add, metric, is_counter=True, default=start)
+
+
+def gauge(
+    name: str,
+    help: str,  # noqa: A002 as in Prometheus
+    rule: Rule | None = None,
+    by: str = "",
+    keys: Sequence[str] = (),
+    read: Callable[[Any], Any] | None = None,
+    **default: Any,
+) -> Any:
+    """Declare a value of the present. The series of a text's key is 1, and the series of the other `keys` are 0."""
+    return figure(rule, Metric(name, "gauge", help, tuple(by.split()), keys, read), **default)
+
+
+def histogram(
+    name: str,
+    help: str,  # noqa: A002 as in Prometheus
+    by: str = "",
+    read: Callable[[Any], Any] | None = None,
+) -> Any:
+    """Declare a HistogramSnapshot. With labels `by`, a mapping to such snapshots."""
+    metric = Metric(name, "histogram", help, tuple(by.split()), read=read)
+    return figure(add_each if by else HistogramSnapshot.merge, metric, is_counter=True)
+
+
+@cache
+def figures_of(snapshot: Any) -> Mapping[str, Figure]:
+    """Return the declarations of a snapshot's fields, by name."""
+    return {one.name: one.metadata[_FIGURE] for one in fields(snapshot) if _FIGURE in one.metadata}
+
+
+def merged(one: T, other: T, base: T | None = None, *, gauges: bool = True, counters: bool = True) -> T:
+    """Merge two snapshots. Figures without a rule are those of `base`, which is `one` if it is not given."""
+    values = {
+        name: figure.rule(getattr(one, name), getattr(other, name))
+        for name, figure in figures_of(cast(Any, type(one))).items()
+        if figure.rule is not None and (counters if figure.is_counter else gauges)
+    }
+    return cast(T, replace(cast(Any, one if base is None else base), **values))
+
+
+def add_counters(one: T, past: T | None) -> T:
+    """Return a snapshot plus the counters of an ended consumer or process."""
+    return one if past is None else merged(one, past, gauges=False)
+
+
+def known(rule: Rule) -> Rule:
+    """Return a rule for values that may be None, which means not known: the rule for two known values."""
+
+    def merge(one: Any, other: Any) -> Any:
+        return other if one is None else one if other is None else rule(one, other)
+
+    return merge
+
+
+def add_each(one: dict[Any, Any], other: dict[Any, Any]) -> dict[Any, Any]:
+    """Add numbers or histograms by key."""
+    total = dict(one)
+    for key, value in other.items():
+        if key not in total:
+            total[key] = value
+        else:
+            total[key] = total[key].merge(value) if isinstance(value, HistogramSnapshot) else total[key] + value
+    return total
+
+
+def each_once(one: Sequence[Any], other: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the values of both, without repetitions."""
+    return tuple(dict.fromkeys((*one, *other)))
