@@ -51,11 +51,10 @@ def diagnose(
     async def ask(client: ClientInstance) -> Diagnosis:
         from rmqd.operate.diagnosis.cluster_findings import findings_of_daemon
         from rmqd.operate.queries.diagnosis_queries import diagnose
-        from rmqd.runtime.clock import SystemClock
 
         topics = [wrapped(topic, options.namespace) for topic in _configured(target, group)]
         found = findings_of_daemon(of_daemon, group, options.namespace)
-        return await diagnose(client, SystemClock(), wrapped(group, options.namespace), topics, found)
+        return await diagnose(client, wrapped(group, options.namespace), topics, found)
 
     diagnosis = without_namespace(ask_cluster(options, ask), options.namespace)
     if asked.as_json:

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from rmqd.cli.terminal.cluster_command import ClusterTarget
+    from rmqd.client.brokers import Brokers
     from rmqd.client.instance import ClientInstance
     from rmqd.errors import RmqdError
     from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Letter, Marks
     from rmqd.operate.dead_letters.dead_letter_listing import DeadLetters
-    from rmqd.operate.queries.message_queries import Brokers, FoundMessage
+    from rmqd.operate.queries.message_queries import FoundMessage
 
 
 GroupName = Annotated[str, typer.Argument(help="The group's name")]
@@ -118,8 +119,8 @@ async def read_marks(client: ClientInstance, group: str, marks: Marks, *, to_wri
 
     Raises RmqdError, also if no broker knows the group, so that a misspelt name leaves no folder behind.
     """
+    from rmqd.client.brokers import Brokers
     from rmqd.operate.dead_letters.dead_letter_replay import expect_group
-    from rmqd.operate.queries.message_queries import Brokers
 
     brokers = await Brokers.look_up(client)
     await expect_group(brokers, group)

@@ -102,8 +102,8 @@ def _carry_out(target: ClusterTarget, task: ReplayTask, plan: Plan, who: Receive
     progress = CommandProgress(plan.chosen, "replayed")
 
     async def run(client: ClientInstance) -> ReplayOutcome:
+        from rmqd.client.brokers import Brokers
         from rmqd.operate.dead_letters.dead_letter_replay import Replay
-        from rmqd.operate.queries.message_queries import Brokers
 
         brokers = await Brokers.look_up(client)
         one = Replay(

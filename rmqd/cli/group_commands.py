@@ -34,12 +34,12 @@ from rmqd.errors import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from rmqd.client.brokers import Brokers
     from rmqd.client.client_options import ClientOptions
-    from rmqd.client.group_lag import TopicLag
+    from rmqd.client.group_reader import TopicLag
     from rmqd.client.instance import ClientInstance
     from rmqd.errors import RmqdError
     from rmqd.operate.queries.group_queries import GroupDetail, GroupSummary, ModeChange
-    from rmqd.operate.queries.message_queries import Brokers
     from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody
 
 
@@ -93,8 +93,8 @@ def set_mode(
 
 async def _plan(wanted: tuple[str, str, str, int], client: ClientInstance) -> tuple[list[ModeChange], bool]:
     """Return the changes, and whether a broker knows the group."""
+    from rmqd.client.brokers import Brokers
     from rmqd.operate.queries.group_queries import is_known, plan_mode
-    from rmqd.operate.queries.message_queries import Brokers
     from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody
 
     group, topic, mode, share_queues = wanted
@@ -104,8 +104,8 @@ async def _plan(wanted: tuple[str, str, str, int], client: ClientInstance) -> tu
 
 
 async def _carry_out(changes: list[ModeChange], client: ClientInstance) -> Mapping[str, RmqdError]:
+    from rmqd.client.brokers import Brokers
     from rmqd.operate.queries.group_queries import carry_out
-    from rmqd.operate.queries.message_queries import Brokers
 
     return await carry_out(await Brokers.look_up(client), changes)
 
@@ -186,9 +186,8 @@ def show_group(
 
     async def ask(brokers: Brokers, namespace: str) -> tuple[GroupDetail, Mapping[str, RmqdError]]:
         from rmqd.operate.queries.group_queries import show_group
-        from rmqd.runtime.clock import SystemClock
 
-        return await show_group(brokers, SystemClock(), wrapped(group, namespace))
+        return await show_group(brokers, wrapped(group, namespace))
 
     run_query(asked.target(group), ask, (lambda detail: say_json(asdict(detail))) if asked.as_json else _as_tables)
 
@@ -277,7 +276,7 @@ def lag(
     lags, errors = _ask(groups, target)
 
     if asked.as_json:
-        say_json([one.document() for one in lags])
+        say_json([asdict(one) for one in lags])
     else:
         typer.echo("\n".join(_table(lags)))
     _end(target, lags, errors, limit_seconds, fail_over)
@@ -300,9 +299,9 @@ def _ask(groups: list[str] | None, target: ClusterTarget) -> tuple[list[TopicLag
 async def _read(
     wanted: dict[str, Iterable[str] | None], client: ClientInstance, *, is_only: bool
 ) -> tuple[list[TopicLag], dict[str, RmqdError]]:
-    from rmqd.client.group_lag import LagReader, read_lags
+    from rmqd.client.brokers import Brokers
+    from rmqd.client.group_reader import read_lags
     from rmqd.errors import RemotingError, RouteNotFoundError
-    from rmqd.runtime.clock import SystemClock
     from rmqd.wire.topics import without_namespace, wrap_namespace
 
     namespace = client.options.namespace
@@ -310,7 +309,7 @@ async def _read(
         wrap_namespace(group, namespace): topics and [wrap_namespace(topic, namespace) for topic in topics]
         for group, topics in wanted.items()
     }
-    lags, errors = without_namespace(await read_lags(LagReader(client, SystemClock()), asked), namespace)
+    lags, errors = without_namespace(await read_lags(Brokers(client), asked), namespace)
     if not lags and is_only:  # report the cluster's error once, not once for each group
         for error in errors.values():
             if isinstance(error, RemotingError):

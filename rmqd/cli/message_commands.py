@@ -18,9 +18,10 @@ from rmqd.cli.terminal.cluster_command import ask_cluster, run_query, wrapped
 from rmqd.cli.terminal.output import as_document, as_lines, body_text, moment_ms, say, say_json, say_table, written_time
 
 if TYPE_CHECKING:
+    from rmqd.client.brokers import Brokers
     from rmqd.client.instance import ClientInstance
     from rmqd.errors import RmqdError
-    from rmqd.operate.queries.message_queries import Brokers, Found, FoundMessage
+    from rmqd.operate.queries.message_queries import Found, FoundMessage
     from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 
 

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from rmqd.cli.against_cluster import Asked
     from rmqd.cli.terminal.cluster_command import ClusterTarget
     from rmqd.client.instance import ClientInstance
-    from rmqd.operate.resets.reset_places import Goal
-    from rmqd.operate.resets.reset_plan import PlannedMove, ResetPlan, Scope
+    from rmqd.operate.resets.reset_plan import Goal, PlannedMove, ResetPlan, Scope
     from rmqd.operate.resets.reset_requests import MovedQueue, ResetOutcome, State
 
 
@@ -165,7 +164,7 @@ def change_offsets(asked: Asked, target: ClusterTarget, change: OffsetChange) ->
 
 
 async def _plan(client: ClientInstance, names: tuple[str, str], goal: Goal, scope: Scope) -> ResetPlan:
-    from rmqd.operate.queries.message_queries import Brokers
+    from rmqd.client.brokers import Brokers
     from rmqd.operate.resets.reset_plan import plan_reset
 
     return await plan_reset(await Brokers.look_up(client), *names, goal, scope)
@@ -188,7 +187,7 @@ class _Course:
 
     async def run(self, client: ClientInstance) -> ResetOutcome:
         """Reset the group, unless nothing is left to do."""
-        from rmqd.operate.queries.message_queries import Brokers
+        from rmqd.client.brokers import Brokers
         from rmqd.operate.resets.reset_plan import plan_reset
         from rmqd.operate.resets.reset_requests import carry_out
 
@@ -211,7 +210,7 @@ class _Course:
 
     def _fixed_goal(self) -> Goal:
         """Return a fixed goal: a skip counts from the shown offsets, and never moves a queue back."""
-        from rmqd.operate.resets.reset_places import Goal
+        from rmqd.operate.resets.reset_plan import Goal
 
         if self._change.goal.kind != "skip":
             return self._change.goal

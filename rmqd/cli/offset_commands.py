@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rmqd.cli.offset_changes import Backup
-    from rmqd.client.group_lag import TopicLag
+    from rmqd.client.brokers import Brokers
+    from rmqd.client.group_reader import TopicLag
     from rmqd.errors import RmqdError
-    from rmqd.operate.queries.message_queries import Brokers
-    from rmqd.operate.resets.reset_places import Goal
+    from rmqd.operate.resets.reset_plan import Goal
 
 
 OFFSETS_RESET_HELP = """\
@@ -67,7 +67,7 @@ def reset(
 
 def _goal(to: str | None, skip: int | None) -> Goal:
     from rmqd.config.model.forms import PointInTime
-    from rmqd.operate.resets.reset_places import Goal
+    from rmqd.operate.resets.reset_plan import Goal
 
     if (to is None) == (skip is None):
         raise typer.BadParameter("expected one of --to and --skip", param_hint="--to")
@@ -102,8 +102,7 @@ def restore(
     dry_run: DryRun = False,
 ) -> None:
     """Reset a group to the offsets in a backup."""
-    from rmqd.operate.resets.reset_places import Goal
-    from rmqd.operate.resets.reset_plan import Scope
+    from rmqd.operate.resets.reset_plan import Goal, Scope
 
     backup, wait_seconds = _read(path), seconds(wait, "--wait")
     target = asked.target(backup.group)
@@ -145,13 +144,10 @@ def show(
     """Show a group's committed offset in each queue."""
 
     async def ask(brokers: Brokers, namespace: str) -> tuple[list[TopicLag], Mapping[str, RmqdError]]:
-        from rmqd.client.group_lag import LagReader, read_lags
-        from rmqd.runtime.clock import SystemClock
+        from rmqd.client.group_reader import GroupReader
 
-        reader, name = LagReader(brokers.client, SystemClock()), wrapped(group, namespace)
-        if topic is not None:
-            return [await reader.topic_lag(name, wrapped(topic, namespace))], {}
-        return await read_lags(reader, {name: None})
+        reader = GroupReader(brokers, wrapped(group, namespace))
+        return await reader.lags() if topic is None else ([await reader.lag(wrapped(topic, namespace))], {})
 
     target = asked.target(group)
     run_query(target, ask, _as_json if asked.as_json else _as_table)

@@ -17,8 +17,8 @@ from rmqd.cli.terminal.output import count, say, say_json, say_table, written_ti
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from rmqd.client.brokers import Brokers
     from rmqd.errors import RmqdError
-    from rmqd.operate.queries.message_queries import Brokers
     from rmqd.operate.queries.topic_queries import TopicDetail, TopicSummary
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from rmqd import MessageQueue
 from rmqd.cli.group_commands import format_age
+from rmqd.client.brokers import Brokers
 from rmqd.client.client_options import ClientOptions
-from rmqd.client.group_lag import LagReader, TopicLag
+from rmqd.client.group_reader import GroupReader, TopicLag
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.runtime.clock import SystemClock
@@ -44,9 +45,9 @@ async def measure(*, committed: int | None, ends: TopicOffset, delay_ms: int) ->
         peer.on(RequestCode.GET_TOPIC_STATS_INFO, Reply(body=TopicStatsTable({QUEUE: ends}).to_json()))
         peer.on(RequestCode.QUERY_CONSUME_TIME_SPAN, Reply(body=QueryConsumeTimeSpanBody((span,)).to_json()))
         peer.on(RequestCode.QUERY_CONSUMER_OFFSET, _offset_answer(committed))
-        client = ClientInstance(ClientOptions(nameservers=(peer.address,)))
+        client = ClientInstance(ClientOptions(nameservers=(peer.address,)), clock=StoppedClock())
         try:
-            return await LagReader(client, StoppedClock()).topic_lag("mailer", "orders"), peer
+            return await GroupReader(Brokers(client), "mailer").lag("orders"), peer
         finally:
             await client.remoting.close()
 

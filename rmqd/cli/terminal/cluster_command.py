@@ -19,11 +19,11 @@ from rmqd.client.client_options import NAMESRV_ADDR
 from rmqd.errors import ExitCode
 
 if TYPE_CHECKING:
+    from rmqd.client.brokers import Brokers
     from rmqd.client.client_options import ClientOptions
     from rmqd.client.instance import ClientInstance
     from rmqd.config.model.root_model import RootConfig
     from rmqd.errors import RmqdError
-    from rmqd.operate.queries.message_queries import Brokers
 
 
 Answer = TypeVar("Answer")
@@ -226,7 +226,7 @@ async def _with_client(options: ClientOptions, question: Callable[[ClientInstanc
 
 async def expect_brokers(client: ClientInstance) -> None:
     """Raise NoBrokerError if all brokers are unreachable: a missing route then proves nothing."""
-    from rmqd.operate.queries.message_queries import Brokers
+    from rmqd.client.brokers import Brokers
 
     await Brokers.look_up(client)
 
@@ -276,7 +276,7 @@ WithSystem = Annotated[bool, typer.Option("--all", help="Include RocketMQ's own"
 
 def run_query(target: ClusterTarget, question: Question[T], show: Callable[[T], None]) -> None:
     """Query the brokers of a cluster, print the result, and end the command if a query failed."""
-    from rmqd.operate.queries.message_queries import Brokers
+    from rmqd.client.brokers import Brokers
     from rmqd.wire.topics import without_namespace
 
     options = target.options

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 import structlog
@@ -22,12 +22,12 @@ import structlog
 from rmqd.client.api.admin_requests import topic_config
 from rmqd.client.api.group_requests import (
     check_client_config,
-    consumer_connection,
-    consumer_running_info,
     subscription_group,
     subscription_groups,
 )
 from rmqd.client.api.remoting_request import REQUEST_TIMEOUT_SECONDS
+from rmqd.client.brokers import Brokers
+from rmqd.client.group_reader import GroupReader, by_member
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import ResponseCode
 from rmqd.consumer.context import GroupContext
@@ -46,12 +46,10 @@ from rmqd.errors import FilterRefusedError, RmqdError, UnknownTopicKindError
 from rmqd.errors.broker_errors import (
     AccessRefusedError,
     BrokerError,
-    ConsumerNotOnlineError,
     SubscriptionGroupNotExistError,
 )
 from rmqd.runtime.clock import wait_within
 from rmqd.wire.bodies.config_bodies import unknown_marks
-from rmqd.wire.bodies.group_bodies import PROP_CONSUME_ORDERLY
 from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG, ConsumeType, SubscriptionData
 from rmqd.wire.bodies.stats_bodies import ConsumerConnection
 from rmqd.wire.topics import is_light_queue
@@ -228,23 +226,23 @@ class Consistency:
 
     async def _query_members(self, of_ids_only: bool) -> dict[Difference, str] | None:
         """Return the current differences, each with its source; None if no broker responds."""
-        addresses = self._context.brokers()
-        seen: dict[Difference, str] = {}
-        asked: set[str] = set()
-        views = await asyncio.gather(*(self._view(address) for address in addresses.values()))
-        if all(view is None for view in views):
+        context, seen, asked = self._context, dict[Difference, str](), set[str]()
+        addresses = context.brokers()
+        reader = GroupReader(Brokers(context.client, addresses), context.options.group)
+        views = await reader.connections()
+        for name, error in views.errors.items():
+            log.debug("consistency.unknown", address=addresses[name], error=str(error))
+        if len(views.errors) == len(addresses):
             return None
-        for (name, address), view in zip(addresses.items(), views, strict=True):
-            if view is None:
-                continue
-            others = {member.client_id for member in view.connection_set} - {self._context.client.client_id}
-            for difference in self._conflict(view, address):
+        for name, view in views.found.items():
+            others = {member.client_id for member in view.connection_set} - {context.client.client_id}
+            for difference in self._conflict(view, addresses[name]):
                 seen.setdefault(difference, f"broker {name}")
             if of_ids_only or not others:  # the broker knows only our subscription, perhaps from before a reload
                 continue
             for difference in self._differences_of_view(view):
                 seen.setdefault(difference, f"broker {name}, of {_some(others)}")
-            for member, difference in await self._differences_of_members(address, others - asked):
+            for member, difference in await self._differences_of_members(reader, views.found, others - asked):
                 seen[difference] = f"member {member}"
             asked |= others
         if not of_ids_only:
@@ -256,16 +254,6 @@ class Consistency:
         evidence = f"{difference.text}, says {told_by}" if is_ours else f"other members {difference.text} ({told_by})"
         return self._context.found(difference.cause, evidence)
 
-    async def _view(self, address: str) -> ConsumerConnection | None:
-        context = self._context
-        try:
-            return await consumer_connection(context.client.remoting, address, context.options.group)
-        except ConsumerNotOnlineError:
-            return ConsumerConnection((), {})
-        except RmqdError as error:
-            log.debug("consistency.unknown", address=address, error=str(error))
-            return None
-
     def _differences_of_view(self, view: ConsumerConnection) -> Iterator[Difference]:
         context = self._context
         yield from differences(view.subscription_table, context.subscriptions, "this one")
@@ -274,23 +262,22 @@ class Consistency:
             text = f"consume by {view.consume_type}, this one by {ConsumeType.PASSIVELY}"
             yield Difference("mode_mismatch", "consume type", text)
 
-    async def _differences_of_members(self, address: str, members: Collection[str]) -> list[tuple[str, Difference]]:
+    async def _differences_of_members(
+        self, reader: GroupReader, known: Mapping[str, ConsumerConnection], members: Collection[str]
+    ) -> list[tuple[str, Difference]]:
         """Query members directly: all suspects first, and some others."""
         chosen = sorted(self._suspects & set(members))
         rest = sorted(set(members) - self._suspects)
         chosen = (chosen + random.sample(rest, len(rest)))[:MOST_ASKED]
-        context, seen = self._context, []
+        context, seen, connections = self._context, [], by_member(known)
         for member in chosen:  # sequential, because each query occupies a thread of the broker
-            try:
-                info = await consumer_running_info(context.client.remoting, address, context.options.group, member)
-            except RmqdError as error:
-                log.debug("consistency.unknown", address=address, member=member, error=str(error))
+            report = await reader.member(member, connections[member])
+            if report.subscriptions is None:
+                address = reader.brokers.masters[next(iter(report.connections))]
+                log.debug("consistency.unknown", address=address, member=member, error=str(report.error))
                 continue
-            theirs = {subscription.topic: subscription for subscription in info.subscription_set}
-            differ = list(differences(theirs, context.subscriptions, "this one"))
-            told = info.properties.get(PROP_CONSUME_ORDERLY)
-            orderly = context.options.consume_mode == "orderly"
-            differ += order_difference(None if told is None else told == "true", orderly, "this one")
+            differ = list(differences(report.subscriptions, context.subscriptions, "this one"))
+            differ += order_difference(report.orderly, context.options.consume_mode == "orderly", "this one")
             if differ:
                 self._suspects.add(member)
             else:

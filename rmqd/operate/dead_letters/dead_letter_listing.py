@@ -14,11 +14,11 @@ from typing import Final
 from rmqd.client.api.admin_requests import topic_configs, topic_stats
 from rmqd.client.api.offset_requests import query_consumer_offset
 from rmqd.client.api.pull_requests import read_part
+from rmqd.client.brokers import Brokers
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.errors import RmqdError
 from rmqd.errors.broker_errors import TopicNotExistError
 from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Letter, Marks, Place, Spans
-from rmqd.operate.queries.message_queries import Brokers
 from rmqd.wire.bodies.stats_bodies import TopicOffset
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
@@ -62,19 +62,18 @@ async def letter_queues(
 
     Without `marks`, no letter counts as settled.
     """
-    remoting, topic = brokers.client.remoting, dlq_topic(group)
 
-    async def ask(address: str) -> list[LetterQueue]:
+    async def ask(remoting: RemotingClient, address: str) -> list[LetterQueue]:
         try:
-            stats = await topic_stats(remoting, address, topic)
+            stats = await topic_stats(remoting, address, dlq_topic(group))
         except TopicNotExistError:
             return []
         return await asyncio.gather(
             *(_look_up(remoting, address, queue, ends, marks) for queue, ends in stats.offset_table.items())
         )
 
-    found = await brokers.ask(ask, names)
-    queues = [queue for parts in found.by_broker.values() for queue in parts]
+    found = await brokers.ask(ask, names=names)
+    queues = [queue for parts in found.found.values() for queue in parts]
     return sorted(queues, key=lambda one: one.place), dict(found.errors)
 
 
@@ -173,11 +172,10 @@ async def list_dead_letters(
     brokers: Brokers, marks_of: Callable[[str], Marks], *, namespace: str = ""
 ) -> tuple[list[DeadLetters], dict[str, RmqdError]]:
     """Return the groups that have or had dead letters, and the errors of failed queries. Raises RmqdError."""
-    remoting = brokers.client.remoting
-    tables = await brokers.ask(lambda address: topic_configs(remoting, address))
+    tables = await brokers.ask(topic_configs)
     begin = DLQ_PREFIX + (f"{namespace}%" if namespace else "")
     where: dict[str, list[str]] = {}
-    for broker, table in tables.by_broker.items():
+    for broker, table in tables.found.items():
         for topic in table:
             if is_dlq_topic(topic) and topic.startswith(begin):
                 where.setdefault(topic.removeprefix(DLQ_PREFIX), []).append(broker)

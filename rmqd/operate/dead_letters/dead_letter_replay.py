@@ -33,14 +33,14 @@ from collections.abc import AsyncIterator, Callable, Set
 from dataclasses import dataclass, field
 from typing import Final
 
+from rmqd.client.brokers import Brokers
+from rmqd.client.group_reader import GroupReader
 from rmqd.consumer.cache.flow_control import RateLimit
 from rmqd.errors import InvalidMessageError, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Letter, Marks, Place, ReplayWindow, Way
 from rmqd.operate.dead_letters.dead_letter_listing import LetterQueue, letter_queues, letters_left
 from rmqd.operate.dead_letters.dead_letter_sending import CopySender, keep_position
-from rmqd.operate.queries.group_queries import connections, is_known, running_infos
-from rmqd.operate.queries.message_queries import Brokers
-from rmqd.wire.bodies.group_bodies import PROP_CONSUME_ORDERLY
+from rmqd.operate.queries.group_queries import is_known
 from rmqd.wire.topics import dlq_topic
 
 
@@ -91,11 +91,10 @@ async def make_plan(
 
 async def receivers(brokers: Brokers, group: str) -> tuple[Receivers, dict[str, RmqdError]]:
     """Return the group's members, and the errors of failed queries."""
-    known = await connections(brokers, group)
-    near = {one.client_id: name for name, connection in known.by_broker.items() for one in connection.connection_set}
-    infos = await running_infos(brokers, group, near)
-    is_orderly = any(info.properties.get(PROP_CONSUME_ORDERLY) == "true" for info in infos.values())
-    return Receivers(len(near), is_orderly), dict(known.errors)
+    reader = GroupReader(brokers, group)
+    known = await reader.connections()
+    members = await reader.members(known.found)
+    return Receivers(len(members), any(member.orderly for member in members.values())), dict(known.errors)
 
 
 async def _count(brokers: Brokers, queue: LetterQueue, choice: DeadLetterFilter, plan: Plan) -> None:

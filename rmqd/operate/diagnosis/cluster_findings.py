@@ -122,7 +122,7 @@ def members(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
         return
     waiting = sum(snapshot.waiting(queue) for queue in snapshot.queues)
     oldest = max(
-        (snapshot.queues[queue].age_seconds for queue in snapshot.queues if snapshot.waiting(queue)), default=0.0
+        (snapshot.queues[queue].lag_seconds for queue in snapshot.queues if snapshot.waiting(queue)), default=0.0
     )
     waits = f"{wait(waiting)}" + (f", the oldest for {span(oldest)}" if waiting else "")
     step = ""

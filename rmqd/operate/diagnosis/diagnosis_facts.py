@@ -5,24 +5,15 @@ Times are Unix seconds unless the name says otherwise.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rmqd.client.group_reader import MemberReport, QueueLag
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
-from rmqd.wire.bodies.group_bodies import (
-    PROP_CONSUME_ORDERLY,
-    PROP_CONSUME_TYPE,
-    PROP_CONSUMER_START_TIMESTAMP,
-    ConsumerRunningInfo,
-    PopProcessQueueInfo,
-    ProcessQueueInfo,
-)
-from rmqd.wire.bodies.heartbeat_data import ConsumeType, SubscriptionData
+from rmqd.wire.bodies.group_bodies import PopProcessQueueInfo, ProcessQueueInfo
 from rmqd.wire.bodies.route_data import TopicRouteData
-from rmqd.wire.bodies.stats_bodies import Connection, ConsumerConnection
+from rmqd.wire.bodies.stats_bodies import ConsumerConnection
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.receipt_handle import ANY_QUEUE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,76 +50,6 @@ class TopicFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberFacts:
-    """One member. `info` is None if it does not report itself, because it does not respond (`silence`) or cannot."""
-
-    client_id: str
-    connections: Mapping[str, tuple[Connection, ...]]
-    """By the broker's name."""
-    info: ConsumerRunningInfo | None = None
-    silence: str | None = None
-
-    @property
-    def address(self) -> str:
-        """The address of its connection."""
-        return next((one.client_addr for known in self.connections.values() for one in known), "?")
-
-    @property
-    def subscriptions(self) -> Mapping[str, SubscriptionData] | None:
-        """The subscriptions by topic that it reports."""
-        return None if self.info is None else {one.topic: one for one in self.info.subscription_set}
-
-    @property
-    def orderly(self) -> bool | None:
-        """Whether it consumes in order."""
-        value = None if self.info is None else self.info.properties.get(PROP_CONSUME_ORDERLY)
-        return None if value is None else value == "true"
-
-    @property
-    def reports_queues(self) -> bool:
-        """Whether it reports its queues: Java's pull consumers do not."""
-        return self.info is not None and self.info.properties.get(PROP_CONSUME_TYPE) != ConsumeType.ACTIVELY
-
-    @property
-    def on_spark(self) -> bool:
-        """Whether it is the driver of a group on Spark, which commits once per micro-batch and locks no queues."""
-        return self.info is not None and self.info.user_consumer_info.get("engine") == "spark"
-
-    @property
-    def paused(self) -> str:
-        """The part that an operator has paused, as rmqd members report it: "3 queues", or "" for nothing."""
-        values = {} if self.info is None else self.info.user_consumer_info
-        some = re.search(r"(\d+) paused", values.get("queues", ""))
-        if some is not None:
-            return f"{some[1]} queue{'' if some[1] == '1' else 's'}"
-        return "all" if values.get("state") == "paused" else ""
-
-    @property
-    def started_at(self) -> float | None:
-        """When it started, by its own clock."""
-        value = "" if self.info is None else self.info.properties.get(PROP_CONSUMER_START_TIMESTAMP, "")
-        return int(value) / 1000 if value.isdecimal() else None
-
-    def limit(self, name: str, default: int) -> int:
-        """Return one of its thresholds, by Java's name; the default of Java's client if it does not report it."""
-        value = "" if self.info is None else self.info.properties.get(name, "")
-        return int(value) if value.isdecimal() else default
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueFacts:
-    """The group's progress in one queue. `committed` is None if the group never committed. `age_seconds` is the age of
-    the oldest waiting message.
-    """
-
-    queue: MessageQueue
-    committed: int | None
-    min: int
-    max: int
-    age_seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SeenMessage:
     """A stored message that a finding names."""
 
@@ -154,8 +75,8 @@ class DiagnosisSnapshot:
     views: Mapping[str, ConsumerConnection] = field(default_factory=dict)
     """The members that each broker knows, without brokers that know none."""
     topics: Mapping[str, TopicFacts] = field(default_factory=dict)
-    members: Mapping[str, MemberFacts] = field(default_factory=dict)
-    queues: Mapping[MessageQueue, QueueFacts] = field(default_factory=dict)
+    members: Mapping[str, MemberReport] = field(default_factory=dict)
+    queues: Mapping[MessageQueue, QueueLag] = field(default_factory=dict)
     modes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """POP or PULL by topic and broker name, without topics whose mode was never set."""
     heads: Mapping[MessageQueue, SeenMessage] = field(default_factory=dict)
@@ -174,30 +95,18 @@ class DiagnosisSnapshot:
         orderly = [member.orderly for member in self.members.values() if member.orderly is not None]
         return bool(orderly) and all(orderly)
 
-    def owners(self, queue: MessageQueue) -> list[MemberFacts]:
+    def owners(self, queue: MessageQueue) -> list[MemberReport]:
         """Return the members that report owning a queue."""
-        anywhere = MessageQueue(queue.topic, queue.broker_name, ANY_QUEUE)
-        return [
-            member
-            for member in self.members.values()
-            if (info := member.info) is not None
-            and (queue in info.mq_table or queue in info.mq_pop_table or anywhere in info.mq_pop_table)
-        ]
+        return [member for member in self.members.values() if member.owns(queue)]
 
     def pulled(self, queue: MessageQueue) -> ProcessQueueInfo | None:
         """Return the owner's values for a queue; None if no member, or more than one, pulls it."""
-        pulled = [
-            member.info.mq_table[queue]
-            for member in self.owners(queue)
-            if member.info and queue in member.info.mq_table
-        ]
+        pulled = [one for member in self.members.values() if (one := member.pulled(queue)) is not None]
         return pulled[0] if len(pulled) == 1 else None
 
     def popped(self, queue: MessageQueue) -> list[PopProcessQueueInfo]:
         """Return the values of the members that pop a queue."""
-        anywhere = MessageQueue(queue.topic, queue.broker_name, ANY_QUEUE)
-        tables = [member.info.mq_pop_table for member in self.members.values() if member.info is not None]
-        return [table[at] for table in tables for at in (queue, anywhere) if at in table]
+        return [one for member in self.members.values() for one in member.popped(queue)]
 
     def place(self, queue: MessageQueue) -> int | None:
         """Return the group's offset in a queue: the owner may have finished more than is committed.

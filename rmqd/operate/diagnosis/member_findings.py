@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from rmqd.client.group_reader import MemberReport
 from rmqd.consumer.health.causes import Problem, found
 from rmqd.consumer.health.group_problems import (
     OF_ONE_PROCESS,
@@ -19,7 +20,7 @@ from rmqd.consumer.health.group_problems import (
     places,
     wait,
 )
-from rmqd.operate.diagnosis.diagnosis_facts import DiagnosisSnapshot, MemberFacts
+from rmqd.operate.diagnosis.diagnosis_facts import DiagnosisSnapshot
 from rmqd.wire.bodies.heartbeat_data import MessageModel
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry
@@ -74,23 +75,23 @@ def unlike(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     yield from _modes(snapshot)
 
 
-def _usual(telling: list[MemberFacts]) -> MemberFacts:
+def _usual(telling: list[MemberReport]) -> MemberReport:
     """Return a member with the most common subscriptions; in a tie, the member that started first."""
     kinds = Counter(_kind(member) for member in telling)
     return max(telling, key=lambda member: (kinds[_kind(member)], -(member.started_at or 0.0)))
 
 
-def _kind(member: MemberFacts) -> object:
+def _kind(member: MemberReport) -> object:
     subscriptions = member.subscriptions or {}
     texts = frozenset((topic, one.expression_type, one.sub_string) for topic, one in subscriptions.items())
     return texts, member.orderly, _model(member)
 
 
-def _model(member: MemberFacts) -> str | None:
+def _model(member: MemberReport) -> str | None:
     return None if member.info is None else member.info.properties.get("messageModel")
 
 
-def _differences(member: MemberFacts, ours: MemberFacts) -> Iterator[Difference]:
+def _differences(member: MemberReport, ours: MemberReport) -> Iterator[Difference]:
     us = ours.client_id
     yield from differences(member.subscriptions or {}, ours.subscriptions or {}, us)
     if (model := _model(ours)) is not None:
@@ -158,7 +159,7 @@ def _subscribed(snapshot: DiagnosisSnapshot) -> list[MessageQueue]:
     wanted = [queue for facts in snapshot.topics.values() for queue in facts.queues]
     for queue, ends in snapshot.queues.items():
         is_retry = is_retry_topic(queue.topic)
-        if is_retry and snapshot.waiting(queue) and ends.age_seconds >= RETRY_AGE_SECONDS and not _is_popped(snapshot):
+        if is_retry and snapshot.waiting(queue) and ends.lag_seconds >= RETRY_AGE_SECONDS and not _is_popped(snapshot):
             wanted.append(queue)
     return wanted
 
@@ -168,7 +169,7 @@ def _is_popped(snapshot: DiagnosisSnapshot) -> bool:
     return any(member.info.mq_pop_table for member in snapshot.members.values() if member.info is not None)
 
 
-def _hung(snapshot: DiagnosisSnapshot, silent: list[MemberFacts], loose: list[MessageQueue]) -> Finding:
+def _hung(snapshot: DiagnosisSnapshot, silent: list[MemberReport], loose: list[MessageQueue]) -> Finding:
     who = named(f"{member.client_id} ({member.address})" for member in silent)
     waiting = sum(snapshot.waiting(queue) for queue in loose if queue in snapshot.queues)
     evidence = f"{who} is connected but does not respond: it hangs, or was stopped"
@@ -207,7 +208,7 @@ def _loose(snapshot: DiagnosisSnapshot, loose: list[MessageQueue]) -> Finding:
     )
 
 
-def _twice(member: MemberFacts) -> list[str]:
+def _twice(member: MemberReport) -> list[str]:
     """Return the brokers that know several connections of a member, and count it more than once in the rebalance."""
     return [broker for broker, connections in member.connections.items() if len(connections) > 1]
 

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from rmqd.client.group_reader import MemberReport
 from rmqd.consumer.health.causes import CAUSES, DIAGNOSED, Problem, found
 from rmqd.consumer.health.group_problems import Finding, messages, named, places, span, wait
 from rmqd.operate.diagnosis import cluster_findings as cluster
 from rmqd.operate.diagnosis import member_findings as members
-from rmqd.operate.diagnosis.diagnosis_facts import DiagnosisSnapshot, MemberFacts
+from rmqd.operate.diagnosis.diagnosis_facts import DiagnosisSnapshot
 from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
 from rmqd.wire.bodies.heartbeat_data import MessageModel
 from rmqd.wire.message_queue import MessageQueue
@@ -147,7 +148,7 @@ def _why_slow(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queue: MessageQ
     return "flow_control" if _held_back(owners[0], pulled) and not _is_busy(owners[0]) else "slow_handler"
 
 
-def _held_back(member: MemberFacts, pulled: ProcessQueueInfo) -> str:
+def _held_back(member: MemberReport, pulled: ProcessQueueInfo) -> str:
     """Return the member's setting that keeps it from caching more messages; "" if there is none."""
     spread = pulled.cached_msg_max_offset - pulled.cached_msg_min_offset
     for cached, name, default in (
@@ -162,7 +163,7 @@ def _held_back(member: MemberFacts, pulled: ProcessQueueInfo) -> str:
     return f"pull_rate_limit={rate} messages a second" if rate and is_empty else ""
 
 
-def _is_busy(member: MemberFacts) -> bool:
+def _is_busy(member: MemberReport) -> bool:
     """Return whether at least half of its threads are in the handler, by the rates of the last minute."""
     assert member.info is not None
     calls = [
@@ -174,7 +175,7 @@ def _is_busy(member: MemberFacts) -> bool:
 
 def _text_of_stuck(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queues: list[MessageQueue]) -> str:
     """Return the evidence for stalled queues: how many messages wait, for how long, and the first message."""
-    oldest = max(now.queues[queue].age_seconds for queue in queues)
+    oldest = max(now.queues[queue].lag_seconds for queue in queues)
     text = f"{wait(sum(map(now.waiting, queues)))} in {places(queues)}, the oldest for {span(oldest)}"
     moved = sum((now.place(queue) or 0) - (before.place(queue) or 0) for queue in queues)
     seconds = now.at - before.at
@@ -235,7 +236,7 @@ def _is_old(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> bool:
     if place is None and snapshot.pulled(queue) is not None:
         return _is_late(snapshot, queue)
     is_legal = place is None or ends.min <= place <= ends.max
-    return is_legal and snapshot.waiting(queue) > 0 and ends.age_seconds >= OLD_SECONDS
+    return is_legal and snapshot.waiting(queue) > 0 and ends.lag_seconds >= OLD_SECONDS
 
 
 def _is_late(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> bool:
@@ -244,12 +245,12 @@ def _is_late(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> bool:
     return all(at is not None and snapshot.at - at >= BEGUN_SECONDS for at in since) and snapshot.waiting(queue) > 0
 
 
-def _fails(member: MemberFacts, topic: str) -> bool:
+def _fails(member: MemberReport, topic: str) -> bool:
     status = None if member.info is None else member.info.status_table.get(topic)
     return status is not None and status.consume_failed_tps > 0
 
 
-def _with_queues(snapshot: DiagnosisSnapshot) -> Iterable[MemberFacts]:
+def _with_queues(snapshot: DiagnosisSnapshot) -> Iterable[MemberReport]:
     return [member for member in snapshot.members.values() if member.info is not None]
 
 

@@ -1,9 +1,4 @@
-"""The broker data of a diagnosis: whether brokers answer, store messages, and have the right time.
-
-Messages that a diagnosis names: the first waiting message of a stalled queue, and the last retried ones.
-
-Collects the data for the diagnosis of a group, from brokers and, through them, from its members.
-"""
+"""Collects the data for the diagnosis of a group, from brokers and, through them, from its members."""
 
 from __future__ import annotations
 
@@ -13,60 +8,44 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from rmqd.client.api.admin_requests import (
-    broker_config,
-    broker_runtime_info,
-    cluster_info,
-    consume_stats,
-    request_modes,
-    topic_stats,
-)
-from rmqd.client.api.group_requests import consumer_running_info, subscription_groups
+from rmqd.client.api.admin_requests import broker_config, broker_runtime_info, consume_stats, topic_stats
 from rmqd.client.api.pull_requests import read_part
-from rmqd.client.group_lag import LagReader, TopicLag
+from rmqd.client.brokers import Brokers
+from rmqd.client.group_reader import GroupReader, by_member
 from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
-from rmqd.errors.broker_errors import MemberSilentError
-from rmqd.operate.diagnosis.diagnosis_facts import (
-    BrokerFacts,
-    DiagnosisSnapshot,
-    MemberFacts,
-    QueueFacts,
-    SeenMessage,
-    TopicFacts,
-)
+from rmqd.operate.diagnosis.diagnosis_facts import BrokerFacts, DiagnosisSnapshot, SeenMessage, TopicFacts
 from rmqd.operate.diagnosis.progress_findings import judge, needs_second_snapshot, stuck
-from rmqd.operate.queries.group_queries import connections
-from rmqd.operate.queries.message_queries import Brokers, FoundMessage, decoded
+from rmqd.operate.queries.message_queries import FoundMessage, decoded
 from rmqd.wire.bodies.route_data import MASTER_ID
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic, retry_topic, topic_of_pop_retry
 
 if TYPE_CHECKING:
+    from rmqd.client.brokers import Responses
+    from rmqd.client.group_reader import MemberReport
     from rmqd.client.instance import ClientInstance
+    from rmqd.client.remoting.remoting_client import RemotingClient
+    from rmqd.client.routing.route_table import RouteTable
     from rmqd.consumer.health.causes import Problem
     from rmqd.consumer.health.group_problems import Finding
-    from rmqd.operate.diagnosis.diagnosis_facts import DiagnosisSnapshot
-    from rmqd.operate.queries.message_queries import BrokerResponses, Brokers
-    from rmqd.runtime.clock import Clock
     from rmqd.wire.bodies.route_data import ClusterInfo
-    from rmqd.wire.bodies.stats_bodies import Connection, ConsumerConnection
+    from rmqd.wire.bodies.stats_bodies import ConsumerConnection
 
 
 _RUNTIME: Final = re.compile(r"\[ (\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]")
 _MOST_DISK: Final = 0.90  # the maximum in Java: CleanCommitLogService limits diskSpaceWarningLevelRatio
 
 
-async def broker_facts(brokers: Brokers, info: ClusterInfo, clock: Clock) -> dict[str, BrokerFacts]:
+async def broker_facts(brokers: Brokers, info: ClusterInfo) -> dict[str, BrokerFacts]:
     """Return facts on all brokers by name. Refused facts are unknown; a broker without any response is silent."""
+    clock = brokers.client.clock
 
-    async def figures(address: str) -> tuple[float, Mapping[str, str]]:
+    async def figures(remoting: RemotingClient, address: str) -> tuple[float, Mapping[str, str]]:
         asked_at = clock.wall()
-        told = await broker_runtime_info(brokers.client.remoting, address)
+        told = await broker_runtime_info(remoting, address)
         return (asked_at + clock.wall()) / 2, told
 
-    settings, runtime = await asyncio.gather(
-        brokers.ask(lambda address: broker_config(brokers.client.remoting, address)), brokers.ask(figures)
-    )
+    settings, runtime = await asyncio.gather(brokers.ask(broker_config), brokers.ask(figures))
     return {
         name: _facts(name, dict(sorted(broker.broker_addrs.items())), settings, runtime)
         for name, broker in sorted(info.broker_addr_table.items())
@@ -76,11 +55,11 @@ async def broker_facts(brokers: Brokers, info: ClusterInfo, clock: Clock) -> dic
 def _facts(
     name: str,
     replicas: Mapping[int, str],
-    settings: BrokerResponses[dict[str, str]],
-    runtime: BrokerResponses[tuple[float, Mapping[str, str]]],
+    settings: Responses[str, dict[str, str]],
+    runtime: Responses[str, tuple[float, Mapping[str, str]]],
 ) -> BrokerFacts:
-    values = settings.by_broker.get(name, {})
-    at, figures = runtime.by_broker.get(name, (0.0, {}))
+    values = settings.found.get(name, {})
+    at, figures = runtime.found.get(name, (0.0, {}))
     silences = [error for error in (settings.errors.get(name), runtime.errors.get(name)) if error is not None]
     is_silent = len(silences) == 2 and all(isinstance(error, RemotingError) for error in silences)
     return BrokerFacts(
@@ -146,9 +125,9 @@ async def newest_retried(brokers: Brokers, snapshot: DiagnosisSnapshot) -> tuple
     infos = [member.info for member in snapshot.members.values() if member.info is not None]
     if not any(one.consume_failed_tps for info in infos for one in info.status_table.values()):
         return ()
-    remoting, topic = brokers.client.remoting, retry_topic(snapshot.group)
+    topic = retry_topic(snapshot.group)
 
-    async def question(address: str) -> list[FoundMessage]:
+    async def question(remoting: RemotingClient, address: str) -> list[FoundMessage]:
         found: list[FoundMessage] = []
         for queue, ends in (await topic_stats(remoting, address, topic)).offset_table.items():
             low = max(ends.min_offset, ends.max_offset - MOST_RETRIED)
@@ -157,7 +136,7 @@ async def newest_retried(brokers: Brokers, snapshot: DiagnosisSnapshot) -> tuple
         return found
 
     answers = await brokers.ask(question)
-    return tuple(_seen(one) for messages in answers.by_broker.values() for one in messages)
+    return tuple(_seen(one) for messages in answers.found.values() for one in messages)
 
 
 def _seen(message: FoundMessage) -> SeenMessage:
@@ -185,154 +164,81 @@ class Diagnosis:
 
 
 async def diagnose(
-    client: ClientInstance, clock: Clock, group: str, topics: Iterable[str] = (), of_daemon: Iterable[Finding] = ()
+    client: ClientInstance, group: str, topics: Iterable[str] = (), of_daemon: Iterable[Finding] = ()
 ) -> Diagnosis:
     """Diagnose a group; take a second snapshot after some seconds if one could mislead.
 
     `topics` are known subscriptions in addition to the members' own. `of_daemon` are a daemon's findings. Raises
     RemotingError if no name server answers.
     """
-    gatherer = _Gatherer(client, clock, group, frozenset(topics))
-    first, errors = await gatherer.snapshot()
+    reader, configured = GroupReader(Brokers(client), group), frozenset(topics)
+    first, errors = await _snapshot(reader, configured)
     if not needs_second_snapshot(first):
         return Diagnosis(group, tuple(judge(first, of_daemon=of_daemon)), errors)
-    await clock.sleep(SECOND_LOOK_SECONDS)
-    second, errors = await gatherer.snapshot()
+    await client.clock.sleep(SECOND_LOOK_SECONDS)
+    second, errors = await _snapshot(reader, configured)
     second = replace(second, heads=await first_waiting(client, second, stuck(first, second)))
     return Diagnosis(group, tuple(judge(first, second, of_daemon)), errors)
 
 
-class _Gatherer:
-    """Takes snapshots of one group, without joining it or pulling under its name."""
-
-    def __init__(self, client: ClientInstance, clock: Clock, group: str, topics: frozenset[str]) -> None:
-        self._client = client
-        self._clock = clock
-        self._group = group
-        self._topics = topics
-
-    async def snapshot(self) -> tuple[DiagnosisSnapshot, Mapping[str, RmqdError]]:
-        """Return a snapshot and the failed queries. Unreachable brokers are part of the snapshot."""
-        client, group = self._client, self._group
-        info = await client.name_servers.ask(lambda address: cluster_info(client.remoting, address))
-        brokers = Brokers(client, info)
-        facts, tables, known, modes = await asyncio.gather(
-            broker_facts(brokers, info, self._clock),
-            brokers.ask(lambda address: subscription_groups(client.remoting, address)),
-            connections(brokers, group),
-            brokers.ask(lambda address: request_modes(client.remoting, address)),
-        )
-        errors = {name: why for name, why in {**tables.errors, **known.errors}.items() if not facts[name].silence}
-        views = known.by_broker
-        members = await self._members(brokers, views)
-        if any(member.silence for member in members.values()):  # a member that left in the meantime does not count
-            views = (await connections(brokers, group)).by_broker
-            here = _by_member(views)
-            members = {client_id: member for client_id, member in members.items() if client_id in here}
-        topics = await self._topic_facts(await self._names(brokers, views, members))
-        queues, unread = await self._places(topics, {name for name, one in facts.items() if one.silence})
-        snapshot = DiagnosisSnapshot(
-            group=group,
-            at=self._clock.wall(),
-            name_servers=", ".join(client.name_servers.addresses),
-            brokers=facts,
-            settings={name: table[group] for name, table in tables.by_broker.items() if group in table},
-            views=views,
-            topics=topics,
-            members=members,
-            queues=queues,
-            modes={
-                name: {topic: one.mode for (topic, whose), one in table.items() if whose == group}
-                for name, table in modes.by_broker.items()
-            },
-        )
-        return replace(snapshot, retried=await newest_retried(brokers, snapshot)), errors | unread
-
-    async def _members(self, brokers: Brokers, views: Mapping[str, ConsumerConnection]) -> dict[str, MemberFacts]:
-        known = _by_member(views)
-
-        async def ask(client_id: str) -> MemberFacts:
-            near = next(iter(known[client_id]))
-            remoting, group = brokers.client.remoting, self._group
-            asked = await brokers.ask(lambda at: consumer_running_info(remoting, at, group, client_id), [near])
-            why = asked.errors.get(near)
-            # a broker with two connections of a member asks one of them, possibly an abandoned one
-            is_silent = isinstance(why, RemotingError | MemberSilentError) and len(known[client_id][near]) == 1
-            return MemberFacts(
-                client_id=client_id,
-                connections={name: tuple(found) for name, found in known[client_id].items()},
-                info=asked.by_broker.get(near),
-                silence=str(why) if is_silent else None,
-            )
-
-        return {one.client_id: one for one in await asyncio.gather(*map(ask, sorted(known)))}
-
-    async def _names(
-        self, brokers: Brokers, views: Mapping[str, ConsumerConnection], members: Mapping[str, MemberFacts]
-    ) -> set[str]:
-        """Return the group's subscribed topics; without members, the topics in which it has offsets."""
-        names = set(self._topics)
-        for view in views.values():
-            names |= view.subscription_table.keys()
-        for member in members.values():
-            names |= (member.subscriptions or {}).keys()
-        if not views:
-            remoting, group = self._client.remoting, self._group
-            stats = await brokers.ask(lambda address: consume_stats(remoting, address, group))
-            names |= {queue.topic for one in stats.by_broker.values() for queue in one.offset_table}
-        return {name for name in names if not self._is_retry(name)}
-
-    def _is_retry(self, topic: str) -> bool:
-        return is_retry_topic(topic) or topic_of_pop_retry(self._group, topic) is not None
-
-    async def _topic_facts(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        async def ask(topic: str) -> TopicFacts:
-            try:
-                route = await self._client.routes.refresh(topic)
-            except RouteNotFoundError:
-                return TopicFacts(topic=topic, missing=True)
-            except RmqdError as error:
-                return TopicFacts(topic=topic, error=str(error))
-            return TopicFacts(topic=topic, route=route, queues=tuple(self._client.routes.queues(topic)))
-
-        return {one.topic: one for one in await asyncio.gather(*map(ask, sorted(names)))}
-
-    async def _places(
-        self, topics: Mapping[str, TopicFacts], silent: set[str]
-    ) -> tuple[dict[MessageQueue, QueueFacts], dict[str, RmqdError]]:
-        """Return the group's offsets in each queue of topics with a route, on reachable brokers, and the refusals."""
-        reader = LagReader(self._client, self._clock)
-
-        async def ask(topic: str) -> TopicLag | RmqdError | None:
-            try:
-                retries = topic == retry_topic(self._group)
-                return await (reader.retry_lag(self._group) if retries else reader.topic_lag(self._group, topic))
-            except RmqdError as error:
-                return error
-
-        names = [one.topic for one in topics.values() if one.queues and not _is_on(one, silent)]
-        if not silent:
-            names.append(retry_topic(self._group))
-        found = dict(zip(names, await asyncio.gather(*map(ask, names)), strict=True))
-        queues = (_queue_facts(lag) for lag in found.values() if isinstance(lag, TopicLag))
-        errors = {topic: why for topic, why in found.items() if isinstance(why, RmqdError)}
-        return {one.queue: one for some in queues for one in some}, errors
+async def _snapshot(
+    reader: GroupReader, configured: frozenset[str]
+) -> tuple[DiagnosisSnapshot, Mapping[str, RmqdError]]:
+    """Return a snapshot and the failed queries. Unreachable brokers are part of the snapshot."""
+    brokers, client = reader.brokers, reader.brokers.client
+    info = await brokers.learn()
+    facts, settings, known, modes = await asyncio.gather(
+        broker_facts(brokers, info), reader.settings(), reader.connections(), reader.modes()
+    )
+    errors = {name: why for name, why in {**settings.errors, **known.errors}.items() if not facts[name].silence}
+    views = known.found
+    members = await reader.members(views)
+    if any(member.silence for member in members.values()):  # a member that left in the meantime does not count
+        views = (await reader.connections()).found
+        here = by_member(views)
+        members = {client_id: one for client_id, one in members.items() if client_id in here}
+    topics = await _topic_facts(client.routes, await _subscribed(reader, configured, views, members))
+    silent = {name for name, one in facts.items() if one.silence}
+    names = [one.topic for one in topics.values() if one.queues and not silent & {q.broker_name for q in one.queues}]
+    lags, unread = await reader.each_lag(names if silent else [*names, retry_topic(reader.group)])
+    snapshot = DiagnosisSnapshot(
+        group=reader.group,
+        at=client.clock.wall(),
+        name_servers=", ".join(client.name_servers.addresses),
+        brokers=facts,
+        settings={name: config for name, config in settings.found.items() if config is not None},
+        views=views,
+        topics=topics,
+        members=members,
+        queues={MessageQueue(lag.topic, one.broker, one.queue): one for lag in lags.values() for one in lag.queues},
+        modes={name: {topic: one.mode for topic, one in table.items()} for name, table in modes.found.items()},
+    )
+    return replace(snapshot, retried=await newest_retried(brokers, snapshot)), errors | unread
 
 
-def _is_on(topic: TopicFacts, brokers: set[str]) -> bool:
-    return any(queue.broker_name in brokers for queue in topic.queues)
+async def _subscribed(
+    reader: GroupReader,
+    configured: frozenset[str],
+    views: Mapping[str, ConsumerConnection],
+    members: Mapping[str, MemberReport],
+) -> list[str]:
+    """Return the group's subscribed topics; without members, the topics in which it has offsets."""
+    names = {*configured, *(topic for view in views.values() for topic in view.subscription_table)}
+    names |= {topic for member in members.values() for topic in member.subscriptions or ()}
+    if not views:
+        stats = await reader.brokers.ask(consume_stats, reader.group)
+        names |= {queue.topic for one in stats.found.values() for queue in one.offset_table}
+    return sorted(one for one in names if not is_retry_topic(one) and topic_of_pop_retry(reader.group, one) is None)
 
 
-def _queue_facts(lag: TopicLag) -> Iterable[QueueFacts]:
-    for one in lag.queues:
-        queue = MessageQueue(lag.topic, one.broker, one.queue)
-        yield QueueFacts(queue=queue, committed=one.committed, min=one.min, max=one.max, age_seconds=one.lag_seconds)
+async def _topic_facts(routes: RouteTable, names: Iterable[str]) -> dict[str, TopicFacts]:
+    async def ask(topic: str) -> TopicFacts:
+        try:
+            route = await routes.refresh(topic)
+        except RouteNotFoundError:
+            return TopicFacts(topic=topic, missing=True)
+        except RmqdError as error:
+            return TopicFacts(topic=topic, error=str(error))
+        return TopicFacts(topic=topic, route=route, queues=tuple(routes.queues(topic)))
 
-
-def _by_member(views: Mapping[str, ConsumerConnection]) -> dict[str, dict[str, list[Connection]]]:
-    """Return the connections of each member, by broker name."""
-    known: dict[str, dict[str, list[Connection]]] = {}
-    for name, view in views.items():
-        for one in view.connection_set:
-            known.setdefault(one.client_id, {}).setdefault(name, []).append(one)
-    return known
+    return {one.topic: one for one in await asyncio.gather(*map(ask, names))}

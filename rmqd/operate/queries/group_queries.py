@@ -13,39 +13,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from rmqd.client.api.admin_requests import (
     consume_stats,
     delete_topic,
     forget_topic,
-    request_modes,
     set_request_mode,
     topic_config,
     topic_configs,
 )
-from rmqd.client.api.group_requests import (
-    consumer_connection,
-    consumer_running_info,
-    delete_subscription_group,
-    subscription_groups,
-)
-from rmqd.client.group_lag import LagReader, QueueLag, TopicLag, read_lags
+from rmqd.client.api.group_requests import delete_subscription_group, subscription_groups
+from rmqd.client.group_reader import GroupReader, QueueLag, by_member
 from rmqd.errors import RmqdError
-from rmqd.errors.broker_errors import ConsumerNotOnlineError, RequestCodeNotSupportedError, TopicNotExistError
+from rmqd.errors.broker_errors import RequestCodeNotSupportedError, TopicNotExistError
 from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody
 from rmqd.wire.command import version_name
-from rmqd.wire.receipt_handle import ANY_QUEUE
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import dlq_topic, is_system_group, retry_topic
 
 if TYPE_CHECKING:
-    from rmqd.operate.queries.message_queries import BrokerResponses, Brokers
-    from rmqd.runtime.clock import Clock
+    from rmqd.client.brokers import Brokers
+    from rmqd.client.group_reader import MemberReport, TopicLag
+    from rmqd.client.remoting.remoting_client import RemotingClient
     from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
-    from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo
-    from rmqd.wire.bodies.stats_bodies import Connection, ConsumerConnection
-    from rmqd.wire.message_queue import MessageQueue
+    from rmqd.wire.bodies.stats_bodies import ConsumerConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,88 +86,54 @@ class GroupDetail:
     brokers: Mapping[str, GroupSettings]
 
 
-async def show_group(brokers: Brokers, clock: Clock, group: str) -> tuple[GroupDetail, dict[str, RmqdError]]:
+async def show_group(brokers: Brokers, group: str) -> tuple[GroupDetail, dict[str, RmqdError]]:
     """Return one group, and the failed queries. Raises RmqdError if no reachable broker knows the group."""
-    remoting = brokers.client.remoting
-    tables, known, (lags, unread) = await asyncio.gather(
-        brokers.ask(lambda address: subscription_groups(remoting, address)),
-        connections(brokers, group),
-        read_lags(LagReader(brokers.client, clock), {group: None}),
-    )
-    with_settings = {name: table[group] for name, table in tables.by_broker.items() if group in table}
-    if not with_settings and not known.by_broker and not lags:
-        error = next(iter((*tables.errors.values(), *known.errors.values())), None)
+    reader = GroupReader(brokers, group)
+    settings, known, (lags, unread) = await asyncio.gather(reader.settings(), reader.connections(), reader.lags())
+    with_settings = {name: config for name, config in settings.found.items() if config is not None}
+    if not with_settings and not known.found and not lags:
+        error = next(iter((*settings.errors.values(), *known.errors.values())), None)
         raise error or RmqdError(f"no broker knows group {group}; run `rmqd groups list` to see all")
-    near = {one.client_id: name for name, connection in known.by_broker.items() for one in connection.connection_set}
-    infos = await running_infos(brokers, group, near)
-    modes = await brokers.ask(lambda address: request_modes(remoting, address), with_settings)
-    errors: dict[str, RmqdError] = {**tables.errors, **known.errors}
+    members = await reader.members(known.found)
+    modes = await reader.modes(with_settings)
+    errors = {**settings.errors, **known.errors}
     errors |= {where: error for where, error in unread.items() if lags or where != group}
     errors |= {name: why for name, why in modes.errors.items() if not isinstance(why, RequestCodeNotSupportedError)}
-    set_modes = {
-        name: {topic: one.mode.lower() for (topic, whose), one in table.items() if whose == group}
-        for name, table in modes.by_broker.items()
-    }
-    any_known = next(iter(known.by_broker.values()), None)
+    any_known = next(iter(known.found.values()), None)
     detail = GroupDetail(
         group,
         None if any_known is None else consume_type(any_known),
         None if any_known is None else message_model(any_known),
-        tuple(_members(known.by_broker.values(), infos)),
+        tuple(map(_member, members.values())),
         {} if any_known is None else {topic: one.sub_string for topic, one in any_known.subscription_table.items()},
-        tuple(_owned(lags, infos)),
-        {name: _settings(config, set_modes.get(name, {})) for name, config in with_settings.items()},
+        tuple(_owned(lags, members.values())),
+        {name: _settings(config, modes.found.get(name, {})) for name, config in with_settings.items()},
     )
     return detail, errors
 
 
-async def running_infos(brokers: Brokers, group: str, near: Mapping[str, str]) -> dict[str, ConsumerRunningInfo]:
-    """Return the running info of each member that answers. `near` names a connected broker for each member."""
-    remoting = brokers.client.remoting
-
-    async def ask(client_id: str, name: str) -> ConsumerRunningInfo | None:
-        asked = await brokers.ask(lambda address: consumer_running_info(remoting, address, group, client_id), [name])
-        return asked.by_broker.get(name)
-
-    answers = await asyncio.gather(*(ask(client_id, name) for client_id, name in near.items()))
-    return {client_id: info for client_id, info in zip(near, answers, strict=True) if info is not None}
+def _member(member: MemberReport) -> GroupMember:
+    one = [*member.connections.values()][-1][-1]
+    queues = None if member.info is None else len(member.queues)
+    return GroupMember(member.client_id, one.client_addr, one.language, version_name(one.version), queues)
 
 
-def _members(known: Iterable[ConsumerConnection], infos: Mapping[str, ConsumerRunningInfo]) -> Iterable[GroupMember]:
-    by_id: dict[str, Connection] = {}
-    for connection in known:
-        by_id |= {one.client_id: one for one in connection.connection_set}
-    for client_id, one in sorted(by_id.items()):
-        info = infos.get(client_id)
-        queues = None if info is None else len(info.mq_table) + len(info.mq_pop_table)
-        yield GroupMember(client_id, one.client_addr, one.language, version_name(one.version), queues)
-
-
-def _owned(lags: Iterable[TopicLag], infos: Mapping[str, ConsumerRunningInfo]) -> Iterable[OwnedQueue]:
-    owners: dict[tuple[str, str, int], list[str]] = {}
-    for client_id, info in infos.items():
-        for queue in (*info.mq_table, *info.mq_pop_table):
-            owners.setdefault(_place(queue), []).append(client_id)
+def _owned(lags: Iterable[TopicLag], members: Iterable[MemberReport]) -> Iterable[OwnedQueue]:
     for lag in lags:
         for one in lag.queues:
-            at = lag.topic, one.broker
-            ids = sorted({*owners.get((*at, one.queue), ()), *owners.get((*at, ANY_QUEUE), ())})
-            place = one.broker, one.queue, one.committed, one.min, one.max, one.lag, one.lag_seconds
-            yield OwnedQueue(*place, topic=lag.topic, owner=", ".join(ids))
+            queue = MessageQueue(lag.topic, one.broker, one.queue)
+            owners = [member.client_id for member in members if member.owns(queue)]
+            yield OwnedQueue(**asdict(one), topic=lag.topic, owner=", ".join(owners))
 
 
-def _place(queue: MessageQueue) -> tuple[str, str, int]:
-    return queue.topic, queue.broker_name, queue.queue_id
-
-
-def _settings(config: SubscriptionGroupConfig, modes: Mapping[str, str]) -> GroupSettings:
+def _settings(config: SubscriptionGroupConfig, modes: Mapping[str, SetMessageRequestModeRequestBody]) -> GroupSettings:
     return GroupSettings(
         config.consume_enable,
         config.consume_broadcast_enable,
         config.consume_message_orderly,
         config.retry_queue_nums,
         config.retry_max_times,
-        modes,
+        {topic: one.mode.lower() for topic, one in modes.items()},
     )
 
 
@@ -202,10 +161,9 @@ async def list_groups(
     brokers: Brokers, *, namespace: str = "", with_system: bool = False
 ) -> tuple[list[GroupSummary], dict[str, RmqdError]]:
     """Return the groups by name, and the failed queries. A `namespace` selects its own groups."""
-    remoting = brokers.client.remoting
-    tables = await brokers.ask(lambda address: subscription_groups(remoting, address))
+    tables = await brokers.ask(subscription_groups)
     where: dict[str, list[str]] = {}
-    for broker, table in tables.by_broker.items():
+    for broker, table in tables.found.items():
         for group in table:
             if group.startswith(f"{namespace}%" if namespace else "") and (with_system or not is_system_group(group)):
                 where.setdefault(group, []).append(broker)
@@ -214,23 +172,12 @@ async def list_groups(
     return [summary for summary, _ in asked], errors
 
 
-async def connections(
-    brokers: Brokers, group: str, names: Iterable[str] | None = None
-) -> BrokerResponses[ConsumerConnection]:
-    """Return each broker's information on the group's members. Brokers without members of the group are omitted."""
-    remoting = brokers.client.remoting
-    found = await brokers.ask(lambda address: consumer_connection(remoting, address, group), names)
-    errors = {name: error for name, error in found.errors.items() if not isinstance(error, ConsumerNotOnlineError)}
-    return type(found)(found.by_broker, errors)
-
-
 async def is_known(brokers: Brokers, group: str) -> bool:
     """Return whether a broker has the group. Raises RmqdError if no broker has it, and one does not answer."""
-    remoting = brokers.client.remoting
-    tables = await brokers.ask(lambda address: subscription_groups(remoting, address))
-    if any(group in table for table in tables.by_broker.values()):
+    settings = await GroupReader(brokers, group).settings()
+    if any(config is not None for config in settings.found.values()):
         return True
-    for error in tables.errors.values():
+    for error in settings.errors.values():
         raise error
     return False
 
@@ -247,17 +194,14 @@ def message_model(connection: ConsumerConnection) -> str | None:
 
 
 async def _summary(brokers: Brokers, group: str, names: list[str]) -> tuple[GroupSummary, dict[str, RmqdError]]:
-    remoting = brokers.client.remoting
     known, places = await asyncio.gather(
-        connections(brokers, group, names),
-        brokers.ask(lambda address: consume_stats(remoting, address, group), names),
+        GroupReader(brokers, group).connections(names), brokers.ask(consume_stats, group, names=names)
     )
-    any_known = next(iter(known.by_broker.values()), None)
-    members = {one.client_id for connection in known.by_broker.values() for one in connection.connection_set}
-    stats = places.by_broker.values()
+    any_known = next(iter(known.found.values()), None)
+    stats = places.found.values()
     summary = GroupSummary(
         group,
-        len(members),
+        len(by_member(known.found)),
         None if any_known is None else consume_type(any_known),
         None if any_known is None else message_model(any_known),
         sum(place.lag for one in stats for queue, place in one.offset_table.items() if queue.topic != dlq_topic(group)),
@@ -286,36 +230,34 @@ class ModeChange:
 
 async def plan_mode(brokers: Brokers, wanted: SetMessageRequestModeRequestBody) -> list[ModeChange]:
     """Return the change on each broker that has the topic. Raises RmqdError if a broker does not answer."""
-    remoting = brokers.client.remoting
-    topics = await brokers.ask(lambda address: topic_config(remoting, address, wanted.topic))
+    topics = await brokers.ask(topic_config, wanted.topic)
     for error in topics.errors.values():
         if not isinstance(error, TopicNotExistError):
             raise error
-    if not topics.by_broker:
+    if not topics.found:
         raise RmqdError(f"no broker has topic {wanted.topic}; run `rmqd topics list` to see all")
-    modes = await brokers.ask(lambda address: request_modes(remoting, address), topics.by_broker)
+    modes = await GroupReader(brokers, wanted.consumer_group).modes(topics.found)
     for error in modes.errors.values():
         raise error
-    key = wanted.topic, wanted.consumer_group
-    never_set = SetMessageRequestModeRequestBody(*key)
-    return [ModeChange(name, table.get(key, never_set), wanted) for name, table in modes.by_broker.items()]
+    never_set = SetMessageRequestModeRequestBody(wanted.topic, wanted.consumer_group)
+    return [ModeChange(name, table.get(wanted.topic, never_set), wanted) for name, table in modes.found.items()]
 
 
 async def carry_out(brokers: Brokers, changes: Sequence[ModeChange]) -> Mapping[str, RmqdError]:
     """Apply the due changes. Returns the errors by broker."""
     due = {change.broker: change.then for change in changes if change.is_due}
 
-    async def change_one(address: str) -> None:
-        await set_request_mode(brokers.client.remoting, address, due[brokers.names[address]])
+    async def change_one(remoting: RemotingClient, address: str) -> None:
+        await set_request_mode(remoting, address, due[brokers.names[address]])
 
-    return (await brokers.ask(change_one, due)).errors
+    return (await brokers.ask(change_one, names=due)).errors
 
 
 async def remove_group(brokers: Brokers, group: str) -> dict[str, RmqdError]:
     """Remove a group without members from all brokers and name servers. Returns the remains and errors by broker."""
-    remoting, topics = brokers.client.remoting, (retry_topic(group), dlq_topic(group))
+    topics = retry_topic(group), dlq_topic(group)
 
-    async def remove(address: str) -> None:
+    async def remove(remoting: RemotingClient, address: str) -> None:
         await delete_subscription_group(remoting, address, group)
         for topic in topics:
             await delete_topic(remoting, address, topic)
@@ -323,7 +265,7 @@ async def remove_group(brokers: Brokers, group: str) -> dict[str, RmqdError]:
     removed = await brokers.ask(remove)
     for server in brokers.client.name_servers.addresses:
         try:
-            await asyncio.gather(*(forget_topic(remoting, server, topic) for topic in topics))
+            await asyncio.gather(*(forget_topic(brokers.client.remoting, server, topic) for topic in topics))
         except RmqdError:
             continue  # the name server removes the topic at the brokers' next registration
     return {**removed.errors, **await _left(brokers, group, topics)}
@@ -331,13 +273,9 @@ async def remove_group(brokers: Brokers, group: str) -> dict[str, RmqdError]:
 
 async def _left(brokers: Brokers, group: str, topics: tuple[str, ...]) -> dict[str, RmqdError]:
     """Return errors for remains of the group on brokers, and the failed queries."""
-    remoting = brokers.client.remoting
-    groups, configs = await asyncio.gather(
-        brokers.ask(lambda address: subscription_groups(remoting, address)),
-        brokers.ask(lambda address: topic_configs(remoting, address)),
-    )
-    found = {name: [group] if group in table else [] for name, table in groups.by_broker.items()}
-    for name, table in configs.by_broker.items():
+    settings, configs = await asyncio.gather(GroupReader(brokers, group).settings(), brokers.ask(topic_configs))
+    found = {name: [group] if config else [] for name, config in settings.found.items()}
+    for name, table in configs.found.items():
         found.setdefault(name, []).extend(topic for topic in topics if topic in table)
     errors = {name: RmqdError(f"still has {', '.join(left)}") for name, left in found.items() if left}
-    return {**groups.errors, **configs.errors, **errors}
+    return {**settings.errors, **configs.errors, **errors}

@@ -1,26 +1,22 @@
-"""Single messages by their id or by a key.
-
-The masters of a cluster, queried in parallel.
-"""
+"""Single messages by their id or by a key."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from rmqd.client.api.admin_requests import cluster_info, query_message, topic_configs, view_message
-from rmqd.client.group_lag import MAX_QUESTIONS
-from rmqd.errors import BrokerAwayError, NoBrokerError, ProtocolError, RmqdError
+from rmqd.client.api.admin_requests import query_message, topic_configs, view_message
+from rmqd.errors import ProtocolError, RmqdError
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.message_id import parse_offset_message_id
 from rmqd.wire.topics import is_system_topic
 
 if TYPE_CHECKING:
-    from rmqd.client.instance import ClientInstance
-    from rmqd.wire.bodies.route_data import ClusterInfo
+    from rmqd.client.brokers import Brokers, Responses
+    from rmqd.client.remoting.remoting_client import RemotingClient
     from rmqd.wire.messages.message import Message
 
 
@@ -63,10 +59,9 @@ async def find_by_id(brokers: Brokers, msg_id: str, topic: str | None = None) ->
         return await _find_at(brokers, *place)
     if topic is not None:
         return await _query(brokers, dict.fromkeys(brokers.masters, (topic,)), msg_id, unique=True)
-    remoting = brokers.client.remoting
-    tables = await brokers.ask(lambda address: topic_configs(remoting, address))
+    tables = await brokers.ask(topic_configs)
     where = {
-        name: tuple(topic for topic in table if not is_system_topic(topic)) for name, table in tables.by_broker.items()
+        name: tuple(topic for topic in table if not is_system_topic(topic)) for name, table in tables.found.items()
     }
     found, errors = await _query(brokers, where, msg_id, unique=True)
     return found, {**tables.errors, **errors}
@@ -99,22 +94,15 @@ async def _find_at(brokers: Brokers, name: str, address: str, commit_log_offset:
 async def _query(
     brokers: Brokers, where: Mapping[str, Iterable[str]], key: str, *, unique: bool, most: int = MOST_COPIES
 ) -> Found:
-    async def ask(name: str, topic: str) -> BrokerResponses[list[FoundMessage]]:
-        async def question(address: str) -> list[FoundMessage]:
-            remoting = brokers.client.remoting
+    async def ask(name: str, topic: str) -> Responses[str, list[FoundMessage]]:
+        async def question(remoting: RemotingClient, address: str) -> list[FoundMessage]:
             records = await query_message(remoting, address, topic, key, max_messages=most, unique=unique)
             return [one for one in decoded(records, topic, name) if _has(one, key, unique=unique)]
 
-        return await brokers.ask(question, [name])
+        return await brokers.ask(question, names=[name])
 
     parts = await asyncio.gather(*(ask(name, topic) for name, topics in where.items() for topic in topics))
-    return in_order(parts)
-
-
-def in_order(parts: Iterable[BrokerResponses[list[FoundMessage]]]) -> Found:
-    """Return all messages of some responses in order of store time, and the failed queries."""
-    parts = list(parts)
-    found = [one for part in parts for messages in part.by_broker.values() for one in messages]
+    found = [one for part in parts for messages in part.found.values() for one in messages]
     errors = {name: error for part in parts for name, error in part.errors.items()}
     return sorted(found, key=lambda one: one.stored_at_ms), errors
 
@@ -150,85 +138,3 @@ def found_message(message: Message, broker: str) -> FoundMessage:
         message.stored_properties,
         message.body,
     )
-
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerResponses(Generic[T]):
-    """The masters' responses by broker name, and the errors of the others."""
-
-    by_broker: Mapping[str, T]
-    errors: Mapping[str, RmqdError]
-
-
-@dataclass(frozen=True, slots=True)
-class QueueAnswers(Generic[T]):
-    """The masters' responses about queues, and the errors of the others."""
-
-    by_queue: Mapping[MessageQueue, T]
-    errors: Mapping[MessageQueue, RmqdError]
-
-
-class Brokers:
-    """The masters of a cluster by broker name. At most 32 requests are sent at once."""
-
-    def __init__(self, client: ClientInstance, cluster: ClusterInfo) -> None:
-        brokers = dict(sorted(cluster.broker_addr_table.items()))
-        self.client = client
-        self.clusters = frozenset(cluster.cluster_addr_table)
-        self.masters = {name: broker.master for name, broker in brokers.items() if broker.master is not None}
-        self.names = {address: name for name, broker in brokers.items() for address in broker.broker_addrs.values()}
-        """Broker names by the addresses of masters and slaves."""
-        self._turn = asyncio.Semaphore(MAX_QUESTIONS)
-
-    @classmethod
-    async def look_up(cls, client: ClientInstance) -> Self:
-        """Ask a name server for the masters. Brokers without a master are omitted.
-
-        Raises NoBrokerError if there is none, and other RemotingErrors if no name server answers.
-        """
-        found = cls(client, await client.name_servers.ask(lambda address: cluster_info(client.remoting, address)))
-        if not found.masters:
-            raise NoBrokerError(";".join(client.name_servers.addresses))
-        return found
-
-    async def ask(
-        self, question: Callable[[str], Awaitable[T]], names: Iterable[str] | None = None
-    ) -> BrokerResponses[T]:
-        """Send the same request to the masters of these brokers, or of all. `question` is called with each address."""
-        asked = list(self.masters if names is None else names)
-        answers = await asyncio.gather(*(self._ask(question, self.masters[name]) for name in asked))
-        named = dict(zip(asked, answers, strict=True))
-        return BrokerResponses(
-            {name: answer for name, answer in named.items() if not isinstance(answer, RmqdError)},
-            {name: answer for name, answer in named.items() if isinstance(answer, RmqdError)},
-        )
-
-    async def ask_about(
-        self, queues: Iterable[MessageQueue], question: Callable[[str, MessageQueue], Awaitable[T]]
-    ) -> QueueAnswers[T]:
-        """Ask each queue's master about it. If a broker has no master now, the response is BrokerAwayError."""
-        asked = list(queues)
-        answers = await asyncio.gather(*(self._ask_about(question, queue) for queue in asked))
-        named = dict(zip(asked, answers, strict=True))
-        return QueueAnswers(
-            {queue: answer for queue, answer in named.items() if not isinstance(answer, RmqdError)},
-            {queue: answer for queue, answer in named.items() if isinstance(answer, RmqdError)},
-        )
-
-    async def _ask_about(
-        self, question: Callable[[str, MessageQueue], Awaitable[T]], queue: MessageQueue
-    ) -> T | RmqdError:
-        address = self.masters.get(queue.broker_name)
-        if address is None:
-            return BrokerAwayError(queue.topic, queue.broker_name)
-        return await self._ask(lambda address: question(address, queue), address)
-
-    async def _ask(self, question: Callable[[str], Awaitable[T]], address: str) -> T | RmqdError:
-        async with self._turn:
-            try:
-                return await question(address)
-            except RmqdError as error:
-                return error

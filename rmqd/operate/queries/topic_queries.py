@@ -22,8 +22,9 @@ from rmqd.wire.messages.decode import frame_messages, open_all
 from rmqd.wire.topics import REPLY_TOPIC_SUFFIX, SYSTEM_TOPIC_PREFIX, is_dlq_topic, is_retry_topic, is_system_topic
 
 if TYPE_CHECKING:
+    from rmqd.client.brokers import Brokers
     from rmqd.client.instance import ClientInstance
-    from rmqd.operate.queries.message_queries import Brokers, FoundMessage
+    from rmqd.operate.queries.message_queries import FoundMessage
     from rmqd.wire.bodies.config_bodies import TopicConfig
     from rmqd.wire.bodies.heartbeat_data import SubscriptionData
     from rmqd.wire.bodies.stats_bodies import TopicStatsTable
@@ -84,10 +85,9 @@ async def list_topics(
 
     `with_system` includes RocketMQ's own topics, retry topics and dead letter topics.
     """
-    remoting = brokers.client.remoting
-    tables = await brokers.ask(lambda address: topic_configs(remoting, address))
+    tables = await brokers.ask(topic_configs)
     where: dict[str, dict[str, TopicConfig]] = {}
-    for broker, table in tables.by_broker.items():
+    for broker, table in tables.found.items():
         for topic, config in table.items():
             if topic.startswith(f"{namespace}%" if namespace else "") and (
                 with_system or not _is_inner(topic, brokers)
@@ -98,24 +98,23 @@ async def list_topics(
 
 async def show_topic(brokers: Brokers, topic: str) -> tuple[TopicDetail, dict[str, RmqdError]]:
     """Return one topic, and the failed queries. Raises TopicNotExistError if no reachable broker has it."""
-    remoting = brokers.client.remoting
-    configs = await brokers.ask(lambda address: topic_config(remoting, address, topic))
+    configs = await brokers.ask(topic_config, topic)
     missing = [error for error in configs.errors.values() if isinstance(error, TopicNotExistError)]
     errors = {name: error for name, error in configs.errors.items() if error not in missing}
-    if not configs.by_broker:
+    if not configs.found:
         unknown = RmqdError(f"no broker has topic {topic}; run `rmqd topics list` to see all")
         raise next(iter(errors.values()), unknown)
     stats, groups = await asyncio.gather(
-        brokers.ask(lambda address: topic_stats(remoting, address, topic), configs.by_broker),
-        brokers.ask(lambda address: topic_consumers(remoting, address, topic), configs.by_broker),
+        brokers.ask(topic_stats, topic, names=configs.found),
+        brokers.ask(topic_consumers, topic, names=configs.found),
     )
-    queues = tuple(_queues(stats.by_broker.values()))
+    queues = tuple(_queues(stats.found.values()))
     detail = TopicDetail(
         topic,
         sum(queue.max - queue.min for queue in queues),
         queues,
-        tuple(sorted({group for found in groups.by_broker.values() for group in found})),
-        {name: _settings(config) for name, config in configs.by_broker.items()},
+        tuple(sorted({group for found in groups.found.values() for group in found})),
+        {name: _settings(config) for name, config in configs.found.items()},
     )
     return detail, {**errors, **stats.errors, **groups.errors}
 

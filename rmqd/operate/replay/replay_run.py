@@ -23,13 +23,13 @@ import structlog
 
 from rmqd.client.api.group_requests import get_consumer_list, subscription_groups, update_subscription_group
 from rmqd.client.api.offset_requests import query_consumer_offset, update_consumer_offset
+from rmqd.client.brokers import Brokers
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.allocate import AllocateStrategy, averagely
 from rmqd.consumer.hooks import Hook, HookContext
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.errors import RmqdError
 from rmqd.operate.queries.group_queries import remove_group
-from rmqd.operate.queries.message_queries import Brokers
 from rmqd.operate.queries.topic_queries import between, queue_address
 from rmqd.operate.replay.replay_plan import Failures
 from rmqd.plugins.strategies import hooks_of
@@ -40,6 +40,7 @@ from rmqd.wire.messages.message import Message
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from rmqd.client.remoting.remoting_client import RemotingClient
     from rmqd.consumer.consumer_options import ConsumerOptions
     from rmqd.handler_api.batch import LoadedHandler
     from rmqd.operate.queries.topic_queries import OffsetWindow
@@ -215,20 +216,21 @@ async def make(client: ClientInstance, plan: ReplayPlan) -> None:
 
     Raises RmqdError.
     """
-    remoting, brokers = client.remoting, await Brokers.look_up(client)
+    brokers = await Brokers.look_up(client)
     await learn_routes(client, plan)
 
-    async def make_at(address: str) -> None:
+    async def make_at(remoting: RemotingClient, address: str) -> None:
         known = (await subscription_groups(remoting, address)).get(plan.group)
         settings = known or SubscriptionGroupConfig(group_name=plan.group)
         await update_subscription_group(
             remoting, address, replace(settings, group_name=plan.shadow, consume_enable=True, attributes={})
         )
 
-    _raise_one((await brokers.ask(make_at)).errors)
+    for error in (await brokers.ask(make_at)).errors.values():
+        raise error
     for window in plan.windows:
         address = queue_address(client, window.queue)
-        await update_consumer_offset(remoting, address, plan.shadow, window.queue, window.start)
+        await update_consumer_offset(client.remoting, address, plan.shadow, window.queue, window.start)
 
 
 async def handled(client: ClientInstance, plan: ReplayPlan) -> int:
@@ -265,10 +267,5 @@ async def learn_routes(client: ClientInstance, plan: ReplayPlan) -> None:
 
 
 async def _members(brokers: Brokers, group: str) -> set[str]:
-    asked = await brokers.ask(lambda address: get_consumer_list(brokers.client.remoting, address, group))
-    return {client_id for ids in asked.by_broker.values() for client_id in ids}
-
-
-def _raise_one(errors: Mapping[str, RmqdError]) -> None:
-    for error in errors.values():
-        raise error
+    asked = await brokers.ask(get_consumer_list, group)
+    return {client_id for ids in asked.found.values() for client_id in ids}

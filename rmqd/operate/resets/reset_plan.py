@@ -3,23 +3,147 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from enum import Enum
+from typing import TYPE_CHECKING, Final, Literal
 
-from rmqd.client.api.admin_requests import topic_stats
-from rmqd.client.api.group_requests import subscription_groups
-from rmqd.client.api.offset_requests import search_offset
+from rmqd.client.api.admin_requests import broker_config, topic_stats
+from rmqd.client.api.offset_requests import query_consumer_offset, search_offset
+from rmqd.client.group_reader import GroupReader
 from rmqd.errors import BrokerAwayError, OffsetResetError, RmqdError, RouteNotFoundError
-from rmqd.operate.resets.reset_places import PlaceReader, WayOf, way_of
+from rmqd.operate.queries.group_queries import message_model
 from rmqd.wire.bodies.route_data import is_logical
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import dlq_topic, is_light_queue
 
 if TYPE_CHECKING:
-    from rmqd.operate.queries.message_queries import Brokers
-    from rmqd.operate.resets.reset_places import Goal, GroupPlaces, QueuePlace
-    from rmqd.wire.bodies.stats_bodies import TopicOffset, TopicStatsTable
+    from rmqd.client.brokers import Brokers
+    from rmqd.client.group_reader import MemberReport
+    from rmqd.client.remoting.remoting_client import RemotingClient
+    from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
+    from rmqd.wire.bodies.stats_bodies import ConsumerConnection, TopicOffset, TopicStatsTable
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The destination of a reset.
+
+    `number` is an offset for `offset`, Unix milliseconds for `time`, and a number of messages for `skip`. `offsets` are
+    for `exact`, by broker and queue id; other queues stay.
+    """
+
+    kind: Literal["first", "last", "offset", "time", "skip", "exact"]
+    number: int = 0
+    offsets: Mapping[tuple[str, int], int] | None = None
+    forward_only: bool = False
+    """A queue at this offset or beyond it stays."""
+
+    @property
+    def timestamp_ms(self) -> int | None:
+        """The time for brokers that reset only by time, -1 for the end; None if the goal is not a time."""
+        return {"first": 0, "last": -1, "time": self.number}.get(self.kind)
+
+    async def offset_in(
+        self, remoting: RemotingClient, address: str, queue: MessageQueue, ends: TopicOffset, committed: int | None
+    ) -> int | None:
+        """Return the offset in a queue, not limited to its ends; None if the queue stays. Raises RmqdError."""
+        match self.kind:
+            case "first":
+                return ends.min_offset
+            case "last":
+                return ends.max_offset
+            case "offset":
+                return self.number
+            case "time":
+                return await search_offset(remoting, address, queue, self.number)
+            case "skip":
+                return (ends.min_offset if committed is None else committed) + self.number
+            case "exact":
+                return (self.offsets or {}).get((queue.broker_name, queue.queue_id))
+
+
+SERVER_SIDE_RESET: Final = "useServerSideResetOffset"
+
+
+class WayOf(Enum):
+    """How one broker notifies members of a reset.
+
+    RocketMQ 5 stores a reset for the group's next pull of the queue (`useServerSideResetOffset`): to any offset of any
+    queue. Brokers of 4.x, and brokers with that setting off, push it to the members: only to a time, in all queues of
+    the topic on that broker, and only if all of these queues have a stored offset. If the group has no members to
+    receive the reset, an offset is simply stored.
+    """
+
+    PULLED = "with their next pull"
+    PUSHED = "by a push"
+
+
+async def _way_of(remoting: RemotingClient, address: str) -> WayOf:
+    config = await broker_config(remoting, address)
+    return WayOf.PULLED if config.get(SERVER_SIDE_RESET) == "true" else WayOf.PUSHED
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlace:
+    """A group's offset in one queue at one moment.
+
+    `owner` is the member that reports owning the queue, or "". `held` is its report on the queue; None if it pops the
+    queue.
+    """
+
+    committed: int | None
+    owner: str = ""
+    held: ProcessQueueInfo | None = None
+    is_popped: bool = False
+    is_orderly: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlaces:
+    """A group's offsets in a topic's queues. `members` are readers; `silent` ones do not report their queues."""
+
+    places: Mapping[MessageQueue, QueuePlace]
+    errors: Mapping[MessageQueue, RmqdError]
+    members: frozenset[str]
+    silent: frozenset[str]
+    message_model: str | None
+
+
+async def read_places(reader: GroupReader, topic: str, queues: Iterable[MessageQueue]) -> GroupPlaces:
+    """Return the offsets. Brokers are asked first: members that obeyed report no less than the stored offset."""
+    remoting, group = reader.brokers.client.remoting, reader.group
+    committed, known = await asyncio.gather(
+        reader.brokers.ask_about(queues, lambda address, queue: query_consumer_offset(remoting, address, group, queue)),
+        reader.connections(),
+    )
+    members = await reader.members(known.found)
+    readers = {one.client_id for one in members.values() if _reads(one, topic, known.found)}
+    any_known = next(iter(known.found.values()), None)
+    return GroupPlaces(
+        {queue: _place(queue, offset, members.values()) for queue, offset in committed.found.items()},
+        committed.errors,
+        frozenset(readers),
+        frozenset(client_id for client_id in readers if members[client_id].info is None),
+        None if any_known is None else message_model(any_known),
+    )
+
+
+def _reads(member: MemberReport, topic: str, known: Mapping[str, ConsumerConnection]) -> bool:
+    """Return whether a member may read the topic; a silent member by the group's last heartbeat at its broker."""
+    if member.subscriptions is None:
+        table = known[next(iter(member.connections))].subscription_table
+        return not table or topic in table
+    return topic in member.subscriptions or any(queue.topic == topic for queue in member.queues)
+
+
+def _place(queue: MessageQueue, committed: int | None, members: Iterable[MemberReport]) -> QueuePlace:
+    for member in members:
+        held = member.pulled(queue)
+        if held is not None and not held.dropped:
+            return QueuePlace(committed, member.client_id, held, is_orderly=member.orderly is True)
+    popper = next((member.client_id for member in members if member.popped(queue)), "")
+    return QueuePlace(committed, popper, is_popped=bool(popper))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,26 +226,24 @@ async def plan_reset(brokers: Brokers, group: str, topic: str, goal: Goal, scope
     queues = await _queues(brokers, topic, scope)
     names = sorted({queue.broker_name for queue in queues})
     here = [name for name in names if name in brokers.masters]
-    remoting = brokers.client.remoting
-    tables, ways, places = await asyncio.gather(
-        brokers.ask(lambda address: subscription_groups(remoting, address), here),
-        brokers.ask(lambda address: way_of(remoting, address), here),
-        PlaceReader(brokers, group, topic).look(queues),
+    reader = GroupReader(brokers, group)
+    settings, ways, places = await asyncio.gather(
+        reader.settings(here), brokers.ask(_way_of, names=here), read_places(reader, topic, queues)
     )
     # query the queues' ends last: then no member's offset is above them
-    stats = await brokers.ask(lambda address: topic_stats(remoting, address, topic), here)
+    stats = await brokers.ask(topic_stats, topic, names=here)
     if places.message_model == "broadcasting":
         raise broadcasting(group)
     errors: dict[str, RmqdError] = {name: BrokerAwayError(topic, name) for name in names if name not in here}
-    errors |= {**tables.errors, **stats.errors, **ways.errors}
+    errors |= {**settings.errors, **stats.errors, **ways.errors}
     errors |= {queue.broker_name: error for queue, error in places.errors.items()}
-    unknown = [name for name, table in tables.by_broker.items() if group not in table]
+    unknown = [name for name, config in settings.found.items() if config is None]
     if unknown and len(unknown) == len(names):
         raise OffsetResetError(f"no broker of topic {topic} knows group {group}; run `rmqd groups list` to see all")
     errors |= {name: OffsetResetError(f"this broker does not know group {group}: {_UNKNOWN}") for name in unknown}
     asked = [queue for queue in queues if queue.broker_name not in errors]
-    moves, refused = await _moves(brokers, goal, asked, stats.by_broker, places)
-    return ResetPlan(group, topic, goal, moves, errors | refused, places, ways.by_broker)
+    moves, refused = await _moves(brokers, goal, asked, stats.found, places)
+    return ResetPlan(group, topic, goal, moves, errors | refused, places, ways.found)
 
 
 def broadcasting(group: str) -> OffsetResetError:
@@ -169,14 +291,12 @@ async def _moves(
         if ends is None:  # the route is being changed: the broker has fewer queues than the route says
             return None
         place = places.places[queue]
-        wanted = await goal.offset_in(
-            queue, ends, place.committed, lambda queue, time_ms: search_offset(remoting, address, queue, time_ms)
-        )
+        wanted = await goal.offset_in(remoting, address, queue, ends, place.committed)
         if wanted is None:
             return None
         target = max(ends.min_offset, min(wanted, ends.max_offset))
         return PlannedMove(queue, place, ends, target, wanted, goal)
 
     found = await brokers.ask_about(queues, move)
-    moves = tuple(one for one in found.by_queue.values() if one is not None)
+    moves = tuple(one for one in found.found.values() if one is not None)
     return moves, {queue.broker_name: error for queue, error in found.errors.items()}

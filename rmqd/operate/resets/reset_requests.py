@@ -21,15 +21,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from rmqd.operate.resets.reset_places import PlaceReader, WayOf, push_all, reset_one, store_one
+from rmqd.client.api.admin_requests import RESET_TO_END, reset_offset
+from rmqd.client.api.offset_requests import update_consumer_offset
+from rmqd.client.group_reader import GroupReader
+from rmqd.errors import OffsetResetError
+from rmqd.operate.resets.reset_plan import SERVER_SIDE_RESET, WayOf, read_places
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from rmqd.client.brokers import Brokers
+    from rmqd.client.remoting.remoting_client import RemotingClient
     from rmqd.errors import RmqdError
-    from rmqd.operate.queries.message_queries import Brokers
-    from rmqd.operate.resets.reset_places import GroupPlaces, QueuePlace
-    from rmqd.operate.resets.reset_plan import PlannedMove, ResetPlan
+    from rmqd.operate.resets.reset_plan import Goal, GroupPlaces, PlannedMove, QueuePlace, ResetPlan
     from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
     from rmqd.wire.message_queue import MessageQueue
 
@@ -114,7 +116,7 @@ class ResetWatch:
         self._brokers = brokers
         self._plan = plan
         self._targets = targets
-        self._reader = PlaceReader(brokers, plan.group, plan.topic)
+        self._reader = GroupReader(brokers, plan.group)
         self._wait_seconds = wait_seconds
         self._clock = brokers.client.clock
         self._lost_since: dict[MessageQueue, float] = {}
@@ -123,7 +125,7 @@ class ResetWatch:
         """Poll until all queues are at their targets, or the time is over."""
         deadline = self._clock.monotonic() + self._wait_seconds
         while open_queues := [queue for queue in self._targets if queue not in self.states]:
-            seen = await self._reader.look(open_queues)
+            seen = await read_places(self._reader, self._plan.topic, open_queues)
             self.members, self.silent, self.errors = seen.members, seen.silent, dict(seen.errors)
             self.now.update(seen.places)
             is_last = self._clock.monotonic() >= deadline
@@ -158,7 +160,7 @@ class ResetWatch:
         remoting, group = self._brokers.client.remoting, self._plan.group
         pulled = [queue for queue in lost if self._plan.ways[queue.broker_name] is WayOf.PULLED]
         await self._brokers.ask_about(
-            pulled, lambda address, queue: reset_one(remoting, address, group, queue, self._targets[queue])
+            pulled, lambda address, queue: _reset_one(remoting, address, group, queue, self._targets[queue])
         )
         for queue in pulled:
             del self._lost_since[queue]
@@ -229,6 +231,47 @@ def _moved(
     return MovedQueue(move, "failed", move.place, str(errors.get(queue, "the broker did not confirm the reset")))
 
 
+async def _reset_one(
+    remoting: RemotingClient, address: str, group: str, queue: MessageQueue, target: int | None
+) -> dict[MessageQueue, int]:
+    """Ask a broker to store a reset of one queue; None: to the queue's current end, so that no member moves back.
+
+    Returns the new offset. Raises RmqdError.
+    """
+    to_end = RESET_TO_END if target is None else 0
+    return await reset_offset(remoting, address, group, queue.topic, to_end, queue_id=queue.queue_id, offset=target)
+
+
+async def _store_one(
+    remoting: RemotingClient, address: str, group: str, queue: MessageQueue, target: int
+) -> dict[MessageQueue, int]:
+    """Store an offset without notifying members. Returns it. Raises RmqdError."""
+    if not await update_consumer_offset(remoting, address, group, queue, target):
+        raise OffsetResetError("another reset waits for the group's next pull")
+    return {queue: target}
+
+
+async def _push_all(
+    remoting: RemotingClient, address: str, group: str, topic: str, goal: Goal, *, is_whole: bool
+) -> dict[MessageQueue, int]:
+    """Ask a broker to push a reset of all its queues of the topic to the members. `is_whole`: all of them are selected.
+
+    Returns the new offsets. Raises RmqdError.
+    """
+    timestamp_ms = goal.timestamp_ms
+    if timestamp_ms is None:
+        raise OffsetResetError(
+            f"this broker pushes resets to members (RocketMQ 4, or {SERVER_SIDE_RESET}=false), which works only "
+            "by time: use --to first, last or a time, or stop the members"
+        )
+    if not is_whole:
+        raise OffsetResetError(
+            f"this broker pushes resets to members (RocketMQ 4, or {SERVER_SIDE_RESET}=false), always for all queues: "
+            "omit --broker and --queue, or stop the members"
+        )
+    return await reset_offset(remoting, address, group, topic, timestamp_ms)
+
+
 async def _send(brokers: Brokers, plan: ResetPlan) -> tuple[dict[MessageQueue, int], dict[MessageQueue, RmqdError]]:
     """Send the resets. Returns the target of each queue, and the errors of the others."""
     remoting, group = brokers.client.remoting, plan.group
@@ -244,20 +287,20 @@ async def _send(brokers: Brokers, plan: ResetPlan) -> tuple[dict[MessageQueue, i
     async def send_one(address: str, queue: MessageQueue) -> dict[MessageQueue, int]:
         target = by_queue[queue].target
         if plan.ways[queue.broker_name] is WayOf.PULLED:
-            return await reset_one(remoting, address, group, queue, None if plan.goal.kind == "last" else target)
-        return await store_one(remoting, address, group, queue, target)
+            return await _reset_one(remoting, address, group, queue, None if plan.goal.kind == "last" else target)
+        return await _store_one(remoting, address, group, queue, target)
 
     async def push(address: str, queue: MessageQueue) -> dict[MessageQueue, int]:
         meant = {move.queue for move in plan.moves}
         of_broker = {one for one in brokers.client.routes.queues(plan.topic) if one.broker_name == queue.broker_name}
-        return await push_all(remoting, address, group, plan.topic, plan.goal, is_whole=of_broker <= meant)
+        return await _push_all(remoting, address, group, plan.topic, plan.goal, is_whole=of_broker <= meant)
 
     ones, pushes = await asyncio.gather(
         brokers.ask_about(singly, send_one),
         brokers.ask_about([moves[0].queue for moves in at_once.values()], push),
     )
     told = {
-        queue: offset for part in (ones, pushes) for table in part.by_queue.values() for queue, offset in table.items()
+        queue: offset for part in (ones, pushes) for table in part.found.values() for queue, offset in table.items()
     }
     refused = {move.queue: error for queue, error in pushes.errors.items() for move in at_once[queue.broker_name]}
     return {queue: told[queue] for queue in by_queue if queue in told}, {**ones.errors, **refused}

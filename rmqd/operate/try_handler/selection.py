@@ -19,11 +19,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from rmqd.client.brokers import Brokers
 from rmqd.consumer.assembly import subscriptions_of
 from rmqd.consumer.health.consistency import check_filters
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.operate.queries import topic_queries as windows
-from rmqd.operate.queries.message_queries import Brokers, find_by_id, find_by_key
+from rmqd.operate.queries.message_queries import find_by_id, find_by_key
 from rmqd.operate.queries.topic_queries import OffsetWindow
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 from rmqd.wire.message_queue import MessageQueue

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from rmqd.client.group_lag import QueueLag
+from rmqd.client.group_reader import QueueLag
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.health.causes import Problem, found
 from rmqd.consumer.health.group_status import RecentResults

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from rmqd.client.group_lag import LagReader
+from rmqd.client.brokers import Brokers
+from rmqd.client.group_reader import GroupReader
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.consumer_options import DeduplicationOptions
 from rmqd.consumer.handling.held_claims import LEASE_SECONDS
@@ -55,7 +56,7 @@ class QueuePlaces:
         self._figures = figures
         self._clock = clock
         self._client = ClientInstance(spec.client_options, clock=clock)
-        self._reader = LagReader(self._client, clock)
+        self._reader = GroupReader(Brokers(self._client), spec.group)
         self._routes_at: float | None = None
 
     async def watch(self) -> None:
@@ -79,7 +80,7 @@ class QueuePlaces:
         try:
             if must_refresh:
                 await self._client.routes.refresh(topic)
-            lag = await self._reader.topic_lag(self._group, topic)
+            lag = await self._reader.lag(topic)
         except RouteNotFoundError as error:
             if topic == retry_topic(self._group):
                 self._figures.queues_are(topic, ())  # the broker creates it at the group's first heartbeat

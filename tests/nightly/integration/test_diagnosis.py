@@ -314,7 +314,7 @@ WELL = "a_java_group_that_is_well"
 
 
 async def diagnosed(client: ClientInstance, group: str) -> Diagnosis:
-    return await diagnose(client, SystemClock(), group)
+    return await diagnose(client, group)
 
 
 async def first_is(client: ClientInstance, group: str, cause: str, evidence: str) -> str:
@@ -423,7 +423,11 @@ class LateClock(SystemClock):
 
 @pytest.mark.slow
 async def test_a_clock_that_is_not_the_broker_s(java: Java, client: ClientInstance) -> None:
-    (found,) = (await diagnose(client, LateClock(), java.stages[WELL].group)).problems
+    late = ClientInstance(client.options, clock=LateClock())
+    try:
+        (found,) = (await diagnose(late, java.stages[WELL].group)).problems
+    finally:
+        await late.close()
     assert found.cause == "clock_skew"
     assert "is 10 min behind that of this host" in found.evidence
 

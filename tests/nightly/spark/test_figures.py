@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.client.group_lag import QueueLag
+from rmqd.client.group_reader import QueueLag
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, LastError, QueueSnapshot
 from rmqd.plugins.model_options import options_of_group

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from rmqd.client.group_reader import MemberReport, QueueLag
+from rmqd.errors import RemotingTimeoutError
 from rmqd.operate.diagnosis.cluster_findings import findings_of_daemon
 from rmqd.operate.diagnosis.diagnosis_facts import (
     BrokerFacts,
     DiagnosisSnapshot,
-    MemberFacts,
-    QueueFacts,
     SeenMessage,
     TopicFacts,
 )
@@ -36,7 +36,7 @@ def owned(queue: MessageQueue, at: int, **values: Any) -> tuple[MessageQueue, Pr
 
 def member(
     client_id: str = "one", *queues: tuple[MessageQueue, ProcessQueueInfo], tags: str = "*", **values: Any
-) -> MemberFacts:
+) -> MemberReport:
     """A member that has these queues, or the two of the topic."""
     status = values.pop("status", ConsumeStatus(consume_ok_tps=10.0))
     properties = {"PROP_CONSUMEORDERLY": "false", "messageModel": "CLUSTERING", **values.pop("properties", {})}
@@ -48,10 +48,15 @@ def member(
         values.pop("user", {}),
     )
     connection = Connection(client_id, "10.0.0.1:5000", "JAVA", 513)
-    return MemberFacts(**{"client_id": client_id, "connections": {BROKER: (connection,)}, "info": info, **values})
+    return MemberReport(**{"client_id": client_id, "connections": {BROKER: (connection,)}, "info": info, **values})
 
 
-def snapshot(*members: MemberFacts, **values: Any) -> DiagnosisSnapshot:
+def lag(queue: MessageQueue, committed: int | None, low: int, high: int, seconds: float) -> QueueLag:
+    """How far the group is in a queue. No rule needs the number of messages behind the committed offset."""
+    return QueueLag(queue.broker_name, queue.queue_id, committed, low, high, 0, seconds)
+
+
+def snapshot(*members: MemberReport, **values: Any) -> DiagnosisSnapshot:
     """A group that is well, with some of its facts replaced; `places` are (committed, max, age of the oldest)."""
     places = values.pop("places", [(100, 100, 0.0), (100, 100, 0.0)])
     connections = tuple(one for member in members for known in member.connections.values() for one in known)
@@ -66,10 +71,7 @@ def snapshot(*members: MemberFacts, **values: Any) -> DiagnosisSnapshot:
         "views": views if members else {},
         "topics": {TOPIC: TopicFacts(topic=TOPIC, route=route, queues=QUEUES)},
         "members": {one.client_id: one for one in members},
-        "queues": {
-            queue: QueueFacts(queue=queue, committed=at, min=0, max=end, age_seconds=age)
-            for queue, (at, end, age) in zip(QUEUES, places, strict=False)
-        },
+        "queues": {queue: lag(queue, at, 0, end, age) for queue, (at, end, age) in zip(QUEUES, places, strict=False)},
     }
     return DiagnosisSnapshot(**facts | values)
 
@@ -146,7 +148,7 @@ def test_no_members() -> None:
 
 TWICE = (Connection("one", "10.0.0.1:5000"), Connection("one", "10.0.0.2:5000"))
 ORDERLY = {"PROP_CONSUMEORDERLY": "true"}
-AMONG_MEMBERS: list[tuple[str, list[MemberFacts], list[str]]] = [
+AMONG_MEMBERS: list[tuple[str, list[MemberReport], list[str]]] = [
     ("one client id twice", [member("one", *BOTH, connections={BROKER: TWICE})], ["client_id_conflict"]),
     ("a connection that was given up", [member("10.0.0.1@7#123456789012", *BOTH, connections={BROKER: TWICE})], []),
     ("other tags", [member("one", BOTH[0]), member("two", BOTH[1], tags="a")], ["subscription_mismatch"]),
@@ -162,7 +164,7 @@ AMONG_MEMBERS: list[tuple[str, list[MemberFacts], list[str]]] = [
 
 @pytest.mark.parametrize(("members", "expected"), [row[1:] for row in AMONG_MEMBERS], ids=[r[0] for r in AMONG_MEMBERS])
 def test_what_may_be_true_for_a_moment_counts_once_it_is_seen_twice(
-    members: list[MemberFacts], expected: list[str]
+    members: list[MemberReport], expected: list[str]
 ) -> None:
     seen = snapshot(*members)
     assert causes(seen, seen) == expected
@@ -179,7 +181,9 @@ def test_a_queue_that_went_to_a_connection_that_was_given_up() -> None:
 
 
 def test_a_member_that_does_not_answer_is_told_with_the_queues_that_nobody_else_has() -> None:
-    (found,) = judge(snapshot(member("one", BOTH[0]), member("two", info=None, silence="timed out")))
+    (found,) = judge(
+        snapshot(member("one", BOTH[0]), member("two", info=None, error=RemotingTimeoutError("broker-a", "timed out")))
+    )
     assert found.cause == "orphaned_queue"
     assert "two (10.0.0.1:5000)" in found.evidence
     assert "orders on broker-a, queue 1" in found.evidence
@@ -187,7 +191,7 @@ def test_a_member_that_does_not_answer_is_told_with_the_queues_that_nobody_else_
 
 def test_offsets_that_a_queue_does_not_have() -> None:
     above, below = [(150, 100, 60.0)], [(10, 100, 60.0)]
-    expired = {QUEUES[0]: QueueFacts(queue=QUEUES[0], committed=10, min=50, max=100, age_seconds=60.0)}
+    expired = {QUEUES[0]: lag(QUEUES[0], 10, 50, 100, 60.0)}
     assert causes(snapshot(places=above)) == ["no_members", "offset_illegal"]
     assert causes(snapshot(places=below)) == ["no_members"]
     (_, found) = judge(snapshot(queues=expired))
@@ -300,7 +304,7 @@ def test_a_new_group_that_may_have_begun_at_the_end_is_not_behind() -> None:
 
     def seen(**queue: Any) -> DiagnosisSnapshot:
         one = member("one", owned(QUEUES[0], -1, **queue), BOTH[1])
-        ends = {QUEUES[0]: QueueFacts(queue=QUEUES[0], committed=None, min=0, max=500, age_seconds=9000.0)}
+        ends = {QUEUES[0]: lag(QUEUES[0], None, 0, 500, 9000.0)}
         return snapshot(one, queues=ends)
 
     assert causes(seen(), seen()) == []

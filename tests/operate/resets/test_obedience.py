@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.operate.resets.reset_places import QueuePlace
+from rmqd.operate.resets.reset_plan import QueuePlace
 from rmqd.operate.resets.reset_requests import has_obeyed, is_lost
 from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
 

@@ -1,0 +1,111 @@
+"""The masters of a cluster, queried in parallel."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar, TypeVarTuple
+
+from rmqd.client.api.admin_requests import cluster_info
+from rmqd.errors import BrokerAwayError, NoBrokerError, RmqdError
+
+if TYPE_CHECKING:
+    from rmqd.client.instance import ClientInstance
+    from rmqd.client.remoting.remoting_client import RemotingClient
+    from rmqd.wire.bodies.route_data import ClusterInfo
+    from rmqd.wire.message_queue import MessageQueue
+
+
+MOST_AT_ONCE: Final = 32  # requests in flight, to limit the load on the brokers of a large cluster
+
+K = TypeVar("K")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+@dataclass(frozen=True, slots=True)
+class Responses(Generic[K, T]):
+    """The responses by broker name or queue, and the errors of the others."""
+
+    found: Mapping[K, T]
+    errors: Mapping[K, RmqdError]
+
+
+class Brokers:
+    """The masters of a cluster by broker name. At most 32 requests are sent at once."""
+
+    def __init__(self, client: ClientInstance, masters: Mapping[str, str] | None = None) -> None:
+        """Without `masters`, none is known before `learn`."""
+        self.client = client
+        self.masters: Mapping[str, str] = masters or {}
+        self.names: Mapping[str, str] = {}
+        """Broker names by the addresses of masters and slaves."""
+        self.clusters = frozenset[str]()
+        self._turn = asyncio.Semaphore(MOST_AT_ONCE)
+
+    @classmethod
+    async def look_up(cls, client: ClientInstance) -> Self:
+        """Ask a name server for the masters. Brokers without a master are omitted.
+
+        Raises NoBrokerError if there is none, and other RemotingErrors if no name server answers.
+        """
+        found = cls(client)
+        await found.learn()
+        if not found.masters:
+            raise NoBrokerError(";".join(client.name_servers.addresses))
+        return found
+
+    async def learn(self) -> ClusterInfo:
+        """Ask a name server for the cluster, and use its masters. Raises RemotingError if no name server answers."""
+        client = self.client
+        info = await client.name_servers.ask(lambda address: cluster_info(client.remoting, address))
+        brokers = dict(sorted(info.broker_addr_table.items()))
+        self.clusters = frozenset(info.cluster_addr_table)
+        self.masters = {name: broker.master for name, broker in brokers.items() if broker.master is not None}
+        self.names = {address: name for name, broker in brokers.items() for address in broker.broker_addrs.values()}
+        return info
+
+    async def ask(
+        self,
+        request: Callable[[RemotingClient, str, *Ts], Awaitable[T]],
+        *arguments: *Ts,
+        names: Iterable[str] | None = None,
+    ) -> Responses[str, T]:
+        """Send the same request to the masters of these brokers, or of all."""
+        remoting, masters = self.client.remoting, self.masters
+        return await self._each(
+            masters if names is None else names, lambda name: request(remoting, masters[name], *arguments)
+        )
+
+    async def ask_about(
+        self, queues: Iterable[MessageQueue], question: Callable[[str, MessageQueue], Awaitable[T]]
+    ) -> Responses[MessageQueue, T]:
+        """Ask each queue's master about it. If a broker has no master now, the response is BrokerAwayError."""
+
+        async def ask(queue: MessageQueue) -> T:
+            address = self.masters.get(queue.broker_name)
+            if address is None:
+                raise BrokerAwayError(queue.topic, queue.broker_name)
+            return await question(address, queue)
+
+        return await self._each(queues, ask)
+
+    async def in_turn(self, question: Awaitable[T]) -> T:
+        """Wait until fewer than 32 requests are in flight, then for the response."""
+        async with self._turn:
+            return await question
+
+    async def _each(self, keys: Iterable[K], question: Callable[[K], Awaitable[T]]) -> Responses[K, T]:
+        async def ask(key: K) -> T | RmqdError:
+            try:
+                return await self.in_turn(question(key))
+            except RmqdError as error:
+                return error
+
+        asked = list(keys)
+        answers = dict(zip(asked, await asyncio.gather(*map(ask, asked)), strict=True))
+        return Responses(
+            {key: answer for key, answer in answers.items() if not isinstance(answer, RmqdError)},
+            {key: answer for key, answer in answers.items() if isinstance(answer, RmqdError)},
+        )

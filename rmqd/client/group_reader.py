@@ -1,0 +1,319 @@
+"""Reads the reports of brokers and members about a group, without joining it or pulling under its name."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rmqd.client.api.admin_requests import consume_stats, consume_time_span, request_modes, topic_stats
+from rmqd.client.api.group_requests import consumer_connection, consumer_running_info, subscription_groups
+from rmqd.client.api.offset_requests import query_consumer_offset
+from rmqd.client.brokers import Brokers, Responses
+from rmqd.errors import BrokerAwayError, NoBrokerError, RemotingError, RmqdError, RouteNotFoundError
+from rmqd.errors.broker_errors import ConsumerNotOnlineError, MemberSilentError
+from rmqd.wire.bodies.group_bodies import PROP_CONSUME_ORDERLY, PROP_CONSUME_TYPE, PROP_CONSUMER_START_TIMESTAMP
+from rmqd.wire.bodies.heartbeat_data import ConsumeType
+from rmqd.wire.lite_topic import parent_of
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.receipt_handle import ANY_QUEUE
+from rmqd.wire.topics import LIGHT_QUEUE_ID, dlq_topic, retry_topic
+
+if TYPE_CHECKING:
+    from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody, SubscriptionGroupConfig
+    from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo, PopProcessQueueInfo, ProcessQueueInfo, QueueTimeSpan
+    from rmqd.wire.bodies.heartbeat_data import SubscriptionData
+    from rmqd.wire.bodies.stats_bodies import Connection, ConsumerConnection, TopicOffset
+
+
+SILENT_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberReport:
+    """One member. Without `info` it did not report itself, because of `error`."""
+
+    client_id: str
+    connections: Mapping[str, tuple[Connection, ...]]
+    """By the broker's name."""
+    info: ConsumerRunningInfo | None = None
+    error: RmqdError | None = None
+
+    @property
+    def silence(self) -> str | None:
+        """Why the member does not respond; None if it responds, or cannot report itself."""
+        # a broker with two connections of a member asks one of them, possibly an abandoned one
+        is_silent = isinstance(self.error, RemotingError | MemberSilentError)
+        return str(self.error) if is_silent and len(next(iter(self.connections.values()))) == 1 else None
+
+    @property
+    def address(self) -> str:
+        """The address of its connection."""
+        return next((one.client_addr for known in self.connections.values() for one in known), "?")
+
+    @property
+    def subscriptions(self) -> Mapping[str, SubscriptionData] | None:
+        """The subscriptions by topic that it reports."""
+        return None if self.info is None else {one.topic: one for one in self.info.subscription_set}
+
+    @property
+    def orderly(self) -> bool | None:
+        """Whether it consumes in order."""
+        value = None if self.info is None else self.info.properties.get(PROP_CONSUME_ORDERLY)
+        return None if value is None else value == "true"
+
+    @property
+    def reports_queues(self) -> bool:
+        """Whether it reports its queues: Java's pull consumers do not."""
+        return self.info is not None and self.info.properties.get(PROP_CONSUME_TYPE) != ConsumeType.ACTIVELY
+
+    @property
+    def on_spark(self) -> bool:
+        """Whether it is the driver of a group on Spark, which commits once per micro-batch and locks no queues."""
+        return self.info is not None and self.info.user_consumer_info.get("engine") == "spark"
+
+    @property
+    def paused(self) -> str:
+        """The part that an operator has paused, as rmqd members report it: "3 queues", or "" for nothing."""
+        values = {} if self.info is None else self.info.user_consumer_info
+        some = re.search(r"(\d+) paused", values.get("queues", ""))
+        if some is not None:
+            return f"{some[1]} queue{'' if some[1] == '1' else 's'}"
+        return "all" if values.get("state") == "paused" else ""
+
+    @property
+    def started_at(self) -> float | None:
+        """When it started, by its own clock (Unix seconds)."""
+        value = "" if self.info is None else self.info.properties.get(PROP_CONSUMER_START_TIMESTAMP, "")
+        return int(value) / 1000 if value.isdecimal() else None
+
+    @property
+    def queues(self) -> frozenset[MessageQueue]:
+        """The queues that it reports owning."""
+        return frozenset() if self.info is None else frozenset((*self.info.mq_table, *self.info.mq_pop_table))
+
+    def pulled(self, queue: MessageQueue) -> ProcessQueueInfo | None:
+        """Return its values for a queue that it pulls."""
+        return None if self.info is None else self.info.mq_table.get(queue)
+
+    def popped(self, queue: MessageQueue) -> list[PopProcessQueueInfo]:
+        """Return its values for a queue that it pops, alone or with all queues of the broker."""
+        table = {} if self.info is None else self.info.mq_pop_table
+        anywhere = MessageQueue(queue.topic, queue.broker_name, ANY_QUEUE)
+        return [table[at] for at in (queue, anywhere) if at in table]
+
+    def owns(self, queue: MessageQueue) -> bool:
+        """Return whether it reports owning a queue."""
+        return self.pulled(queue) is not None or bool(self.popped(queue))
+
+    def limit(self, name: str, default: int) -> int:
+        """Return one of its thresholds, by Java's name; the default of Java's client if it does not report it."""
+        value = "" if self.info is None else self.info.properties.get(name, "")
+        return int(value) if value.isdecimal() else default
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLag:
+    """A group's offset and lag in one queue.
+
+    `committed` is None if the group never committed: then every message of the queue counts as waiting.
+    """
+
+    broker: str
+    queue: int
+    committed: int | None
+    min: int
+    max: int
+    lag: int
+    lag_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLag:
+    """A group's lag in one topic: the number of waiting messages, and the age of the oldest in seconds."""
+
+    group: str
+    topic: str
+    lag: int
+    lag_seconds: float
+    queues: tuple[QueueLag, ...]
+
+
+class GroupReader:
+    """Reads one group at the given brokers. Lags are read from all brokers in the topics' routes."""
+
+    def __init__(self, brokers: Brokers, group: str) -> None:
+        self.brokers = brokers
+        self.group = group
+        self._silent: dict[str, tuple[float, MemberReport]] = {}
+
+    async def connections(self, names: Iterable[str] | None = None) -> Responses[str, ConsumerConnection]:
+        """Return each broker's information on the members. Brokers without members of the group are omitted."""
+        known = await self.brokers.ask(consumer_connection, self.group, names=names)
+        errors = {name: why for name, why in known.errors.items() if not isinstance(why, ConsumerNotOnlineError)}
+        return Responses(known.found, errors)
+
+    async def settings(self, names: Iterable[str] | None = None) -> Responses[str, SubscriptionGroupConfig | None]:
+        """Return each broker's settings of the group; None if it does not know the group, and does not create it."""
+        tables = await self.brokers.ask(subscription_groups, names=names)
+        return Responses({name: table.get(self.group) for name, table in tables.found.items()}, tables.errors)
+
+    async def modes(
+        self, names: Iterable[str] | None = None
+    ) -> Responses[str, Mapping[str, SetMessageRequestModeRequestBody]]:
+        """Return by broker and topic whether the group pops or pulls, without topics whose mode was never set."""
+        tables = await self.brokers.ask(request_modes, names=names)
+        modes = {
+            name: {topic: one for (topic, whose), one in table.items() if whose == self.group}
+            for name, table in tables.found.items()
+        }
+        return Responses(modes, tables.errors)
+
+    async def members(self, known: Mapping[str, ConsumerConnection]) -> dict[str, MemberReport]:
+        """Ask the members for reports, each through the first broker that knows it. Returns them by client id."""
+        connections = by_member(known)
+        asked = await asyncio.gather(*(self.member(one, connections[one]) for one in sorted(connections)))
+        return {one.client_id: one for one in asked}
+
+    async def member(self, client_id: str, connections: Mapping[str, tuple[Connection, ...]]) -> MemberReport:
+        """Ask one member for its report, through the first of the brokers to which it is connected.
+
+        A member without a response is not asked again for SILENT_SECONDS. It may have just started or reconnected. Or
+        it hangs, and the broker waits 10 s for its response.
+        """
+        clock, near = self.brokers.client.clock, next(iter(connections))
+        if client_id in self._silent:
+            silent_at, report = self._silent[client_id]
+            if clock.monotonic() - silent_at < SILENT_SECONDS:
+                return report
+        asked = await self.brokers.ask(consumer_running_info, self.group, client_id, names=[near])
+        info, error = asked.found.get(near), asked.errors.get(near)
+        report = MemberReport(client_id=client_id, connections=connections, info=info, error=error)
+        self._silent.pop(client_id, None)
+        if error is not None:
+            self._silent[client_id] = clock.monotonic(), report
+        return report
+
+    async def topics(self) -> list[str]:
+        """Return the topics in which the group has offsets on any broker, including its retry topic.
+
+        The dead letter topic is omitted: no member consumes it, and its offset marks settled letters (`rmqd dlq`).
+        """
+        if not self.brokers.masters:
+            await self.brokers.learn()
+        if not self.brokers.masters:
+            raise NoBrokerError(";".join(self.brokers.client.name_servers.addresses))
+        stats = await self.brokers.ask(consume_stats, self.group)
+        for error in stats.errors.values():
+            raise error
+        return sorted(
+            {queue.topic for one in stats.found.values() for queue in one.offset_table} - {dlq_topic(self.group)}
+        )
+
+    async def lag(self, topic: str) -> TopicLag:
+        """Return the group's lag in one topic. Raises RouteNotFoundError, BrokerError, RemotingError."""
+        routes = self.brokers.client.routes
+        await routes.lookup(parent_of(topic) or topic)
+        by_broker = routes.by_endpoint(self._queues(topic))
+        parts = await asyncio.gather(*(self._lags(topic, *by_broker[name]) for name in sorted(by_broker)))
+        found = tuple(queue for part in parts for queue in part)
+        oldest_seconds = max((queue.lag_seconds for queue in found), default=0.0)
+        return TopicLag(self.group, topic, sum(queue.lag for queue in found), oldest_seconds, found)
+
+    async def retry_lag(self) -> TopicLag | None:
+        """Return the group's lag in its retry topic; None if the topic does not exist yet."""
+        try:
+            return await self.lag(retry_topic(self.group))
+        except RouteNotFoundError:
+            return None
+
+    async def lags(self, topics: Iterable[str] | None = None) -> tuple[list[TopicLag], dict[str, RmqdError]]:
+        """Return the lags in these topics, or in all with offsets, and in retries; and errors by "group, topic".
+
+        An error does not prevent reading other topics. An error of the group itself has the group as its key.
+        """
+        group, retries = self.group, retry_topic(self.group)
+        if topics is None:
+            try:
+                topics = [topic for topic in await self.topics() if topic != retries]
+            except RmqdError as error:
+                return [], {group: error}
+            if not topics:
+                return [], {group: RmqdError("it has no offset on any broker and is not in the configuration")}
+        found, errors = await self.each_lag([*topics, retries])
+        return [*found.values()], {f"{group}, {topic}": error for topic, error in errors.items()}
+
+    async def each_lag(self, topics: Iterable[str]) -> tuple[dict[str, TopicLag], dict[str, RmqdError]]:
+        """Return the lags and the errors by topic. The group's retry topic may be missing."""
+
+        async def ask(topic: str) -> TopicLag | RmqdError | None:
+            try:
+                return await (self.retry_lag() if topic == retry_topic(self.group) else self.lag(topic))
+            except RmqdError as error:
+                return error
+
+        names = [*topics]
+        answers = dict(zip(names, await asyncio.gather(*map(ask, names)), strict=True))
+        return (
+            {topic: one for topic, one in answers.items() if isinstance(one, TopicLag)},
+            {topic: one for topic, one in answers.items() if isinstance(one, RmqdError)},
+        )
+
+    def _queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues of a topic. A lite topic has one on each broker with queues of its parent."""
+        routes, parent = self.brokers.client.routes, parent_of(topic)
+        if parent is None:
+            return routes.queues(topic)
+        brokers = dict.fromkeys(queue.broker_name for queue in routes.queues(parent))
+        return [MessageQueue(topic, broker, LIGHT_QUEUE_ID) for broker in brokers]
+
+    async def _lags(self, topic: str, *queues: MessageQueue) -> list[QueueLag]:
+        """Return the lags in the topic's queues on one broker."""
+        client, in_turn, group = self.brokers.client, self.brokers.in_turn, self.group
+        remoting, name = client.remoting, client.routes.endpoint(queues[0])
+        address = client.routes.address(name)
+        if address is None:
+            raise BrokerAwayError(topic, name)
+        spans = await in_turn(consume_time_span(remoting, address, group, topic))
+        committed = await asyncio.gather(
+            *(in_turn(query_consumer_offset(remoting, address, group, queue)) for queue in queues)
+        )
+        # read last, so that no offset exceeds its queue's end
+        ends = (await in_turn(topic_stats(remoting, address, topic))).offset_table
+        offsets, now_ms = dict(zip(queues, committed, strict=True)), client.clock.wall() * 1000
+        # the broker may have fewer queues than the route says, while the route is being changed
+        known = ((queue, offset) for queue, offset in offsets.items() if queue in ends)
+        return [_queue_lag(queue, offset, ends[queue], spans.get(queue), now_ms) for queue, offset in known]
+
+
+def by_member(known: Mapping[str, ConsumerConnection]) -> dict[str, dict[str, tuple[Connection, ...]]]:
+    """Return the connections of each member, by client id and broker name."""
+    members: dict[str, dict[str, tuple[Connection, ...]]] = {}
+    for name, view in known.items():
+        for one in view.connection_set:
+            at = members.setdefault(one.client_id, {})
+            at[name] = (*at.get(name, ()), one)
+    return members
+
+
+def _queue_lag(
+    queue: MessageQueue, committed: int | None, ends: TopicOffset, span: QueueTimeSpan | None, now_ms: float
+) -> QueueLag:
+    low, high = ends.min_offset, ends.max_offset
+    lag = max(0, high - max(committed or 0, low))
+    age_ms = 0.0  # also if the oldest waiting message arrived after the query for times
+    if lag and span is not None:
+        is_deleted = committed is None or committed < low  # delay_time would refer to a message that does not exist
+        age_ms = max(0.0, now_ms - span.min_time_stamp if is_deleted else float(span.delay_time))
+    return QueueLag(queue.broker_name, queue.queue_id, committed, low, high, lag, round(age_ms / 1000, 3))
+
+
+async def read_lags(
+    brokers: Brokers, groups: Mapping[str, Iterable[str] | None]
+) -> tuple[list[TopicLag], dict[str, RmqdError]]:
+    """Read the lags of groups, each given with its topics as in `GroupReader.lags`."""
+    parts = await asyncio.gather(*(GroupReader(brokers, group).lags(topics) for group, topics in groups.items()))
+    lags = [lag for found, _ in parts for lag in found]
+    return lags, {where: error for _, errors in parts for where, error in errors.items()}
