@@ -6,6 +6,7 @@ The interface between the daemon and a consumer group on any engine.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -123,27 +124,31 @@ class CarriedCommit(NamedTuple):
     ended: Callable[[asyncio.Future[RemotingCommand]], None]
 
 
-class GroupOffsetStore(Protocol):
-    """Stores the group's offsets. An offset is the first unconsumed one."""
+class GroupOffsetStore(ABC):
+    """Stores the group's offsets. An offset is the first unconsumed one.
 
-    committed: dict[MessageQueue, int]
-    committed_at: dict[MessageQueue, float]
-    """Unix seconds of the last successful commit."""
-    failures: int
-    """Failed commits; each is retried."""
-    carries_until: float
-    """When the next round of commits is overdue: monotonic seconds, plus the time that the machine was suspended."""
+    The methods that are not abstract have the behaviour of a store that no other member writes.
+    """
 
-    async def open(self) -> None:
+    def __init__(self) -> None:
+        self.committed: dict[MessageQueue, int] = {}
+        self.committed_at: dict[MessageQueue, float] = {}  # Unix seconds of the last successful commit
+        self.failures = 0  # failed commits; each is retried
+        # When the next round of commits is overdue: monotonic seconds, plus the time that the machine was suspended.
+        self.carries_until = float("-inf")
+
+    async def open(self) -> None:  # noqa: B027
         """Prepare the store before the first queue is acquired. Raises RmqdError if the store is unusable."""
 
+    @abstractmethod
     async def close(self) -> None:
         """Release the resources that `open` acquired. Called after the last commit."""
 
+    @abstractmethod
     async def read(self, queue: MessageQueue) -> int | None:
         """Return the stored offset; None if the queue has none for this group. Raises RmqdError."""
 
-    def take_over(
+    def take_over(  # noqa: B027
         self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None, *, in_peace: bool = True
     ) -> None:
         """Start a new ownership at the stored offset, and forget the data of an earlier one.
@@ -152,11 +157,12 @@ class GroupOffsetStore(Protocol):
         owner has released the queue. Otherwise the previous owner may still commit.
         """
 
-    def forget(self, queue: MessageQueue) -> None:
+    def forget(self, queue: MessageQueue) -> None:  # noqa: B027
         """Forget a queue that this member has released."""
 
+    @abstractmethod
     async def commit(self, queue: MessageQueue, offset: int, *, downward: bool = False) -> None:
-        """Commit an offset. Raises RmqdError.
+        """Commit an offset, and return when it is stored. Raises RmqdError.
 
         An offset at or below the committed one is not sent, unless an operator's reset goes `downward`.
         """
@@ -167,8 +173,11 @@ class GroupOffsetStore(Protocol):
         """Commit for a queue that is being released, unless a higher offset is stored. Raises RmqdError.
 
         The next owner may already have started and committed a higher offset. `may_commit` is called immediately before
-        the request would be sent; if it returns False, nothing is sent and this method returns False.
+        the request would be sent; if it returns False, nothing is sent. Returns True if this or a higher offset stays;
+        False if `may_commit` returned False, or if the queue was reset or released meanwhile.
         """
+        await self.commit(queue, offset)
+        return True
 
     async def carry(
         self, queue: MessageQueue, offset: int, on: RemotingConnection, may_commit: Callable[[], bool]
@@ -177,8 +186,9 @@ class GroupOffsetStore(Protocol):
 
         `may_commit` is called immediately before. Returns None if this pull must not commit.
         """
+        return None
 
-    def recheck_stored_offsets(self) -> None:
+    def recheck_stored_offsets(self) -> None:  # noqa: B027
         """Re-read the stored offset before each queue's next commit, because another member may have committed."""
 
     async def wait_for_commits(self, queue: MessageQueue, offset: int, until: float) -> bool:
@@ -186,13 +196,17 @@ class GroupOffsetStore(Protocol):
 
         Returns whether such a commit has ended. The caller must then read the stored offset again.
         """
+        return False
 
     def wrote(self, queue: MessageQueue, stored: int) -> bool:
         """Return whether this ownership has committed, or may have committed, a stored offset."""
+        return True
 
     def may_be_lost(self, queue: MessageQueue) -> bool:
         """Return whether the stored offset may be lower than the committed one without a reset."""
+        return False
 
+    @abstractmethod
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
         """Commit many offsets. Return whether all succeeded; the next round retries the others."""
 
@@ -204,14 +218,17 @@ class Leases(Protocol):
         """Return the lease of the queue's lock under which a batch may be handled now; None if the lock is not held."""
 
 
-class Ownership(Protocol):
+class Ownership:
     """Decides which assigned queues this member may consume now.
 
     The rebalance assigns queues. Ownership delays the start of a queue until the previous owner has finished and
     committed. docs/proof/ownership.md describes both kinds of ownership and the brokers' part.
+
+    This class is the ownership of groups in which no other member waits for a queue, such as broadcasting groups: every
+    member owns all queues at once, without locks or waits.
     """
 
-    timeouts: int
+    timeouts = 0
     """How many waits for a queue's previous owner ended in a timeout."""
 
     async def members_are(self, address: str, client_ids: Collection[str]) -> None:
@@ -229,12 +246,14 @@ class Ownership(Protocol):
         A previous owner may need `notice_seconds` to notice that another member waits. Returns False after a timeout; a
         previous owner may then still hold the queue.
         """
+        return True
 
     async def release(self, queue: MessageQueue) -> None:
         """Release a queue to its next owner, which reads the stored offset. So the caller must commit first."""
 
     def start_grace_period(self, queue: MessageQueue) -> float:
         """Return how many more seconds a queue may be held whose handlers overrun the drain time."""
+        return 0.0
 
     async def close(self, *, calls_left: bool) -> None:
         """Release everything that is still held when the group ends.
@@ -244,6 +263,7 @@ class Ownership(Protocol):
 
     def holds(self, queue: MessageQueue) -> bool:
         """Return whether an acquired queue may be consumed now. Only orderly groups can lose that for a while."""
+        return True
 
     async def run(self) -> None:
         """Maintain the ownership of the acquired queues until cancelled."""

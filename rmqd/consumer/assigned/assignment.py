@@ -16,8 +16,7 @@ from typing import Any, ClassVar
 
 import structlog
 
-from rmqd.consumer.assigned.queue_loop import Loop
-from rmqd.consumer.assigned.queue_status import AssignmentStatus
+from rmqd.consumer.assigned.queue_status import AssignmentStatus, Loop
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.stats.stats_snapshot import QueueSnapshot

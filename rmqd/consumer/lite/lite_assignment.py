@@ -1,8 +1,7 @@
-"""Pops the lite topics of one parent topic at one broker, and puts the messages into process queues.
+"""Lite topics of one parent topic at one broker: the subscription and its pops, and the brokers that serve them.
 
-The lite topics of one parent topic at one broker: from the subscription to the last acknowledgement.
-
-Assignment of lite topics: every member pops the lite topics that it subscribed to, at every broker.
+Brokers keep lite subscriptions only in memory, for three minutes. So the subscription is sent periodically, and at once
+after a failed request, because the broker may have restarted.
 """
 
 from __future__ import annotations
@@ -10,136 +9,175 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import structlog
 
 from rmqd.client.api.admin_requests import topic_config
-from rmqd.client.api.group_requests import subscription_group
+from rmqd.client.api.group_requests import control_lite_subscription, subscription_group
+from rmqd.client.api.offset_requests import get_max_offset, query_consumer_offset, update_consumer_offset
+from rmqd.codes import RequestCode
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.lite.lite_queues import (
-    LiteBlock,
-    LitePopRequest,
-    LiteProcessQueue,
-    LiteSubscribed,
-    PassedOver,
-    divided_by_lite_topic,
-    place,
-)
-from rmqd.consumer.pop.pop_assignment import PopAssignment, PopStatus
+from rmqd.consumer.lite.lite_queues import LiteProcessQueue, PassedOver, divided_by_lite_topic, place
+from rmqd.consumer.pop.pop_assignment import PopAssignment
 from rmqd.consumer.pop.pop_block import PopBlock
-from rmqd.consumer.pop.pop_loop import PopLoop
-from rmqd.consumer.pop.pop_retries import PopRequest
+from rmqd.consumer.pop.pop_source import PopSource
 from rmqd.consumer.pop.receipts import PopProcessQueue, PopReceipts
-from rmqd.consumer.pull.pull_request import until_answered
 from rmqd.consumer.rebalance.rebalance import Division, MemberShare
-from rmqd.errors import LiteTopicsRefusedError, RmqdError
+from rmqd.errors import BrokerAwayError, LiteTopicsRefusedError, RmqdError
+from rmqd.runtime.clock import wait_within
 from rmqd.wire.bodies.config_bodies import LITE, MESSAGE_TYPE
+from rmqd.wire.bodies.pop_bodies import LiteSubscription, LiteSubscriptionAction
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.pop_headers import PopLiteMessageResponseHeader, PopMessageResponseHeader
-from rmqd.wire.lite_topic import BIND_TOPIC, MODEL, SHARED, WILDCARD, parent_of
+from rmqd.wire.headers.pop_headers import (
+    PopLiteMessageRequestHeader,
+    PopLiteMessageResponseHeader,
+    PopMessageResponseHeader,
+)
+from rmqd.wire.lite_topic import BIND_TOPIC, MODEL, SHARED, WILDCARD, parent_of, queue_of
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import MessageBlock
 from rmqd.wire.receipt_handle import ANY_QUEUE
 
 log = structlog.get_logger(__name__)
 
+AGAIN_SECONDS: Final = 30.0  # interval as in the official clients
+AFTER_ERROR_SECONDS: Final = 1.0
 
-class LiteLoop(PopLoop):
-    """The pops of one assignment. Each lite topic with messages has a separate cache."""
 
-    request_type: ClassVar[type[PopRequest]] = LitePopRequest
+class LiteSource(PopSource):
+    """The lite topics that one member subscribed to at one broker. `message_queue` names the parent topic.
+
+    Each lite topic with messages has a separate cache.
+    """
+
+    code: ClassVar[int] = int(RequestCode.POP_LITE_MESSAGE)
 
     def __init__(self, context: GroupContext, receipts: PopReceipts, message_queue: MessageQueue) -> None:
-        self.subscribed = LiteSubscribed(context, message_queue)
-        self._passed_over = PassedOver()
         super().__init__(context, receipts, message_queue)
+        self._started: set[str] = set()  # lite topics with a start offset
+        self._sooner = asyncio.Event()
+        self._passed_over = PassedOver()
 
-    def take_over_options(self) -> int:
-        """Apply changed options at once, including the selection of lite topics."""
-        self.subscribed.again()
-        return super().take_over_options()
+    async def begin(self) -> None:
+        """Subscribe to all wanted lite topics, and to no others. Raises RmqdError."""
+        wanted = self._context.options.subscriptions[self.message_queue.topic].lite_topics
+        for lite_topic in wanted:
+            if lite_topic not in self._started:
+                await self._store_start(lite_topic)
+                self._started.add(lite_topic)
+        await self._control(LiteSubscriptionAction.COMPLETE_ADD, wanted)
 
-    def _read_header(self, reply: RemotingCommand) -> PopMessageResponseHeader:
-        header = PopLiteMessageResponseHeader.from_ext_fields(reply.ext_fields)
-        return PopMessageResponseHeader(
-            pop_time=header.pop_time,
-            invisible_time=header.invisible_time,
-            revive_qid=header.revive_qid,
+    async def keep(self) -> None:
+        """Send the subscription periodically, until cancelled."""
+        clock, pause_seconds = self._context.clock, AGAIN_SECONDS
+        while True:
+            await wait_within(clock, pause_seconds, self._sooner.wait())
+            self._sooner.clear()
+            try:
+                await self.begin()
+                pause_seconds = AGAIN_SECONDS
+            except RmqdError as error:
+                pause_seconds = AFTER_ERROR_SECONDS
+                if not error.is_reported:
+                    log.warning("lite.subscription_failed", queue=str(self.message_queue), error=str(error))
+
+    def refresh(self) -> None:
+        """Send the subscription at once: it has changed, or the broker may have restarted and lost it."""
+        self._sooner.set()
+
+    async def end(self) -> None:
+        """Unsubscribe, so that other members get new messages. A broker that does not respond forgets us anyway."""
+        try:
+            await self._control(LiteSubscriptionAction.COMPLETE_REMOVE, ())
+        except RmqdError as error:
+            log.debug("lite.not_unsubscribed", queue=str(self.message_queue), error=str(error))
+
+    def fields(self, most: int) -> dict[str, str]:
+        """Return the fields of a pop. They name no lite topics, because the broker knows the subscription."""
+        options = self._context.options
+        return PopLiteMessageRequestHeader(
+            client_id=self._context.client.client_id,
+            consumer_group=options.group,
+            topic=self.message_queue.topic,
+            max_msg_num=most,
+            invisible_time=round(options.pop_invisible_time_seconds * 1000),
+            poll_time=0,
+            born_time=0,
+            bname=self.message_queue.broker_name,
+        ).ext_fields()
+
+    def read(self, reply: RemotingCommand) -> tuple[PopMessageResponseHeader, MessageBlock]:
+        """Return the messages with their offsets in their lite topics, and with their attempts."""
+        lite = PopLiteMessageResponseHeader.from_ext_fields(reply.ext_fields)
+        header = PopMessageResponseHeader(
+            pop_time=lite.pop_time,
+            invisible_time=lite.invisible_time,
+            revive_qid=lite.revive_qid,
             rest_num=0,  # not in the response
-            order_count_info=header.order_count_info,
+            order_count_info=lite.order_count_info,
         )
-
-    def _read(self, reply: RemotingCommand) -> tuple[PopMessageResponseHeader, MessageBlock]:
-        header, block = super()._read(reply)
-        if left_out := place(block, self._message_queue, header.order_count_info, self._passed_over):
+        block = self._framed(reply)
+        if left_out := place(block, self.message_queue, header.order_count_info, self._passed_over):
             # without a lite topic they cannot be acknowledged; they become visible again when their time is over
-            log.warning("pop.doubted", queue=str(self._message_queue), reason=f"{left_out} corrupt, no lite topic")
+            log.warning("pop.doubted", queue=str(self.message_queue), reason=f"{left_out} corrupt, no lite topic")
         return header, block
 
-    def _divided(self, found: MessageBlock, header: PopMessageResponseHeader, popped_at: float) -> list[PopBlock]:
-        due, most = popped_at + header.invisible_time / 1000, self._context.options.consume_message_batch_max_size
-        blocks = divided_by_lite_topic(found, self._message_queue, header, due, most)
+    def divided(self, found: MessageBlock, header: PopMessageResponseHeader, due: float) -> list[PopBlock]:
+        """Group a response's messages by their lite topic."""
+        most = self._context.options.consume_message_batch_max_size
+        blocks = divided_by_lite_topic(found, self.message_queue, header, due, most)
         for block in blocks:
             offsets = [message.queue_offset for message in block.messages]
             self._passed_over.forget_below(block.queue, min(offsets, default=0))
         return [*blocks]
 
-    def _process_queue_for(self, message_queue: MessageQueue) -> PopProcessQueue:
-        context = self._context
-        stats, namespace = context.stats[self._message_queue.topic], context.options.namespace
-        return LiteProcessQueue(message_queue, stats, namespace, self._receipts, self.relieve, self)
-
-    def go_on(self, block: LiteBlock, process_queue: LiteProcessQueue) -> None:
-        """Put the messages behind an acknowledged batch into the cache."""
-        rest, block.rest = block.rest, []
-        most = self._context.options.consume_message_batch_max_size
-        following = block.holding(rest, most, block.size_bytes)
-        self._acceptor.take(following, process_queue, 0)
-        self.cached.set()
-
-    def give_back(self, block: LiteBlock) -> None:
-        """Return the messages behind a failed batch to the broker, which redelivers them after the failed message."""
-        offsets = [message.queue_offset for message in block.rest]
-        block.rest = []
-        self._passed_over.note(block.queue, offsets)
-        self._receipts.show_again(block, offsets)
-
-    async def _failed(self, error: RmqdError) -> None:
-        self.subscribed.again()  # the broker may have restarted and lost the subscription
-        await super()._failed(error)
-
-
-class LiteStatus(PopStatus):
-    """The status of a lite assignment. Its lag includes all lite topics with an offset of the group."""
+    def process_queue(
+        self, queue: MessageQueue, put: Callable[[PopBlock, PopProcessQueue], None], relieve: Callable[[], None]
+    ) -> PopProcessQueue:
+        """Return the cache of a lite topic."""
+        stats, namespace = self._context.stats[self.message_queue.topic], self._context.options.namespace
+        return LiteProcessQueue(queue, stats, namespace, self._receipts, relieve, put, self._passed_over)
 
     @property
-    def _asked_topic(self) -> str:
+    def lag_topic(self) -> str:
+        """All topics: the lag includes all lite topics with an offset of the group."""
         return ""
 
-    def _is_ours(self, queue: MessageQueue) -> bool:
-        return parent_of(queue.topic) == self._message_queue.topic
+    def includes(self, queue: MessageQueue) -> bool:
+        """Return whether it is the queue of a lite topic of this parent topic."""
+        return parent_of(queue.topic) == self.message_queue.topic
 
+    async def _control(self, action: LiteSubscriptionAction, lite_topics: tuple[str, ...]) -> None:
+        context = self._context
+        wall_ms = int(context.clock.wall() * 1000)
+        told = LiteSubscription(
+            action, context.client.client_id, context.options.group, self.message_queue.topic, lite_topics, wall_ms
+        )
+        await control_lite_subscription(context.client.remoting, self._address(), told)
 
-class LiteAssignment(PopAssignment):
-    """Subscribes and pops. At its release it unsubscribes first, so that other members get new messages."""
+    async def _store_start(self, lite_topic: str) -> None:
+        """Store the start offset of a lite topic without an offset of the group: its first message, or its end.
 
-    loop_type: ClassVar[type[PopLoop]] = LiteLoop
-    status_type: ClassVar[type[PopStatus]] = LiteStatus
+        Otherwise the broker would choose at the first pop. A lite topic that is empty now must begin with its next
+        message, even if this member is stopped by then.
+        """
+        context, remoting, address = self._context, self._context.client.remoting, self._address()
+        group = context.options.group
+        queue = queue_of(self.message_queue.topic, lite_topic, self.message_queue.broker_name)
+        if await query_consumer_offset(remoting, address, group, queue) is not None:
+            return
+        why = context.options.consume_from_where
+        offset = 0 if why == "first_offset" else await get_max_offset(remoting, address, queue)
+        await update_consumer_offset(remoting, address, group, queue, offset)
+        log.info("queue.started", queue=str(queue), offset=offset, why=why)
 
-    async def _pop(self) -> None:
-        loop = self.loop
-        assert isinstance(loop, LiteLoop)
-        await until_answered(self._context, self.message_queue, loop.subscribed.subscribe)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(loop.subscribed.keep(), name=f"lite subscription:{self.message_queue}")
-            tasks.create_task(loop.run(), name=f"lite pops:{self.message_queue}")
-
-    async def _popped_last(self) -> None:
-        loop = self.loop
-        assert isinstance(loop, LiteLoop)
-        await loop.subscribed.end()
+    def _address(self) -> str:
+        address = self._context.client.routes.master(self.message_queue.broker_name)
+        if address is None:
+            raise BrokerAwayError(self.message_queue.topic, self.message_queue.broker_name)
+        return address
 
 
 class LiteDivision(Division):
@@ -170,7 +208,8 @@ class LiteDivision(Division):
     def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
         """Return the assignment for a broker of a share."""
         assert is_popped
-        return LiteAssignment(self._context, self._receipts, replace(message_queue, queue_id=ANY_QUEUE))
+        source = LiteSource(self._context, self._receipts, replace(message_queue, queue_id=ANY_QUEUE))
+        return PopAssignment(self._context, self._receipts, source)
 
     async def _is_served(self, topic: str, broker_name: str) -> bool:
         client, group = self._context.client, self._context.options.group

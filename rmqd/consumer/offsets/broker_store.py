@@ -15,7 +15,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.offsets.pending_commits import FirstCommits, OffsetRead, PullCommit, PullCommits, UnansweredCommits
 from rmqd.consumer.offsets.persistence import WATCH_SECONDS, OffsetWatch
-from rmqd.consumer.services import CarriedCommit, OffsetWatcher
+from rmqd.consumer.services import CarriedCommit, GroupOffsetStore, OffsetWatcher
 from rmqd.errors import BrokerAwayError, RmqdError, SlaveUnawareError
 from rmqd.errors.broker_errors import BrokerError
 from rmqd.runtime.clock import Clock, suspended_seconds
@@ -36,7 +36,7 @@ class _Written:
     on: RemotingConnection | None
 
 
-class RemoteBrokerOffsetStore:
+class RemoteBrokerOffsetStore(GroupOffsetStore):
     """Commits with confirmed requests, and only upward within one ownership of a queue (docs/proof/ownership.md).
 
     *One commit at a time.* A broker's threads may execute two requests of one connection in any order, so the lower of
@@ -59,25 +59,19 @@ class RemoteBrokerOffsetStore:
     """
 
     def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
+        super().__init__()
         self._client = client
         self._group = group
         self._clock = clock
-        self.committed: dict[MessageQueue, int] = {}
-        self.committed_at: dict[MessageQueue, float] = {}  # Unix seconds of the last confirmed commit
-        self.failures = 0
         self._turns: dict[MessageQueue, asyncio.Lock] = {}
         self._firsts = FirstCommits(self._connection)
         self._written: dict[MessageQueue, _Written] = {}
         self._resets: set[MessageQueue] = set()  # queues with an unconfirmed reset
         self._epochs: dict[MessageQueue, int] = {}  # increased by a reset and at the end of an ownership
         self._unanswered = UnansweredCommits(clock)
-        self.carries_until = float("-inf")
         self._pulls = PullCommits(clock, self._unanswered, self._stored_by_pull)
         self._watches: dict[MessageQueue, OffsetWatch] = {}
         self._under_way: set[asyncio.Task[bool]] = set()
-
-    async def open(self) -> None:
-        """Do nothing: each queue's broker is queried later, and an unreachable broker delays only its own queues."""
 
     async def close(self) -> None:
         """Cancel the commits that still run for released queues."""
@@ -126,7 +120,6 @@ class RemoteBrokerOffsetStore:
     def take_over(
         self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None, *, in_peace: bool = True
     ) -> None:
-        """Start a new ownership at the broker's offset, and forget the data of an earlier one."""
         RemoteBrokerOffsetStore.forget(self, queue)  # not the override of a subclass, whose data stays
         if offset is not None:
             self.committed[queue] = offset
@@ -149,11 +142,7 @@ class RemoteBrokerOffsetStore:
         self._epochs[queue] = self._epoch(queue) + 1
 
     async def commit(self, queue: MessageQueue, offset: int, *, downward: bool = False) -> None:
-        """Commit an offset and wait for the response. Raises RmqdError.
-
-        An offset at or below the committed one is not sent, unless an operator's reset goes `downward`. A reset is
-        repeated until a response confirms it, even if this request fails.
-        """
+        """Commit an offset. A reset is repeated until a response confirms it, even if this request fails."""
         if downward:
             self._epochs[queue] = self._epoch(queue) + 1
             self._resets.add(queue)
@@ -164,12 +153,7 @@ class RemoteBrokerOffsetStore:
     async def commit_upward(
         self, queue: MessageQueue, offset: int, may_commit: Callable[[], bool] = lambda: True
     ) -> bool:
-        """Commit for a queue that is being released, unless the broker has a higher offset. Raises RmqdError.
-
-        The next owner may already have committed more, so the stored offset is read first, under the same lock. Returns
-        False if `may_commit` returned False, or if the queue was reset or released meanwhile; True if this or a higher
-        offset stays.
-        """
+        """Read the stored offset, and commit under the same lock."""
         return await self._send(queue, self._upward(queue, offset, self._epoch(queue), may_commit))
 
     async def _upward(self, queue: MessageQueue, offset: int, epoch: int, may_commit: Callable[[], bool]) -> bool:
@@ -194,7 +178,7 @@ class RemoteBrokerOffsetStore:
     async def carry(
         self, queue: MessageQueue, offset: int, on: RemotingConnection, may_commit: Callable[[], bool]
     ) -> CarriedCommit | None:
-        """Prepare a commit in a pull, if allowed: `pull_commits` has the rules. The caller sends it at once."""
+        """Prepare a commit in a pull, if allowed: `pending_commits` has the rules."""
         epoch, watch = self._epoch(queue), self._watches.get(queue)
         if not self._may_carry(queue, offset, on):
             return None
@@ -236,19 +220,13 @@ class RemoteBrokerOffsetStore:
             self._unanswered.settle(commit.unanswered, 0.0)
 
     def recheck_stored_offsets(self) -> None:
-        """Re-read the stored offset before each queue's next commit, because another member may have committed."""
         for watch in self._watches.values():
             watch.is_doubtful = True
 
     async def wait_for_commits(self, queue: MessageQueue, offset: int, until: float) -> bool:
-        """Wait, at most `until` (monotonic), for the end of commits that could still replace `offset`.
-
-        Returns whether such a commit has ended. The caller must then read the stored offset again.
-        """
         return await self._unanswered.over(queue, offset, until)
 
     def wrote(self, queue: MessageQueue, stored: int) -> bool:
-        """Return whether this ownership has committed, or may have committed, a stored offset."""
         return stored in self._ours(queue)
 
     def _ours(self, queue: MessageQueue) -> frozenset[int]:
@@ -256,12 +234,10 @@ class RemoteBrokerOffsetStore:
         return self._unanswered.offsets(queue) | (frozenset() if known is None else {known})
 
     def may_be_lost(self, queue: MessageQueue) -> bool:
-        """Return whether the broker's offset may be lower than the committed one without a reset."""
         written = self._written.get(queue)
         return written is not None and written.on is not self._connection(queue)
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
-        """Commit many offsets concurrently. Return whether all succeeded; the next round retries the others."""
         now = self._clock.monotonic()
         due = [(queue, offset) for queue, offset in offsets.items() if self._is_due(queue, offset, now)]
         results = await asyncio.gather(*(self._try_commit(queue, offset, self._epoch(queue)) for queue, offset in due))

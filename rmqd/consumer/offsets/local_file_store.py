@@ -17,8 +17,7 @@ from typing import Final
 
 import structlog
 
-from rmqd.client.remoting.connection import RemotingConnection
-from rmqd.consumer.services import OffsetWatcher
+from rmqd.consumer.services import GroupOffsetStore
 from rmqd.errors import OffsetStoreError, ProtocolError
 from rmqd.runtime import files as process_lock
 from rmqd.runtime.clock import Clock
@@ -144,7 +143,7 @@ LOCK_NAME: Final = "process.lock"  # no group can have this name, because of the
 REMIND_SECONDS: Final = 60.0  # interval of log lines about a failing disk
 
 
-class LocalFileOffsetStore:
+class LocalFileOffsetStore(GroupOffsetStore):
     """Stores `<directory>/<group>/offsets.json`, and locks the directory for this process from the first use on.
 
     The file is written in a thread; one write serves all callers that wait. It keeps the offsets of queues that no
@@ -153,11 +152,8 @@ class LocalFileOffsetStore:
 
     def __init__(self, directory: str, group: str, clock: Clock, identity: Callable[[], str] = str) -> None:
         """`identity` returns the text of the group's identity; empty while the id of its cluster is unknown."""
-        self.committed: dict[MessageQueue, int] = {}  # offsets in the file
-        self.committed_at: dict[MessageQueue, float] = {}  # Unix seconds of the last write that changed the offset
-        self.failures = 0
+        super().__init__()
         self._is_noted = True  # whether the file contains its identity
-        self.carries_until = 0.0
         self._identity = identity
         self._directory = Path(directory)
         self._file = OffsetsFile(self._directory / group)
@@ -216,55 +212,13 @@ class LocalFileOffsetStore:
             raise OffsetStoreError(f"{file.path} cannot be renamed: {_reason(error)}") from error
         self.committed, self._wanted = dict(stored), dict(stored)
 
-    def take_over(
-        self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None, *, in_peace: bool = True
-    ) -> None:
-        """Do nothing: no other client changes the offsets in this file."""
-
-    def forget(self, queue: MessageQueue) -> None:
-        """Do nothing: the file keeps the offset of a missing queue, which may return."""
-
     async def commit(self, queue: MessageQueue, offset: int, *, downward: bool = False) -> None:
-        """Store an offset. Raises OffsetStoreError; the next write retries.
-
-        An offset at or below the stored one is not written, unless an operator's reset goes `downward`.
-        """
+        """Store an offset. Raises OffsetStoreError; the next write retries."""
         self._want(queue, offset, downward=downward)
         if self.committed.get(queue) != self._wanted[queue] and (error := await self._flush()) is not None:
             raise OffsetStoreError(f"{self._file.path} cannot be written: {_reason(error)}") from error
 
-    async def commit_upward(
-        self, queue: MessageQueue, offset: int, may_commit: Callable[[], bool] = lambda: True
-    ) -> bool:
-        """Commit the offset of a queue that is being released. Raises OffsetStoreError.
-
-        In broadcasting mode no other member acquires the queue, so the commit needs no check.
-        """
-        await self.commit(queue, offset)
-        return True
-
-    async def wait_for_commits(self, queue: MessageQueue, offset: int, until: float) -> bool:
-        """Return False at once: writes to the file end in their order."""
-        return False
-
-    def wrote(self, queue: MessageQueue, stored: int) -> bool:
-        """Return True: no other member writes the file."""
-        return True
-
-    async def carry(
-        self, queue: MessageQueue, offset: int, on: RemotingConnection, may_commit: Callable[[], bool]
-    ) -> None:
-        """Return None: brokers have no offsets of the group."""
-
-    def recheck_stored_offsets(self) -> None:
-        """Do nothing: no other member writes the file."""
-
-    def may_be_lost(self, queue: MessageQueue) -> bool:
-        """Return False: no other member writes the file."""
-        return False
-
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
-        """Store many offsets. Return whether all are stored; the next round retries."""
         for queue, offset in offsets.items():
             self._want(queue, offset, downward=False)
         return await self._flush() is None

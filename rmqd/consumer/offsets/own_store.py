@@ -246,7 +246,6 @@ class OwnOffsetStore(RemoteBrokerOffsetStore):
         self._at_brokers: dict[MessageQueue, int | None] = {}
 
     async def open(self) -> None:
-        """Open the store. Raises OffsetStoreError."""
         await self.transactions.store.open()
 
     async def close(self) -> None:
@@ -269,7 +268,6 @@ class OwnOffsetStore(RemoteBrokerOffsetStore):
             self._owners[queue] = watcher
 
     def forget(self, queue: MessageQueue) -> None:
-        """Forget a queue that this member has released."""
         super().forget(queue)
         self._owners.pop(queue, None)
         self.transactions.forget(queue)

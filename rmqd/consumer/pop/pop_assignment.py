@@ -5,11 +5,6 @@ Assignment of queues in POP mode: the broker decides which queues a member pops 
 One popped assignment, a queue or all queues of a broker: from its first pop to its last acknowledgement.
 
 The status of a popped assignment: state, current figures, and the reason of a stall.
-
-The start offsets of a group in POP mode.
-
-Brokers pop from the group's offset. If a queue has none, a pop can only ask to begin at the first message or at the
-end. So the start offsets of a new group are stored before its first pop.
 """
 
 from __future__ import annotations
@@ -17,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import ClassVar, Final
+from typing import Final
 
 import structlog
 
@@ -30,6 +25,7 @@ from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pop.pop_block import PopBlock
 from rmqd.consumer.pop.pop_loop import PopLoop
 from rmqd.consumer.pop.pop_retries import PopRetries
+from rmqd.consumer.pop.pop_source import PopSource
 from rmqd.consumer.pop.receipts import PopProcessQueue, PopReceipts
 from rmqd.consumer.pull.pull_request import until_answered
 from rmqd.consumer.rebalance.rebalance import Division, MemberShare
@@ -38,29 +34,7 @@ from rmqd.errors import PopNotSupportedError, RmqdError, StaticTopicNotPoppedErr
 from rmqd.errors.broker_errors import RequestCodeNotSupportedError
 from rmqd.wire.bodies.pop_bodies import MessageQueueAssignment, MessageRequestMode, QueryAssignmentRequestBody
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.receipt_handle import ANY_QUEUE
 from rmqd.wire.topics import is_retry_topic
-
-
-async def begin(context: GroupContext, message_queue: MessageQueue) -> None:
-    """Store the start offsets of a new group before the first pop of an assignment. Raises RmqdError.
-
-    After that, all queues of a new group have offsets. A queue without one was created later, and this member may not
-    know it yet. So each pop asks the broker to begin at the first message of such a queue: see `PopRequest.go_by`.
-    """
-    await context.start_offsets.ensure()
-    for queue in context.client.routes.queues(message_queue.topic):
-        is_own = message_queue in (queue, replace(queue, queue_id=ANY_QUEUE))
-        if is_own and context.start_offsets.is_deferred(queue):
-            await _store_start(context, queue)
-
-
-async def _store_start(context: GroupContext, queue: MessageQueue) -> None:
-    start = await context.start_offsets.start(queue, await context.start_offsets.stored(queue))
-    if not start.is_stored:
-        await context.store.commit(queue, start.offset)
-        context.store.forget(queue)
-
 
 log = structlog.get_logger(__name__)
 
@@ -70,9 +44,10 @@ class PopStatus(AssignmentStatus):
 
     loop: PopLoop
 
-    def __init__(self, context: GroupContext, message_queue: MessageQueue, loop: PopLoop) -> None:
-        super().__init__(context, message_queue)
+    def __init__(self, context: GroupContext, source: PopSource, loop: PopLoop) -> None:
+        super().__init__(context, source.message_queue)
         self.loop = loop
+        self._source = source
         self._lag: int | None = None  # unacknowledged messages according to the broker
         self._moved_at = loop.moved_at
 
@@ -97,30 +72,21 @@ class PopStatus(AssignmentStatus):
         return replace(snapshot, lag=self._lag, lag_seconds=self._lag_seconds(self._lag), popped=True)
 
     async def measure(self) -> None:
-        """Query how many messages of the queue the group has not acknowledged."""
-        client, message_queue = self._context.client, self._message_queue
+        """Query how many messages of the source the group has not acknowledged."""
+        client, message_queue, topic = self._context.client, self._message_queue, self._source.lag_topic
         address = client.routes.address(message_queue.broker_name)
         if address is None:
             return
         try:
-            stats = await consume_stats(client.remoting, address, self._context.options.group, topic=self._asked_topic)
+            stats = await consume_stats(client.remoting, address, self._context.options.group, topic=topic)
         except RmqdError as error:
             log.debug("lag.unknown", queue=str(message_queue), error=str(error))
             return
         self._lag = sum(
             max(0, offsets.broker_offset - offsets.consumer_offset)
             for queue, offsets in stats.offset_table.items()
-            if self._is_ours(queue)
+            if self._source.includes(queue)
         )
-
-    @property
-    def _asked_topic(self) -> str:
-        """The topic of the query; empty for all topics with offsets of the group."""
-        return self._message_queue.topic
-
-    def _is_ours(self, queue: MessageQueue) -> bool:
-        ours = self._message_queue
-        return queue.topic == ours.topic and ours.queue_id in (ANY_QUEUE, queue.queue_id)
 
 
 KEEP_SECONDS: Final = 0.1  # delay until finished messages of a block are acknowledged while handlers have the rest
@@ -138,13 +104,12 @@ class PopAssignment(Assignment):
     """
 
     is_popped = True
-    loop_type: ClassVar[type[PopLoop]] = PopLoop
-    status_type: ClassVar[type[PopStatus]] = PopStatus
     status: PopStatus
 
-    def __init__(self, context: GroupContext, receipts: PopReceipts, message_queue: MessageQueue) -> None:
-        super().__init__(context, message_queue)
-        self.status = self.status_type(context, message_queue, self.loop_type(context, receipts, message_queue))
+    def __init__(self, context: GroupContext, receipts: PopReceipts, source: PopSource) -> None:
+        super().__init__(context, source.message_queue)
+        self.status = PopStatus(context, source, PopLoop(context, receipts, source))
+        self._source = source
         self._receipts = receipts
 
     @property
@@ -166,7 +131,7 @@ class PopAssignment(Assignment):
             await self._release_signal.begun.wait()
             popping.cancel()
             await asyncio.wait((popping,))
-            await self._popped_last()
+            await self._source.end()
             self._show_waiting()
             await self._release_signal.drain(self.loop.process_queues)
             keeping.cancel()
@@ -179,12 +144,8 @@ class PopAssignment(Assignment):
             process_queue.drop(self._release_signal.cause)
 
     async def _pop(self) -> None:
-        context, queue = self._context, self.message_queue
-        await until_answered(context, queue, lambda: begin(context, queue))
+        await until_answered(self._context, self.message_queue, self._source.begin)
         await self.loop.run()
-
-    async def _popped_last(self) -> None:
-        """Called when no pop is in progress any more. Handlers may still have messages."""
 
     def _show_waiting(self) -> None:
         """Stop handing out messages. Waiting messages become visible to other members."""
@@ -299,7 +260,7 @@ class DivisionByBroker(Division):
         """Return the assignment for a queue of a share, popped or pulled."""
         if not is_popped:
             return super().assignment(message_queue, is_popped=False)
-        return PopAssignment(self._context, self._receipts, message_queue)
+        return PopAssignment(self._context, self._receipts, PopSource(self._context, self._receipts, message_queue))
 
     async def _ask_brokers(self, topic: str) -> tuple[MessageQueueAssignment, ...] | None:
         client = self._client

@@ -9,17 +9,17 @@ import asyncio
 import contextlib
 from functools import partial
 from math import inf
-from typing import ClassVar, Final
+from typing import Final
 
 import structlog
 
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.codes import ResponseCode
-from rmqd.consumer.assigned.queue_loop import Loop
+from rmqd.consumer.assigned.queue_status import Loop
 from rmqd.consumer.cache.flow_control import Reason, log_now_and_then
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.pop.pop_block import PopBlock, divided
-from rmqd.consumer.pop.pop_retries import PopRequest
+from rmqd.consumer.pop.pop_block import PopBlock
+from rmqd.consumer.pop.pop_source import PopRequest, PopSource
 from rmqd.consumer.pop.receipts import PopProcessQueue, PopReceipts
 from rmqd.consumer.pull.accept import MessageAcceptor, dead_letter_corrupt, log_corrupt, open_bodies
 from rmqd.consumer.pull.pull_loop import SUSPEND_MS, UNHELD_SECONDS
@@ -36,9 +36,7 @@ from rmqd.runtime.clock import wait_within
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop_headers import PopMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.decode import frame_readable
 from rmqd.wire.messages.message import Message, MessageBlock
-from rmqd.wire.topics import retry_topic
 
 KEEP_SECONDS: Final = 60.0  # a measured clock difference is valid for one to two times so long
 PRECISION_SECONDS: Final = 0.002  # brokers report whole milliseconds
@@ -88,22 +86,21 @@ _NOTHING: Final = frozenset((int(ResponseCode.POLLING_TIMEOUT), int(ResponseCode
 class PopLoop(Loop):
     """The pops of one assignment, from its acquisition to its release."""
 
-    request_type: ClassVar[type[PopRequest]] = PopRequest
-
-    def __init__(self, context: GroupContext, receipts: PopReceipts, message_queue: MessageQueue) -> None:
-        super().__init__(context, message_queue)
+    def __init__(self, context: GroupContext, receipts: PopReceipts, source: PopSource) -> None:
+        super().__init__(context, source.message_queue)
         self._by_message_queue: dict[MessageQueue, PopProcessQueue] = {}  # keyed by the messages' own queue
         self.rest = 0  # messages that wait on the broker, from the last response
         self.swamped = False  # messages were discarded, because no handler was free for them
         self._full_times = 0  # how often the unacknowledged messages prevented a pop
         self.cached = asyncio.Event()  # set when messages are put into the queues
         self.moved_at = self.asked_at  # when messages were last finished, or arrived while none waited
+        self._source = source
         self._receipts = receipts
         self._relief = asyncio.Event()
         self._more = asyncio.Event()  # messages wait on the broker
         self._acceptor = MessageAcceptor(context.service, context.hooks, context.rate_limit)
         self._pop_time = PopTime()
-        self._request = self.request_type(context.client, message_queue)
+        self._request = PopRequest(context.client, source)
         self._configure()
 
     @property
@@ -129,12 +126,14 @@ class PopLoop(Loop):
     async def run(self) -> None:
         """Pop until cancelled."""
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._source.keep(), name=f"keep source:{self._message_queue}")
             for number in range(POPS_AT_ONCE):
                 tasks.create_task(self._pop(is_first=number == 0), name=f"pop:{self._message_queue}:{number}")
 
     def take_over_options(self) -> int:
         """Apply changed options at once. Returns how many cached messages the new filter discards."""
         self._configure()
+        self._source.refresh()
         return sum(map(self._acceptor.discard_unwanted, self.process_queues))
 
     def apply_pauses(self) -> None:
@@ -155,7 +154,7 @@ class PopLoop(Loop):
         self._threshold, self._batch = options.pop_threshold_for_queue, options.pop_batch_nums
         self._interval = options.pull_interval_seconds
         self._acceptor.choose_by(subscription.tags_set)
-        self._request.go_by(options, subscription, context.rate_limit.most(self._batch))
+        self._request.fields = self._source.fields(context.rate_limit.most(self._batch))
 
     async def _pop(self, *, is_first: bool) -> None:
         """Pop repeatedly. The broker holds only the pops of the first task; the others pop only while messages wait."""
@@ -187,7 +186,7 @@ class PopLoop(Loop):
 
     async def _found(self, reply: RemotingCommand, asked_at: float, read_at: float) -> None:
         context = self._context
-        header, framed = self._read(reply)
+        header, framed = self._source.read(reply)
         popped_at = self._pop_time.of(header.pop_time, asked_at, read_at)
         self.rest = header.rest_num
         if header.rest_num:
@@ -209,7 +208,7 @@ class PopLoop(Loop):
                 process_queue = self._process_queue_of(block)
                 if block.corrupt:
                     await self._set_aside(block, process_queue)
-                self._acceptor.take(block, process_queue, 0)
+                self._put(block, process_queue)
             if not left:
                 break
             framed = framed.of(left)
@@ -217,23 +216,14 @@ class PopLoop(Loop):
                 for block in self._divided(framed, header, popped_at):
                     self._receipts.show_again(block, [message.queue_offset for message in block.messages])
                 break
+
+    def _put(self, block: PopBlock, process_queue: PopProcessQueue) -> None:
+        """Pass the messages of a block to the handlers."""
+        self._acceptor.take(block, process_queue, 0)
         self.cached.set()
 
-    def _read(self, reply: RemotingCommand) -> tuple[PopMessageResponseHeader, MessageBlock]:
-        header = self._read_header(reply)
-        block = frame_readable(reply.payload, self._message_queue, reply.body_start, self._context.options.namespace)
-        if block.broken is not None:
-            # without a handle they cannot be acknowledged; they become visible again when their time is over
-            self._context.client.remoting.traffic.doubted_replies += 1
-            log.warning("pop.doubted", queue=str(self._message_queue), reason=block.broken)
-        return header, block
-
-    def _read_header(self, reply: RemotingCommand) -> PopMessageResponseHeader:
-        return PopMessageResponseHeader.from_ext_fields(reply.ext_fields)
-
     def _divided(self, found: MessageBlock, header: PopMessageResponseHeader, popped_at: float) -> list[PopBlock]:
-        due = popped_at + header.invisible_time / 1000
-        return divided(found, self._message_queue, self._context.options.group, header, due)
+        return self._source.divided(found, header, popped_at + header.invisible_time / 1000)
 
     def _leave_to_others(self, block: PopBlock, seconds: float) -> None:
         """Discard messages of a response that took so long that other members can see them soon, or already do."""
@@ -257,15 +247,11 @@ class PopLoop(Loop):
         message_queue = block.queue
         process_queue = self._by_message_queue.get(message_queue)
         if process_queue is None:
-            process_queue = self._by_message_queue[message_queue] = self._process_queue_for(message_queue)
+            process_queue = self._source.process_queue(message_queue, self._put, self.relieve)
+            self._by_message_queue[message_queue] = process_queue
             if self.is_paused or self._context.pauses.hold(message_queue):
                 process_queue.pause()
         return process_queue
-
-    def _process_queue_for(self, message_queue: MessageQueue) -> PopProcessQueue:
-        context = self._context
-        stats = context.stats.get(message_queue.topic) or context.stats[retry_topic(context.options.group)]
-        return PopProcessQueue(message_queue, stats, context.options.namespace, self._receipts, self.relieve)
 
     async def _set_aside(self, block: PopBlock, process_queue: PopProcessQueue) -> None:
         """Apply `on_corrupt_message` to corrupt messages. With `stop` they are redelivered, and block no others."""
@@ -294,6 +280,7 @@ class PopLoop(Loop):
             self.rest = 0
 
     async def _failed(self, error: RmqdError) -> None:
+        self._source.refresh()
         if isinstance(error, ConnectionRenewedError):
             return
         self._more.clear()
@@ -358,7 +345,7 @@ class PopLoop(Loop):
         if reply.code != _FOUND:
             return
         with contextlib.suppress(ProtocolError):
-            header, framed = self._read(reply)
+            header, framed = self._source.read(reply)
             popped_at = self._pop_time.of(header.pop_time, asked_at, self._context.clock.monotonic())
             for block in self._divided(framed, header, popped_at):
                 offsets = [message.queue_offset for message in block.messages]

@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from rmqd.codes import ResponseCode
-from rmqd.consumer.assigned.queue_loop import Loop
+from rmqd.consumer.assigned.queue_status import Loop
 from rmqd.consumer.cache.flow_control import Reason, exceeded, note_held_back
 from rmqd.consumer.cache.keyed_process_queue import KeyedProcessQueue, key_by
 from rmqd.consumer.cache.process_queue import ProcessQueue

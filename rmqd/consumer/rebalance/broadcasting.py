@@ -5,13 +5,14 @@ Announces new subscriptions to the brokers, which refuse pulls for a subscriptio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import structlog
 
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.context import GroupContext
+from rmqd.consumer.services import Ownership
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
@@ -30,47 +31,12 @@ class EndlessLease:
 ENDLESS: Final = EndlessLease()
 
 
-class EveryQueue:
-    """The ownership in a broadcasting group: every member owns all queues at once, without locks or waits.
-
-    That includes orderly groups: each member keeps the order within a queue independently.
-    """
-
-    timeouts = 0
-
-    async def members_are(self, address: str, client_ids: Collection[str]) -> None:
-        """Do nothing: other members do not affect this member's queues."""
-
-    def on_members_changed(self) -> None:
-        """Do nothing: other members do not affect this member's queues."""
-
-    async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
-        """Do nothing: there are no locks."""
-
-    async def acquire(self, queue: MessageQueue, lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
-        """Return True at once: the queue may be consumed, and this ownership never ends."""
-        return True
-
-    async def release(self, queue: MessageQueue) -> None:
-        """Do nothing: no other member waits for the queue."""
-
-    def start_grace_period(self, queue: MessageQueue) -> float:
-        """Return 0: holding the queue longer would avoid no duplicates."""
-        return 0.0
-
-    async def close(self, *, calls_left: bool) -> None:
-        """Do nothing: no other member waits for the queues."""
-
-    def holds(self, queue: MessageQueue) -> bool:
-        """Return True: a queue of a broadcasting group cannot be lost."""
-        return True
+class EveryQueue(Ownership):
+    """The ownership in a broadcasting group. In an orderly group each member keeps the order within a queue."""
 
     def lease(self, queue: MessageQueue) -> EndlessLease:
         """Return the lease of an orderly group's batch, which never ends."""
         return ENDLESS
-
-    async def run(self) -> None:
-        """Return at once: there are no locks to renew."""
 
 
 class NoRetry:

@@ -29,6 +29,7 @@ from rmqd.client.client_options import host_of, is_spark
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.rebalance.membership import MISSING_MEMBER_SECONDS, MissingMembers
 from rmqd.consumer.rebalance.queue_lock import RENEW_SECONDS, BrokerLocks
+from rmqd.consumer.services import Ownership
 from rmqd.errors import GroupHeldElsewhereError, RmqdError
 from rmqd.runtime.clock import Clock
 from rmqd.wire.command import LANGUAGE
@@ -134,8 +135,11 @@ ASK_SECONDS: Final = 0.25  # interval of requests to a member of another client
 POLLED_AT_ONCE: Final = 100  # queues polled per round; if more wait, each is polled less often
 
 
-class QueueOwnership:
-    """Acquires, renews and releases the ownership locks of one group, for this process."""
+class QueueOwnership(Ownership):
+    """Acquires, renews and releases the ownership locks of one group, for this process.
+
+    The lock only delays a new owner: the rebalance decides who owns a queue.
+    """
 
     def __init__(self, client: ClientInstance, group: str, timeout_seconds: float, clock: Clock) -> None:
         self._client = client
@@ -154,11 +158,9 @@ class QueueOwnership:
         self.timeouts = 0
 
     async def members_are(self, address: str, client_ids: Collection[str]) -> None:
-        """Called with the members that one broker lists now."""
         await self._missing_members.members_are(address, client_ids)
 
     def on_members_changed(self) -> None:
-        """Called when a broker reports that members joined or left."""
         self._missing_members.on_members_changed()
 
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
@@ -231,7 +233,6 @@ class QueueOwnership:
         )
 
     async def release(self, queue: MessageQueue) -> None:
-        """Unlock a queue for its next owner. The caller must commit first."""
         self._owned.discard(queue)
         self._locked.discard(queue)
         broker_name = self._locks.broker_of(queue)
@@ -243,18 +244,10 @@ class QueueOwnership:
                 leaving.clear()
                 await self._locks.unlock(broker_name, queues)
 
-    def start_grace_period(self, queue: MessageQueue) -> float:
-        """Return 0: the next owner does not wait longer either."""
-        return 0.0
-
     async def close(self, *, calls_left: bool) -> None:
         """Release everything that is still held, even while handlers run: other members should not wait any longer."""
         self._others.close()
         await asyncio.gather(*(self.release(queue) for queue in list(self._owned)))
-
-    def holds(self, queue: MessageQueue) -> bool:
-        """Return True: the lock only delays a new owner. The rebalance decides who owns a queue."""
-        return True
 
     async def run(self) -> None:
         """Keep the locks alive until cancelled."""

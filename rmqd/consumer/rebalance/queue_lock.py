@@ -24,6 +24,7 @@ import structlog
 from rmqd.client.api.group_requests import lock_batch, unlock_batch
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import RemotingConnection
+from rmqd.consumer.services import Ownership
 from rmqd.errors import RmqdError
 from rmqd.errors.broker_errors import AccessRefusedError, BrokerError
 from rmqd.runtime.clock import Clock, suspended_seconds, wait_within
@@ -179,11 +180,10 @@ class _Wait:
         self.locked_out_on: RemotingConnection | None = None
 
 
-class QueueLock:
+class QueueLock(Ownership):
     """The queue locks of one orderly group in this process."""
 
     def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
-        self.timeouts = 0
         self._locks = BrokerLocks(client, group)
         self._clock = clock
         self._leases: dict[MessageQueue, QueueLease] = {}
@@ -194,15 +194,6 @@ class QueueLock:
     def _now(self) -> float:
         # The broker's 60 s continue while this machine is suspended.
         return self._clock.monotonic() + suspended_seconds()
-
-    async def members_are(self, address: str, client_ids: Collection[str]) -> None:
-        """Do nothing: locks, not members, determine who owns a queue."""
-
-    def on_members_changed(self) -> None:
-        """Do nothing: locks, not members, determine who owns a queue."""
-
-    async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
-        """Do nothing: locks of an orderly group only expire."""
 
     async def acquire(self, queue: MessageQueue, lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
         """Return once the queue is locked, however long another member holds the lock."""
@@ -218,7 +209,6 @@ class QueueLock:
         return True
 
     async def release(self, queue: MessageQueue) -> None:
-        """Unlock a queue for its next owner. The caller must commit first."""
         broker_name = self._locks.broker_of(queue)
         async with self._locks.turn(broker_name):
             lease = self._leases.pop(queue, None)

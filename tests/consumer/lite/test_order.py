@@ -26,11 +26,15 @@ class Receipts:
 
     def __init__(self) -> None:
         self.acknowledged: list[int] = []
+        self.given_back: list[int] = []
         self.late = False
 
     def acknowledge(self, block: LiteBlock, offsets: list[int], _: object) -> None:
         block.settled.update(offsets)
         self.acknowledged += offsets
+
+    def show_again(self, _block: LiteBlock, offsets: list[int]) -> None:
+        self.given_back += offsets
 
     def is_late(self, _block: LiteBlock, _offset: int) -> bool:
         return self.late
@@ -40,21 +44,15 @@ class Case:
     """Five messages of one lite topic, of which batches of two are put; and what becomes of those that follow."""
 
     def __init__(self) -> None:
-        self.receipts, self.given_back = Receipts(), list[int]()
+        self.receipts = Receipts()
         queue = queue_of("chats", "s1", "b")
         receipts = cast(PopReceipts, self.receipts)
         stats = TopicStats("chats", is_retry=False)
-        self.queue = LiteProcessQueue(queue, stats, "", receipts, lambda: None, self)
+        self.queue = LiteProcessQueue(
+            queue, stats, "", receipts, lambda: None, lambda block, queue: queue.put(block, 0), PassedOver()
+        )
         (block,) = popped(["s1"] * 5, "0;0;0;0;0", most=2)
         self.queue.put(block, 0)
-
-    def go_on(self, block: LiteBlock, process_queue: LiteProcessQueue) -> None:
-        rest, block.rest = block.rest, []
-        process_queue.put(block.holding(rest, 2, 0), 0)
-
-    def give_back(self, block: LiteBlock) -> None:
-        self.given_back += [message.queue_offset for message in block.rest]
-        block.rest = []
 
     @property
     def waiting(self) -> list[int]:
@@ -110,7 +108,7 @@ def test_the_next_batch_is_put_when_one_is_acknowledged() -> None:
     case = Case()
     assert case.waiting == [0, 1]
     case.queue.finish(case.queue.take(2))
-    assert (case.waiting, case.receipts.acknowledged, case.given_back) == ([2, 3], [0, 1], [])
+    assert (case.waiting, case.receipts.acknowledged, case.receipts.given_back) == ([2, 3], [0, 1], [])
     case.queue.finish(case.queue.take(2))
     case.queue.finish(case.queue.take(2))
     assert (case.waiting, case.receipts.acknowledged, case.queue.cached_count) == ([], [0, 1, 2, 3, 4], 0)
@@ -122,7 +120,7 @@ def test_what_follows_a_batch_that_failed_goes_back() -> None:
     messages = case.queue.take(2)
     cast(Any, messages[1].block).settled.add(1)  # a retry: it is hidden for its delay
     case.queue.finish(messages)
-    assert (case.waiting, case.receipts.acknowledged, case.given_back) == ([], [0], [2, 3, 4])
+    assert (case.waiting, case.receipts.acknowledged, case.receipts.given_back) == ([], [0], [2, 3, 4])
 
 
 @pytest.mark.parametrize("why", ["leaving", "late"])
@@ -135,7 +133,7 @@ def test_what_follows_goes_back_where_it_is_not_to_be_handled_here(why: str) -> 
     else:
         case.receipts.late = True
     case.queue.finish(messages)
-    assert (case.waiting, case.receipts.acknowledged, case.given_back) == ([], [0, 1], [2, 3, 4])
+    assert (case.waiting, case.receipts.acknowledged, case.receipts.given_back) == ([], [0, 1], [2, 3, 4])
 
 
 def test_a_batch_that_nobody_wants_is_acknowledged_and_the_next_one_put() -> None:
@@ -149,4 +147,4 @@ def test_a_batch_that_nobody_wants_is_acknowledged_and_the_next_one_put() -> Non
     case.receipts.acknowledged.clear()
     case.queue.put(block, 0)
     assert case.receipts.acknowledged == [0]
-    assert case.waiting == [1, 2]
+    assert case.waiting == [1]

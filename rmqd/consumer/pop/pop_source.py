@@ -1,0 +1,171 @@
+"""The messages that one assignment pops: their requests, their division into blocks, and their caches.
+
+`PopSource` pops a topic, from one queue or from all queues of a broker. Lite topics are another source.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar, Final
+
+import structlog
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.remoting.connection import RemotingConnection
+from rmqd.codes import RequestCode
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.pop.pop_block import PopBlock, divided
+from rmqd.consumer.pop.receipts import PopProcessQueue, PopReceipts
+from rmqd.errors import BrokerAwayError
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.pop_headers import PopMessageRequestHeader, PopMessageResponseHeader
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.decode import frame_readable
+from rmqd.wire.messages.message import MessageBlock
+from rmqd.wire.receipt_handle import ANY_QUEUE
+from rmqd.wire.topics import retry_topic
+
+log = structlog.get_logger(__name__)
+
+GRACE_SECONDS: Final = 10.0  # Java: how much longer than the hold time a response may take
+TOO_LATE: Final = "timeout too much"
+
+_FROM_FIRST: Final = 0
+
+
+class PopSource:
+    """A topic's queue, or all its queues at a broker (queue id -1)."""
+
+    code: ClassVar[int] = int(RequestCode.POP_MESSAGE)
+
+    def __init__(self, context: GroupContext, receipts: PopReceipts, message_queue: MessageQueue) -> None:
+        self.message_queue: Final = message_queue
+        self._context = context
+        self._receipts = receipts
+
+    async def begin(self) -> None:
+        """Prepare the first pop. Raises RmqdError.
+
+        Stores the start offsets of a new group. After that, all of its queues have offsets. A queue without one was
+        created later, and this member may not know it yet. So each pop asks the broker to begin at the first message of
+        such a queue: see `fields`.
+        """
+        context, ours = self._context, self.message_queue
+        await context.start_offsets.ensure()
+        for queue in context.client.routes.queues(ours.topic):
+            if ours in (queue, replace(queue, queue_id=ANY_QUEUE)) and context.start_offsets.is_deferred(queue):
+                start = await context.start_offsets.start(queue, await context.start_offsets.stored(queue))
+                if not start.is_stored:
+                    await context.store.commit(queue, start.offset)
+                    context.store.forget(queue)
+
+    async def keep(self) -> None:
+        """Maintain the source while it is popped. Runs next to the pops."""
+
+    def refresh(self) -> None:
+        """Called when options changed, or a pop failed."""
+
+    async def end(self) -> None:
+        """Called when no pop is in progress any more. Handlers may still have messages."""
+
+    def fields(self, most: int) -> dict[str, str]:
+        """Return the fields of a pop of `most` messages by the current options. Java: `DefaultMQPushConsumerImpl`."""
+        options, subscription = self._context.options, self._context.subscriptions[self.message_queue.topic]
+        return PopMessageRequestHeader(
+            consumer_group=options.group,
+            topic=self.message_queue.topic,
+            queue_id=self.message_queue.queue_id,
+            max_msg_nums=most,
+            invisible_time=round(options.pop_invisible_time_seconds * 1000),
+            poll_time=0,
+            born_time=0,
+            init_mode=_FROM_FIRST,  # a new group has offsets by now, so a queue without one was created later
+            exp_type=subscription.expression_type,
+            exp=subscription.sub_string,
+            order=False,
+            bname=self.message_queue.broker_name,
+        ).ext_fields()
+
+    def read(self, reply: RemotingCommand) -> tuple[PopMessageResponseHeader, MessageBlock]:
+        """Return the header and the messages of a response. Raises ProtocolError."""
+        return PopMessageResponseHeader.from_ext_fields(reply.ext_fields), self._framed(reply)
+
+    def _framed(self, reply: RemotingCommand) -> MessageBlock:
+        block = frame_readable(reply.payload, self.message_queue, reply.body_start, self._context.options.namespace)
+        if block.broken is not None:
+            # without a handle they cannot be acknowledged; they become visible again when their time is over
+            self._context.client.remoting.traffic.doubted_replies += 1
+            log.warning("pop.doubted", queue=str(self.message_queue), reason=block.broken)
+        return block
+
+    def divided(self, found: MessageBlock, header: PopMessageResponseHeader, due: float) -> list[PopBlock]:
+        """Group a response's messages by their queue. Raises ProtocolError."""
+        return divided(found, self.message_queue, self._context.options.group, header, due)
+
+    def process_queue(
+        self, queue: MessageQueue, put: Callable[[PopBlock, PopProcessQueue], None], relieve: Callable[[], None]
+    ) -> PopProcessQueue:
+        """Return an empty cache for one queue of the blocks.
+
+        The cache calls `relieve` when messages are finished. A source may `put` further blocks into it.
+        """
+        context = self._context
+        stats = context.stats.get(queue.topic) or context.stats[retry_topic(context.options.group)]
+        return PopProcessQueue(queue, stats, context.options.namespace, self._receipts, relieve)
+
+    @property
+    def lag_topic(self) -> str:
+        """The topic of which the broker reports the lag; empty for all topics with offsets of the group."""
+        return self.message_queue.topic
+
+    def includes(self, queue: MessageQueue) -> bool:
+        """Return whether the lag of a broker's queue belongs to this source."""
+        ours = self.message_queue
+        return queue.topic == ours.topic and ours.queue_id in (ANY_QUEUE, queue.queue_id)
+
+
+class PopRequest:
+    """Sends the pops of one source. Several may be in progress. `fields` are the fields of later pops."""
+
+    def __init__(self, client: ClientInstance, source: PopSource) -> None:
+        self.under_way = 0
+        self.fields: dict[str, str] = {}
+        self._client = client
+        self._code = source.code
+        self._message_queue = source.message_queue
+        # with a born time of 0, brokers from 5.3 on use their own clock; older ones reject it as a pop from 1970
+        self._tells_time = False
+
+    async def ask(
+        self, hold_ms: int, now_ms: int, came_late: Callable[[RemotingConnection, RemotingCommand], None]
+    ) -> RemotingCommand:
+        """Pop, and return the response, whatever its code. Raises RmqdError.
+
+        A response after a cancellation is passed to `came_late` with its connection, because its messages are invisible
+        to all members.
+        """
+        client, name = self._client, self._message_queue.broker_name
+        address = client.routes.master(name)  # slaves cannot record which messages are invisible
+        if address is None:
+            raise BrokerAwayError(self._message_queue.topic, name)
+        connection = await client.connection(address)
+        fields = self.fields | {"pollTime": str(hold_ms), "bornTime": str(now_ms if self._tells_time else 0)}
+        future = client.remoting.call(connection, self._code, fields, hold_ms / 1000 + GRACE_SECONDS)
+        self.under_way += 1
+        try:
+            return await future
+        except asyncio.CancelledError:
+            connection.hand_over(future, partial(came_late, connection))
+            raise
+        finally:
+            self.under_way -= 1
+
+    def was_refused_as_late(self, reply: RemotingCommand) -> bool:
+        """Return whether the broker rejected the pop as too old. The next pop sends the other form of born time."""
+        if TOO_LATE not in (reply.remark or ""):
+            return False
+        self._tells_time = not self._tells_time
+        return True
