@@ -74,14 +74,10 @@ def assemble(
     own_policy, store, start_offsets, ownership, leases = _by_message_model(options, client, clock, receipts)
     retry_policy = retry_policy or own_policy
     service: HandlerSlots
-    if options.order_by:
-        from rmqd.consumer.handling.by_key import ConsumeMessageByKeyService
-
-        service = ConsumeMessageByKeyService(options, handler, retry_policy, leases, clock)
-    elif leases is None:
-        service = ConsumeMessageConcurrentlyService(options, handler, retry_policy, clock)
-    else:
+    if options.repeats_in_place:
         service = ConsumeMessageOrderlyService(options, handler, retry_policy, leases, clock)
+    else:
+        service = ConsumeMessageConcurrentlyService(options, handler, retry_policy, clock)
     if (transactions := getattr(store, "transactions", None)) is not None:
         service.transactions = transactions
         transactions.in_order = leases is not None and not options.order_by

@@ -7,15 +7,15 @@ called.
 from __future__ import annotations
 
 import asyncio
-import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 
+from rmqd.consumer.handling.handler_threads import wrapped
 from rmqd.handler_api.batch import Batch, DeadLetter, LoadedHandler, Retry, Suspend, is_only, raise_returned
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.plain_text import text_of
@@ -70,7 +70,7 @@ class GroupHooks:
         """Return the handler with hook calls around each call, or the handler itself if there are no hooks."""
         if not self._before and not self._after:
             return handler
-        return replace(handler, handle=self._async_call(handler) if handler.is_async else self._sync_call(handler))
+        return wrapped(handler, self._around_async if handler.is_async else self._around)
 
     def unwanted(self, messages: Sequence[Message], message_queue: MessageQueue) -> list[Message]:
         """Return the messages of a pull that a hook does not want. A message is wanted if the hook raises."""
@@ -91,36 +91,28 @@ class GroupHooks:
                 return False
         return True
 
-    def _async_call(self, handler: LoadedHandler) -> Callable[[Batch], Any]:
+    async def _around_async(self, call_next: Callable[[Batch], Any], batch: Batch) -> Any:
         # No context manager here and below: it would take longer than many handlers.
-        @functools.wraps(handler.handle)
-        async def handle(batch: Batch) -> Any:
-            context, started = self._begin(batch), self._now()
-            try:
-                if (result := await handler.handle(batch)) is not None:
-                    raise_returned(result)
-            except BaseException as error:
-                self._end(batch, context, started, error)
-                raise
-            self._end(batch, context, started, None)
-            return result
+        context, started = self._begin(batch), self._now()
+        try:
+            if (result := await call_next(batch)) is not None:
+                raise_returned(result)
+        except BaseException as error:
+            self._end(batch, context, started, error)
+            raise
+        self._end(batch, context, started, None)
+        return result
 
-        return handle
-
-    def _sync_call(self, handler: LoadedHandler) -> Callable[[Batch], Any]:
-        @functools.wraps(handler.handle)
-        def handle(batch: Batch) -> Any:
-            context, started = self._begin(batch), self._now()
-            try:
-                if (result := handler.handle(batch)) is not None:
-                    raise_returned(result)
-            except BaseException as error:
-                self._end(batch, context, started, error)
-                raise
-            self._end(batch, context, started, None)
-            return result
-
-        return handle
+    def _around(self, call_next: Callable[[Batch], Any], batch: Batch) -> Any:
+        context, started = self._begin(batch), self._now()
+        try:
+            if (result := call_next(batch)) is not None:
+                raise_returned(result)
+        except BaseException as error:
+            self._end(batch, context, started, error)
+            raise
+        self._end(batch, context, started, None)
+        return result
 
     def _begin(self, batch: Batch) -> HookContext:
         context = HookContext(self._group, batch.message_queue, self._client_id)

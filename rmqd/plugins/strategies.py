@@ -26,6 +26,7 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import EntryPoint
 from typing import Any, Final
 
@@ -40,7 +41,7 @@ from rmqd.consumer.allocate import (
     ByMachineRoom,
 )
 from rmqd.consumer.consumer_options import ConsumerOptions
-from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, checked
+from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, checked, wrapped
 from rmqd.consumer.hooks import Hook
 from rmqd.errors import ConfigError
 from rmqd.handler_api.batch import Batch, LoadedHandler
@@ -76,11 +77,10 @@ def middleware_faults(names: Sequence[str]) -> Iterator[PluginFault]:
 def with_middleware(handler: LoadedHandler, names: Sequence[str]) -> LoadedHandler:
     """Return the handler inside its middleware, the first one outermost. Raises PluginFaultError."""
     made = [_make(index, name, in_loop=handler.is_async) for index, name in enumerate(names)]
-    handle = checked(handler).handle if made else handler.handle
+    inside = checked(handler) if made else handler
     for name, call in zip(reversed(names), reversed(made), strict=True):
-        handle = _around_async(name, call, handle) if handler.is_async else _around(call, handle)
-    parts = [(getattr(one, "start", None), getattr(one, "stop", None)) for one in made]
-    return with_parts(replace(handler, handle=handle), parts)
+        inside = wrapped(inside, partial(_around_async, name, call) if handler.is_async else partial(_around, call))
+    return with_parts(inside, [(getattr(one, "start", None), getattr(one, "stop", None)) for one in made])
 
 
 def _find(name: str) -> Any:
@@ -115,44 +115,36 @@ def _make(index: int, name: str, *, in_loop: bool) -> Any:
     return made
 
 
-def _around(call: Callable[..., Any], inner: Callable[..., Any]) -> Callable[..., Any]:
+def _around(call: Callable[..., Any], inner: Callable[..., Any], batch: Batch) -> Any:
     def call_next(batch: Batch) -> Any:
         left = batch.undecided()  # decisions of this middleware do not concern the next one
         return inner(left) if left else None
 
-    @functools.wraps(inner)
-    def handle(batch: Batch) -> Any:
-        return call(batch, call_next)
-
-    return handle
+    return call(batch, call_next)
 
 
 async def _nothing() -> None:
     """A call without messages."""
 
 
-def _around_async(name: str, call: Callable[..., Any], inner: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(inner)
-    async def handle(batch: Any) -> Any:
-        given: list[Coroutine[Any, Any, Any]] = []
+async def _around_async(name: str, call: Callable[..., Any], inner: Callable[..., Any], batch: Batch) -> Any:
+    given: list[Coroutine[Any, Any, Any]] = []
 
-        def call_next(batch: Batch) -> Any:
-            left = batch.undecided()
-            given.append(inner(left) if left else _nothing())
-            return given[-1]
+    def call_next(batch: Batch) -> Any:
+        left = batch.undecided()
+        given.append(inner(left) if left else _nothing())
+        return given[-1]
 
-        result = await call(batch, call_next)
-        forgotten = [one for one in given if inspect.getcoroutinestate(one) == inspect.CORO_CREATED]
-        for one in forgotten:
-            one.close()  # a coroutine that never started; Python would warn about it later, at another place
-        if forgotten:
-            raise HandlerNotAwaitedError(
-                f"the middleware {name} called call_next without awaiting it, so the handler handled nothing; write "
-                "`await call_next(batch)`"
-            )
-        return result
-
-    return handle
+    result = await call(batch, call_next)
+    forgotten = [one for one in given if inspect.getcoroutinestate(one) == inspect.CORO_CREATED]
+    for one in forgotten:
+        one.close()  # a coroutine that never started; Python would warn about it later, at another place
+    if forgotten:
+        raise HandlerNotAwaitedError(
+            f"the middleware {name} called call_next without awaiting it, so the handler handled nothing; write "
+            "`await call_next(batch)`"
+        )
+    return result
 
 
 STRATEGY_ENTRY_POINTS: Final = "rmqd.allocate_strategies"

@@ -13,7 +13,6 @@ from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.cache.keyed_process_queue import KeyedProcessQueue, key_by
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.handling.by_key import ConsumeMessageByKeyService
 from rmqd.consumer.handling.concurrently import ConsumeMessageConcurrentlyService
 from rmqd.consumer.handling.orderly import ConsumeMessageOrderlyService
 from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
@@ -84,13 +83,12 @@ def pool(broker: ScriptedBroker) -> Callable[..., contextlib.AbstractAsyncContex
         options = group_options(**{"consume_timeout_seconds": TIMEOUT_SECONDS, **values})
         send_back = SendBack(client, GROUP, reconsume_limit(options))
         handler = handler_of(function, is_async=is_async)
-        if options.order_by:
-            service: HandlerSlots = ConsumeMessageByKeyService(
+        if options.consume_mode == "orderly" and not options.order_by:
+            leases = leases or EveryQueue()  # locks that nobody takes
+        if options.repeats_in_place:
+            service: HandlerSlots = ConsumeMessageOrderlyService(
                 options, handler, send_back, leases, clock or SystemClock()
             )
-        elif options.consume_mode == "orderly":
-            leases = leases or EveryQueue()  # locks that nobody takes
-            service = ConsumeMessageOrderlyService(options, handler, send_back, leases, clock or SystemClock())
         else:
             service = ConsumeMessageConcurrentlyService(options, handler, send_back, clock or SystemClock())
         task = asyncio.create_task(service.run())

@@ -28,11 +28,10 @@ TCP Vegas uses the same idea, with the least duration so far as baseline.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import ceil, inf, sqrt
 from typing import Final
 
-from rmqd.consumer.handling.handler_failures import Call
+from rmqd.consumer.handling.batch_worker import Call, Worker
 from rmqd.handler_api.batch import Batch
 from rmqd.runtime.clock import Clock
 
@@ -82,34 +81,26 @@ class AutoConcurrency:
         self._under_way, self._busy_seconds, self._noted = 0, 0.0, clock.monotonic()
         self._begin(0.0)
 
-    def around_batch(self, call: Call) -> Call:
-        """Return a call for one worker that measures how long its slot is busy, with other work and pauses."""
+    async def occupy(self, call: Call, _: Worker, batch: Batch) -> object:
+        """Measure how long a slot is busy, with other work and pauses: a stage of the call."""
+        self.begin()
+        try:
+            return await call(batch)
+        finally:
+            self.end()
 
-        async def busy(batch: Batch) -> object:
-            self.begin()
-            try:
-                return await call(batch)
-            finally:
-                self.end()
-
-        return busy
-
-    def around(self, call: Call, is_expired: Callable[[], bool]) -> Call:
-        """Measure the duration of the handler's calls. `is_expired` returns whether a call's deadline has passed."""
-
-        async def measured(batch: Batch) -> object:
-            began, has_returned = self._clock.monotonic(), False
-            try:
-                result = await call(batch)
-                has_returned = True
-                return result
-            finally:
-                if is_expired():
-                    self.ran_out(began)
-                elif has_returned:
-                    self.took(began)
-
-        return measured
+    async def measure(self, call: Call, worker: Worker, batch: Batch) -> object:
+        """Measure the duration of the handler's calls: a stage of the call."""
+        began, has_returned = self._clock.monotonic(), False
+        try:
+            result = await call(batch)
+            has_returned = True
+            return result
+        finally:
+            if worker.expired:
+                self.ran_out(began)
+            elif has_returned:
+                self.took(began)
 
     def begin(self) -> None:
         """Called when a slot starts a batch."""

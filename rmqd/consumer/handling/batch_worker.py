@@ -127,6 +127,8 @@ T = TypeVar("T")
 # A worker's time at one queue: the queue; the function that makes its batches; the messages that other workers may take
 # from the queue meanwhile (its pending messages, or none in an orderly group); and the function to call with the queue
 # at the end, unless the worker was replaced.
+Call = Callable[[Batch], Awaitable[object]]
+Settle = Callable[[ProcessQueue, Batch, BaseException | None], Coroutine[Any, Any, bool]]
 Turn = tuple[ProcessQueue, Callable[[list[Message], MessageQueue], Batch], Sized, Callable[[ProcessQueue], None]]
 
 
@@ -139,21 +141,17 @@ class WorkerService(ABC):
     batch_size: int
     wall_offset: float
     """Seconds to add to monotonic time to get wall time."""
+    settle_at_once: Callable[[ProcessQueue, Batch], bool | None]
+    """Settles a batch whose handler returned, if that needs no waiting.
+
+    Returns True if the queue must be suspended, False if it may continue, None if `settle` must be called.
+    """
+    settle: Settle
+    """Settles a batch. Returns whether its queue must be suspended."""
 
     @abstractmethod
     def begin_turn(self) -> Turn | None:
         """Take the first queue of the line. None if its messages must not be handed out now."""
-
-    @abstractmethod
-    def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
-        """Settle a batch whose handler returned, if that needs no waiting.
-
-        Returns True if the queue must be suspended, False if it may continue, None if `settle` must be called.
-        """
-
-    @abstractmethod
-    async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
-        """Settle a batch. Returns whether its queue must be suspended."""
 
     @abstractmethod
     def took_long(self, started: float) -> None:
@@ -166,7 +164,7 @@ class WorkerService(ABC):
 class Worker:
     """Runs until its service ends or replaces it. `process_queue` is the queue of its last turn."""
 
-    call: Callable[[Batch], Awaitable[object]]
+    call: Call
     """The service sets it before `run`. A later change applies from the next turn."""
 
     def __init__(self, service: WorkerService, number: int, ready: Callable[[], Awaitable[None]] | None = None) -> None:

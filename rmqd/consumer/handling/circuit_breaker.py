@@ -1,6 +1,6 @@
 """The circuit breaker's effect on a group's calls and messages. `consumer.circuit` decides; this module carries out.
 
-It works at two places. The wrapper around every call (`around`) reports successful calls to the circuit, and which call
+It works at two places. The stage of every call (`watch`) reports successful calls to the circuit, and which call
 is the probe. The step before the settlement (`settle`) reports failed calls, and decides whether the attempt counts.
 
 A call *failed* if it raised or expired, and acknowledged no message. A handler's decision is not a failure and says
@@ -23,13 +23,15 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.circuit import Circuit, FailureEffect
-from rmqd.consumer.handling.handler_failures import HANDLED_BEFORE, Call, failures_of
+from rmqd.consumer.handling.batch_worker import Call, Settle, Worker
+from rmqd.consumer.handling.handler_failures import HANDLED_BEFORE
+from rmqd.consumer.handling.in_place_retries import failures_of
 from rmqd.consumer.handling.ready_queues import ReadyQueues
 from rmqd.consumer.handling.settlement import Settlement, report
 from rmqd.consumer.health.causes import Problem, found
@@ -38,9 +40,6 @@ from rmqd.handler_api.batch import AGAIN, Batch, Outcome
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.plain_text import describe
 from rmqd.wire.messages.message import Message
-
-T = TypeVar("T")
-Settle = Callable[[ProcessQueue, Batch, BaseException | None], Awaitable[T]]
 
 
 class CircuitBreaker(ABC):
@@ -51,18 +50,14 @@ class CircuitBreaker(ABC):
         self._clock = clock
         self._failed: dict[Message, float] = {}  # time of each message's first failure, in the order of last failures
 
-    def around(self, call: Call, is_expired: Callable[[], bool]) -> Call:
-        """Return a call for one worker. `is_expired` returns whether its deadline has passed: it then has no result."""
-
-        async def watched(batch: Batch) -> object:
-            began = self._clock.monotonic()
-            self.circuit.begin(batch)
-            result = await call(batch)
-            if not is_expired() and not failures_of(batch, None):
-                self._returned(batch, began)
-            return result
-
-        return watched
+    async def watch(self, call: Call, worker: Worker, batch: Batch) -> object:
+        """Report a call's begin and success to the circuit: a stage of the call. An expired call has no result."""
+        began = self._clock.monotonic()
+        self.circuit.begin(batch)
+        result = await call(batch)
+        if not worker.expired and not failures_of(batch, None):
+            self._returned(batch, began)
+        return result
 
     def poll(self) -> None:
         """Do the work that is due. Called several times a second."""
@@ -72,6 +67,10 @@ class CircuitBreaker(ABC):
     @abstractmethod
     def _judge(self) -> None:
         """Settle the failures whose cause is known by now: the handler or the message."""
+
+    @abstractmethod
+    async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
+        """Settle a batch, now or after the circuit's decision. Returns whether its queue must be suspended."""
 
     @abstractmethod
     def changed(self) -> None:
@@ -160,17 +159,17 @@ class HeldBatches(CircuitBreaker):
         self._begin = begin
         self._held: list[_Held] = []
 
-    async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> None:
-        """Settle a batch, or hold it."""
+    async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
+        """Settle a batch, or hold it. Returns False: the queue continues."""
         fate = self._fate(batch, error)
         is_releasing = process_queue.is_releasing and not self._must_stay(batch, error)
         if fate is FailureEffect.COUNTS or is_releasing or process_queue.dropped:
-            await self._settlement.settle(process_queue, batch, error)
-            return
+            return await self._settlement.settle(process_queue, batch, error)
         report(process_queue, batch, error, self._clock.wall())
         process_queue.begin_turn()  # a release of the queue waits for it
         now = self._clock.monotonic()
         self._held.append(_Held(process_queue, batch, error, now, is_repeated=fate is FailureEffect.REPEATED))
+        return False
 
     def explain(self, process_queue: ProcessQueue, group: str) -> Problem | None:
         held = next((one for one in self._held if one.process_queue is process_queue), None)
@@ -254,16 +253,16 @@ class _Doubt:
     is_repeated: bool
 
 
-class ForgivenAttempts(CircuitBreaker, Generic[T]):
+class ForgivenAttempts(CircuitBreaker):
     """Subtracts attempts from messages if the handler was at fault."""
 
-    def __init__(self, circuit: Circuit, retry_policy: ForgivingRetry, settle: Settle[T], clock: Clock) -> None:
+    def __init__(self, circuit: Circuit, retry_policy: ForgivingRetry, settle: Settle, clock: Clock) -> None:
         super().__init__(circuit, clock)
         self._retry_policy = retry_policy
         self._settle = settle
         self._doubts: list[_Doubt] = []
 
-    async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> T:
+    async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Settle a batch. The attempts that this counts may be subtracted later."""
         fate = self._fate(batch, error)
         if fate is FailureEffect.COUNTS:

@@ -13,7 +13,7 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.circuit import Circuit
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.batch_worker import Turn, Worker
-from rmqd.consumer.handling.circuit_breaker import HeldBatches, Settle
+from rmqd.consumer.handling.circuit_breaker import HeldBatches
 from rmqd.consumer.handling.handler_failures import EXPIRED
 from rmqd.consumer.handling.ready_queues import Make, ReadyQueues
 from rmqd.consumer.handling.settlement import Settlement
@@ -37,13 +37,10 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
         self.settlement = Settlement(
             retry_policy, options.delay_level_when_next_consume, self.ready_queues.submit, clock, self.confirm_settled
         )
-        self._settle_batch: Settle[None] = self.settlement.settle
+        self.settle_at_once, self.settle = self.settlement.settle_at_once, self.settlement.settle
         if self.circuit is not None:
-            breaker = HeldBatches(
-                self.circuit, self.settlement, retry_policy, self._begin_in_background, self.ready_queues, clock
-            )
-            self._settle_batch = breaker.settle
-            self.break_by(breaker)
+            begin, queues = self._begin_in_background, self.ready_queues
+            self.break_by(HeldBatches(self.circuit, self.settlement, retry_policy, begin, queues, clock))
 
     def begin_turn(self) -> Turn | None:
         """Take the next queue. It stays in the line for other workers until they find it empty."""
@@ -54,15 +51,6 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
         batching = self._batching_queues
         make: Make = Batch if batching is None else batching.making(process_queue, Batch, self.halt)
         return process_queue, make, process_queue.pending, ProcessQueue.end_turn
-
-    def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
-        """Acknowledge the batch, unless the handler decided something else about a message."""
-        return False if self.settlement.acknowledge(process_queue, batch) else None
-
-    async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
-        """Acknowledge, send back or dead-letter each message. The queue continues meanwhile."""
-        await self._settle_batch(process_queue, batch, error)
-        return False
 
     def is_settling(self) -> bool:
         """Whether batches of hung calls are being sent back. The group fails only after that.
@@ -79,7 +67,7 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
         return super()._note_abandoned(worker)
 
     async def _settle_replaced(self, process_queue: ProcessQueue, batch: Batch) -> None:
-        await self._settle_batch(process_queue, batch, EXPIRED)
+        await self.settle(process_queue, batch, EXPIRED)
         process_queue.end_turn()
 
 

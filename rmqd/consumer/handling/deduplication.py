@@ -15,13 +15,13 @@ docs/deduplication.md describes the claims of a process that died.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from rmqd.consumer.cache.keyed_process_queue import value_by
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import ConsumerOptions
-from rmqd.consumer.handling.batch_worker import Worker
+from rmqd.consumer.handling.batch_worker import Call, Worker
 from rmqd.consumer.handling.handler_failures import HANDLED_BEFORE
 from rmqd.consumer.handling.held_claims import LEASE_SECONDS, Claim, HeldClaims
 from rmqd.consumer.health.causes import Problem, found
@@ -39,8 +39,6 @@ SEEN_SECONDS: Final = 5.0  # how long a seen claim of another member counts as t
 BY_ID: Final = "msg_id"
 _WAIT: Final = Decision(Outcome.AGAIN, seconds=POLL_AGAIN_SECONDS)
 _WAIT_HERE: Final = Decision(Outcome.AGAIN, seconds=LOOK_AGAIN_HERE_SECONDS)
-
-Call = Callable[[Batch], Awaitable[object]]
 
 
 class Deduplication:
@@ -62,12 +60,6 @@ class Deduplication:
         self._id_of = _id_by(options.deduplication.by)
         self._calls: dict[Batch, _ClaimedCall] = {}  # calls whose batches are not settled
         self._held_elsewhere: dict[MessageQueue, float] = {}  # when another member's claim was last seen (monotonic)
-
-    def around(self, call: Call, worker: Callable[[], Worker]) -> Call:
-        async def claimed(batch: Batch) -> object:
-            return await self._call(call, batch, worker())
-
-        return claimed
 
     async def close(self) -> None:
         """Confirm acknowledged messages of unsettled calls, and close the claims. Call after the last handler call."""
@@ -129,8 +121,8 @@ class Deduplication:
 
         return ended
 
-    async def _call(self, call: Call, batch: Batch, worker: Worker) -> object:
-        """Claim the batch, and call the handler with the claimed messages. Raises the handler's exception."""
+    async def claim(self, call: Call, worker: Worker, batch: Batch) -> object:
+        """Claim the batch, and call the handler with the claimed messages: a stage of the call."""
         assert worker.process_queue is not None
         worker.batch, worker.is_called = None, False  # the handler has no batch during the store's request
         claim = await worker.undisturbed(self._claim(batch, worker.process_queue), "claim")

@@ -1,29 +1,16 @@
-"""The decision about each message of a batch, from a call's end. `settlement` and message traces use it.
-
-Reactions to a handler's exceptions: retries in place, and dead letters by exception.
-
-Only groups that configure it have this wrapper between a worker and the handler.
-"""
+"""The decision about each message of a batch, from the end of a call."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Mapping
 from typing import Final
 
-import structlog
-
-from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.consumer_options import ConsumerOptions, FailureOptions
-from rmqd.consumer.handling.handler_threads import UnusableHandlerError
+from rmqd.consumer.services import RetryPolicy
 from rmqd.handler_api.batch import (
-    ACK,
-    DECISIONS,
     AlreadyHandled,
     Batch,
     Closing,
     Decision,
-    InvalidPayloadError,
     ManualBatch,
     Outcome,
     Suspend,
@@ -32,8 +19,7 @@ from rmqd.handler_api.batch import (
     leaves_of,
 )
 from rmqd.handler_api.decisions import asked, checked_seconds
-from rmqd.runtime.clock import Clock, doubled
-from rmqd.runtime.plain_text import RaisedElsewhere, describe, text_of
+from rmqd.runtime.plain_text import RaisedElsewhere
 from rmqd.wire.messages.message import Message
 
 EXPIRED_DELAY_LEVEL: Final = 3  # Java: cleanExpiredMsg
@@ -55,15 +41,20 @@ HANDLED_BEFORE: Final = Decision(Outcome.ACK, reason="handled before")  # an ear
 _EXPIRED_DECISION: Final = Decision(Outcome.RETRY, delay_level=EXPIRED_DELAY_LEVEL)
 
 
+def decisions_of(batch: Batch, error: BaseException | None) -> list[Decision]:
+    """Return the decision about each message of a batch whose call ended with `error`."""
+    decisions, rest = batch.decisions(), default_decision(error, batch)
+    return [decisions.get(index, rest) for index in range(len(batch))]
+
+
 def not_acknowledged(batch: Batch, error: BaseException | None) -> Mapping[int, Decision]:
     """Return the decisions about messages to be retried or dead-lettered, by index. `error` is the call's exception."""
     if error is None and batch.decided is None:
         return {}
     if isinstance(batch, ManualBatch) and batch.closing is Closing.ROLLBACK:
         return dict.fromkeys(range(len(batch)), Decision(Outcome.RETRY))
-    decisions, rest = batch.decisions(), default_decision(error, batch)
-    decided = ((index, decisions.get(index, rest)) for index in range(len(batch)))
-    return {index: decision for index, decision in decided if decision.outcome is not Outcome.ACK}
+    decisions = enumerate(decisions_of(batch, error))
+    return {index: decision for index, decision in decisions if decision.outcome is not Outcome.ACK}
 
 
 def is_duplicate(decision: Decision | None, error: BaseException | None) -> bool:
@@ -92,169 +83,28 @@ def requested_suspension(error: BaseException | None) -> float | None:
     return max((one for one in rests if one is not None), default=None)
 
 
-def dead_letter_cause(decision: Decision, level: int | None) -> str:
+def given_up(retry_policy: RetryPolicy, message: Message, decision: Decision, group_level: int | None) -> str | None:
+    """Return why a message must be dead-lettered. None if it must not.
+
+    The handler may have decided so, or asked for a retry with the delay level -1, or the attempts are used up.
+    `group_level` is the group's delay level.
+    """
+    if decision.outcome is Outcome.DEAD_LETTER:
+        return decision.reason
+    if decision.outcome in (Outcome.ACK, Outcome.AGAIN):
+        return None
+    if _is_dead(decision, group_level):
+        return decision.reason or "delay level -1"
+    return decision.reason or retry_policy.limit if retry_policy.is_last_attempt(message) else None
+
+
+def dead_letter_cause(decision: Decision, group_level: int | None) -> str:
     """Return the cause of a dead letter for its counter (one of DEAD_LETTER_CAUSES)."""
     if decision.outcome is Outcome.DEAD_LETTER:
         return "handler"
-    return "level" if level == DEAD_LETTER_LEVEL else "limit"
+    return "level" if _is_dead(decision, group_level) else "limit"
 
 
-log = structlog.get_logger(__name__)
-
-_DECISIONS: Final = (*DECISIONS, InvalidPayloadError)
-
-Call = Callable[[Batch], Awaitable[object]]
-
-
-class FailurePolicy:
-    """The reaction of one group to failures. It has no state."""
-
-    def __init__(self, options: ConsumerOptions, clock: Clock) -> None:
-        assert options.failures is not None
-        self.options: FailureOptions = options.failures
-        self.timeout = options.consume_timeout_seconds
-        self.clock = clock
-
-    def around(self, call: Call, queue: Callable[[], ProcessQueue | None]) -> Call:
-        """Return a call for one worker. `queue` returns the queue of its turn."""
-
-        async def guarded(batch: Batch) -> object:
-            return await _GuardedCall(self, call, batch, queue()).run()
-
-        return guarded
-
-    def is_retried(self, error: BaseException) -> bool:
-        """Whether the handler is called again in place after this error.
-
-        A lost handler process is retried in place only if `retry_on` names it. Otherwise one attempt could lose several
-        processes to the same message.
-        """
-        return all(self._is_retried(one) for one in leaves_of(error))
-
-    def _is_retried(self, error: BaseException) -> bool:
-        if not self.options.retry_on:
-            return not isinstance(error, (HandlerProcessLostError, *_DECISIONS))
-        return is_named(error, self.options.retry_on)
-
-
-class _GuardedCall:
-    """The calls with one batch, until its attempt has ended."""
-
-    def __init__(self, policy: FailurePolicy, call: Call, batch: Batch, process_queue: ProcessQueue | None) -> None:
-        self._policy = policy
-        self._call = call
-        self._batch = batch
-        self._queue = process_queue
-        self._began = policy.clock.monotonic()
-
-    async def run(self) -> object:
-        """Call the handler, and retry as configured. Raises the last exception of messages without a decision."""
-        policy, batch, indexes = self._policy, self._batch, list(range(len(self._batch)))
-        for number in itertools.count(1):
-            part = batch if len(indexes) == len(batch) else batch.part(indexes)
-            result, error = await self._called(part)
-            give_up(batch, error, policy.options.dead_letter_on)
-            again = self._to_repeat(error)
-            pause = doubled(policy.options.backoff_seconds, number, policy.options.max_backoff_seconds)
-            if not again or number > policy.options.in_place or not self._can_repeat(pause):
-                break
-            self._note(failures_of(batch, error)[again[0]], batch[again[0]], number, pause)
-            self._acknowledge_all_but(again)
-            await policy.clock.sleep(pause)
-            if not self._can_repeat(0):  # the queue may be in release by now
-                break
-            indexes = self._hand_out_again(again)
-        try:
-            if error is not None and len(batch.decisions()) < len(batch):
-                raise error
-            return result
-        finally:
-            del error  # its traceback refers to this frame, and would keep the batch alive
-
-    async def _called(self, part: Batch) -> tuple[object, Exception | None]:
-        try:
-            return await self._call(part), None
-        except UnusableHandlerError:
-            raise  # no message is at fault
-        except Exception as error:  # noqa: BLE001  every exception of a handler is its result
-            return None, error
-
-    def _to_repeat(self, error: Exception | None) -> list[int]:
-        """Return the messages that failed and can be retried in place.
-
-        Empty if the call raised another error: that ends the attempt of messages without a decision, and so of all.
-        """
-        failures, decided = failures_of(self._batch, error), self._batch.decisions()
-        again = [index for index, one in failures.items() if self._policy.is_retried(one)]
-        if error is not None and not {*again, *decided}.issuperset(range(len(self._batch))):
-            return []
-        return again
-
-    def _acknowledge_all_but(self, again: list[int]) -> None:
-        for index in set(range(len(self._batch))).difference(again):
-            self._batch.decide(index, ACK)
-
-    def _hand_out_again(self, again: list[int]) -> list[int]:
-        """Clear the decisions about these messages and the messages behind them. Returns the indexes of both."""
-        decided = dict(self._batch.decisions())
-        behind = [index for index, decision in decided.items() if decision.outcome is Outcome.AGAIN]
-        indexes = sorted({*again, *behind})
-        for index in indexes:
-            self._batch.overrule(index, None)
-        return indexes
-
-    def _can_repeat(self, pause: float) -> bool:
-        """Whether another call makes sense: the deadline is not near, and the queue is not being released.
-
-        A handler that has requested a commit or a rollback has ended its attempt itself.
-        """
-        if isinstance(self._batch, ManualBatch) and self._batch.closing is not None:
-            return False
-        passed = self._policy.clock.monotonic() - self._began
-        is_ours = self._queue is None or not (self._queue.is_releasing or self._queue.dropped)
-        return is_ours and not self._batch.revoked and passed + pause < self._policy.timeout
-
-    def _note(self, error: BaseException, message: Message, number: int, pause: float) -> None:
-        text = text_of(error, repr)
-        if self._queue is not None:
-            self._queue.stats.of(message).raised(error, text, message, self._policy.clock.wall())
-        log.warning(
-            "handler.retried_in_place",
-            queue=str(message.message_queue),
-            msg_id=message.msg_id,
-            error=text,
-            retry=number,
-            seconds=pause,
-        )
-
-
-def failures_of(batch: Batch, error: BaseException | None) -> Mapping[int, BaseException]:
-    """Return the failures of a call that raised `error`, by index; not of messages that the handler decided about."""
-    found: dict[int, BaseException] = {}
-    decisions = batch.decisions()
-    for index in range(len(batch)):
-        decision = decisions.get(index)
-        one = error if decision is None else decision.error if decision.outcome is Outcome.RETRY else None
-        if one is not None and not is_only(one, _DECISIONS):
-            found[index] = one
-    return found
-
-
-def give_up(batch: Batch, error: BaseException | None, names: Collection[str]) -> None:
-    """Dead-letter the messages whose exception has one of these names."""
-    for index, one in failures_of(batch, error).items():
-        if named := [leaf for leaf in leaves_of(one) if is_named(leaf, names)]:
-            batch.overrule(index, Decision(Outcome.DEAD_LETTER, reason=describe(named[0]), error=one))
-
-
-def is_named(error: BaseException, names: Collection[str]) -> bool:
-    """Whether the exception's class, or one of its base classes, has one of these names.
-
-    A name may be qualified by the class's module or by a package above it: `asyncpg.PostgresError`.
-    """
-    return any(_has_name(one, name) for one in type(error).__mro__ for name in names)
-
-
-def _has_name(kind: type, name: str) -> bool:
-    package, _, own = name.rpartition(".")
-    return own == kind.__name__ and (not package or f"{kind.__module__}.".startswith(f"{package}."))
+def _is_dead(decision: Decision, group_level: int | None) -> bool:
+    """Whether the delay level of a retry means a dead letter."""
+    return (group_level if decision.delay_level is None else decision.delay_level) == DEAD_LETTER_LEVEL

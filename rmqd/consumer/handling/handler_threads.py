@@ -72,23 +72,29 @@ def _warn_of_commit(topic: str, _group: str | None) -> None:
 Batch.on_mistake = _log_mistake  # type: ignore[assignment,method-assign]
 
 
+def wrapped(handler: LoadedHandler, around: Callable[..., Any]) -> LoadedHandler:
+    """Return the handler inside a function: hooks, middleware and other code around calls.
+
+    `around(call_next, batch)` is asynchronous if the handler is. It calls `call_next(batch)`, the original handler.
+    """
+    call_next = handler.handle
+    return replace(handler, handle=functools.update_wrapper(partial(around, call_next), call_next))
+
+
 def checked(handler: LoadedHandler) -> LoadedHandler:
     """Return the handler with a `handle` that calls `check_result` itself, for wrappers that check how a call ends."""
-    name, inner = handler.name, handler.handle
 
-    @functools.wraps(inner)
-    def handle(batch: Any) -> Any:
-        result = inner(batch)
-        check_result(result, name)
+    def around(call_next: Callable[[Batch], Any], batch: Batch) -> Any:
+        result = call_next(batch)
+        check_result(result, handler.name)
         return result
 
-    @functools.wraps(inner)
-    async def handle_async(batch: Any) -> Any:
-        result = await inner(batch)
-        check_result(result, name)
+    async def around_async(call_next: Callable[[Batch], Any], batch: Batch) -> Any:
+        result = await call_next(batch)
+        check_result(result, handler.name)
         return result
 
-    return replace(handler, handle=handle_async if handler.is_async else handle)
+    return wrapped(handler, around_async if handler.is_async else around)
 
 
 class HandlerThread:

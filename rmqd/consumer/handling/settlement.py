@@ -10,10 +10,10 @@ import structlog
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.handler_failures import (
-    DEAD_LETTER_LEVEL,
     EXPIRED,
     dead_letter_cause,
-    default_decision,
+    decisions_of,
+    given_up,
     is_duplicate,
 )
 from rmqd.consumer.health.causes import Problem, found
@@ -37,8 +37,6 @@ from rmqd.wire.messages.message import Message
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-Failed = tuple[Message, BaseException | None]
-"""A message, and the error of its attempt."""
 
 
 class ConfirmSettled(Protocol):
@@ -76,30 +74,30 @@ class Settlement:
         self._resubmit = resubmit
         self.busy = 0  # batches that are being settled
 
-    def acknowledge(self, process_queue: ProcessQueue, batch: Batch) -> bool:
-        """Acknowledge all messages, unless the handler decided something else about one. Returns whether that was done.
+    def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
+        """Acknowledge all messages. Returns None and does nothing if the handler decided something else about one.
 
-        It is not done either if a confirmation must be sent first, or if the queue was dropped meanwhile, so that this
+        Nor can it be done if a confirmation must be sent first, or if the queue was dropped meanwhile, so that this
         member no longer owns the batch.
         """
         decisions = batch.decisions().values()
         if self._confirm_settled is not None or process_queue.dropped:
-            return False
+            return None
         if any(one.outcome is not Outcome.ACK or one.error is not None for one in decisions):
-            return False
+            return None
         batch.end()
         messages, stats = list(batch), process_queue.stats
         process_queue.finish(messages)
         for message in messages:
             stats.of(message).acked += 1
-        return True
+        return False
 
     async def settle(
         self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None, *, is_reported: bool = False
-    ) -> None:
+    ) -> bool:
         """Acknowledge, send back or dead-letter each message of the batch, by its decision or by the exception.
 
-        `is_reported` means that the exceptions are already counted and logged.
+        `is_reported` means that the exceptions are already counted and logged. Returns False: the queue continues.
         """
         if not is_reported:
             report(process_queue, batch, error, self._clock.wall())
@@ -108,14 +106,13 @@ class Settlement:
             await self._settle(process_queue, batch, error)
         finally:
             self.busy -= 1
+        return False
 
     async def _settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> None:
-        decisions, rest = batch.decisions(), default_decision(error, batch)
         acknowledged: list[int] = []
         again: dict[float, list[Message]] = {}
         returned: list[tuple[Message, Decision]] = []
-        for index, message in enumerate(batch):
-            decision = decisions.get(index, rest)
+        for index, (message, decision) in enumerate(zip(batch, decisions_of(batch, error), strict=True)):
             if decision.outcome is Outcome.ACK:
                 acknowledged.append(index)
             elif decision.outcome is Outcome.AGAIN:
@@ -135,7 +132,7 @@ class Settlement:
             return
         process_queue.finish([batch[index] for index in acknowledged])
         for index in acknowledged:
-            count_acknowledged(process_queue.stats, batch[index], decisions.get(index), error)
+            count_acknowledged(process_queue.stats, batch[index], batch.decisions().get(index), error)
         for seconds, waiting in again.items():
             if seconds:
                 self._postpone(process_queue, waiting, seconds)
@@ -156,10 +153,10 @@ class Settlement:
         stats = process_queue.stats
         results = await asyncio.gather(*(alone(one[0], self._return_one(stats, *one, error)) for one in returned))
         done: list[Message] = []
-        failed: list[Failed] = []
-        for (message, decision), result in zip(returned, results, strict=True):
+        failed: list[Message] = []
+        for (message, _), result in zip(returned, results, strict=True):
             if result is None:
-                failed.append((message, decision.error or error))
+                failed.append(message)
             else:
                 done.append(message)
                 process_queue.stats.of(message).count(result)
@@ -167,19 +164,11 @@ class Settlement:
             return
         process_queue.finish(done)
         if failed:
-            self._set_aside(process_queue, failed)
-
-    def _set_aside(self, process_queue: ProcessQueue, failed: list[Failed]) -> None:
-        """Postpone messages that no broker accepted."""
-        log.warning(
-            "retry.postponed",
-            queue=str(process_queue.message_queue),
-            messages=len(failed),
-            seconds=LOCAL_RETRY_SECONDS,
-        )
-        for message, _ in failed:  # counted here, as in Java, because no broker counts this attempt
-            message.count_attempt()
-        self._postpone(process_queue, [message for message, _ in failed], LOCAL_RETRY_SECONDS)
+            queue = str(process_queue.message_queue)
+            log.warning("retry.postponed", queue=queue, messages=len(failed), seconds=LOCAL_RETRY_SECONDS)
+            for message in failed:  # counted here, as in Java, because no broker counts this attempt
+                message.count_attempt()
+            self._postpone(process_queue, failed, LOCAL_RETRY_SECONDS)
 
     def _postpone(self, process_queue: ProcessQueue, messages: list[Message], seconds: float) -> None:
         process_queue.postpone(messages)
@@ -189,16 +178,16 @@ class Settlement:
         self, stats: TopicStats, message: Message, decision: Decision, error: BaseException | None
     ) -> str | None:
         """Return how the attempt counts: `retried`, `expired` or `dead_lettered`. None if no broker accepted it."""
-        level = self._delay_level if decision.delay_level is None else decision.delay_level
-        reason = given_up(self._retry_policy, message, decision, level)
+        reason = given_up(self._retry_policy, message, decision, self._delay_level)
         if reason is None:
+            level = self._delay_level if decision.delay_level is None else decision.delay_level
             if not await self._retry_policy.retry(message, level):
                 return None
             stats.of(message).sent_back(self._retry_policy.delay_level(message, level))
             return "expired" if error is EXPIRED else "retried"
         if not await self._retry_policy.dead_letter(message, reason, decision.error or error):
             return None
-        stats.of(message).dead_lettered(dead_letter_cause(decision, level), reason)
+        stats.of(message).dead_lettered(dead_letter_cause(decision, self._delay_level), reason)
         return "dead_lettered"
 
     def _again(self, process_queue: ProcessQueue, messages: list[Message]) -> None:
@@ -246,21 +235,6 @@ def still_ours(process_queue: ProcessQueue, messages: Iterable[Message]) -> bool
         for message in messages:
             process_queue.stats.of(message).may_repeat(process_queue.dropped_because, 1)
     return not process_queue.dropped
-
-
-def given_up(retry_policy: RetryPolicy, message: Message, decision: Decision, level: int | None) -> str | None:
-    """Return why a message must be dead-lettered. None if it must not.
-
-    The handler may have decided so, or asked for a retry with the delay level -1, or the attempts are used up. `level`
-    is the delay level of a retry.
-    """
-    if decision.outcome is Outcome.DEAD_LETTER:
-        return decision.reason
-    if decision.outcome in (Outcome.ACK, Outcome.AGAIN):
-        return None
-    if level == DEAD_LETTER_LEVEL:
-        return decision.reason or "delay level -1"
-    return decision.reason or retry_policy.limit if retry_policy.is_last_attempt(message) else None
 
 
 async def alone(message: Message, sending: Awaitable[T]) -> T | None:

@@ -13,9 +13,9 @@ orderly group does not end calls: the deadline is reported, and the call's resul
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -23,14 +23,15 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.circuit import Circuit
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.auto_concurrency import AutoConcurrency
-from rmqd.consumer.handling.batch_worker import LeftTasks, Worker, WorkerService
-from rmqd.consumer.handling.circuit_breaker import CircuitBreaker, ForgivenAttempts, ForgivingRetry, Settle
-from rmqd.consumer.handling.handler_failures import EXPIRED, PAST_DEADLINE, FailurePolicy
+from rmqd.consumer.handling.batch_worker import Call, LeftTasks, Worker, WorkerService
+from rmqd.consumer.handling.circuit_breaker import CircuitBreaker
+from rmqd.consumer.handling.handler_failures import EXPIRED, PAST_DEADLINE
 from rmqd.consumer.handling.handler_threads import HandlerThread, call_handler, checked
+from rmqd.consumer.handling.in_place_retries import FailurePolicy
 from rmqd.consumer.handling.ready_queues import ready_queues_of
 from rmqd.consumer.handling.settlement import ConfirmSettled, explain_unavailable, report_error
 from rmqd.consumer.health.causes import Problem
-from rmqd.consumer.services import RetryPolicy, RunningCall
+from rmqd.consumer.services import RunningCall
 from rmqd.errors import RmqdError
 from rmqd.handler_api.batch import Batch, LoadedHandler
 from rmqd.runtime.clock import Clock
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from rmqd.consumer.offsets.own_store import OffsetTransactions
 
 log = structlog.get_logger(__name__)
-T = TypeVar("T")
 TICK_SECONDS = 0.25
 CANCEL_GRACE_SECONDS = 5.0  # how long a cancelled handler may take to end
 
@@ -174,9 +174,9 @@ class HandlerSlots(WorkerService):
         """Call the handler outside the slots."""
         await call_handler(self._handler, batch, ended)
 
-    @abstractmethod
     def is_settling(self) -> bool:
-        """Whether batches are being settled that must be settled before the group fails."""
+        """Whether batches of hung calls are being settled, which must end before the group fails."""
+        return False
 
     def took_long(self, started: float) -> None:
         """Warn if a call of over a second blocked the event loop, so that no tick ran meanwhile."""
@@ -193,30 +193,42 @@ class HandlerSlots(WorkerService):
         if self._handler.is_async:
             self._left_tasks.watch(task, lambda: worker.batch)
 
-    def _call_of(self, worker: Worker) -> Callable[[Batch], Awaitable[object]]:
-        """Return the handler's call for one worker, with all wrappers around it."""
-        call: Callable[[Batch], Awaitable[object]] = self._handler.handle
+    def _call_of(self, worker: Worker) -> Call:
+        """Return the handler's call for one worker, inside the stages that the group uses, the outermost first.
+
+        `concurrency: auto` counts a slot as busy during everything else, so `occupy` is outermost. The circuit breaker
+        identifies a call by its whole batch, as its settlement does; `deduplicate` may pass on a part of the batch. So
+        `watch` is outside of `claim`. A claim lasts until the batch is settled, so retries in place happen inside it.
+        Each attempt is a transaction with its own duration, so `measure` and `commit_with` are innermost. The duration
+        includes the commit, because a store that is slow limits the useful concurrency too.
+
+        The deadline is outside of this list: `_tick` ends a call by cancelling the worker's task, or by abandoning its
+        thread. Inside of it is `LoadedHandler.handle`, which includes the hooks, then the middleware, then the
+        decoding of bodies for a typed handler. For a synchronous handler these run in its thread.
+        """
+        auto, breaker, claims, transactions = self._auto, self._breaker, self._deduplication, self.transactions
+        retries = self._failures
+        every = (
+            None if auto is None else auto.occupy,
+            None if breaker is None else breaker.watch,
+            None if claims is None else claims.claim,
+            None if retries is None else retries.retry,
+            None if auto is None else auto.measure,
+            None if transactions is None else transactions.commit_with,
+        )
+        stages = [stage for stage in every if stage is not None]
+        call: Call = self._handler.handle
         if not self._handler.is_async:
             call = self._threads[worker].call
-        elif self._auto or self._breaker or self.transactions:  # these features need the result of each call
+        elif stages:  # they need the result of each call
             call = checked(self._handler).handle
-        if self.transactions is not None:
-            call = self.transactions.around(call, lambda: worker)
-        if self._auto is not None:
-            call = self._auto.around(call, lambda: worker.expired)
-        if self._failures is not None:
-            call = self._failures.around(call, lambda: worker.process_queue)
-        if self._deduplication is not None:
-            call = self._deduplication.around(call, lambda: worker)
-        if self._breaker is not None:  # it identifies calls by their whole batches
-            call = self._breaker.around(call, lambda: worker.expired)
-        if self._auto is not None:
-            call = self._auto.around_batch(call)
+        for stage in reversed(stages):
+            call = partial(stage, call, worker)
         return call
 
     def break_by(self, breaker: CircuitBreaker) -> None:
-        """Make calls only while the circuit allows it. Call before `run`."""
-        self._breaker = breaker
+        """Make calls, and settle their batches, as the circuit decides. Call before `run`."""
+        self._breaker, self.settle = breaker, breaker.settle
         breaker.circuit.on_change = self._circuit_changed
 
     def _circuit_changed(self) -> None:
@@ -240,18 +252,6 @@ class HandlerSlots(WorkerService):
         self._held_by.discard(reason)
         if not self._held_by:
             self.ready_queues.resume()
-
-    def _forgiving_retry(self, retry_policy: RetryPolicy) -> ForgivingRetry | None:
-        """Return the retry policy of a group with a circuit that retries failures in place."""
-        return None if self.circuit is None else ForgivingRetry(retry_policy)
-
-    def _forgiving(self, retry_policy: ForgivingRetry | None, settle: Settle[T]) -> Settle[T]:
-        """Return how such a group settles batches; `settle` itself without a circuit."""
-        if self.circuit is None or retry_policy is None:
-            return settle
-        breaker = ForgivenAttempts(self.circuit, retry_policy, settle, self.clock)
-        self.break_by(breaker)
-        return breaker.settle
 
     def _tell_circuit(self, batch: Batch) -> None:
         """Report an expired call to the circuit if its batch is settled only when the call ends."""

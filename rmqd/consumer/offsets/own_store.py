@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.handling.batch_worker import Worker, take_cancellations_back
+from rmqd.consumer.handling.batch_worker import Call, Worker, take_cancellations_back
 from rmqd.consumer.handling.handler_failures import EXPIRED, HANDLED_BEFORE
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.services import OffsetWatcher
@@ -27,8 +27,6 @@ from rmqd.offset_stores import OffsetStore, StoredProgress, StoredQueue, connect
 from rmqd.runtime.clock import Clock
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
-
-Call = Callable[[Batch], Awaitable[object]]
 
 
 class _NotCommittedError(Exception):
@@ -124,15 +122,8 @@ class OffsetTransactions:
                     await self._write(taken, connection, progress)
                 taken.stored, taken.is_moved = progress, False
 
-    def around(self, call: Call, worker: Callable[[], Worker]) -> Call:
-        """Return a call for one worker, in a separate transaction. It raises the handler's exceptions."""
-
-        async def in_transaction(batch: Batch) -> object:
-            return await self._call(call, batch, worker())
-
-        return in_transaction
-
-    async def _call(self, call: Call, batch: Batch, worker: Worker) -> object:
+    async def commit_with(self, call: Call, worker: Worker, batch: Batch) -> object:
+        """Call the handler in a separate transaction: a stage of the call. Raises the handler's exceptions."""
         whole = worker.batch
         try:
             return await self._in_transaction(call, batch, worker)

@@ -27,10 +27,10 @@ from rmqd.client.instance import ClientInstance
 from rmqd.consumer.assembly import assemble
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.batch_worker import batch_in_background, called_in_background
-from rmqd.consumer.handling.handler_failures import default_decision, give_up
+from rmqd.consumer.handling.handler_failures import default_decision, given_up
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, call_start_or_stop
+from rmqd.consumer.handling.in_place_retries import give_up
 from rmqd.consumer.handling.orderly import suspension_seconds
-from rmqd.consumer.handling.settlement import given_up
 from rmqd.errors import ExitCode, NameServerError
 from rmqd.handler_api.batch import (
     Batch,
@@ -84,9 +84,8 @@ def _each_alone(
     decisions, rest = batch.decisions(), default_decision(error, batch)
     for index, message in enumerate(batch):
         decision = decisions.get(index, rest)
-        level = decision.delay_level
-        level = options.delay_level_when_next_consume if level is None else level
-        reason = given_up(retry_policy, message, decision, level)
+        group_level = options.delay_level_when_next_consume
+        reason = given_up(retry_policy, message, decision, group_level)
         if decision.outcome is Outcome.ACK:
             yield _ACKED
         elif reason is not None:
@@ -98,6 +97,7 @@ def _each_alone(
                 "retried", rest_seconds=suspension_seconds(error, options.suspend_current_queue_time_seconds)
             )
         else:
+            level = group_level if decision.delay_level is None else decision.delay_level
             yield TrialDecision("retried", delay_level=retry_policy.delay_level(message, level))
 
 
@@ -110,7 +110,7 @@ def _in_order(
     has_failed = False
     for index, message in enumerate(batch):
         decision = decisions.get(index, rest)
-        reason = None if is_rolled_back else given_up(retry_policy, message, decision, decision.delay_level)
+        reason = None if is_rolled_back else given_up(retry_policy, message, decision, None)
         if reason is not None:
             yield _given_up(reason, options)
         elif decision.outcome is Outcome.ACK and not is_rolled_back and (index in decisions or not has_failed):

@@ -15,8 +15,9 @@ from typing import Any, Final, Protocol, TypeVar
 
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.batch_worker import batch_in_background
-from rmqd.consumer.handling.handler_failures import give_up, not_acknowledged
+from rmqd.consumer.handling.handler_failures import not_acknowledged
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, call_handler, call_start_or_stop
+from rmqd.consumer.handling.in_place_retries import give_up
 from rmqd.handler_api.batch import Batch, LoadedHandler, Outcome
 from rmqd.handler_api.once.once_group import once_of
 from rmqd.runtime.clock import SystemClock

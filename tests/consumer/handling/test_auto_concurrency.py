@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
+from typing import Any, cast
 
 import pytest
 
 from rmqd.consumer.consumer_options import FailureOptions
 from rmqd.consumer.handling.auto_concurrency import AutoConcurrency
+from rmqd.consumer.handling.batch_worker import Worker
 from rmqd.consumer.handling.slots import HandlerHungError
 from rmqd.handler_api.batch import Batch
 from rmqd.wire.message_queue import MessageQueue
@@ -75,10 +78,11 @@ async def test_calls_that_fail_raise_no_limit(is_expired: bool) -> None:
         clock.now += 0.01
         raise ConnectionError
 
-    call = auto.around_batch(auto.around(fail, lambda: is_expired))
+    worker = Worker(cast("Any", None), 0)
+    worker.expired = is_expired
     for _ in range(2000):
         with pytest.raises(ConnectionError):
-            await call(Batch([], MessageQueue(TOPIC, BROKER, 0)))
+            await auto.occupy(partial(auto.measure, fail, worker), worker, Batch([], MessageQueue(TOPIC, BROKER, 0)))
         auto.poll()
     assert auto.limit == 1
 

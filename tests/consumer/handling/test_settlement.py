@@ -415,10 +415,10 @@ async def test_what_a_handler_acknowledged_whole_is_done_at_once(case: Case) -> 
     queue, batch = batch_of(2)
     batch.ack(batch[0])
     batch.retry(batch[1])
-    assert not case.settlement().acknowledge(queue, batch)
+    assert case.settlement().settle_at_once(queue, batch) is None
     assert (queue.commit_offset(), handled(queue)) == (0, {})
     batch.ack(batch[1])
-    assert case.settlement().acknowledge(queue, batch)
+    assert case.settlement().settle_at_once(queue, batch) is False
     assert (queue.commit_offset(), queue.cached_count, handled(queue)) == (2, 0, {"acked": 2})
 
 

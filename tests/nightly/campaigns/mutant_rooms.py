@@ -43,10 +43,10 @@ ROOMS = {
             ("cache/process_queue", "cache/keyed_process_queue", "pop/receipts"),
             ("cache", "pop"),
         ),
-        Room("slots", _named("handling", "slots ready_queues batch_worker by_key"), ("handling",)),
+        Room("slots", _named("handling", "slots ready_queues batch_worker orderly"), ("handling",)),
         Room(
             "settlement",
-            _named("handling", "settlement orderly send_back handler_failures"),
+            _named("handling", "settlement send_back handler_failures in_place_retries"),
             ("handling",),
         ),
         Room("receipts", _named("pop", "receipts pop_retries"), ("pop",)),

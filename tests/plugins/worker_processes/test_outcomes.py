@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from rmqd.consumer.handling.handler_failures import default_decision, give_up, is_named, requested_suspension
+from rmqd.consumer.handling.handler_failures import default_decision, requested_suspension
+from rmqd.consumer.handling.in_place_retries import give_up, is_named
 from rmqd.handler_api.batch import Batch, LoadedHandler, ManualBatch
 from rmqd.plugins.handler_catalogue import load_handler
 from rmqd.runtime.own_threads import call_either

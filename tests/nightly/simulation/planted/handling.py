@@ -152,24 +152,25 @@ def only_the_first_of_a_failed_batch_is_sent_back(patch: pytest.MonkeyPatch) -> 
 @plant(needs=both(orderly, pulled, fails))
 def order_given_up_at_a_failure(patch: pytest.MonkeyPatch) -> None:
     """An orderly queue continues after a failed message, without waiting for its retry."""
-    right = OrderlySettlement._repeat
+    right = OrderlySettlement._carry_out
 
-    def repeat(self: OrderlySettlement, process_queue: ProcessQueue, messages: Any, error: Any) -> bool:
-        right(self, process_queue, messages, error)
+    def carry_out(self: OrderlySettlement, process_queue: ProcessQueue, batch: Batch, error: Any, dead: Any) -> bool:
+        right(self, process_queue, batch, error, dead)
         return False
 
-    patch.setattr(OrderlySettlement, "_repeat", repeat)
+    patch.setattr(OrderlySettlement, "_carry_out", carry_out)
 
 
 @plant(needs=orderly)
 def failed_orderly_message_passed_over(patch: pytest.MonkeyPatch) -> None:
     """An orderly queue counts a failed message as finished."""
 
-    def repeat(self: OrderlySettlement, process_queue: ProcessQueue, messages: list[Message], error: Any) -> bool:
+    def suspend(
+        self: ConsumeMessageOrderlyService, process_queue: ProcessQueue, messages: list[Message], seconds: float
+    ) -> None:
         process_queue.finish(messages)
-        return False
 
-    patch.setattr(OrderlySettlement, "_repeat", repeat)
+    patch.setattr(ConsumeMessageOrderlyService, "_suspend", suspend)
 
 
 @plant(needs=orderly)
@@ -186,7 +187,7 @@ def orderly_queue_in_two_slots(patch: pytest.MonkeyPatch) -> None:
 
     def end_turn(self: ConsumeMessageOrderlyService, process_queue: ProcessQueue) -> None:
         process_queue.end_turn()
-        self._turns.pop(process_queue.message_queue, None)
+        self._serving.pop(process_queue.message_queue, None)
         if process_queue not in self._resting and process_queue not in self.ready_queues.queues:
             self.ready_queues.queued.discard(process_queue)
             self.submit(process_queue)

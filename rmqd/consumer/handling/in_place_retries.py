@@ -1,0 +1,183 @@
+"""Reactions to a handler's exceptions: retries in place, and dead letters by exception."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import structlog
+
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.consumer_options import ConsumerOptions, FailureOptions
+from rmqd.consumer.handling.batch_worker import Call, Worker
+from rmqd.consumer.handling.handler_failures import HandlerProcessLostError
+from rmqd.consumer.handling.handler_threads import UnusableHandlerError
+from rmqd.handler_api.batch import (
+    ACK,
+    DECISIONS,
+    Batch,
+    Decision,
+    InvalidPayloadError,
+    ManualBatch,
+    Outcome,
+    is_only,
+    leaves_of,
+)
+from rmqd.runtime.clock import Clock, doubled
+from rmqd.runtime.plain_text import describe, text_of
+from rmqd.wire.messages.message import Message
+
+log = structlog.get_logger(__name__)
+
+_DECISIONS: Final = (*DECISIONS, InvalidPayloadError)
+
+
+class FailurePolicy:
+    """The reaction of one group to failures. It has no state."""
+
+    def __init__(self, options: ConsumerOptions, clock: Clock) -> None:
+        assert options.failures is not None
+        self.options: FailureOptions = options.failures
+        self.timeout = options.consume_timeout_seconds
+        self.clock = clock
+
+    async def retry(self, call: Call, worker: Worker, batch: Batch) -> object:
+        """Call the handler, and retry as configured: a stage of the call."""
+        return await _GuardedCall(self, call, batch, worker.process_queue).run()
+
+    def is_retried(self, error: BaseException) -> bool:
+        """Whether the handler is called again in place after this error.
+
+        A lost handler process is retried in place only if `retry_on` names it. Otherwise one attempt could lose several
+        processes to the same message.
+        """
+        return all(self._is_retried(one) for one in leaves_of(error))
+
+    def _is_retried(self, error: BaseException) -> bool:
+        if not self.options.retry_on:
+            return not isinstance(error, (HandlerProcessLostError, *_DECISIONS))
+        return is_named(error, self.options.retry_on)
+
+
+class _GuardedCall:
+    """The calls with one batch, until its attempt has ended."""
+
+    def __init__(self, policy: FailurePolicy, call: Call, batch: Batch, process_queue: ProcessQueue | None) -> None:
+        self._policy = policy
+        self._call = call
+        self._batch = batch
+        self._queue = process_queue
+        self._began = policy.clock.monotonic()
+
+    async def run(self) -> object:
+        """Call the handler, and retry as configured. Raises the last exception of messages without a decision."""
+        policy, batch, indexes = self._policy, self._batch, list(range(len(self._batch)))
+        for number in itertools.count(1):
+            part = batch if len(indexes) == len(batch) else batch.part(indexes)
+            result, error = await self._called(part)
+            give_up(batch, error, policy.options.dead_letter_on)
+            again = self._to_repeat(error)
+            pause = doubled(policy.options.backoff_seconds, number, policy.options.max_backoff_seconds)
+            if not again or number > policy.options.in_place or not self._can_repeat(pause):
+                break
+            self._note(failures_of(batch, error)[again[0]], batch[again[0]], number, pause)
+            self._acknowledge_all_but(again)
+            await policy.clock.sleep(pause)
+            if not self._can_repeat(0):  # the queue may be in release by now
+                break
+            indexes = self._hand_out_again(again)
+        try:
+            if error is not None and len(batch.decisions()) < len(batch):
+                raise error
+            return result
+        finally:
+            del error  # its traceback refers to this frame, and would keep the batch alive
+
+    async def _called(self, part: Batch) -> tuple[object, Exception | None]:
+        try:
+            return await self._call(part), None
+        except UnusableHandlerError:
+            raise  # no message is at fault
+        except Exception as error:  # noqa: BLE001  every exception of a handler is its result
+            return None, error
+
+    def _to_repeat(self, error: Exception | None) -> list[int]:
+        """Return the messages that failed and can be retried in place.
+
+        Empty if the call raised another error: that ends the attempt of messages without a decision, and so of all.
+        """
+        failures, decided = failures_of(self._batch, error), self._batch.decisions()
+        again = [index for index, one in failures.items() if self._policy.is_retried(one)]
+        if error is not None and not {*again, *decided}.issuperset(range(len(self._batch))):
+            return []
+        return again
+
+    def _acknowledge_all_but(self, again: list[int]) -> None:
+        for index in set(range(len(self._batch))).difference(again):
+            self._batch.decide(index, ACK)
+
+    def _hand_out_again(self, again: list[int]) -> list[int]:
+        """Clear the decisions about these messages and the messages behind them. Returns the indexes of both."""
+        decided = dict(self._batch.decisions())
+        behind = [index for index, decision in decided.items() if decision.outcome is Outcome.AGAIN]
+        indexes = sorted({*again, *behind})
+        for index in indexes:
+            self._batch.overrule(index, None)
+        return indexes
+
+    def _can_repeat(self, pause: float) -> bool:
+        """Whether another call makes sense: the deadline is not near, and the queue is not being released.
+
+        A handler that has requested a commit or a rollback has ended its attempt itself.
+        """
+        if isinstance(self._batch, ManualBatch) and self._batch.closing is not None:
+            return False
+        passed = self._policy.clock.monotonic() - self._began
+        is_ours = self._queue is None or not (self._queue.is_releasing or self._queue.dropped)
+        return is_ours and not self._batch.revoked and passed + pause < self._policy.timeout
+
+    def _note(self, error: BaseException, message: Message, number: int, pause: float) -> None:
+        text = text_of(error, repr)
+        if self._queue is not None:
+            self._queue.stats.of(message).raised(error, text, message, self._policy.clock.wall())
+        log.warning(
+            "handler.retried_in_place",
+            queue=str(message.message_queue),
+            msg_id=message.msg_id,
+            error=text,
+            retry=number,
+            seconds=pause,
+        )
+
+
+def failures_of(batch: Batch, error: BaseException | None) -> Mapping[int, BaseException]:
+    """Return the failures of a call that raised `error`, by index; not of messages that the handler decided about."""
+    found: dict[int, BaseException] = {}
+    decisions = batch.decisions()
+    for index in range(len(batch)):
+        decision = decisions.get(index)
+        one = error if decision is None else decision.error if decision.outcome is Outcome.RETRY else None
+        if one is not None and not is_only(one, _DECISIONS):
+            found[index] = one
+    return found
+
+
+def give_up(batch: Batch, error: BaseException | None, names: Collection[str]) -> None:
+    """Dead-letter the messages whose exception has one of these names."""
+    for index, one in failures_of(batch, error).items():
+        if named := [leaf for leaf in leaves_of(one) if is_named(leaf, names)]:
+            batch.overrule(index, Decision(Outcome.DEAD_LETTER, reason=describe(named[0]), error=one))
+
+
+def is_named(error: BaseException, names: Collection[str]) -> bool:
+    """Whether the exception's class, or one of its base classes, has one of these names.
+
+    A name may be qualified by the class's module or by a package above it: `asyncpg.PostgresError`.
+    """
+    return any(_has_name(one, name) for one in type(error).__mro__ for name in names)
+
+
+def _has_name(kind: type, name: str) -> bool:
+    package, _, own = name.rpartition(".")
+    return own == kind.__name__ and (not package or f"{kind.__module__}.".startswith(f"{package}."))
