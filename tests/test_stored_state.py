@@ -36,7 +36,7 @@ KEYS_OF_STORES = {
 OTHERS = set(
     # the ids of clusters themselves, locks, what a user asked for, and rows of the user's own tables
     "rmqd/client/routing/cluster_id.py rmqd/runtime/files.py rmqd/cli/handler_commands.py "
-    "rmqd/demo/demo_play.py rmqd/demo/demo_run.py handlers/rmqd_handlers/postgresql/table.py "
+    "rmqd/demo/demo_play.py rmqd/demo/demo_run.py handlers/rmqd_handlers/postgresql/handler.py "
     "handlers/rmqd_handlers/sql/target.py".split()
 )
 WRITING_CALLS = {"replace_file", "write_text", "write_bytes", "put_kv", "insert"}

@@ -10,12 +10,14 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from pydantic import Field
 
 from rmqd import Batch, Message
+from rmqd_handlers.message_values import InvalidBodyError, Opened
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 RETRY_FOR: Final[Any] = Field(
@@ -107,6 +109,17 @@ def refuse(batch: Batch, message: Message, why: object, on_invalid: OnInvalid) -
     else:
         logger.warning("handler.skipped", extra={"msg_id": message.msg_id, "reason": str(why)})
         batch.ack(message)
+
+
+def valid(batch: Batch, make: Callable[[Opened], T], on_invalid: OnInvalid) -> list[tuple[Message, T]]:
+    """Return what `make` makes of each message. Decides about messages of which it raises InvalidBodyError."""
+    made = []
+    for message in batch:
+        try:
+            made.append((message, make(Opened(message))))
+        except InvalidBodyError as error:
+            refuse(batch, message, error, on_invalid)
+    return made
 
 
 def trial_of(batch: Batch) -> Batch:

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from rmqd import Batch, Message
-from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid, acknowledge_written, refuse, try_again
-from rmqd_handlers.message_values import InvalidBodyError, MessageValue, Opened, Value, as_text, parse_value
+from rmqd import Batch
+from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid, acknowledge_written, try_again, valid
+from rmqd_handlers.message_values import InvalidBodyError, MessageValue, Opened, as_text, parse_value
 from rmqd_handlers.option_kinds import DurationSeconds, need
 
 
@@ -32,39 +32,22 @@ class CeleryTask:
     kwargs: dict[str, Any]
 
 
-def task_of(message: Message, task_id: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> CeleryTask:
-    """Return the task of a message. Raises InvalidBodyError if it cannot be one."""
-    opened = Opened(message)
-    found = task_id(opened)
-    if found is None:
-        raise InvalidBodyError(f"the message has no {task_id.text}, which is used as the id of its task")
-    return CeleryTask(
-        as_text(found),
-        [_plain(value(opened)) for value in args],
-        {name: _plain(value(opened)) for name, value in kwargs.items()},
-    )
-
-
 def _plain(value: Any) -> Any:
     """Convert to plain JSON values: a number with a decimal point becomes a float, a body becomes text. Raises
     InvalidBodyError.
     """
     try:
-        return _simplified(value)
+        match value:
+            case bytes() | str():
+                return as_text(value)
+            case Decimal():
+                return float(value)
+            case list():
+                return [_plain(inner) for inner in value]
+            case dict():
+                return {as_text(key): _plain(inner) for key, inner in value.items()}
     except RecursionError:
         raise InvalidBodyError("the body is nested too deeply") from None
-
-
-def _simplified(value: Any) -> Any:
-    match value:
-        case bytes() | str():
-            return as_text(value)
-        case Decimal():
-            return float(value)
-        case list():
-            return [_simplified(inner) for inner in value]
-        case dict():
-            return {as_text(key): _simplified(inner) for key, inner in value.items()}
     return value
 
 
@@ -224,16 +207,22 @@ class Celery:
     async def handle(self, batch: Batch) -> None:
         from kombu.exceptions import OperationalError
 
-        tasks: deque[CeleryTask] = deque()
-        for message in batch:
-            try:
-                tasks.append(task_of(message, self._options.task_id, self._args, self._options.kwargs))
-            except InvalidBodyError as error:
-                refuse(batch, message, error, self._options.on_invalid)
+        tasks = deque(task for _, task in valid(batch, self._task, self._options.on_invalid))
         if tasks:
             # retries in place skip the tasks that the broker already has
             await try_again(lambda: self._send(tasks), (OperationalError,), self._options.retry_for, "celery")
             acknowledge_written(batch)
+
+    def _task(self, opened: Opened) -> CeleryTask:
+        task_id = self._options.task_id
+        found = task_id(opened)
+        if found is None:
+            raise InvalidBodyError(f"the message has no {task_id.text}, which is used as the id of its task")
+        return CeleryTask(
+            as_text(found),
+            [_plain(value(opened)) for value in self._args],
+            {name: _plain(value(opened)) for name, value in self._options.kwargs.items()},
+        )
 
     async def _send(self, tasks: deque[CeleryTask]) -> None:
         async with self._slots:

@@ -100,7 +100,7 @@ class AppendFile:
 
     def _open_file(self) -> int:
         fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        _sync_folder(self._path.parent)
+        sync_folder(self._path.parent)
         return fd
 
     def _write(self, fd: int, lines: bytes, size_before_bytes: int) -> None:
@@ -124,7 +124,7 @@ class AppendFile:
             rotated = self.rotated()
             for old in rotated[: max(0, len(rotated) - self._keep)]:
                 old.unlink(missing_ok=True)
-        _sync_folder(self._path.parent)
+        sync_folder(self._path.parent)
 
     def _close(self) -> None:
         if self._fd is not None:
@@ -161,7 +161,7 @@ def _last_line_start(fd: int, size_bytes: int) -> int:
     return 0
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make a new or renamed file's name durable, not only its content."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

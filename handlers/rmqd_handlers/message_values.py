@@ -153,6 +153,23 @@ def parse_value(text: object) -> Value:
 MessageValue = Annotated[Value, BeforeValidator(parse_value, json_schema_input_type=str)]
 
 
+def number_in(value: Any) -> int | Decimal | None:
+    """Return the finite number in a value of a body, or in its text; None if there is none, as in a boolean."""
+    if isinstance(value, int):
+        return None if isinstance(value, bool) else value
+    if not isinstance(value, Decimal):
+        try:
+            value = Decimal(as_text(value))
+        except InvalidOperation:
+            return None
+    return value if value.is_finite() else None
+
+
+def in_utc(time: datetime) -> datetime:
+    """Return a time in UTC. A time without a zone is in UTC already."""
+    return time.astimezone(UTC) if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
 def as_text(value: Any) -> str:
     """Return a value as text: JSON, except for texts and bodies. Raises InvalidBodyError for invalid UTF-8."""
     if isinstance(value, bytes):

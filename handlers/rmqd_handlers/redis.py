@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from rmqd import Batch, Message
-from rmqd_handlers.away import ON_INVALID, RETRY_FOR, AwayError, OnInvalid, acknowledge_written, refuse, try_again
-from rmqd_handlers.message_values import InvalidBodyError, MessageValue, Opened, Value, as_text, parse_value
+from rmqd import Batch
+from rmqd_handlers.away import ON_INVALID, RETRY_FOR, AwayError, OnInvalid, acknowledge_written, try_again, valid
+from rmqd_handlers.message_values import InvalidBodyError, MessageValue, Opened, Value, as_bytes, as_text, parse_value
 from rmqd_handlers.option_kinds import DurationSeconds, need
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class RedisHandler:
     async def handle(self, batch: Batch) -> None:
         from redis.exceptions import RedisError, ResponseError
 
-        entries = [entry for message in batch if (entry := self._entry(batch, message)) is not None]
+        entries = [entry for _, entry in valid(batch, self._entry, self._options.on_invalid)]
         if entries:
             until = time.monotonic() + self._options.retry_for
             await try_again(
@@ -207,30 +207,25 @@ class RedisHandler:
             )
             acknowledge_written(batch)
 
-    def _entry(self, batch: Batch, message: Message) -> RedisEntry | None:
-        opened = Opened(message)
-        try:
-            former = mark = ""
-            if self._options.remember:
-                value = self._options.remember_by(opened)
-                former = as_text(value if value not in (None, "") else message.msg_id)
-                mark = f"{message.identity}:{former}"
-            return RedisEntry(mark, former, tuple(self._parts(opened)))
-        except InvalidBodyError as error:
-            refuse(batch, message, error, self._options.on_invalid)
-            return None
+    def _entry(self, opened: Opened) -> RedisEntry:
+        former = mark = ""
+        if self._options.remember:
+            value = self._options.remember_by(opened)
+            former = as_text(value if value not in (None, "") else opened.message.msg_id)
+            mark = f"{opened.message.identity}:{former}"
+        return RedisEntry(mark, former, tuple(self._parts(opened)))
 
     def _parts(self, opened: Opened) -> list[bytes | str]:
         if self._options.mode != "stream":
             value = (self._options.value or BODY)(opened)
             if value is None:
                 raise InvalidBodyError(f"the message has no {self._options.value and self._options.value.text}")
-            return [_as_part(value)]
+            return [as_bytes(value)]
         parts: list[bytes | str] = []
         for name, of in self._values.items():
             value = of(opened)
             if value is not None:
-                parts += [name, _as_part(value)]
+                parts += [name, as_bytes(value)]
         if not parts:
             raise InvalidBodyError(f"the message has none of {', '.join(of.text for of in self._values.values())}")
         return parts
@@ -276,7 +271,3 @@ class RedisHandler:
 
 async def _ask(connection: Redis, *command: bytes | str | int) -> Any:
     return await connection.execute_command(*command)  # type: ignore[no-untyped-call]
-
-
-def _as_part(value: Any) -> bytes | str:
-    return value if isinstance(value, bytes) else as_text(value)

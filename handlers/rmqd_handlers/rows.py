@@ -1,20 +1,27 @@
-"""Rows of a table, for `postgresql` and `sql`: their columns, values and order."""
+"""What `postgresql` and `sql` share: the rows of a table, and the attempts to write a batch."""
 
 from __future__ import annotations
 
+import logging
 import math
 import unicodedata
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal, InvalidOperation
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from pydantic import Field
 
-from rmqd import Batch, Message
-from rmqd_handlers.away import OnInvalid, refuse
-from rmqd_handlers.message_values import InvalidBodyError, Opened, Value
+from rmqd import AlreadyHandled, Batch, Message
+from rmqd_handlers.away import ChangedError, OnInvalid, acknowledge_written, adopt, refuse, trial_of, try_again, valid
+from rmqd_handlers.faults import ErrorCause
+from rmqd_handlers.message_values import Opened, Value, number_in
 
-T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+Row = tuple[Any, ...]
+Rows = Sequence[tuple[Message, Row]]
 
 TABLE_PATTERN: Final = r"^[^.]+(\.[^.]+)?$"
 COLUMNS_TEXT: Final = (
@@ -46,20 +53,14 @@ def check_key(columns: Mapping[str, Value], mode: str, key: Sequence[str], versi
 
 
 def rows_of(
-    batch: Batch, parts: Mapping[str, Callable[[Opened], T]], key: Sequence[str], on_invalid: OnInvalid
-) -> list[tuple[Message, tuple[T, ...]]]:
+    batch: Batch, parts: Mapping[str, Callable[[Opened], Any]], key: Sequence[str], on_invalid: OnInvalid
+) -> list[tuple[Message, Row]]:
     """Return the row of each message, with its parts in order. Decides about messages that cannot be rows.
 
     With a key, the rows are sorted by it: otherwise two batches that write the same keys could deadlock. Keys that the
     database may consider equal keep the messages' order, so that the last one wins.
     """
-    rows: list[tuple[Message, tuple[T, ...]]] = []
-    for message in batch:
-        opened = Opened(message)
-        try:
-            rows.append((message, tuple(part(opened) for part in parts.values())))
-        except InvalidBodyError as error:
-            refuse(batch, message, error, on_invalid)
+    rows = valid(batch, lambda opened: tuple(part(opened) for part in parts.values()), on_invalid)
     if key:
         at = [list(parts).index(name) for name in key]
         rows.sort(key=lambda row: [_in_order(row[1][place]) for place in at])
@@ -74,7 +75,11 @@ def _in_order(value: Any) -> tuple[int, Any]:
     """
     if value is None:
         return 0, 0
-    number = _finite(value)
+    if isinstance(value, str | Decimal):  # `postgresql` has all values as text
+        number: float | Decimal | None = number_in(value)
+    else:
+        is_number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+        number = value if is_number else None
     if number is not None:
         return 1, number
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
@@ -84,13 +89,129 @@ def _in_order(value: Any) -> tuple[int, Any]:
     return 2, text.casefold().rstrip()
 
 
-def _finite(value: Any) -> int | float | Decimal | None:
-    """Return the number in a value or in its text. `postgresql` has all values as text."""
-    if isinstance(value, str):
+@dataclass(frozen=True, slots=True)
+class RefusedRow:
+    """A row that was not written."""
+
+    message: Message
+    fault: ErrorCause
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRows:
+    """The results of a batch. Unlisted rows were written."""
+
+    refused: list[RefusedRow] = field(default_factory=list)
+    handled_before: list[AlreadyHandled] = field(default_factory=list)
+
+
+class RowsRefusedError(Exception):
+    """The database refused rows, and it is unknown whether a message is the cause."""
+
+    def __init__(self, text: str, fault: ErrorCause = ErrorCause.COUNTERPART) -> None:
+        super().__init__(text)
+        self.fault = fault
+
+
+class WriteTarget(Protocol):
+    """A table as the database describes it, or a statement."""
+
+    @property
+    def parts(self) -> Mapping[str, Callable[[Opened], Any]]:
+        """The values of a row, by name."""
+
+    @property
+    def key(self) -> Sequence[str]:
+        """The parts that determine the order of rows."""
+
+    @property
+    def kinds(self) -> str:
+        """The database's description of the written columns."""
+
+
+Target = TypeVar("Target", bound=WriteTarget)
+
+
+class RowHandler(ABC, Generic[Target]):
+    """Writes batches to a target. The target is read again whenever the database refuses something: a table that has
+    changed may accept it now, and no message is to blame for that.
+    """
+
+    calls_limited_by: ClassVar[str] = "max_connections"
+
+    def __init__(self, name: str, on_invalid: OnInvalid, retry_for_seconds: float) -> None:
+        self._name = name
+        self._on_invalid: OnInvalid = on_invalid
+        self._retry_for_seconds = retry_for_seconds
+        self._target: Target
+        self._is_target_doubted = False
+
+    @property
+    @abstractmethod
+    def _errors(self) -> tuple[type[Exception], ...]:
+        """The errors that are states of the database."""
+
+    @abstractmethod
+    def _may_pass(self, error: Any) -> bool:
+        """Return whether to retry at once after one of these errors."""
+
+    @abstractmethod
+    async def _read_target(self) -> Target:
+        """Read the target, by an open connection. Raises one of the errors."""
+
+    @abstractmethod
+    async def _write(self, target: Target, rows: Rows) -> WrittenRows:
+        """Write the rows. Raises one of the errors if their messages must wait."""
+
+    async def handle(self, batch: Batch) -> None:
+        retry_for = self._retry_for_seconds
+        await try_again(lambda: self._attempt(batch), self._errors, retry_for, self._name, self._may_pass)
+        acknowledge_written(batch)
+
+    async def _attempt(self, batch: Batch) -> None:
+        if self._is_target_doubted:
+            await self._has_changed(self._target)
+        target, rest = self._target, batch.undecided()  # an earlier attempt may have written some rows
+        trial = trial_of(rest)
+        rows = rows_of(trial, target.parts, target.key, self._on_invalid)
+        if trial.decisions() and await self._has_changed(target):
+            raise ChangedError
         try:
-            value = Decimal(value.strip())
-        except InvalidOperation:
-            return None
-    if isinstance(value, Decimal):
-        return value if value.is_finite() else None
-    return value if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)) else None
+            written = await self._write(target, rows) if rows else WrittenRows()
+            adopt(rest, trial)
+            is_refused = any(one.fault is not ErrorCause.COUNTERPART for one in written.refused)
+            if is_refused and await self._has_changed(target):
+                acknowledge_written(batch, [one.message for one in written.refused])
+                raise ChangedError
+            self._decide(batch, written)
+        except self._errors:
+            self._is_target_doubted = True
+            raise
+
+    async def _has_changed(self, read: Target) -> bool:
+        """Read the target again. Returns whether it changed."""
+        self._is_target_doubted = True
+        self._target = await self._read_target()
+        self._is_target_doubted = False
+        return self._target.kinds != read.kinds
+
+    def _decide(self, batch: Batch, written: WrittenRows) -> None:
+        """Decide about the rows. If the cause of a refused row is unknown, raises RowsRefusedError after all others are
+        decided.
+        """
+        unknown: list[str] = []
+        for one in written.refused:
+            if one.fault is ErrorCause.MESSAGE:
+                refuse(batch, one.message, one.why, self._on_invalid)
+            elif one.fault is ErrorCause.REFERENCE:
+                batch.retry(one.message, reason=one.why)  # the row that it refers to may follow
+            else:
+                unknown.append(one.why)
+        for before in written.handled_before:
+            if len(batch) == 1:
+                raise before  # rmqd counts this exception
+            logger.info("message.already_handled", extra={"msg_id": before.message.msg_id})
+        if unknown:
+            acknowledge_written(batch, [one.message for one in written.refused])
+            raise RowsRefusedError(unknown[0])

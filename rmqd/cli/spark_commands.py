@@ -1,6 +1,6 @@
 """The commands `rmqd spark`: run a group on Spark, submit it to a cluster, pack its environment, and compact its files.
 
-`rmqd spark compact`: compacts the small files of a Parquet sink.
+`rmqd spark compact`: compacts the small files of a Parquet archive.
 
 `rmqd spark pack`: packs the environment that a cluster's executors need into an archive.
 
@@ -21,17 +21,17 @@ from rmqd.cli.terminal.cluster_command import ConfigPath, Overrides, fail
 from rmqd.cli.terminal.output import count, say, seconds
 
 if TYPE_CHECKING:
-    from rmqd.spark.pipelines.parquet_batch import Chunk
+    from rmqd.spark.pipelines.compaction import Chunk
     from rmqd.spark.session.group_spec import GroupSpec
     from rmqd.spark.submit.submission import Submission
 
 
 SPARK_COMPACT_HELP = """\
-For a group whose sink writes Parquet, for example from cron: small files of each partition that are old enough become a
-few large ones with the same rows. The group may run meanwhile, here or elsewhere. Readers never see a row twice; while
-files are being renamed, their rows are missing for a moment. If the command is killed in between, the group's next
-micro-batch or start, or the next compaction, renames the rest. Readers that have listed the folder before may miss
-files, and must list it again.
+For a group whose sink or handler writes Parquet, for example from cron: small files of each partition that are old
+enough become a few large ones with the same rows. The group may run meanwhile, here or elsewhere. Readers never see a
+row twice; while files are being renamed, their rows are missing for a moment. If the command is killed in between, the
+group's next micro-batch or start on Spark, or the next compaction, renames the rest. Readers that have listed the
+folder before may miss files, and must list it again.
 
 Example: rmqd spark compact orders-archive --older-than 1d --size 128MiB
 """
@@ -49,7 +49,7 @@ def compact(
     config: ConfigPath = None,
     overrides: Overrides = None,
 ) -> None:
-    """Compact the small files that a group's sink has written."""
+    """Compact the small Parquet files that a group has written."""
     from rmqd.config.model.value_kinds import parse_size_bytes
     from rmqd.errors import ConfigError, ExitCode, RmqdError
     from rmqd.runtime.logs import log_setup as logs
@@ -61,11 +61,11 @@ def compact(
     except ValueError as error:
         raise typer.BadParameter(f"{error}; expected a size such as 128MiB", param_hint="--size") from None
     try:
-        order = order_of(config, group, tuple(overrides or ()))
+        order = order_of(config, group, tuple(overrides or ()), any_engine=True)
         # imported after the check that pyarrow is installed
-        from rmqd.spark.pipelines.archive_compaction import compact_archive, sink_to_compact
+        from rmqd.spark.pipelines.archive_compaction import archive_to_compact, compact_archive
 
-        sink_to_compact(order)
+        archive_to_compact(order)
     except ConfigError as error:
         fail(ExitCode.CONFIG, problems=map(str, error.problems))
     logs.configure_logging(order.config.log.level, order.config.log.format)

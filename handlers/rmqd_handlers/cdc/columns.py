@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
-from rmqd_handlers.message_values import MOST_DIGITS, exactly, of_unscaled
+from rmqd_handlers.message_values import MOST_DIGITS, exactly, in_utc, of_unscaled
 
 Read = Callable[[Any], Any]
 
@@ -234,7 +234,5 @@ def _time(value: Any, per_second: int, *, is_local: bool) -> datetime:
             )
         made = _EPOCH + timedelta(microseconds=value * 1_000_000 // per_second)
     else:
-        made = datetime.fromisoformat(value)
-        made = made if made.tzinfo is not None else made.replace(tzinfo=UTC)
-    made = made.astimezone(UTC)  # Arrow counts from UTC, and a time zone may move a time outside its calendar
+        made = in_utc(datetime.fromisoformat(value))  # a time zone may move a time outside the calendar
     return made.replace(tzinfo=None) if is_local else made

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 from rmqd import Batch, Message
-from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid, acknowledge_written, mark_waiting, refuse
+from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid, acknowledge_written, mark_waiting, refuse, valid
 from rmqd_handlers.kafka.kafka_producer import (
     KafkaRecord,
     Mapped,
@@ -26,7 +26,7 @@ from rmqd_handlers.kafka.kafka_producer import (
     is_refused,
     is_unknown,
 )
-from rmqd_handlers.message_values import InvalidBodyError, MessageValue
+from rmqd_handlers.message_values import MessageValue
 from rmqd_handlers.option_kinds import DurationSeconds, need
 
 if TYPE_CHECKING:
@@ -165,13 +165,7 @@ class Kafka:
             await self._one_by_one.close()
 
     async def handle(self, batch: Batch) -> None:
-        written: list[Written] = []
-        for message in batch:
-            try:
-                written.append((message, self._mapped.of(message)))
-            except InvalidBodyError as error:
-                refuse(batch, message, error, self._options.on_invalid)
-        if written:
+        if written := valid(batch, self._mapped.of, self._options.on_invalid):
             waiting, reason = await self._write(batch, written)
             acknowledge_written(batch, [message for message, _ in waiting])
             if waiting:

@@ -21,7 +21,7 @@ from pydantic import BeforeValidator
 
 from rmqd import Message
 from rmqd_handlers.faults import KAFKA_ERRORS
-from rmqd_handlers.message_values import InvalidBodyError, Opened, Value, as_text, parse_value
+from rmqd_handlers.message_values import InvalidBodyError, Opened, Value, as_bytes, as_text, parse_value
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -101,19 +101,18 @@ class Mapped:
     headers: Mapping[str, Value] | None
     """None means the properties by name."""
 
-    def of(self, message: Message) -> KafkaRecord:
+    def of(self, opened: Opened) -> KafkaRecord:
         """Return the record of a message. Raises InvalidBodyError if it cannot be one."""
-        opened = Opened(message)
         value = self.value(opened)
         if value is None:
             raise InvalidBodyError(f"the message has no {self.value.text}")
-        key = self._key(message)
+        key = self._key(opened.message)
         return KafkaRecord(
             self.topic.of(opened),
             key.encode() if key else None,
-            _as_bytes(value),
+            as_bytes(value),
             self._headers(opened),
-            message.born_timestamp,
+            opened.message.born_timestamp,
         )
 
     def _key(self, message: Message) -> str | None:
@@ -131,7 +130,7 @@ class Mapped:
             properties = {**opened.message.own_properties, "UNIQ_KEY": opened.message.msg_id}
             return list(properties.items())
         values = ((name, of(opened)) for name, of in self.headers.items())
-        return [(name, _as_bytes(value)) for name, value in values if value is not None]
+        return [(name, as_bytes(value)) for name, value in values if value is not None]
 
 
 def _given(value: Value, opened: Opened) -> str:
@@ -139,10 +138,6 @@ def _given(value: Value, opened: Opened) -> str:
     if given is None:
         raise InvalidBodyError(f"the message has no {value.text}, which is part of its topic's name")
     return as_text(given)
-
-
-def _as_bytes(value: object) -> bytes:
-    return value if isinstance(value, bytes) else as_text(value).encode()
 
 
 Written = tuple[Message, KafkaRecord]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from datetime import date, datetime
+from decimal import Decimal
+from operator import attrgetter
 from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from rmqd import Message
-from rmqd_handlers.message_values import InvalidBodyError, Opened, Value, as_text, exactly, time_of
+from rmqd_handlers.message_values import InvalidBodyError, Opened, Value, as_text, exactly, in_utc, number_in, time_of
 from rmqd_handlers.option_kinds import decimal_of
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -35,6 +36,19 @@ _OF_FIELDS: Final = {
     "store_timestamp": TIMESTAMP,
     "properties": _MAP,
     "body": pa.binary(),
+}
+
+ARCHIVED: Final = (
+    "broker queue_id queue_offset msg_id offset_msg_id keys tags body properties flag sys_flag born_timestamp "
+    "store_timestamp born_host store_host reconsume_times sharding_key commit_log_offset"
+).split()
+_OF_ARCHIVE: Final[Mapping[str, Callable[[Message], Any]]] = {
+    "broker": attrgetter("broker_name"),
+    "body": lambda message: bytes(message.body),
+    "properties": lambda message: list(message.properties.items()),
+    "born_timestamp": lambda message: time_of(message.born_timestamp),
+    "store_timestamp": lambda message: time_of(message.store_timestamp),
+    "sharding_key": lambda message: message.properties.get("__SHARDINGKEY"),
 }
 
 Convert = Callable[[Any], Any]
@@ -70,29 +84,12 @@ def mapped(values: Mapping[str, Value], types: Mapping[str, str]) -> tuple[Parqu
 def archived() -> tuple[ParquetColumn, ...]:
     """Return columns for all fields of a message, with the names and types of the pipeline `archive`."""
 
-    def of(name: str, kind: pa.DataType, get: Callable[[Message], Any]) -> ParquetColumn:
-        return ParquetColumn(name, kind, lambda opened: get(opened.message))
+    def of(name: str) -> ParquetColumn:
+        get = _OF_ARCHIVE.get(name, attrgetter(name))
+        return ParquetColumn(name, types.get(name, pa.string()), lambda opened: get(opened.message))
 
-    return (
-        of("broker", pa.string(), lambda message: message.broker_name),
-        of("queue_id", pa.int32(), lambda message: message.queue_id),
-        of("queue_offset", pa.int64(), lambda message: message.queue_offset),
-        of("msg_id", pa.string(), lambda message: message.msg_id),
-        of("offset_msg_id", pa.string(), lambda message: message.offset_msg_id),
-        of("keys", pa.string(), lambda message: message.keys),
-        of("tags", pa.string(), lambda message: message.tags),
-        of("body", pa.binary(), lambda message: bytes(message.body)),
-        of("properties", _MAP, lambda message: list(message.properties.items())),
-        of("flag", pa.int32(), lambda message: message.flag),
-        of("sys_flag", pa.int32(), lambda message: message.sys_flag),
-        of("born_timestamp", TIMESTAMP, lambda message: time_of(message.born_timestamp)),
-        of("store_timestamp", TIMESTAMP, lambda message: time_of(message.store_timestamp)),
-        of("born_host", pa.string(), lambda message: message.born_host),
-        of("store_host", pa.string(), lambda message: message.store_host),
-        of("reconsume_times", pa.int32(), lambda message: message.reconsume_times),
-        of("sharding_key", pa.string(), lambda message: message.properties.get("__SHARDINGKEY")),
-        of("commit_log_offset", pa.int64(), lambda message: message.commit_log_offset),
-    )
+    types = {"commit_log_offset": pa.int64(), "flag": pa.int32(), "sys_flag": pa.int32(), **_OF_FIELDS}
+    return tuple(map(of, ARCHIVED))
 
 
 def table(columns: tuple[ParquetColumn, ...], rows: list[tuple[Any, ...]]) -> pa.Table:
@@ -129,20 +126,15 @@ def _binary(value: Any) -> bytes:
     return value if isinstance(value, bytes) else as_text(value).encode()
 
 
-def _number(value: Any) -> Decimal:
-    if not isinstance(value, bool):
-        try:
-            number = Decimal(as_text(value))
-        except InvalidOperation:
-            pass
-        else:
-            if number.is_finite():
-                return number
-    raise ValueError("it is not a number")
+def _number(value: Any) -> Decimal | int:
+    number = number_in(value)
+    if number is None:
+        raise ValueError("it is not a number")
+    return number
 
 
 def _integer(value: Any, bits: int) -> int:
-    number = value if type(value) is int else _number(value)
+    number = _number(value)
     most = 1 << (bits - 1)
     if not -most <= number < most:
         raise ValueError(f"it does not fit in {bits} bits")
@@ -159,7 +151,7 @@ def _float(value: Any) -> float:
 
 
 def _decimal(value: Any, kind: pa.DataType) -> Decimal:
-    made = exactly(_number(value), kind.precision, kind.scale)
+    made = exactly(Decimal(_number(value)), kind.precision, kind.scale)
     if made is None:
         raise ValueError(f"it has more than {kind.precision} digits, or more than {kind.scale} after the point")
     return made
@@ -177,10 +169,9 @@ def _timestamp(value: Any) -> datetime:
     if not isinstance(value, str):
         return time_of(_integer(value, 64))
     try:
-        time = datetime.fromisoformat(value)
+        return in_utc(datetime.fromisoformat(value))
     except ValueError:
         raise ValueError("it is not a time such as 2026-03-01T10:00:00Z") from None
-    return time.astimezone(UTC) if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 def _date(value: Any) -> date:

@@ -19,20 +19,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rmqd import Batch, Message, MessageQueue
-from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid, acknowledge_written, refuse, try_again
-from rmqd_handlers.message_values import InvalidBodyError, MessageValue, Opened, time_of
+from rmqd.destinations.archive_manifest import encode
+from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid, acknowledge_written, try_again, valid
+from rmqd_handlers.message_values import MessageValue, Opened, time_of
 from rmqd_handlers.option_kinds import DurationSeconds, SizeBytes, TypeName, need
 from rmqd_handlers.parquet.stored_files import (
     RANGE,
     SCHEME,
     Bucket,
-    FilePlace,
     ListedOffsets,
     LocalFolder,
-    ManifestEntry,
     S3Options,
     Store,
-    runs_of,
+    entry_of,
 )
 
 if TYPE_CHECKING:
@@ -136,11 +135,6 @@ def _apart(rows: list[Row]) -> Iterator[list[Row]]:
         yield found
 
 
-def row_of(message: Message, values: tuple[Any, ...]) -> Row:
-    """Return a row of a file. Raises InvalidBodyError for a store time outside the calendar."""
-    return Row(message, values, f"{time_of(message.store_timestamp):%Y-%m-%d}")
-
-
 logger = logging.getLogger(__name__)
 
 QUIET_SECONDS: Final = 1.0
@@ -237,22 +231,15 @@ class Parquet:
                 files.filling.end("waited_for")
 
     async def handle(self, batch: Batch) -> None:
-        rows = self._rows(batch)
-        if rows:
+        if rows := [row for _, row in valid(batch, self._row, self._options.on_invalid)]:
             files = self._files_of(batch)
             if unlisted := await files.unlisted(rows, self._options.retry_for):
                 await self._filling_of(files).take(unlisted)
             acknowledge_written(batch)
 
-    def _rows(self, batch: Batch) -> list[Row]:
-        rows = []
-        for message in batch:
-            opened = Opened(message)
-            try:
-                rows.append(row_of(message, tuple(column.value(opened) for column in self._columns)))
-            except InvalidBodyError as error:
-                refuse(batch, message, error, self._options.on_invalid)
-        return rows
+    def _row(self, opened: Opened) -> Row:
+        day = f"{time_of(opened.message.store_timestamp):%Y-%m-%d}"
+        return Row(opened.message, tuple(column.value(opened) for column in self._columns), day)
 
     def _files_of(self, batch: Batch) -> _QueueFiles:
         queue, message = batch.message_queue, batch[0]  # a batch belongs to one lite topic
@@ -289,33 +276,20 @@ class Parquet:
     async def _write(self, files: _QueueFiles, rows: list[Row], why: str) -> None:
         """Write one file and its entry. If they already exist, they are overwritten with the same content."""
         begun = time.monotonic()
-        messages = [row.message for row in rows]
-        place = FilePlace.of(files.source, files.queue, rows[0].date, messages[0].topic, messages)
         content = await asyncio.to_thread(self._content, rows)
-        entry = ManifestEntry(
-            file=place.file,
-            rows=len(rows),
-            size_bytes=content.size,
-            date=rows[0].date,
-            topic=messages[0].topic,
-            source_topic=files.queue.topic,
-            broker_name=files.queue.broker_name,
-            queue_id=files.queue.queue_id,
-            offsets=runs_of(message.queue_offset for message in messages),
-            oldest_store_timestamp=min(message.store_timestamp for message in messages),
-            newest_store_timestamp=max(message.store_timestamp for message in messages),
-        )
+        messages = [row.message for row in rows]
+        path, entry = entry_of(files.source, files.queue, rows[0].date, messages, content.size)
 
         async def put() -> None:
-            await asyncio.to_thread(self._store.put, place.file, content)
-            await asyncio.to_thread(self._store.put, place.entry, entry.to_json())
+            await asyncio.to_thread(self._store.put, entry.file, content)
+            await asyncio.to_thread(self._store.put, path, encode(entry))
 
         await try_again(put, (OSError,), self._options.retry_for, "parquet")
-        files.listed.note(place, entry)
+        files.listed.note(path, entry)
         seconds = round(time.monotonic() - begun, 3)
         logger.info(
             "parquet.file_closed",
-            extra={"file": place.file, "rows": len(rows), "bytes": entry.size_bytes, "why": why, "seconds": seconds},
+            extra={"file": entry.file, "rows": len(rows), "bytes": entry.size_bytes, "why": why, "seconds": seconds},
         )
 
     def _content(self, rows: list[Row]) -> Any:

@@ -1,21 +1,18 @@
 """The destination of files: a local folder, or an S3 bucket. A file appears completely or not at all.
 
-The manifest: a JSON file for each complete Parquet file, with the file's offsets of a queue.
-
-The folder of an entry is its source plus a range of a million offsets. So entries of given offsets are found without
-reading the whole manifest. An entry never crosses such a range. The source is the text of the queue's identity:
-cluster, namespace, group, topic, lite topic, broker and queue. rmqd 0.1.0 wrote only the queue; such entries still
-count, for each cluster and group.
+The manifest has an entry for each complete Parquet file, with the file's offsets of a queue. The folder of an entry is
+its source plus a range of a million offsets. So entries of given offsets are found without reading the whole manifest.
+An entry never crosses such a range. The source is the text of the queue's identity: cluster, namespace, group, topic,
+lite topic, broker and queue. rmqd 0.1.0 wrote only the queue; such entries still count, for each cluster and group.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -25,6 +22,8 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from rmqd import Message, MessageQueue
+from rmqd.destinations.archive_manifest import ENTRIES, ENTRY_ENDING, ManifestEntry, offsets_in, stem_of
+from rmqd_handlers.jsonl import sync_folder
 
 if TYPE_CHECKING:
     from pyarrow.fs import S3FileSystem  # type: ignore[import-untyped]
@@ -89,7 +88,7 @@ class LocalFolder:
         except BaseException:
             unfinished.unlink(missing_ok=True)
             raise
-        _sync(path.parent)
+        sync_folder(path.parent)
 
     def get(self, name: str) -> bytes:
         return (self._path / name).read_bytes()
@@ -153,82 +152,114 @@ def _make(folder: Path) -> None:
     missing = missing[: next((at for at, one in enumerate(missing) if one.exists()), len(missing))]
     for one in reversed(missing):
         one.mkdir(exist_ok=True)
-        _sync(one.parent)
+        sync_folder(one.parent)
 
 
-def _sync(folder: Path) -> None:
-    """Make the names in a folder durable, not only the content of the files."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-FOLDER: Final = "_manifest"
 RANGE: Final = 1_000_000
 MOST_RUNS: Final = 20_000
 
-Run = tuple[int, int]
-"""The first and the last of consecutive offsets."""
-_NamedRun = tuple[int, int, int, int, str]  # with the oldest and latest store time in its file, and its entry
+_FileRun = tuple[int, int, int, int, str]
+"""The first and last offset of a run, the oldest and latest store time in its file, and its entry."""
 _first_of_run: Final = itemgetter(0)
 _last_of_run: Final = itemgetter(1)
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestEntry:
-    """The manifest's entry of a file."""
+def entry_of(
+    source: str, queue: MessageQueue, date: str, messages: Sequence[Message], size_bytes: int
+) -> tuple[str, ManifestEntry]:
+    """Return the entry of a file, and the entry's path. The same messages always have the same paths.
 
-    file: str
-    """Relative to the store's path."""
-    rows: int
-    size_bytes: int
-    date: str
-    topic: str
-    source_topic: str
-    """The topic of the queue: a group's retry topic, for retried messages."""
-    broker_name: str
-    queue_id: int
-    offsets: tuple[Run, ...]
-    oldest_store_timestamp: int
-    """Of its messages, in milliseconds. A message that was stored earlier is a different one, regardless of its
-    offset.
+    The messages are of one date and topic, in the order of their offsets.
     """
-    newest_store_timestamp: int
-    """A message that was stored later is a different one, too."""
-
-    def to_json(self) -> bytes:
-        """Return the content of the entry's file."""
-        return json.dumps(asdict(self)).encode()
-
-
-@dataclass(frozen=True, slots=True)
-class FilePlace:
-    """The paths of a file and its entry. The same messages always have the same paths."""
-
-    file: str
-    entry: str
-
-    @classmethod
-    def of(cls, source: str, queue: MessageQueue, date: str, topic: str, messages: Sequence[Message]) -> FilePlace:
-        """Return the paths for messages of one queue, date and topic, in the order of their offsets."""
-        first, last = messages[0].queue_offset, messages[-1].queue_offset
-        # with the time, because a recreated broker uses the same offsets and ids again
-        ids = source + " ".join(f"{message.offset_msg_id} {message.store_timestamp}" for message in messages)
-        digest = hashlib.sha256(ids.encode()).hexdigest()
-        stem = f"{first:020}-{last:020}-{digest[:8]}"
-        prefix = "" if queue.topic == topic else "retry-"
-        name = f"{prefix}{quote(queue.broker_name, safe='')}-{queue.queue_id}-{stem}.parquet"
-        folder = f"date={date}/topic={quote(topic, safe='')}"
-        return cls(f"{folder}/{name}", f"{_folder(source, first // RANGE)}/{stem}.json")
+    offsets, topic = [message.queue_offset for message in messages], messages[0].topic
+    gaps = [(one, other) for one, other in pairwise(offsets) if other != one + 1]
+    times = [message.store_timestamp for message in messages]
+    # with the time, because a recreated broker uses the same offsets and ids again
+    ids = " ".join(f"{message.offset_msg_id} {message.store_timestamp}" for message in messages)
+    stem = stem_of(offsets[0], offsets[-1], source + ids)
+    prefix = "" if queue.topic == topic else "retry-"
+    name = f"{prefix}{quote(queue.broker_name, safe='')}-{queue.queue_id}-{stem}.parquet"
+    return f"{_folder(source, offsets[0] // RANGE)}/{stem}{ENTRY_ENDING}", ManifestEntry(
+        file=f"date={date}/topic={quote(topic, safe='')}/{name}",
+        rows=len(messages),
+        size_bytes=size_bytes,
+        date=date,
+        topic=topic,
+        source_topic=queue.topic,
+        broker_name=queue.broker_name,
+        queue_id=queue.queue_id,
+        offsets=tuple(
+            zip([offsets[0], *(begin for _, begin in gaps)], [*(end for end, _ in gaps), offsets[-1]], strict=True)
+        ),
+        oldest_store_timestamp=min(times),
+        newest_store_timestamp=max(times),
+    )
 
 
-def runs_of(offsets: Iterable[int]) -> tuple[Run, ...]:
-    """Return ascending offsets as runs."""
-    every = list(offsets)
-    ends = [(one, other) for one, other in pairwise(every) if other != one + 1]
-    return tuple(zip([every[0], *(begin for _, begin in ends)], [*(end for end, _ in ends), every[-1]], strict=True))
+class EntryIndex:
+    """Entries of one queue. Finds the file that contains a message."""
+
+    def __init__(self, known: dict[str, list[_FileRun]]) -> None:
+        self.known = known
+        """The runs of each entry."""
+        self._names = sorted((_last_of(name), name) for name in known)
+        # In each list the runs ascend and do not overlap. A recreated topic starts at 0 again: its messages are
+        # different, and its runs overlap the old ones, so they are in another list.
+        self._layers: list[list[_FileRun]] = []
+        for run in sorted(run for runs in known.values() for run in runs):
+            self._place(run)
+
+    def add(self, name: str, runs: list[_FileRun]) -> None:
+        """Add an entry."""
+        self.known[name] = runs
+        insort(self._names, (_last_of(name), name))
+        for run in runs:
+            self._place(run)
+
+    def has(self, message: Message) -> bool:
+        """Return whether a file contains this message."""
+        offset, stored_ms = message.queue_offset, message.store_timestamp
+        for layer in self._layers:
+            at = bisect_right(layer, offset, key=_first_of_run) - 1
+            if at >= 0:
+                _, last, oldest, newest, _ = layer[at]
+                if offset <= last and oldest <= stored_ms <= newest:
+                    return True
+        return False
+
+    def forget_below(self, offset: int) -> int:
+        """Forget the lower half if there are too many runs, except entries with this offset or later ones.
+
+        Whole entries are forgotten. Return the lowest offset of which all entries are still known.
+        """
+        left = sum(map(len, self._layers))
+        forgotten = 0
+        if left > MOST_RUNS:
+            for last, name in self._names:
+                if left <= MOST_RUNS // 2 or last >= offset:
+                    break
+                left -= len(self.known.pop(name))
+                forgotten += 1
+        if not forgotten:
+            return 0
+        lowest = self._names[forgotten - 1][0] + 1
+        del self._names[:forgotten]
+        for layer in self._layers:
+            end = bisect_left(layer, lowest, key=_last_of_run)
+            layer[:end] = [run for run in layer[:end] if run[4] in self.known]
+        self._layers = [layer for layer in self._layers if layer]
+        return lowest
+
+    def _place(self, run: _FileRun) -> None:
+        for layer in self._layers:
+            at = bisect_right(layer, run[0], key=_first_of_run)
+            if (at == 0 or layer[at - 1][1] < run[0]) and (at == len(layer) or run[1] < layer[at][0]):
+                layer.insert(at, run)
+                return
+        self._layers.append([run])
+
+
+ManifestReading = tuple[dict[str, list[_FileRun]], EntryIndex | None]
 
 
 class ListedOffsets:
@@ -241,9 +272,7 @@ class ListedOffsets:
         if former is not None:
             names = (former.topic, former.broker_name, str(former.queue_id))
             self._sources.append("@".join(quote(name, safe="") for name in names))
-        self._known: dict[str, list[_NamedRun]] = {}  # the runs of each entry that was read
-        self._names: list[tuple[int, str]] = []  # the entries by their last offsets
-        self._layers: list[list[_NamedRun]] = []  # the runs of all entries, as returned by _layers_of
+        self._index = EntryIndex({})
         self._floor: dict[int, int] = {}  # for each range, the lowest offset whose entries were read
 
     def knows(self, first: int, last: int) -> bool:
@@ -251,125 +280,58 @@ class ListedOffsets:
         return all(first >= self._floor.get(number, first + 1) for number in _ranges(first, last))
 
     def read(self, first: int, last: int) -> ManifestReading:
-        """Return the entries with these offsets or later ones, together with known entries.
+        """Return the known entries, and an index of them with unknown entries of these offsets or later ones, if any.
 
         Blocks, and raises OSError. Call it in a thread, because there may be tens of thousands of entries. It does not
         see entries that are added or forgotten meanwhile.
         """
-        known = self._known.copy()
+        known = self._index.known.copy()
         found = {
             name: _runs_in(name, json.loads(self._store.get(f"{folder}/{name}")))
             for folder in (_folder(source, number) for source in self._sources for number in _ranges(first, last))
             for name in self._store.names(folder)
             if name not in known and _last_of(name) >= first
         }
-        return ManifestReading.of(known | found) if found else ManifestReading(known)
+        return known, EntryIndex(known | found) if found else None
 
     def learn(self, first: int, last: int, reading: ManifestReading) -> None:
         """Use the entries that were read for these offsets."""
-        here, other = self._known, reading.known
-        if reading.layers is not None:
-            here, other = other, here
-            self._known, self._names, self._layers = reading.known, reading.names, reading.layers
-        for name in other.keys() - here.keys():
-            self._add(name, other[name])
+        known, index = reading
+        if index is not None:
+            known, self._index = self._index.known, index
+        for name in known.keys() - self._index.known.keys():
+            self._index.add(name, known[name])
         for number in _ranges(first, last):
             self._floor[number] = min(first, self._floor.get(number, first))
         self._forget_below(first)
 
-    def note(self, place: FilePlace, entry: ManifestEntry) -> None:
+    def note(self, path: str, entry: ManifestEntry) -> None:
         """Add an entry that was just written."""
-        name = place.entry.rpartition("/")[2]
-        if name not in self._known:
-            self._add(name, _runs_in(name, asdict(entry)))
+        name = path.rpartition("/")[2]
+        if name not in self._index.known:
+            self._index.add(name, _runs_in(name, asdict(entry)))
         self._forget_below(entry.offsets[0][0])
 
     def has(self, message: Message) -> bool:
         """Return whether a listed file contains this message."""
-        offset, stored_ms = message.queue_offset, message.store_timestamp
-        # a recreated topic starts at 0 again: its messages are different, and its runs overlap the old ones
-        for layer in self._layers:
-            at = bisect_right(layer, offset, key=_first_of_run) - 1
-            if at >= 0:
-                _, last, oldest, newest, _ = layer[at]
-                if offset <= last and oldest <= stored_ms <= newest:
-                    return True
-        return False
-
-    def _add(self, name: str, runs: list[_NamedRun]) -> None:
-        self._known[name] = runs
-        insort(self._names, (_last_of(name), name))
-        for run in runs:
-            for layer in self._layers:
-                at = bisect_right(layer, run[0], key=_first_of_run)
-                if (at == 0 or layer[at - 1][1] < run[0]) and (at == len(layer) or run[1] < layer[at][0]):
-                    layer.insert(at, run)
-                    break
-            else:
-                self._layers.append([run])
+        return self._index.has(message)
 
     def _forget_below(self, offset: int) -> None:
-        """Forget the lower half if there are too many, except entries with this offset or later ones.
-
-        Whole entries are forgotten. They are read again if their messages are redelivered.
-        """
-        left = sum(map(len, self._layers))
-        if left <= MOST_RUNS:
-            return
-        forgotten = 0
-        for last, name in self._names:
-            if left <= MOST_RUNS // 2 or last >= offset:
-                break
-            left -= len(self._known.pop(name))
-            forgotten += 1
-        if not forgotten:
-            return
-        lowest = self._names[forgotten - 1][0] + 1
-        del self._names[:forgotten]
-        self._floor = {number: max(floor, lowest) for number, floor in self._floor.items()}
-        for layer in self._layers:
-            end = bisect_left(layer, lowest, key=_last_of_run)
-            layer[:end] = [run for run in layer[:end] if run[4] in self._known]
-        self._layers = [layer for layer in self._layers if layer]
+        """Forget entries if there are too many. They are read again if their messages are redelivered."""
+        if lowest := self._index.forget_below(offset):
+            self._floor = {number: max(floor, lowest) for number, floor in self._floor.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestReading:
-    """The entries of a queue after reading, in the form of ListedOffsets."""
-
-    known: dict[str, list[_NamedRun]]
-    names: list[tuple[int, str]] = field(default_factory=list)
-    layers: list[list[_NamedRun]] | None = None
-    """None if no new entry was read."""
-
-    @classmethod
-    def of(cls, known: dict[str, list[_NamedRun]]) -> ManifestReading:
-        """Return the reading for these entries."""
-        names = sorted((_last_of(name), name) for name in known)
-        return cls(known, names, _layers_of(run for _, name in names for run in known[name]))
-
-
-def _layers_of(runs: Iterable[_NamedRun]) -> list[list[_NamedRun]]:
-    """Return the runs in as few lists as possible. Each list ascends, and its runs do not overlap."""
-    layers: list[list[_NamedRun]] = []
-    for run in sorted(runs):
-        for layer in layers:
-            if layer[-1][1] < run[0]:
-                layer.append(run)
-                break
-        else:
-            layers.append([run])
-    return layers
-
-
-def _runs_in(name: str, entry: dict[str, Any]) -> list[_NamedRun]:
+def _runs_in(name: str, entry: Mapping[str, Any]) -> list[_FileRun]:
+    offsets = entry["offsets"]
     # some entries lack the oldest time
-    oldest, newest = entry.get("oldest_store_timestamp", 0), entry["newest_store_timestamp"]
-    return [(first, last, oldest, newest, name) for first, last in entry["offsets"]]
+    whole = (entry.get("oldest_store_timestamp", 0), entry["newest_store_timestamp"])
+    times = entry.get("stored") or [whole] * len(offsets)
+    return [(first, last, *time, name) for (first, last), time in zip(offsets, times, strict=True)]
 
 
 def _folder(source: str, number: int) -> str:
-    return f"{FOLDER}/{source}/{number:06}"
+    return f"{ENTRIES}/{source}/{number:06}"
 
 
 def _ranges(first: int, last: int) -> range:
@@ -377,6 +339,9 @@ def _ranges(first: int, last: int) -> range:
 
 
 def _last_of(name: str) -> int:
-    """Return the last offset of an entry, from its name; -1 if the file is not an entry."""
-    parts = name.removesuffix(".json").split("-")
-    return int(parts[1]) if len(parts) == 3 and parts[1].isdigit() else -1
+    """Return the last offset of an entry, from its name; -1 if the file is not an entry.
+
+    A compaction also writes entries with another ending, which only handlers read.
+    """
+    offsets = offsets_in(name.partition(".")[0])
+    return -1 if offsets is None else offsets[1]

@@ -1,30 +1,38 @@
-"""The handler `postgresql`: a batch is one transaction."""
+"""The handler `postgresql`: a batch is one transaction.
+
+Values are in PostgreSQL's text format. The column's type determines the format, so a message cannot have the wrong one.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from rmqd import Batch, Message
-from rmqd_handlers.away import (
-    ON_INVALID,
-    RETRY_FOR,
-    ChangedError,
-    OnInvalid,
-    acknowledge_written,
-    adopt,
-    refuse,
-    trial_of,
-    try_again,
-)
+from rmqd.destinations.upsert_sql import TARGET, listed, on_conflict, quoted
+from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid
 from rmqd_handlers.faults import ErrorCause, error_text, fault_of, is_standby, is_unprepared, may_pass
-from rmqd_handlers.message_values import MessageValue
+from rmqd_handlers.message_values import MessageValue, Opened, Value, as_bytes, as_json, as_text, time_of
 from rmqd_handlers.option_kinds import BACKEND, CONNECT_SECONDS, DurationSeconds, LibpqUrl, conninfo_of, need
-from rmqd_handlers.postgresql.table import Mode, Table, TableError
-from rmqd_handlers.rows import COLUMNS_TEXT, KEY, MAX_CONNECTIONS, TABLE_PATTERN, VERSION, check_key, rows_of
+from rmqd_handlers.rows import (
+    COLUMNS_TEXT,
+    KEY,
+    MAX_CONNECTIONS,
+    TABLE_PATTERN,
+    VERSION,
+    RefusedRow,
+    Row,
+    RowHandler,
+    Rows,
+    WrittenRows,
+    check_key,
+)
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
@@ -33,8 +41,177 @@ if TYPE_CHECKING:
 # for a connection of the pool, if it has a free slot: waiting longer means that the database is unavailable
 WAIT_SECONDS = 1.0
 
-Row = tuple[str | None, ...]
-Rows = list[tuple[Message, Row]]
+
+@dataclass(frozen=True, slots=True)
+class PostgresqlColumn:
+    """A column to write, as the database describes it."""
+
+    name: str
+    type: str
+    """The SQL name of its base type without a length: `numeric`, `text[]`."""
+    base: str
+    """The internal name of the type: `numeric`, `_text`."""
+    category: str
+    """PostgreSQL's category of types: A for arrays, D for dates and times, ..."""
+    value: Value
+
+    def text(self, opened: Opened) -> str | None:
+        """Return the message's value as text in the format of the column's type. Raises InvalidBodyError."""
+        value = self.value(opened)
+        if value is None:
+            return None
+        if self.base in ("json", "jsonb"):
+            return as_json(value)
+        if self.base == "bytea":
+            return f"\\x{as_bytes(value).hex()}"
+        if self.category == "A" and isinstance(value, list):
+            return _as_array(value)
+        if self.category == "D" and self.value.is_timestamp:
+            return time_of(value).isoformat()
+        return as_text(value)
+
+
+def _as_array(values: list[Any]) -> str:
+    return "{" + ",".join(map(_as_element, values)) + "}"
+
+
+def _as_element(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, list):
+        return _as_array(value)
+    escaped = as_text(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+Mode = Literal["insert", "upsert", "copy"]
+
+# Parameters are cast to the type without a length, and without its domain: a cast to varchar(40) silently cuts a text
+# that is too long, while writing it into such a column is an error.
+COLUMNS = """
+    SELECT a.attname, format_type(b.oid, -1), b.typname, b.typcategory
+    FROM pg_attribute a
+    JOIN pg_type t ON t.oid = a.atttypid
+    JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
+    WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
+"""
+# valid in ON CONFLICT: unique, only columns, for all rows, and checked immediately
+UNIQUE_KEYS = """
+    SELECT array_agg(a.attname::text)
+    FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1])
+    WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indimmediate
+      AND i.indpred IS NULL AND i.indexprs IS NULL
+    GROUP BY i.indexrelid
+"""
+
+
+class TableError(Exception):
+    """The table does not fit the options."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table, and how its rows are written."""
+
+    name: str
+    """The name in the options: `orders`, or `shop.orders`."""
+    columns: tuple[PostgresqlColumn, ...]
+    mode: Mode
+    key: tuple[str, ...]
+    version: str | None
+
+    @classmethod
+    async def look_up(
+        cls,
+        connection: AsyncConnection[Any],
+        name: str,
+        values: Mapping[str, Value],
+        mode: Mode,
+        key: Sequence[str],
+        version: str | None,
+    ) -> Table:
+        """Look the table up in the database. Raises TableError if a column or the unique index is missing."""
+        table = (_quoted(name),)
+        found = await (await connection.execute(COLUMNS, table)).fetchall()
+        if not found:
+            raise TableError(f"the database has no table {name}")
+        kinds = {column: (kind, base, category) for column, kind, base, category in found}
+        if missing := [column for column in values if column not in kinds]:
+            raise TableError(f"the table {name} has no column {', '.join(missing)}; it has {', '.join(kinds)}")
+        unique = [set(names) for (names,) in await (await connection.execute(UNIQUE_KEYS, table)).fetchall()]
+        if key and set(key) not in unique:
+            listed = ", ".join(key)
+            raise TableError(
+                f"{name} has no unique index on exactly the columns of the key, {listed}; run "
+                f"CREATE UNIQUE INDEX ON {name} ({listed})"
+            )
+        columns = tuple(PostgresqlColumn(column, *kinds[column], value) for column, value in values.items())
+        return cls(name, columns, mode, tuple(key), version)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that an error may contain: the columns and the table."""
+        return (*self.written, self.name.rpartition(".")[2])
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The columns that a row sets."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def parts(self) -> dict[str, Callable[[Opened], str | None]]:
+        """The values of a row, by column."""
+        return {column.name: column.text for column in self.columns}
+
+    @property
+    def kinds(self) -> str:
+        """The database's description of the columns."""
+        return repr(self.columns)
+
+    @property
+    def stages(self) -> bool:
+        """Whether rows are first copied to a temporary table, because COPY itself cannot skip rows."""
+        return self.mode == "copy" and bool(self.key)
+
+    def insert(self) -> bytes:
+        """Return the statement for one row, whose values are parameters."""
+        places = ", ".join(f"%s::{column.type}" for column in self.columns)
+        return f"{self._insert} VALUES ({places}){self._on_conflict}".encode()
+
+    def copy(self) -> bytes:
+        """Return the statement before rows in COPY's format."""
+        return f"COPY {self._stage if self.stages else _quoted(self.name)} ({listed(self.written)}) FROM STDIN".encode()
+
+    def make_stage(self) -> bytes:
+        """Return the statement that creates a transaction's temporary table. Behind a pool, the session may have one of
+        another group or version.
+        """
+        return (
+            f"CREATE TEMPORARY TABLE {self._stage} ON COMMIT DROP AS SELECT {listed(self.written)} "
+            f"FROM {_quoted(self.name)} WITH NO DATA"
+        ).encode()
+
+    def empty_stage(self) -> bytes:
+        """Return the statement that moves the rows of the temporary table to the table, except existing keys."""
+        return f"{self._insert} SELECT {listed(self.written)} FROM {self._stage}{self._on_conflict}".encode()
+
+    @property
+    def _stage(self) -> str:
+        kinds = repr((self.name, [(column.name, column.type) for column in self.columns]))
+        return quoted(f"rmqd_{hashlib.sha256(kinds.encode()).hexdigest()[:16]}")
+
+    @property
+    def _insert(self) -> str:
+        return f"INSERT INTO {_quoted(self.name)} AS {TARGET} ({listed(self.written)})"
+
+    @property
+    def _on_conflict(self) -> str:
+        order_by = (self.version,) if self.version is not None else ()
+        return on_conflict(self.written, self.key, order_by, replaces=self.mode == "upsert")
+
+
+def _quoted(name: str) -> str:
+    return ".".join(map(quoted, name.split(".")))
 
 
 def _quotes_no_row(record: logging.LogRecord) -> bool:
@@ -44,10 +221,8 @@ def _quotes_no_row(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.ERROR
 
 
-class PostgreSql:
+class PostgreSql(RowHandler[Table]):
     """Writes each message as a row of a table. With a unique key, a redelivered message adds no second row."""
-
-    calls_limited_by: ClassVar[str] = "max_connections"
 
     class Options(BaseModel):
         model_config = ConfigDict(extra="forbid", validate_default=True)
@@ -76,12 +251,11 @@ class PostgreSql:
 
     def __init__(self, options: Options) -> None:
         need("psycopg_pool", "postgresql")
+        super().__init__("postgresql", options.on_invalid, options.retry_for)
         self._options = options
-        self._table: Table
         self._pool: AsyncConnectionPool[AsyncConnection[Any]]
         self._slots = asyncio.Semaphore(options.max_connections)
         self._prepares = True  # whether statements are prepared; a pool in front of the database may mix them up
-        self._is_table_doubted = False
 
     async def start(self) -> None:
         """Look the table up now: a wrong name, or an unavailable database, fails the start instead of each message."""
@@ -89,15 +263,14 @@ class PostgreSql:
         from psycopg_pool import AsyncConnectionPool
 
         logging.getLogger("psycopg").addFilter(_quotes_no_row)
-        one = self._options
-        conninfo = conninfo_of(one.url.get_secret_value())
+        conninfo = conninfo_of(self._options.url.get_secret_value())
         async with await AsyncConnection.connect(conninfo) as connection:
-            self._table = await Table.look_up(connection, one.table, one.columns, one.mode, one.key, one.version)
+            self._target = await self._look_up(connection)
             self._prepares = await (await connection.execute(BACKEND)).fetchone() == (connection.info.backend_pid,)
         self._pool = AsyncConnectionPool(
             conninfo,
             min_size=1,
-            max_size=one.max_connections,
+            max_size=self._options.max_connections,
             open=False,
             name="rmqd",
             timeout=WAIT_SECONDS,
@@ -108,59 +281,51 @@ class PostgreSql:
     async def stop(self) -> None:
         await self._pool.close()
 
-    async def handle(self, batch: Batch) -> None:
+    @property
+    def _errors(self) -> tuple[type[Exception], ...]:
         from psycopg import Error
 
-        retry_for = self._options.retry_for
-        await try_again(lambda: self._write(batch), (Error, TableError), retry_for, "postgresql", may_pass)
-        acknowledge_written(batch)
+        return Error, TableError
 
-    async def _write(self, batch: Batch) -> None:
-        """Raises TableError, and the driver's error classes with texts that contain no values."""
+    def _may_pass(self, error: Any) -> bool:
+        return may_pass(error)
+
+    async def _read_target(self) -> Table:
+        async with self._connected(self._target, ()) as connection, connection.transaction():
+            return await self._look_up(connection)
+
+    async def _look_up(self, connection: AsyncConnection[Any]) -> Table:
+        one = self._options
+        return await Table.look_up(connection, one.table, one.columns, one.mode, one.key, one.version)
+
+    @asynccontextmanager
+    async def _connected(self, table: Table, rows: Rows) -> AsyncIterator[AsyncConnection[Any]]:
+        """Raises the driver's error classes with texts that contain no values."""
         from psycopg import Error
 
-        table, trial = self._table, trial_of(batch)
-        parts = {column.name: column.text for column in table.columns}
-        rows = rows_of(trial, parts, table.key, self._options.on_invalid)
         try:
             async with self._slots, self._pool.connection() as connection:
                 if not self._prepares:
                     connection.prepare_threshold = None
-                if self._is_table_doubted or trial.decisions():
-                    await self._check_table(connection, table)
-                if rows:
-                    await self._write_by(connection, table, trial, rows)
+                yield connection
         except Error as error:
-            self._is_table_doubted = True
             self._prepares = self._prepares and not is_unprepared(error)
             text = error_text(error, table.names, (value for _, row in rows for value in row))
             raise type(error)(text) from None
-        adopt(batch, trial)
 
-    async def _check_table(self, connection: AsyncConnection[Any], read: Table) -> None:
-        """Read the table again after a refused value or statement: it may accept them now.
-
-        Raises TableError, and ChangedError if it differs from `read`.
-        """
-        one = self._options
-        self._is_table_doubted = True
-        async with connection.transaction():
-            self._table = await Table.look_up(connection, one.table, one.columns, one.mode, one.key, one.version)
-        self._is_table_doubted = False
-        if self._table != read:
-            raise ChangedError
-
-    async def _write_by(self, connection: AsyncConnection[Any], table: Table, batch: Batch, rows: Rows) -> None:
+    async def _write(self, target: Table, rows: Rows) -> WrittenRows:
         from psycopg.errors import DatabaseError
 
-        try:
-            await self._write_all(connection, table, [row for _, row in rows])
-        except DatabaseError as error:
-            if is_standby(error):
-                await connection.close()  # the pool replaces it with a connection to the new primary
-            if fault_of(error, table.written) is ErrorCause.COUNTERPART:
-                raise
-            await self._write_each(connection, table, batch, rows)
+        async with self._connected(target, rows) as connection:
+            try:
+                await self._write_all(connection, target, [row for _, row in rows])
+            except DatabaseError as error:
+                if is_standby(error):
+                    await connection.close()  # the pool replaces it with a connection to the new primary
+                if fault_of(error, target.written) is ErrorCause.COUNTERPART:
+                    raise
+                return WrittenRows(await self._write_each(connection, target, rows))
+        return WrittenRows()
 
     async def _write_all(self, connection: AsyncConnection[Any], table: Table, rows: list[Row]) -> None:
         async with connection.transaction(), connection.cursor() as cursor:
@@ -175,11 +340,11 @@ class PostgreSql:
             if table.stages:
                 await cursor.execute(table.empty_stage())
 
-    async def _write_each(self, connection: AsyncConnection[Any], table: Table, batch: Batch, rows: Rows) -> None:
-        """Write the rows that the database accepts in one transaction, and decide about the refused ones."""
+    async def _write_each(self, connection: AsyncConnection[Any], table: Table, rows: Rows) -> list[RefusedRow]:
+        """Write the rows that the database accepts in one transaction. Returns the refused rows."""
         from psycopg.errors import DatabaseError
 
-        refused: list[tuple[Message, Row, Exception]] = []
+        refused = []
         async with connection.transaction():
             # so that a deferred constraint refuses only its row
             await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
@@ -188,14 +353,8 @@ class PostgreSql:
                     async with connection.transaction():
                         await connection.execute(table.insert(), row)
                 except DatabaseError as error:
-                    if fault_of(error, table.written) is ErrorCause.COUNTERPART:
+                    fault = fault_of(error, table.written)
+                    if fault is ErrorCause.COUNTERPART:
                         raise
-                    refused.append((message, row, error))
-            if refused:
-                await self._check_table(connection, table)
-        for message, row, why in refused:
-            reason = error_text(why, table.names, row)
-            if fault_of(why, table.written) is ErrorCause.REFERENCE:
-                batch.retry(message, reason=reason)  # the row that it refers to may follow
-            else:
-                refuse(batch, message, reason, self._options.on_invalid)
+                    refused.append(RefusedRow(message, fault, error_text(error, table.names, row)))
+        return refused

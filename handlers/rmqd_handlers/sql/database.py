@@ -12,7 +12,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -21,6 +20,7 @@ from rmqd import AlreadyHandled, Message
 from rmqd_handlers.away import AwayError
 from rmqd_handlers.faults import ErrorCause
 from rmqd_handlers.option_kinds import CONNECT_SECONDS
+from rmqd_handlers.rows import RefusedRow, Row, Rows, RowsRefusedError, WrittenRows
 from rmqd_handlers.sql.engine import (
     connection_error_text,
     error_text,
@@ -104,39 +104,12 @@ def _kill_query(engine: Engine, number: int) -> None:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Row = tuple[Any, ...]
-Rows = Sequence[tuple[Message, Row]]
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A row that was not written."""
-
-    message: Message
-    fault: ErrorCause
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The results of a batch. Unlisted rows were written."""
-
-    refused: list[Refused] = field(default_factory=list)
-    handled_before: list[AlreadyHandled] = field(default_factory=list)
-
-
-class RefusedError(Exception):
-    """The database refused a batch, and it is unknown whether a row is the cause."""
-
-    def __init__(self, text: str, fault: ErrorCause = ErrorCause.COUNTERPART) -> None:
-        super().__init__(text)
-        self.fault = fault
 
 
 class _EndedError(Exception):
     """The database ended the whole transaction at one row."""
 
-    def __init__(self, refused: Refused) -> None:
+    def __init__(self, refused: RefusedRow) -> None:
         super().__init__(refused.why)
         self.refused = refused
 
@@ -161,8 +134,8 @@ class Database:
 
         return await self._in_thread(by_connection)
 
-    async def write(self, target: RowTarget, rows: Rows) -> Written:
-        """Write the rows in one transaction. Raises AwayError, or RefusedError if they cannot be committed."""
+    async def write(self, target: RowTarget, rows: Rows) -> WrittenRows:
+        """Write the rows in one transaction. Raises AwayError, or RowsRefusedError if they cannot be committed."""
         work = Work()
         try:
             return await self._in_thread(lambda: self._write(target, rows, work))
@@ -205,29 +178,29 @@ class Database:
         # not the engine's dispose, which replaces the pool: connections in use return to the old pool
         self._engine.pool.dispose()
 
-    def _write(self, target: RowTarget, rows: Rows, work: Work) -> Written:
+    def _write(self, target: RowTarget, rows: Rows, work: Work) -> WrittenRows:
         """Write all rows in one transaction; row by row if a row is refused; in separate transactions if that is not
         enough.
         """
         if not self._once and self._write_all(target, rows, work):
-            return Written()
+            return WrittenRows()
         try:
             return self._write_rows(target, rows, work)
-        except (_EndedError, RefusedError):
+        except (_EndedError, RowsRefusedError):
             return self._write_each(target, rows, work)
 
     def _write_all(self, target: RowTarget, rows: Rows, work: Work) -> bool:
         """Return whether the database accepts all rows in one statement."""
-        with contextlib.suppress(RefusedError), self._transaction(target, rows, work) as connection:
+        with contextlib.suppress(RowsRefusedError), self._transaction(target, rows, work) as connection:
             connection.execute(target.statement, [_parameters(target, row) for _, row in rows])
             return True
         return False
 
-    def _write_rows(self, target: RowTarget, rows: Rows, work: Work) -> Written:
+    def _write_rows(self, target: RowTarget, rows: Rows, work: Work) -> WrittenRows:
         """Write row by row in one transaction. Raises the errors of `_transaction`, and _EndedError: then nothing is
         written.
         """
-        written = Written()
+        written = WrittenRows()
         with self._transaction(target, rows, work) as connection:
             # PostgreSQL has already tried the rows together
             if connection.dialect.name == "postgresql" and not self._once:
@@ -238,16 +211,16 @@ class Database:
                 self._write_one(connection, target, message, row, written)
         return written
 
-    def _write_each(self, target: RowTarget, rows: Rows, work: Work) -> Written:
+    def _write_each(self, target: RowTarget, rows: Rows, work: Work) -> WrittenRows:
         """Write each row in its own transaction, so that a row that ends its transaction affects no other row."""
-        together = Written()
+        together = WrittenRows()
         for message, row in rows:
             try:
                 written = self._write_rows(target, [(message, row)], work)
             except _EndedError as error:
                 together.refused.append(error.refused)
-            except RefusedError as error:
-                together.refused.append(Refused(message, error.fault, str(error)))
+            except RowsRefusedError as error:
+                together.refused.append(RefusedRow(message, error.fault, str(error)))
             else:
                 together.refused.extend(written.refused)
                 together.handled_before.extend(written.handled_before)
@@ -255,7 +228,7 @@ class Database:
 
     @contextlib.contextmanager
     def _transaction(self, target: RowTarget, rows: Rows, work: Work) -> Iterator[Connection]:
-        """Raises AwayError or RefusedError, instead of an error whose text may contain values."""
+        """Raises AwayError or RowsRefusedError, instead of an error whose text may contain values."""
         work.check()
         try:
             connection = self._engine.connect()
@@ -267,7 +240,7 @@ class Database:
                     yield connection
                     work.check()
                     _check_committable(connection)
-            except (_EndedError, OverError, RefusedError):
+            except (_EndedError, OverError, RowsRefusedError):
                 raise
             except Exception as error:  # noqa: BLE001  `fault_of` decides about any exception
                 fault = fault_of(error, _written_columns(target, rows))
@@ -276,10 +249,10 @@ class Database:
                     connection.invalidate()
                 if fault is ErrorCause.COUNTERPART and may_pass(error):
                     raise AwayError(text) from None
-                raise RefusedError(text, fault) from None
+                raise RowsRefusedError(text, fault) from None
 
     def _write_one(
-        self, connection: Connection, target: RowTarget, message: Message, row: Row, written: Written
+        self, connection: Connection, target: RowTarget, message: Message, row: Row, written: WrittenRows
     ) -> None:
         """Write a row in a savepoint. An error that does not concern only the row is raised, so that nothing is
         committed.
@@ -301,7 +274,7 @@ class Database:
             fault = fault_of(of_row, _written_columns(target, [(message, row)]))
             if fault is ErrorCause.COUNTERPART and may_pass(of_row):
                 raise of_row from None
-            refused = Refused(message, fault, error_text(of_row, target.names, row))
+            refused = RefusedRow(message, fault, error_text(of_row, target.names, row))
             # the savepoint no longer exists, so it cannot be rolled back
             if error is not of_row or has_ended(connection):
                 raise _EndedError(refused) from None
@@ -317,7 +290,7 @@ def _cancel_statement(work: Work) -> None:
 
 def _check_committable(connection: Connection) -> None:
     if has_ended(connection):  # a COMMIT would then commit nothing, and some drivers do not report that
-        raise RefusedError("the transaction ended before its COMMIT, so nothing was written")
+        raise RowsRefusedError("the transaction ended before its COMMIT, so nothing was written")
 
 
 def _parameters(target: RowTarget, row: Row) -> dict[str, Any]:

@@ -10,15 +10,27 @@ import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
-from sqlalchemy import Connection, Executable, MetaData, Table, case, insert, inspect, or_, text, types
+from sqlalchemy import Connection, Executable, MetaData, Table, case, insert, inspect, literal_column, or_, text, types
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import NoSuchTableError
 
-from rmqd_handlers.message_values import InvalidBodyError, Opened, Value, as_bytes, as_json, as_text, time_of, to_json
+from rmqd.destinations.upsert_sql import later, quoted
+from rmqd_handlers.message_values import (
+    InvalidBodyError,
+    Opened,
+    Value,
+    as_bytes,
+    as_json,
+    as_text,
+    in_utc,
+    number_in,
+    time_of,
+    to_json,
+)
 
 _INTEGER: Final = re.compile(r"\s*[+-]?[0-9]{1,1000}\s*")
 _TRUE: Final = ("true", "t", "yes", "y", "on", "1")
@@ -104,12 +116,7 @@ def _array_reader(kind: types.ARRAY[Any]) -> Callable[[Any], Any]:
 
 def _naive_or_aware(kind: types.DateTime) -> Callable[[datetime], datetime]:
     """Convert times to UTC in a column without time zones. A text without a zone is in UTC."""
-
-    def to_kind(at: datetime) -> datetime:
-        in_utc = at.astimezone(UTC) if at.tzinfo is not None else at.replace(tzinfo=UTC)
-        return in_utc if kind.timezone else in_utc.replace(tzinfo=None)
-
-    return to_kind
+    return in_utc if kind.timezone else lambda at: in_utc(at).replace(tzinfo=None)
 
 
 def _by(parse: Callable[[str], Any], value: Any) -> Any:
@@ -127,23 +134,17 @@ def _integer(value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    if isinstance(value, int | Decimal) and not isinstance(value, bool):
-        return value
-    return _by(_finite, value)
-
-
-def _finite(text: str) -> Any:
-    number = Decimal(text.strip())
-    return number if number.is_finite() else _NOT_READ
+    number = number_in(value)
+    return _NOT_READ if number is None else number
 
 
 def _float(value: Any) -> Any:
-    number = _number(value)
+    number = number_in(value)
     try:
-        made = _NOT_READ if number is _NOT_READ else float(number)
+        made = math.inf if number is None else float(number)
     except OverflowError:
         return _NOT_READ
-    return _NOT_READ if made is not _NOT_READ and not math.isfinite(made) else made
+    return made if math.isfinite(made) else _NOT_READ
 
 
 def _boolean(value: Any) -> Any:
@@ -281,13 +282,10 @@ def _insert(
     made = (postgresql.insert if dialect == "postgresql" else sqlite.insert)(table).inline()
     if not changed:
         return made.on_conflict_do_nothing(index_elements=key)
-    is_newer = None
-    if version is not None:
-        is_newer = or_(table.columns[version].is_(None), table.columns[version] <= made.excluded[version])
     return made.on_conflict_do_update(
         index_elements=key,
         set_={name: made.excluded[name] for name in changed},
-        where=is_newer,
+        where=None if version is None else literal_column(f"NOT ({later(quoted(table.name), 'EXCLUDED', [version])})"),
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from rmqd import Message
-from rmqd_handlers.message_values import InvalidBodyError, time_of, to_record
+from rmqd_handlers.message_values import InvalidBodyError, Opened, time_of, to_record
 
 Scheme = Literal["standard_webhooks", "sha256"]
 PREFIX: Final = "whsec_"
@@ -93,10 +93,10 @@ class Contents:
             kind = "application/cloudevents-batch+json"
         return WebhookCall(call_id, content, {"Content-Type": kind})
 
-    def check(self, message: Message) -> None:
+    def check(self, opened: Opened) -> None:
         """Raise InvalidBodyError if the message cannot be part of a JSON array."""
         if self.format == "cloudevents":
-            self._event(message)
+            self._event(opened.message)
 
     def _call(self, message: Message, headers: dict[str, str], content: bytes | None = None) -> WebhookCall:
         # the id is a property that the producer may set to any text

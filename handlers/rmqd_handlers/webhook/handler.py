@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from rmqd import Batch, DeadLetter, Message, Retry, Suspend
+from rmqd import Batch, DeadLetter, Retry, Suspend
 from rmqd_handlers.away import (
     ON_INVALID,
     RETRY_FOR,
@@ -21,6 +21,7 @@ from rmqd_handlers.away import (
     mark_waiting,
     refuse,
     try_again,
+    valid,
 )
 from rmqd_handlers.message_values import InvalidBodyError
 from rmqd_handlers.option_kinds import DurationSeconds, need
@@ -196,16 +197,10 @@ class Webhook:
             raise failure
 
     async def _handle_at_once(self, batch: Batch) -> None:
-        sendable: list[Message] = []
-        for message in batch:
-            try:
-                self._contents.check(message)
-            except InvalidBodyError as error:
-                refuse(batch, message, error, self._options.on_invalid)
-            else:
-                sendable.append(message)
+        sendable = valid(batch, self._contents.check, self._options.on_invalid)
         if sendable:
-            await self._post(batch, self._contents.of_many(sendable), time.monotonic() + self._options.retry_for)
+            call = self._contents.of_many([message for message, _ in sendable])
+            await self._post(batch, call, time.monotonic() + self._options.retry_for)
             acknowledge_written(batch)
 
     async def _post(self, batch: Batch, call: WebhookCall, until: float) -> None:

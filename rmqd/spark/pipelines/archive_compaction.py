@@ -1,17 +1,17 @@
-"""`rmqd spark compact`: merges small files of a Parquet sink, while its group keeps writing."""
+"""`rmqd spark compact`: merges small files of a Parquet archive, while its group keeps writing."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import structlog
 
 from rmqd.config.model.spark_model import SinkConfig
-from rmqd.errors import ConfigError
-from rmqd.spark.pipelines.compaction import Compactions
-from rmqd.spark.pipelines.parquet_batch import Chunk, chunks_of
+from rmqd.errors import ConfigError, RmqdError
+from rmqd.spark.pipelines.compaction import Chunk, Compactions, chunks_of
 from rmqd.spark.pipelines.parquet_sink import folders_of, use_microseconds
 
 if TYPE_CHECKING:
@@ -22,15 +22,24 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-COLUMNS: Final = ("PARTITION", "FILES", "BYTES")
 
-
-def sink_to_compact(spec: GroupSpec) -> SinkConfig:
-    """Return the Parquet sink of a group. Raises ConfigError for other groups."""
-    sink = spec.settings.sink
+def archive_to_compact(spec: GroupSpec) -> SinkConfig:
+    """Return the archive of a group as a Parquet sink. Raises ConfigError for groups that write no Parquet files."""
+    sink, handler = spec.settings.sink, spec.settings.handler
+    if handler is not None and handler.plugin == "parquet":
+        path, compression = str(handler.options["path"]), handler.options.get("compression", "zstd")
+        is_bucket = path.startswith("s3://")  # Hadoop's name is s3a
+        return SinkConfig(
+            format="parquet",
+            path=f"s3a://{path[5:]}" if is_bucket else os.path.abspath(path),
+            options={"compression": compression},
+        )
     if sink is None or sink.format != "parquet":
         there = "no sink" if sink is None else f"a sink of format {sink.format}"
-        raise ConfigError([f"group {spec.name} has {there}, and no files to compact; expected sink.format: parquet"])
+        raise ConfigError([
+            f"group {spec.name} has {there}, and no files to compact; expected sink.format: parquet, or "
+            "handler.plugin: parquet"
+        ])  # fmt: skip
     return sink
 
 
@@ -48,7 +57,7 @@ def compact_archive(
     `on_chunk` is called for each finished (or with `dry_run` proposed) compaction. Raises RmqdError; earlier
     compactions stay finished.
     """
-    sink = sink_to_compact(spec)
+    sink = archive_to_compact(spec)
     folder, staging = folders_of(session, sink)
     compactions = Compactions(folder, staging)
     if not dry_run:
@@ -64,10 +73,40 @@ def compact_archive(
         if dry_run:
             on_chunk(chunk)
             continue
-        plan = compactions.compact(session, chunk, options)
+        plan = compactions.compact(chunk, merge_by(session, folder.url, staging.url, chunk, options))
         if plan is not None:
             made += 1
             files, rows = len(chunk.names), plan.rows
             log.info("spark.archive_compacted", folder=folder.url, file=plan.target, files=files, rows=rows)
             on_chunk(chunk)
     return made
+
+
+def merge_by(
+    spark: SparkSession, folder: str, staging: str, chunk: Chunk, options: Mapping[str, str]
+) -> Callable[[str], int]:
+    """Return a function that writes the rows of a chunk to one file below the staging folder, and returns their number.
+
+    It raises RmqdError, also if rows are missing in the new file.
+    """
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    sources = [f"{folder}/{one}" for one in chunk.paths]
+
+    def write(path: str) -> int:
+        target = f"{staging}/{path}"
+        try:
+            frame = spark.read.option("mergeSchema", "true").parquet(*sources)  # files may have different columns
+            one_file = frame.coalesce(1).write.format("parquet").option("maxRecordsPerFile", 0)
+            one_file.mode("errorifexists").options(**options).save(target)
+            rows, there = (spark.read.parquet(*urls).count() for urls in ([target], sources))
+        except (PySparkException, Py4JError) as error:
+            raise RmqdError(f"{folder}/{chunk.partition}: {str(error).partition(chr(10))[0]}") from error
+        if rows != there:
+            raise RmqdError(
+                f"{folder}/{chunk.partition}: Spark wrote {rows} rows instead of {there}; the files were not replaced"
+            )
+        return rows
+
+    return write

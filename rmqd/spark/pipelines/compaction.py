@@ -1,10 +1,4 @@
-"""The record of compacted batches: the last batch of each query with rows in a compacted file.
-
-It is read after a checkpoint was reset, and written by compactions, possibly several at once. So an entry never
-changes: each is an empty file whose name contains everything, and the highest entry of a query counts. A lower entry is
-deleted when both are a day old, so that a concurrent listing of the folder cannot miss both.
-
-Merges a folder's small files into large ones, while a group writes there. May be killed at any time.
+"""Merges a folder's small files into large ones, while a group writes there. May be killed at any time. No Spark.
 
 The new file is written next to the folder, like a batch, and then a plan is stored there. From then on, every process
 that finds the plan carries it out: it moves each small file out of the folder, into the compaction's own folder. If all
@@ -16,6 +10,9 @@ Several processes may carry out the same plan, some with an outdated view. Such 
 process has just put back. So after an undone compaction only the plan is deleted, never the folder, which may contain
 taken files; taken files without a plan are put back. After a successful one, the taken files are deleted first and the
 plan last. A new file can be compacted again only when nothing remains of the compaction that wrote it.
+
+The handler `parquet` also has an entry for each file, by which it recognizes redelivered messages. Entries move like
+their files. Meanwhile the new entry is in its folder under another ending, which the handler reads and readers ignore.
 """
 
 from __future__ import annotations
@@ -23,24 +20,154 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
+from typing import Any, Final
 
 import structlog
 
+from rmqd.destinations.archive_manifest import (
+    ENTRIES,
+    ENTRY_ENDING,
+    FORMAT,
+    CompactionPlan,
+    ManifestEntry,
+    batches_in,
+    decode,
+    encode,
+    merged,
+    offsets_in,
+    query_and_batch,
+    stem_of,
+)
 from rmqd.errors import RmqdError
-from rmqd.spark.pipelines.parquet_batch import Chunk, CompactionPlan, batches_in, plan_of
+from rmqd.spark.session.hadoop_folder import FileFacts
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+log = structlog.get_logger(__name__)
+
+COMPACTIONS: Final = ".compactions"
+"""A name in the staging folder; not a valid group name."""
+_PLAN: Final = "plan.json"
+_BATCHES: Final = "batches"
+_OLDER_NOTE: Final = "batches.json"
+_WRITTEN: Final = "written"
+_ENTRY: Final = "entry"
+_TAKEN: Final = "taken"
+_GIVEN_UP: Final = "given_up"
+_DONE: Final = "done"
+_COVER_ENDING: Final = ".compacting"
+_DAY_MS: Final = 24 * 3600 * 1000
+_RECORD: Final = re.compile(r"(?P<query>[0-9a-f-]{36})-(?P<batch>[0-9]{9,})")
+_COMPACTED: Final = "compacted-"
+_ENDING: Final = ".parquet"
+_MOST_FILES: Final = 1000  # limit for one chunk; readers see no file of it until all are renamed
+_SMALL: Final = 0.75  # fraction of the wanted size; larger files stay as they are
 
 
-_NAME: Final = re.compile(r"(?P<query>[0-9a-f-]{36})-(?P<batch>[0-9]{9,})")
-_KEPT_MS: Final = 24 * 3600 * 1000
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Files of one partition to merge into one."""
+
+    partition: str
+    """Path below the folder; empty if the folder is not partitioned."""
+    names: tuple[str, ...]
+    size_bytes: int
+    entries: tuple[str, ...] = ()
+    """The path of each file's entry, if a handler wrote the files."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Paths below the folder."""
+        return tuple(self.path(name) for name in self.names)
+
+    def path(self, name: str) -> str:
+        """Return the path of a file of the partition."""
+        return f"{self.partition}/{name}" if self.partition else name
+
+    def plan(self, compaction: str, written: str, rows: int) -> CompactionPlan:
+        """Return the plan of a compaction whose merged file is written."""
+        name, entry = f"{_COMPACTED}{compaction}{_ENDING}", ""
+        if self.entries:
+            offsets = [run for one in self.names if (run := offsets_in(_stem_in(one)))]
+            stem = stem_of(min(offsets)[0], max(last for _, last in offsets), compaction)
+            name = f"{self.names[0].removesuffix(_stem_in(self.names[0]) + _ENDING)}{stem}{_ENDING}"
+            entry = f"{self.entries[0].rpartition('/')[0]}/{stem}{ENTRY_ENDING}"
+        return CompactionPlan(
+            version=FORMAT,
+            sources=(*self.entries, *self.paths),
+            written=written,
+            target=self.path(name),
+            rows=rows,
+            entry=entry,
+        )
+
+
+def chunks_of(
+    files: Mapping[str, FileFacts], *, before_ms: int, wanted_bytes: int, unsettled: Set[str] = frozenset()
+) -> list[Chunk]:
+    """Return the files to merge: small files with an entry, of the sink or of a compaction, last modified before
+    `before_ms`.
+
+    Files of the compactions `unsettled` are excluded. Files with entries are merged with files of the same queue.
+    """
+    entries: dict[str, list[str]] = {}
+    for path in files:
+        if path.startswith(f"{ENTRIES}/") and path.endswith(ENTRY_ENDING):
+            entries.setdefault(path.rpartition("/")[2].removesuffix(ENTRY_ENDING), []).append(path)
+    unsettled_stems = {stem_of(0, 0, one).rpartition("-")[2] for one in unsettled}
+    groups: dict[tuple[str, str], dict[str, int]] = {}
+    for path, facts in sorted(files.items()):
+        partition, _, name = path.rpartition("/")
+        if facts.size_bytes >= _SMALL * wanted_bytes or facts.modified_ms >= before_ms or not name.endswith(_ENDING):
+            continue
+        stem = _stem_in(name)
+        its_entries = entries.get(stem, [])
+        if its_entries:
+            is_ours = len(its_entries) == 1 and stem.rpartition("-")[2] not in unsettled_stems
+        elif name.startswith(_COMPACTED):
+            is_ours = name[len(_COMPACTED) : -len(_ENDING)] not in unsettled
+        else:
+            is_ours = query_and_batch(name) is not None
+        if is_ours:
+            folder = its_entries[0].rpartition("/")[0] if its_entries else ""
+            groups.setdefault((partition, folder), {})[name] = facts.size_bytes
+    return [
+        Chunk(
+            partition,
+            names,
+            sum(sizes[name] for name in names),
+            tuple(f"{folder}/{_stem_in(name)}{ENTRY_ENDING}" for name in names if folder),
+        )
+        for (partition, folder), sizes in groups.items()
+        for names in _grouped(sizes, wanted_bytes)
+    ]
+
+
+def _stem_in(name: str) -> str:
+    """Return the part of a file's name that is also the name of its entry."""
+    return "-".join(name.removesuffix(_ENDING).split("-")[-3:])
+
+
+def _grouped(sizes: Mapping[str, int], wanted_bytes: int) -> Iterator[tuple[str, ...]]:
+    """Group files up to the wanted size. A single file stays as it is."""
+    groups: list[list[str]] = [[]]
+    total = 0
+    for name, size in sizes.items():
+        if total + size > wanted_bytes or len(groups[-1]) >= _MOST_FILES:
+            groups.append([])
+            total = 0
+        groups[-1].append(name)
+        total += size
+    return (tuple(names) for names in groups if len(names) > 1)
 
 
 class CompactedBatches:
-    """The record, in a folder without other files. For use on a driver."""
+    """The last batch of each query with rows in a compacted file, in a folder without other files. For use on a driver.
+
+    It is read after a checkpoint was reset, and written by compactions, possibly several at once. So a record never
+    changes: each is an empty file whose name contains everything, and the highest one of a query counts. A lower one is
+    deleted when both are a day old, so that a concurrent listing of the folder cannot miss both.
+    """
 
     def __init__(self, staging: Any, path: str) -> None:
         """`staging` is a `HadoopFolder`; `path` is the record's folder below it."""
@@ -52,7 +179,7 @@ class CompactedBatches:
         for query, batch in batches.items():
             if self.last_batch(query) >= batch:
                 continue
-            path = f"{self._path}/{_name(query, batch)}"
+            path = f"{self._path}/{query}-{batch:09}"
             # an existing file says the same; replacing it would hide it for a moment on some stores
             if not self._staging.put_new(path, b"") and self.last_batch(query) < batch:
                 raise RmqdError(
@@ -80,41 +207,24 @@ class CompactedBatches:
 
     def last_batch(self, query: str) -> int:
         """Return the last batch of a query with rows in a compacted file; -1 if there is none."""
-        return max((batch for of, batch in self._noted(self._staging.names(self._path)) if of == query), default=-1)
+        return dict(self._recorded(self._staging.names(self._path))).get(query, -1)
 
     def forget_former(self, now_ms: int) -> None:
-        """Delete outdated entries: of a query's day-old entries all but the highest."""
-        before_ms = now_ms - _KEPT_MS
+        """Delete outdated records: of a query's day-old records all but the highest."""
         facts = self._staging.facts(self._path)
-        names = [path.rpartition("/")[2] for path, one in facts.items() if one.modified_ms < before_ms]
-        last = dict(sorted(self._noted(names)))  # the highest entry of a query is last
-        for query, batch in self._noted(names):
+        old = self._recorded(
+            path.rpartition("/")[2] for path, one in facts.items() if one.modified_ms < now_ms - _DAY_MS
+        )
+        last = dict(old)
+        for query, batch in old:
             if batch < last[query]:
-                self._staging.delete(f"{self._path}/{_name(query, batch)}")
+                self._staging.delete(f"{self._path}/{query}-{batch:09}")
 
     @staticmethod
-    def _noted(names: list[str]) -> Iterator[tuple[str, int]]:
-        for name in names:
-            if match := _NAME.fullmatch(name):
-                yield match["query"], int(match["batch"])
-
-
-def _name(query: str, batch: int) -> str:
-    return f"{query}-{batch:09}"
-
-
-log = structlog.get_logger(__name__)
-
-COMPACTIONS: Final = ".compactions"
-"""A name in the staging folder; not a valid group name."""
-_PLAN: Final = "plan.json"
-_BATCHES: Final = "batches"
-_OLDER_NOTE: Final = "batches.json"
-_WRITTEN: Final = "written"
-_TAKEN: Final = "taken"
-_GIVEN_UP: Final = "given_up"
-_DONE: Final = "done"
-_FORGOTTEN_MS: Final = 24 * 3600 * 1000
+    def _recorded(names: Iterable[str]) -> list[tuple[str, int]]:
+        """Return the records in order, the highest one of a query last."""
+        found = filter(None, map(_RECORD.fullmatch, names))
+        return sorted((one["query"], int(one["batch"])) for one in found)
 
 
 class Compactions:
@@ -126,18 +236,27 @@ class Compactions:
         self._staging = staging
         self._batches = CompactedBatches(staging, f"{COMPACTIONS}/{_BATCHES}")
 
-    def compact(self, spark: SparkSession, chunk: Chunk, options: Mapping[str, str]) -> CompactionPlan | None:
-        """Merge the files of a chunk. Return None if one of them disappeared meanwhile. Raises RmqdError."""
+    def compact(self, chunk: Chunk, write: Callable[[str], int]) -> CompactionPlan | None:
+        """Merge the files of a chunk. Return None if one of them disappeared meanwhile. Raises RmqdError.
+
+        `write` writes their rows to a folder below the staging folder, and returns their number.
+        """
         compaction = uuid.uuid4().hex
         ours = f"{COMPACTIONS}/{compaction}"
-        rows = self._write(spark, chunk, f"{ours}/{_WRITTEN}", options)
-        written = [path for path in self._staging.files(f"{ours}/{_WRITTEN}") if path.endswith(".parquet")]
+        rows = write(f"{ours}/{_WRITTEN}")
+        facts = self._staging.facts(f"{ours}/{_WRITTEN}")
+        written = [path for path in facts if path.endswith(_ENDING)]
         if len(written) != 1:
             where = f"{self._folder.url}/{chunk.partition}"
             raise RmqdError(f"{where}: Spark wrote {len(written)} files instead of one; the files were not replaced")
         self._batches.add(batches_in(chunk.names))
-        plan = plan_of(chunk, compaction, written[0].removeprefix(f"{ours}/"), rows)
-        self._staging.put(f"{ours}/{_PLAN}", plan.encode())
+        plan = chunk.plan(compaction, written[0].removeprefix(f"{ours}/"), rows)
+        if plan.entry:
+            entry = encode(merged(list(self._entries(chunk)), plan.target, facts[written[0]].size_bytes))
+            for name in (_ENTRY, _COVER_ENDING):
+                self._staging.put(f"{ours}/{name}", entry)
+            self._staging.move(f"{ours}/{_COVER_ENDING}", self._folder, f"{plan.entry}{_COVER_ENDING}")
+        self._staging.put(f"{ours}/{_PLAN}", encode(plan))
         return plan if self._carry_out(plan, compaction) else None
 
     def settle(self) -> None:
@@ -153,7 +272,7 @@ class Compactions:
                 self._put_back(compaction)
                 continue
             try:
-                plan = CompactionPlan.decode(self._staging.read(name), f"{self._staging.url}/{name}")
+                plan = decode(CompactionPlan, self._staging.read(name), f"{self._staging.url}/{name}")
                 self._carry_out(plan, compaction)
             except RmqdError:
                 if self._staging.exists(name):  # if the plan is gone, another process has just settled it
@@ -165,14 +284,11 @@ class Compactions:
         Also delete outdated records of batches. Files younger than a day stay, because the process that wrote them may
         still be running.
         """
-        for compaction in self._staging.names(COMPACTIONS):
+        for compaction in self.unsettled():
             ours = f"{COMPACTIONS}/{compaction}"
-            if compaction == _BATCHES or self._staging.exists(f"{ours}/{_PLAN}"):
-                continue
             facts = self._staging.facts(ours)
-            has_taken = any(path.startswith(f"{ours}/{_TAKEN}/") for path in facts)
-            is_old = all(one.modified_ms < now_ms - _FORGOTTEN_MS for one in facts.values())
-            if facts and is_old and not has_taken:
+            is_kept = any(path == f"{ours}/{_PLAN}" or path.startswith(f"{ours}/{_TAKEN}/") for path in facts)
+            if facts and not is_kept and all(one.modified_ms < now_ms - _DAY_MS for one in facts.values()):
                 self._staging.delete(ours)
         self._batches.forget_former(now_ms)
 
@@ -184,26 +300,13 @@ class Compactions:
         """Return the last batch of a query with rows in a compacted file; -1 if there is none."""
         return self._batches.last_batch(query)
 
-    def _write(self, spark: SparkSession, chunk: Chunk, path: str, options: Mapping[str, str]) -> int:
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-        from pyspark.errors import PySparkException
-
-        def read(urls: list[str]) -> int:
-            return int(spark.read.parquet(*urls).count())
-
-        target = f"{self._staging.url}/{path}"
-        urls = [f"{self._folder.url}/{one}" for one in chunk.paths]
-        try:
-            frame = spark.read.option("mergeSchema", "true").parquet(*urls)  # files may have different columns
-            one_file = frame.coalesce(1).write.format("parquet").option("maxRecordsPerFile", 0)
-            one_file.mode("errorifexists").options(**options).save(target)
-            rows, there = read([target]), read(urls)
-        except (PySparkException, Py4JError) as error:
-            raise RmqdError(f"{self._folder.url}/{chunk.partition}: {str(error).partition(chr(10))[0]}") from error
-        if rows != there:
-            where = f"{self._folder.url}/{chunk.partition}"
-            raise RmqdError(f"{where}: Spark wrote {rows} rows instead of {there}; the files were not replaced")
-        return rows
+    def _entries(self, chunk: Chunk) -> Iterator[ManifestEntry]:
+        """Yield the entries of the files. Raises RmqdError for an entry of another file."""
+        for entry, path in zip(chunk.entries, chunk.paths, strict=True):
+            found = decode(ManifestEntry, self._folder.read(entry), f"{self._folder.url}/{entry}")
+            if found.file != path:
+                raise RmqdError(f"{self._folder.url}/{entry} is an entry of {found.file}; expected {path}")
+            yield found
 
     def _carry_out(self, plan: CompactionPlan, compaction: str) -> bool:
         """Finish a compaction, even if other processes work on it. Return whether the new file is in the folder."""
@@ -215,14 +318,22 @@ class Compactions:
             else:
                 self._moved(f"{ours}/{plan.written}", self._staging, f"{ours}/{_GIVEN_UP}")
         if is_done or self._folder.exists(plan.target):
+            if plan.entry:
+                self._moved(f"{ours}/{_ENTRY}", self._folder, plan.entry)
             self._staging.put(f"{ours}/{_DONE}", b"")
+            self._uncover(plan)
             self._staging.delete(f"{ours}/{_TAKEN}")
             self._staging.delete(ours)
             return True
         self._put_back(compaction)
+        self._uncover(plan)
         log.warning("spark.compaction_undone", folder=self._folder.url, file=plan.target, files=len(plan.sources))
         self._staging.delete(f"{ours}/{_PLAN}")
         return False
+
+    def _uncover(self, plan: CompactionPlan) -> None:
+        if plan.entry:
+            self._folder.delete(f"{plan.entry}{_COVER_ENDING}")
 
     def _put_back(self, compaction: str) -> None:
         """Move the files that an undone compaction took back into the folder."""
@@ -233,27 +344,18 @@ class Compactions:
     def _take_all(self, plan: CompactionPlan, ours: str) -> bool:
         """Move the small files out of the folder. Return False if another compaction has one of them."""
         for path in plan.sources:
+            taken = f"{ours}/{_TAKEN}/{path}"
             if self._folder.exists(path):
-                self._moved_from(path, ours)
-            if not self._staging.exists(_taken(ours, path)):
+                self._moved(path, self._staging, taken, source=self._folder)
+            if not self._staging.exists(taken):
                 return not self._staging.exists(f"{ours}/{plan.written}")  # if False, another process has decided
         return True
 
-    def _moved_from(self, path: str, ours: str) -> None:
+    def _moved(self, path: str, target: Any, target_path: str, source: Any = None) -> None:
+        """Move a file, by default of a compaction, unless another process has moved it."""
+        source = source or self._staging
         try:
-            self._folder.move(path, self._staging, _taken(ours, path))
+            source.move(path, target, target_path)
         except RmqdError:
-            if self._folder.exists(path):
+            if source.exists(path):
                 raise
-
-    def _moved(self, path: str, target: Any, target_path: str) -> None:
-        """Move a file of a compaction, unless another process has moved it."""
-        try:
-            self._staging.move(path, target, target_path)
-        except RmqdError:
-            if self._staging.exists(path):
-                raise
-
-
-def _taken(ours: str, path: str) -> str:
-    return f"{ours}/{_TAKEN}/{path}"

@@ -10,22 +10,16 @@ other rows.
 from __future__ import annotations
 
 import os
+import re
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
+from rmqd.destinations.archive_manifest import FORMAT, BatchManifest, Layout, decode, encode, query_and_batch
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.spark.pipelines.compaction import Compactions
-from rmqd.spark.pipelines.parquet_batch import (
-    Layout,
-    Manifest,
-    batch_of_manifest,
-    files_since,
-    manifest_name,
-    manifest_of,
-)
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch
 from rmqd.spark.session.hadoop_folder import HadoopFolder
 
@@ -35,10 +29,54 @@ if TYPE_CHECKING:
 
     from rmqd.config.model.spark_model import SinkConfig
 
+T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
 LAYOUT: Final = "layout.json"
+# Spark's names: part-00003-<uuid of the job>.c000.snappy.parquet, or -c000 without partitions
+_STAGED: Final = re.compile(r"part-(?P<part>[0-9]+)-[0-9a-f-]{36}[.-]c(?P<file>[0-9]+)(?P<ending>\..*)")
+_MANIFEST: Final = re.compile(r"(?P<batch>[0-9]{9,})-[0-9a-f]{12}\.json")
+
+
+def manifest_name(batch: MicroBatch) -> str:
+    """Return the name of the batch's manifest. Names sort by batch number."""
+    return f"{batch.number:09}-{batch.plan_id}.json"
+
+
+def batch_of_manifest(name: str) -> int | None:
+    """Return the batch number of a manifest; None for other files."""
+    match = _MANIFEST.fullmatch(name)
+    return int(match["batch"]) if match else None
+
+
+def manifest_of(
+    batch: MicroBatch, staged: str, files: Iterable[str], former: Iterable[str], rows: int
+) -> BatchManifest:
+    """Return the manifest of a batch. `files` were written by Spark below `staged`; `former` are of other attempts.
+
+    `staged` ends with the name of the attempt, which starts with the batch number. File names contain it, so a driver
+    that resumes late and deletes the files of earlier attempts cannot delete files of a later attempt.
+
+    Raises RmqdError for a file that is not named like Spark's files: skipping it would lose its rows.
+    """
+    moves, attempt = [], staged.rpartition("/")[2]
+    for path in files:
+        parent, slash, name = path.rpartition("/")
+        if name.startswith(("_", ".")):
+            continue
+        match = _STAGED.fullmatch(name)
+        if match is None:
+            raise RmqdError(f"Spark wrote {path}; expected a name like part-<number>-<id>.c<number>.parquet")
+        file = f"{batch.query}-{attempt}-{match['part']}-{match['file']}{match['ending']}"
+        moves.append((path, f"{parent}{slash}{file}"))
+    return BatchManifest(version=FORMAT, staged=staged, moves=tuple(moves), replaced=tuple(former), rows=rows)
+
+
+def files_since(batch: MicroBatch, files: Iterable[str]) -> list[str]:
+    """Return the files that this batch or a later one of the same query put into the folder."""
+    found = ((path, query_and_batch(path)) for path in files)
+    return [path for path, of in found if of is not None and of[0] == batch.query and of[1] >= batch.number]
 
 
 class ParquetSink:
@@ -75,7 +113,7 @@ class ParquetSink:
         self._compactions.settle()
         self._finish_what_was_left()
         if self._staging.exists(LAYOUT):
-            former = Layout.decode(self._staging.read(LAYOUT), f"{self._staging.url}/{LAYOUT}")
+            former = self._read(Layout, LAYOUT)
             if problems := layout.problems_after(former):
                 note = (
                     f"; use another path, or delete {self._staging.url}/{LAYOUT} if all readers can read both layouts"
@@ -84,7 +122,7 @@ class ParquetSink:
             layout = layout.with_former(former)
             if layout == former:
                 return
-        self._staging.put(LAYOUT, layout.encode())
+        self._staging.put(LAYOUT, encode(layout))
 
     def write(self, frame: DataFrame, batch: MicroBatch) -> int:
         """Write a batch's rows to the folder, exactly once even if the batch is repeated. Return the number of rows.
@@ -96,7 +134,7 @@ class ParquetSink:
         before = self._staging.names(ours)
         manifests = [name for name in before if batch_of_manifest(name) is not None]
         if manifest_name(batch) in manifests:
-            manifest = self._read(f"{ours}/{manifest_name(batch)}")
+            manifest = self._read(BatchManifest, f"{ours}/{manifest_name(batch)}")
             # Spark updates the state of a stateful query only if the plan runs
             frame.write.format("noop").mode("overwrite").save()
         else:
@@ -121,7 +159,7 @@ class ParquetSink:
         for query in self._staging.names(self._writer):
             for name in self._staging.names(f"{self._writer}/{query}"):
                 if batch_of_manifest(name) is not None:
-                    manifest = self._read(f"{self._writer}/{query}/{name}")
+                    manifest = self._read(BatchManifest, f"{self._writer}/{query}/{name}")
                     if self._staging.exists(manifest.staged):
                         self._publish(manifest)
                         self._staging.delete(manifest.staged)
@@ -139,12 +177,12 @@ class ParquetSink:
             )
         for name in manifests:
             if (batch_of_manifest(name) or 0) >= batch.number:
-                self._staging.delete(self._read(f"{ours}/{name}").staged)
+                self._staging.delete(self._read(BatchManifest, f"{ours}/{name}").staged)
         files = files_since(batch, self._folder.files())
         log.warning("spark.archive_taken_back", folder=self._folder.url, batch=batch.number, files_replaced=len(files))
         return files
 
-    def _stage(self, frame: DataFrame, batch: MicroBatch, ours: str, former: list[str]) -> Manifest:
+    def _stage(self, frame: DataFrame, batch: MicroBatch, ours: str, former: list[str]) -> BatchManifest:
         """Write the batch to the staging folder."""
         from pyspark.sql import Observation
         from pyspark.sql.functions import count, lit
@@ -162,12 +200,12 @@ class ParquetSink:
         relative = [path.removeprefix(f"{staged}/") for path in files]
         return manifest_of(batch, staged, relative, former, rows)
 
-    def _decide(self, batch: MicroBatch, manifest: Manifest, path: str, before: Sequence[str]) -> None:
+    def _decide(self, batch: MicroBatch, manifest: BatchManifest, path: str, before: Sequence[str]) -> None:
         """Write the manifest, which commits the batch. Raises RmqdError if another driver has committed it.
 
         A driver that has reached a later batch has deleted this batch's manifest, so later manifests count as well.
         """
-        is_first = self._staging.put_new(path, manifest.encode())
+        is_first = self._staging.put_new(path, encode(manifest))
         since = set(self._staging.names(path.rpartition("/")[0])).difference(before)
         later = [number for name in since if (number := batch_of_manifest(name)) is not None and number > batch.number]
         if is_first and later:
@@ -178,7 +216,7 @@ class ParquetSink:
                 f"batch {batch.number} of {self._writer} was written to {self._folder.url} by another driver meanwhile"
             )
 
-    def _publish(self, manifest: Manifest) -> None:
+    def _publish(self, manifest: BatchManifest) -> None:
         """Move the files to the folder of the readers, and skip files that are already there."""
         for path in manifest.replaced:
             self._folder.delete(path)
@@ -189,8 +227,8 @@ class ParquetSink:
             elif not self._folder.exists(target):
                 log.warning("spark.archived_file_gone", folder=self._folder.url, file=target)
 
-    def _read(self, path: str) -> Manifest:
-        return Manifest.decode(self._staging.read(path), f"{self._staging.url}/{path}")
+    def _read(self, kind: type[T], path: str) -> T:
+        return decode(kind, self._staging.read(path), f"{self._staging.url}/{path}")
 
     def _see_one_file_system(self) -> None:
         here, there = self._folder.local_path, self._staging.local_path

@@ -87,30 +87,22 @@ def pipeline_source(spec: GroupSpec, starting: Mapping[MessageQueue, int] | None
     options = asking.source_options()
     value = options.value.pinned(options.tolerance_seconds) if options.value is not None else None
 
-    class BoundPipelineSource(PipelineSource):
-        plan = replace(asking, value=value)
+    plan = replace(asking, value=value)
 
-    return BoundPipelineSource
+    class PipelineSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return NAME
 
+        def schema(self) -> str:
+            """Return the columns of `spark.readStream.format("rocketmq")`, and the column of lost messages."""
+            options = plan.source_options()
+            return f"{ddl(options.columns, options.value)}, {LOST_DDL}"
 
-class PipelineSource(DataSource):
-    """Created again in several processes; `plan` is an attribute of the class."""
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+            return PipelineStreamReader(plan)
 
-    plan: PipelinePlan
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name for `format()`."""
-        return NAME
-
-    def schema(self) -> str:
-        """Return the columns of `spark.readStream.format("rocketmq")`, and the column of lost messages."""
-        options = self.plan.source_options()
-        return f"{ddl(options.columns, options.value)}, {LOST_DDL}"
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return a reader. It opens no connection until it is used."""
-        return PipelineStreamReader(self.plan)
+    return PipelineSource
 
 
 class PipelineStreamReader(GroupStreamReader):
@@ -129,25 +121,15 @@ class PipelineStreamReader(GroupStreamReader):
 def bound_sink(options: SinkOptions) -> type[DataSource]:
     """Return the sink of one group, to be registered. It takes no options, for the same reason as the source."""
 
-    class BoundPipelineSink(PipelineSink):
-        checked = options
+    class PipelineSink(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return SINK_NAME
 
-    return BoundPipelineSink
+        def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+            return RocketMQWriter(options)
 
-
-class PipelineSink(DataSource):
-    """Created again in several processes; `checked` is an attribute of the class."""
-
-    checked: SinkOptions
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name for `format()`."""
-        return SINK_NAME
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Return the writer of a micro-batch."""
-        return RocketMQWriter(self.checked)
+    return PipelineSink
 
 
 class Sink(Protocol):

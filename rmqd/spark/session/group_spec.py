@@ -85,8 +85,13 @@ class GroupSpec:
         return tuple(wrap_namespace(topic, namespace) for topic in self.settings.subscriptions)
 
 
-def order_of(path: Path | None, group: str = "", overrides: tuple[str, ...] = ()) -> GroupSpec:
-    """Return the specification of the group of this name, or of the only one on Spark. Raises ConfigError."""
+def order_of(
+    path: Path | None, group: str = "", overrides: tuple[str, ...] = (), *, any_engine: bool = False
+) -> GroupSpec:
+    """Return the specification of the group of this name, or of the only one on Spark. Raises ConfigError.
+
+    `any_engine`: whether the named group may have another engine than Spark.
+    """
     config = load_runnable(path, overrides, groups=(group,) if group else ())
     on_spark = [name for name, settings in config.groups.items() if settings.engine == "spark"]
     name = group or (on_spark[0] if len(on_spark) == 1 else "")
@@ -94,11 +99,12 @@ def order_of(path: Path | None, group: str = "", overrides: tuple[str, ...] = ()
         known = ", ".join(on_spark) or "none"
         what = f"unknown group {group}" if group else "no group is chosen"
         raise ConfigError([f"{path}: {what}; expected one of the groups on Spark: {known}"])
-    if name not in on_spark:
+    if name in on_spark:
+        check_spark_options(name, config.groups[name])
+    elif not any_engine:
         raise ConfigError(
             [f"{path}: groups.{name}.engine: {config.groups[name].engine} does not run on Spark; expected spark"]
         )
-    check_spark_options(name, config.groups[name])
     return GroupSpec(name, _placed(config, name), tuple(os.path.abspath(one) for one in sys.path))
 
 

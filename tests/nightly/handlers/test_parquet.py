@@ -76,7 +76,7 @@ async def test_more_runs_than_are_kept_are_read_again_where_they_are_needed(
         async with started(tmp_path) as handler:
             for batch in batches:
                 await handler.handle(batch)
-            assert not is_first or sum(map(len, handler._queues[SOURCE].listed._layers)) <= 20
+            assert not is_first or sum(map(len, handler._queues[SOURCE].listed._index._layers)) <= 20
             await handler.handle(batches[0])
 
     assert sorted(listed(tmp_path)) == list(range(0, 120, 2))

@@ -6,24 +6,25 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rmqd.destinations.archive_manifest import CompactionPlan
 from rmqd.errors import ConfigError, RmqdError
 from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.pipelines.archive_compaction import compact_archive, sink_to_compact  # noqa: E402
-from rmqd.spark.pipelines.compaction import Compactions  # noqa: E402
-from rmqd.spark.pipelines.parquet_batch import Chunk, chunks_of  # noqa: E402
+from rmqd.spark.pipelines.archive_compaction import archive_to_compact, compact_archive, merge_by  # noqa: E402
+from rmqd.spark.pipelines.compaction import Chunk, Compactions, chunks_of  # noqa: E402
 from rmqd.spark.pipelines.parquet_sink import staging_beside  # noqa: E402
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch  # noqa: E402
 from rmqd.spark.session.hadoop_folder import HadoopFolder  # noqa: E402
 from tests.nightly.spark.test_parquet_sink import EACH, QUERY, KilledError, Life, MortalFolder, Sleep, read, rows, sink  # noqa: E402
-from tests.spark.group_queries import archive_order, order_of  # noqa: E402
+from tests.spark.group_queries import NO_KEYS, archive_order, order_of  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,6 +52,13 @@ def chunks(spark: SparkSession, folder: Path) -> list[Chunk]:
     return chunks_of(HadoopFolder(spark, str(folder)).facts(), before_ms=2**60, wanted_bytes=LARGE)
 
 
+def compact(
+    spark: SparkSession, folder: Path, by: Compactions, chunk: Chunk, options: Mapping[str, str] = NO_KEYS
+) -> CompactionPlan | None:
+    where = HadoopFolder(spark, str(folder))
+    return by.compact(chunk, merge_by(spark, where.url, staging_beside(where).url, chunk, options))
+
+
 def planned(spark: SparkSession, folder: Path) -> None:
     """A compaction of a partition whose driver is killed before anything is renamed in the folder."""
 
@@ -61,7 +69,7 @@ def planned(spark: SparkSession, folder: Path) -> None:
     here = HadoopFolder(spark, str(folder))
     dying = Compactions(Fatal(spark, str(folder), Life()), HadoopFolder(spark, staging_beside(here).url))
     with pytest.raises(KilledError):
-        dying.compact(spark, chunks(spark, folder)[0], {})
+        compact(spark, folder, dying, chunks(spark, folder)[0])
     assert read(folder) == ALL
 
 
@@ -112,14 +120,14 @@ def test_a_compaction_that_dies_before_its_plan_changes_nothing(spark: SparkSess
         dying = compactions(spark, folder, life)
         life.left = step
         with pytest.raises(KilledError):
-            dying.compact(spark, chunks(spark, folder)[0], {})
+            compact(spark, folder, dying, chunks(spark, folder)[0])
         assert read(folder) == ALL
     later = compactions(spark, folder)
     later.settle()
     later.forget_unplanned(2**60)
     assert set(left(folder)) <= {"batches"}
     for chunk in chunks(spark, folder):
-        plan = later.compact(spark, chunk, {"compression": "gzip"})
+        plan = compact(spark, folder, later, chunk, {"compression": "gzip"})
         assert plan is not None
         assert plan.rows == len(ALL) // 2
     assert read(folder) == ALL
@@ -183,10 +191,33 @@ def test_small_and_old_files_of_a_groups_sink_are_compacted(spark: SparkSession,
     assert run(older_seconds=0.0) == 0  # one large file is left of each partition
 
 
+async def test_a_handlers_archive_is_compacted(spark: SparkSession, tmp_path: Path) -> None:
+    """Each entry becomes one of the new file. The handler skips what the files have, and goes on behind them."""
+    from tests.handlers.test_parquet import batch_of, entries, listed, started
+
+    folder = tmp_path / "archive"
+    async with started(folder, compression="gzip") as handler:
+        for offsets in (range(3), range(3, 6), (7, 9), (999_999, 1_000_000)):
+            await handler.handle(batch_of(*offsets))
+    every = sorted(listed(folder))
+    handler_of = {"engine": "local", "handler": {"plugin": "parquet", "options": {"path": str(folder)}}}
+    order = order_of("127.0.0.1:1", **handler_of, spark=None)
+    for older_seconds, made in ((60.0, 0), (0.0, 1), (0.0, 0)):
+        assert compact_archive(spark, order, older_seconds=older_seconds, wanted_bytes=LARGE) == made
+    assert sorted(listed(folder)) == every
+    assert sorted(len(one["offsets"]) for one in entries(folder)) == [1, 5]
+    assert len(list(folder.rglob("*.parquet"))) == 2
+    assert left(folder) == ["batches"] or left(folder) == []
+    async with started(folder) as handler:
+        await handler.handle(batch_of(*range(11)))
+        await handler.handle(batch_of(999_999, 1_000_000, 1_000_001))
+    assert sorted(listed(folder)) == sorted([*every, 6, 8, 10, 1_000_001])
+
+
 def test_a_group_without_files_is_refused() -> None:
     order = order_of("127.0.0.1:1", pipeline={"plugin": "x:y"}, sink={"format": "rocketmq", "topic": "out"})
     with pytest.raises(ConfigError, match="group archive has a sink of format rocketmq, and no files to compact"):
-        sink_to_compact(order)
+        archive_to_compact(order)
 
 
 def command(folder: Path, sink_format: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -231,7 +262,7 @@ def test_the_command_compacts(spark: SparkSession, tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines() == [
         *(f"topic=topic%25{number}: 3 files of 0.0 MiB became one" for number in range(2)),
-        "2 files made",
+        "2 files written",
     ]
     assert read(folder) == ALL
     assert len(list(folder.rglob("*.parquet"))) == 2

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rmqd.destinations.archive_manifest import CompactionPlan, batches_in, decode, encode
 from rmqd.errors import RmqdError
-from rmqd.spark.pipelines.parquet_batch import Chunk, CompactionPlan, batches_in, chunks_of, plan_of
+from rmqd.spark.pipelines.compaction import Chunk, chunks_of
 from rmqd.spark.session.hadoop_folder import FileFacts
 
 QUERY = "3f2f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"
@@ -50,15 +51,43 @@ def test_a_file_is_of_a_thousand_at_most() -> None:
 
 
 def test_a_plan_is_read_as_it_was_written() -> None:
-    plan = plan_of(Chunk("date=1", (name(0), name(1)), 80), "abc", "written/part-0.parquet", 7)
+    plan = Chunk("date=1", (name(0), name(1)), 80).plan("abc", "written/part-0.parquet", 7)
     assert plan.target == "date=1/compacted-abc.parquet"
     assert plan.sources == (f"date=1/{name(0)}", f"date=1/{name(1)}")
-    assert CompactionPlan.decode(plan.encode(), "plan") == plan
-    assert plan_of(Chunk("", (name(0),), 1), "abc", "w", 7).target == "compacted-abc.parquet"
+    assert decode(CompactionPlan, encode(plan), "plan") == plan
+    assert Chunk("", (name(0),), 1).plan("abc", "w", 7).target == "compacted-abc.parquet"
     with pytest.raises(RmqdError, match="the file is not a valid compaction plan"):
-        CompactionPlan.decode(b"{}", "the file")
+        decode(CompactionPlan, b"{}", "the file")
     with pytest.raises(RmqdError, match="its format is 2; expected 1"):
-        CompactionPlan.decode(plan.encode().replace(b'"version": 1', b'"version": 2'), "the file")
+        decode(CompactionPlan, encode(plan).replace(b'"version": 1', b'"version": 2'), "the file")
+
+
+def test_files_with_entries_become_one_of_their_queue() -> None:
+    """Also what a compaction made of them, when nothing is left of it. An entry of two files tells nothing."""
+    first, second, third, other = (
+        f"{number:020}-{number + 9:020}-{number:08x}" for number in (0, 10, 1_000_000, 1_000_010)
+    )
+    queue, next_range = "_manifest/c/~/g/orders/~/a/0/000000", "_manifest/c/~/g/orders/~/a/0/000001"
+    files = {
+        **{f"date=1/topic=orders/retry-a-0-{stem}.parquet": facts(40) for stem in (first, second, third, other)},
+        f"date=1/topic=orders/a-1-{first[:-1]}f.parquet": facts(1),
+        **{f"{queue}/{stem}.json": facts(1) for stem in (first, second)},
+        **{f"{next_range}/{stem}.json": facts(1) for stem in (third, other)},
+        f"_manifest/c/~/other/orders/~/a/0/000001/{other}.json": facts(1),
+    }
+    [chunk] = chunks_of(files, before_ms=100, wanted_bytes=100)
+    assert chunk.names == tuple(f"retry-a-0-{stem}.parquet" for stem in (first, second))
+    assert chunk.entries == tuple(f"{queue}/{stem}.json" for stem in (first, second))
+    plan = chunk.plan("abc", "written/part-0.parquet", 20)
+    assert plan.sources == (*chunk.entries, *chunk.paths)
+    stem = plan.entry.removeprefix(f"{queue}/").removesuffix(".json")
+    assert stem.startswith(f"{0:020}-{19:020}-")
+    assert plan.target == f"date=1/topic=orders/retry-a-0-{stem}.parquet"
+    made = {plan.target: facts(20), plan.entry: facts(1)}
+    later = f"{20:020}-{29:020}-00000014"
+    made |= {f"date=1/topic=orders/retry-a-0-{later}.parquet": facts(20), f"{queue}/{later}.json": facts(1)}
+    assert [len(one.names) for one in chunks_of(made, before_ms=100, wanted_bytes=100)] == [2]
+    assert chunks_of(made, before_ms=100, wanted_bytes=100, unsettled={"abc"}) == []
 
 
 def test_the_last_batch_of_each_query_is_known() -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from rmqd.destinations.archive_manifest import encode
 from rmqd.errors import RmqdError
 from rmqd.spark.pipelines.compaction import COMPACTIONS, Compactions
-from rmqd.spark.pipelines.parquet_batch import CompactionPlan
-from tests.nightly.spark.test_compaction_steps import ALL, LATER, SOURCES, compactions, planned, read, settle
+from tests.nightly.spark.test_compaction_steps import ALL, LATER, SOURCES, compactions, plan_of, planned, read, settle
 from tests.spark.local_folder import LocalFolder
 
 SCHEDULES = 40
@@ -107,12 +107,12 @@ def play(seed: int, base: Path, *works: Callable[[Actor], None]) -> None:
     compactions(base).forget_unplanned(LATER)
 
 
-@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize(("gone", "has_entries"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("plans", [1, 2])
-def test_several_at_the_same_plans_lose_nothing(tmp_path: Path, plans: int, gone: bool) -> None:
+def test_several_at_the_same_plans_lose_nothing(tmp_path: Path, plans: int, gone: bool, has_entries: bool) -> None:
     """Also where somebody has deleted one of the files, so that a plan is given up."""
     for seed in (*range(SCHEDULES), *FOUND):
-        base = planned(tmp_path / f"{seed}", plans)
+        base = planned(tmp_path / f"{seed}", plans, has_entries=has_entries)
         if gone:
             (base / "archive" / SOURCES[-1]).unlink()
         play(seed, base, *[lambda actor, base=base: shared(base, actor).settle()] * 2)
@@ -126,16 +126,16 @@ def test_a_command_that_begins_while_another_one_plans_loses_nothing(tmp_path: P
         staging = LocalFolder(base / "staging")
         staging.put(f"{LATE}/written/part", json.dumps(ALL).encode())
         now_ms = staging.facts(LATE)[f"{LATE}/written/part"].modified_ms
-        plan = CompactionPlan(SOURCES, "written/part", "date=1/compacted-late", len(ALL))
+        content = encode(plan_of("late"))
 
         def begin(actor: Actor, base: Path = base, now_ms: int = now_ms) -> None:
             found = shared(base, actor)
             found.settle()
             found.forget_unplanned(now_ms)
 
-        def finish(actor: Actor, base: Path = base, plan: CompactionPlan = plan) -> None:
+        def finish(actor: Actor, base: Path = base, content: bytes = content) -> None:
             found = shared(base, actor)
-            Shared(base / "staging", actor).put(f"{LATE}/plan.json", plan.encode())
+            Shared(base / "staging", actor).put(f"{LATE}/plan.json", content)
             found.settle()
 
         play(seed, base, begin, finish)

@@ -11,9 +11,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from rmqd.destinations.archive_manifest import FORMAT, CompactionPlan, encode
 from rmqd.errors import RmqdError
 from rmqd.spark.pipelines.compaction import COMPACTIONS, CompactedBatches, Compactions
-from rmqd.spark.pipelines.parquet_batch import CompactionPlan
 from tests.spark.local_folder import LocalFolder
 
 ALL = list(range(9))
@@ -23,6 +25,7 @@ LATER = 2**60
 QUERY = "3f2f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"
 OTHER_QUERY = "4f2f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"
 SOURCES = tuple(f"date=1/{number}" for number in range(FILES))
+ENTRIES = tuple(f"_manifest/{number}.json" for number in range(FILES))
 
 
 class KilledError(BaseException):
@@ -72,15 +75,32 @@ def die() -> None:
     raise KilledError
 
 
-def planned(base: Path, plans: int) -> Path:
+def plan_of(name: str, *, has_entries: bool = False) -> CompactionPlan:
+    """A plan of a compaction of all files."""
+    return CompactionPlan(
+        version=FORMAT,
+        sources=(*(ENTRIES if has_entries else ()), *SOURCES),
+        written="written/part",
+        target=f"date=1/compacted-{name}",
+        rows=len(ALL),
+        entry=f"_manifest/compacted-{name}.json" if has_entries else "",
+    )
+
+
+def planned(base: Path, plans: int, *, has_entries: bool = False) -> Path:
     """An archive of three files, and plans of as many compactions that would each make one of them."""
-    for number, source in enumerate(SOURCES):
-        LocalFolder(base / "archive").put(source, json.dumps(ALL[number * FILES : (number + 1) * FILES]).encode())
+    archive = LocalFolder(base / "archive")
+    for number, sources in enumerate(zip(SOURCES, ENTRIES, strict=True)):
+        for source in sources[: 2 if has_entries else 1]:
+            archive.put(source, json.dumps(ALL[number * FILES : (number + 1) * FILES]).encode())
     for number in range(plans):
-        plan = CompactionPlan(SOURCES, "written/part", f"date=1/compacted-{number}", len(ALL))
+        plan = plan_of(f"{number}", has_entries=has_entries)
         ours = LocalFolder(base / "staging" / COMPACTIONS / f"{number}")
         ours.put("written/part", json.dumps(ALL).encode())
-        ours.put("plan.json", plan.encode())
+        ours.put("plan.json", encode(plan))
+        if has_entries:
+            ours.put("entry", json.dumps(ALL).encode())
+            archive.put(f"{plan.entry}.compacting", json.dumps(ALL).encode())
     return base
 
 
@@ -94,8 +114,16 @@ def compactions(base: Path, on_step: Callable[[], None] = nothing) -> Compaction
 
 
 def read(base: Path) -> list[int]:
-    """What a reader finds."""
-    files = [path for path in (base / "archive").rglob("*") if path.is_file()]
+    """What a reader finds. What entries list is listed once, and their group always finds all of it."""
+    entries = [path for path in (base / "archive" / "_manifest").rglob("*") if path.is_file()]
+    if entries:
+        shown = numbers_in([path for path in entries if path.suffix == ".json"])
+        assert len(set(shown)) == len(shown), shown
+        assert set(numbers_in(entries)) == set(ALL)
+    return numbers_in([path for path in (base / "archive").glob("date=1/*") if path.is_file()])
+
+
+def numbers_in(files: list[Path]) -> list[int]:
     return sorted(number for path in files for number in json.loads(path.read_text()))
 
 
@@ -109,13 +137,17 @@ def assert_settled(base: Path, told: object) -> None:
     settle(base)
     compactions(base).forget_unplanned(LATER)
     assert read(base) == ALL, told
-    assert len(list((base / "archive" / "date=1").iterdir())) == 1, told
+    for folder in (base / "archive").iterdir():
+        assert [one.name.partition("-")[0] for one in folder.iterdir()] == ["compacted"], told
+    assert not list(base.rglob("*.compacting")), told
     assert not list((base / "staging" / COMPACTIONS).iterdir()), told
 
 
-def test_a_compaction_that_dies_at_any_step_is_finished_by_the_next(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_entries", [False, True])
+def test_a_compaction_that_dies_at_any_step_is_finished_by_the_next(tmp_path: Path, has_entries: bool) -> None:
     """No row is ever there twice; rows are missing while files are renamed, and not else."""
-    template, missing, lives, step = planned(tmp_path / "template", 1), 0, False, 0
+    template = planned(tmp_path / "template", 1, has_entries=has_entries)
+    missing, lives, step = 0, False, 0
     while not lives:
         base = copied(template, tmp_path / f"{step}")
         try:
@@ -128,13 +160,14 @@ def test_a_compaction_that_dies_at_any_step_is_finished_by_the_next(tmp_path: Pa
         assert_settled(base, step)
         step += 1
     assert step > 4 * FILES
-    assert 0 < missing <= 2 * FILES
+    assert 0 < missing <= (4 if has_entries else 2) * FILES
 
 
-def test_two_at_one_plan_and_plans_of_the_same_files_harm_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_entries", [False, True])
+def test_two_at_one_plan_and_plans_of_the_same_files_harm_nothing(tmp_path: Path, has_entries: bool) -> None:
     """Whoever sleeps at whichever step, while another one does it all, or dies at any step of it."""
     for plans in (1, 2):
-        template, has_slept, step = planned(tmp_path / f"template{plans}", plans), True, 0
+        template, has_slept, step = planned(tmp_path / f"template{plans}", plans, has_entries=has_entries), True, 0
         while has_slept:
             for death in range(step % 3, MOST_STEPS, 3):
                 has_slept = asleep(copied(template, tmp_path / "now"), step, death)

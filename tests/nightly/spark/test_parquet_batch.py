@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rmqd.destinations.archive_manifest import BatchManifest, Layout, decode, encode
 from rmqd.errors import RmqdError
-from rmqd.spark.pipelines.parquet_batch import (
-    Layout,
-    Manifest,
-    batch_of_manifest,
-    files_since,
-    manifest_name,
-    manifest_of,
-)
+from rmqd.spark.pipelines.parquet_sink import batch_of_manifest, files_since, manifest_name, manifest_of
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch
 
 QUERY = "3f2f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"
@@ -37,7 +31,7 @@ def test_files_are_named_by_query_batch_attempt_and_task() -> None:
     assert manifest.moves == tuple(zip(names, moved, strict=False))
     assert manifest.replaced == tuple(former)
     assert files_since(BATCH, moved) == list(moved)
-    assert Manifest.decode(manifest.encode(), "it") == manifest
+    assert decode(BatchManifest, encode(manifest), "it") == manifest
 
 
 def test_a_file_that_spark_names_otherwise_is_not_left_behind() -> None:
@@ -65,16 +59,16 @@ def test_a_manifest_is_of_one_plan_of_a_batch() -> None:
 def test_what_is_no_manifest_is_told_by_its_name(content: bytes) -> None:
     """Somebody's editor, or a disk."""
     with pytest.raises(RmqdError, match=r"12-ab.json is not a valid batch manifest"):
-        Manifest.decode(content, "12-ab.json")
+        decode(BatchManifest, content, "12-ab.json")
     with pytest.raises(RmqdError, match=r"layout.json does not describe the columns of a folder"):
-        Layout.decode(content, "layout.json")
+        decode(Layout, content, "layout.json")
 
 
 def test_a_manifest_of_a_later_version_is_let_be() -> None:
     """It may say what this version does not know."""
-    later = Manifest("x", (), (), 0).encode().replace(b'"version": 1', b'"version": 2')
+    later = encode(BatchManifest(version=2, staged="x", moves=(), replaced=(), rows=0))
     with pytest.raises(RmqdError, match="was written by another version of rmqd: its format is 2; expected 1"):
-        Manifest.decode(later, "12-ab.json")
+        decode(BatchManifest, later, "12-ab.json")
 
 
 def test_a_column_that_went_does_not_come_back_as_another_type() -> None:
@@ -82,6 +76,6 @@ def test_a_column_that_went_does_not_come_back_as_another_type() -> None:
     first = Layout(("topic",), {"topic": "string", "id": "int"})
     second = Layout(("topic",), {"topic": "string", "name": "string"})
     assert second.problems_after(first) == []
-    kept = Layout.decode(second.with_former(first).encode(), "layout.json")
+    kept = decode(Layout, encode(second.with_former(first)), "layout.json")
     (problem,) = Layout(("topic",), {"topic": "string", "id": "bigint"}).problems_after(kept)
     assert problem == "column id: is now bigint, but int in the folder; no reader can read both"

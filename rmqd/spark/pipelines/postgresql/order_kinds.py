@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark import TaskContext
 
+from rmqd.destinations.upsert_sql import quoted
 from rmqd.errors import ConfigError, RmqdError
-from rmqd.spark.pipelines.postgresql.table_shape import connected, exists, refused_row, told
-from rmqd.spark.pipelines.postgresql.upsert_statements import ONE_AT_A_TIME, Deletions, Statements, quoted
+from rmqd.spark.pipelines.postgresql.table_shape import connected, create_once, refused_row, told
+from rmqd.spark.pipelines.postgresql.upsert_statements import Deletions, Statements
 from rmqd.spark.sink.sink_rows import PLACE, PLACE_COLUMNS, place_text, places_of
 
 if TYPE_CHECKING:
@@ -108,12 +109,12 @@ class OrderKinds:
         """
         if not self.kinds:
             return
-        if not exists(connection, self.table):
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", (ONE_AT_A_TIME,))
-            connection.execute(
-                f"CREATE TABLE IF NOT EXISTS {self.table} (target text NOT NULL, column_name text NOT NULL, "
-                "kind text NOT NULL, PRIMARY KEY (target, column_name))"
-            )
+        create_once(
+            connection,
+            self.table,
+            f"CREATE TABLE {self.table} (target text NOT NULL, column_name text NOT NULL, kind text NOT NULL, "
+            "PRIMARY KEY (target, column_name))",
+        )
         for name, kind in self.kinds.items():
             place = (self.statements.table, name)
             connection.execute(

@@ -13,13 +13,13 @@ from rmqd.spark.pipelines.postgresql.order_kinds import OrderKinds, kinds_of
 from rmqd.spark.pipelines.postgresql.table_shape import (
     connected,
     conninfo_of,
-    exists,
+    create_once,
     one_line,
     read_shape,
     refused_row,
     told,
 )
-from rmqd.spark.pipelines.postgresql.upsert_statements import BATCHES, ONE_AT_A_TIME, Deletions, Statements
+from rmqd.spark.pipelines.postgresql.upsert_statements import BATCHES, Deletions, Statements
 from rmqd.spark.sink.sink_rows import PLACE, place_text
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ class PostgresqlSink:
                 self._epoch = self._next_epoch(connection)
                 if sink.delete_column:
                     self._have_deletions_table(connection)
-                if self._leaves_out and not exists(connection, self._statements.refused):
-                    connection.execute(self._statements.make_refused())
+                if self._leaves_out:
+                    create_once(connection, self._statements.refused, self._statements.make_refused())
                 self._order_kinds.note(connection)
                 connection.execute(self._statements.make_staging(self._epoch))
             self._forget_former_stagings(connection)
@@ -145,26 +145,15 @@ class PostgresqlSink:
 
     def _next_epoch(self, connection: Connection[tuple[Any, ...]]) -> int:
         """Take the next epoch. Waits for the transaction of a previous driver, if there is one."""
-        self._have_batches_table(connection)
+        create_once(connection, self._statements.batches, self._statements.make_batches())
         taken = connection.execute(self._statements.take_epoch(), self._name).fetchone()
         assert taken is not None
         return int(taken[0])
 
-    def _have_batches_table(self, connection: Connection[tuple[Any, ...]]) -> None:
-        """Create the table of batches if it is missing. Only creating it needs the CREATE privilege."""
-        if exists(connection, self._statements.batches):
-            return
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", (ONE_AT_A_TIME,))
-        connection.execute(self._statements.make_batches())
-
     def _have_deletions_table(self, connection: Connection[tuple[Any, ...]]) -> None:
         """Create the table of deletions if it is missing. Raises ConfigError if it has other columns."""
         deletions = Deletions(self._statements)
-        if not exists(connection, deletions.table):
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", (ONE_AT_A_TIME,))
-        if not exists(connection, deletions.table):
-            for statement in deletions.make():
-                connection.execute(statement)
+        if create_once(connection, deletions.table, *deletions.make()):
             return
         found = connection.execute(f"SELECT * FROM {deletions.table} LIMIT 0").description or ()
         if missing := set(deletions.columns) - {column.name for column in found}:

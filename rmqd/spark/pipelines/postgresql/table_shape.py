@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from rmqd.destinations.upsert_sql import listed, quoted
 from rmqd.errors import ConfigError, RmqdError
-from rmqd.spark.pipelines.postgresql.upsert_statements import OWN, listed, quoted
+from rmqd.spark.pipelines.postgresql.upsert_statements import OWN
 
 if TYPE_CHECKING:
     import psycopg
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+_ONE_AT_A_TIME: Final = 0x726D7164
+"""The advisory lock for creating tables that several groups share: the letters rmqd."""
 INSTALL: Final = "pip install 'rmqd[postgresql]'"
 CONNECT_SECONDS: Final = 10
 # short, because a driver or task on a lost machine holds its locks until the database notices
@@ -66,6 +69,21 @@ def exists(connection: Connection[tuple[Any, ...]], table: str) -> bool:
     """Return whether a table exists, by its full name."""
     found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone()
     return found is not None and bool(found[0])
+
+
+def create_once(connection: Connection[tuple[Any, ...]], table: str, *statements: str) -> bool:
+    """Create a table if it is missing, in a transaction. Return whether it was missing.
+
+    Only creating it needs the CREATE privilege. A lock, because concurrent attempts to create a table fail.
+    """
+    if exists(connection, table):
+        return False
+    connection.execute("SELECT pg_advisory_xact_lock(%s)", (_ONE_AT_A_TIME,))
+    if exists(connection, table):
+        return False
+    for statement in statements:
+        connection.execute(statement)
+    return True
 
 
 def told(error: psycopg.Error) -> str:

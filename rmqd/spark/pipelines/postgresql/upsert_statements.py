@@ -9,9 +9,10 @@ The SQL of the sink `postgresql`. No I/O.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
+
+from rmqd.destinations.upsert_sql import later, listed, on_conflict, quoted
 
 DELETED_AT: Final = "rmqd_deleted_at"
 """An additional column of the table of deletions: when the deletion was written, by the database's clock."""
@@ -38,13 +39,13 @@ class Deletions:
         """The columns of a row that are stored."""
         return tuple(dict.fromkeys((*self.statements.keys, *self.statements.order_by)))
 
-    def make(self) -> Iterable[str]:
+    def make(self) -> tuple[str, str]:
         """Create the table of deletions, with the types of the table's columns."""
-        yield (
+        return (
             f"CREATE TABLE {self.table} AS SELECT {listed(self.columns)}, now() AS {DELETED_AT} "
-            f"FROM {self.statements.target} WITH NO DATA"
+            f"FROM {self.statements.target} WITH NO DATA",
+            f"ALTER TABLE {self.table} ADD PRIMARY KEY ({listed(self.statements.keys)})",
         )
-        yield f"ALTER TABLE {self.table} ADD PRIMARY KEY ({listed(self.statements.keys)})"
 
     def lock(self) -> str:
         """Serialize the groups that write to the table, so that no group misses an uncommitted deletion of another."""
@@ -103,28 +104,6 @@ _MORE: Final = {
 OWN: Final = (ATTEMPT, *_MORE)
 _LONGEST_NAME: Final = 63  # bytes; PostgreSQL's limit
 BATCHES: Final = "rmqd_batches"
-ONE_AT_A_TIME: Final = 0x726D7164
-"""The advisory lock for creating the tables that all groups share: the letters rmqd."""
-
-
-def quoted(name: str) -> str:
-    """Quote an identifier for SQL."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def listed(names: Iterable[str]) -> str:
-    """Quote several identifiers, separated by commas."""
-    return ", ".join(map(quoted, names))
-
-
-def later(one: str, other: str, names: Sequence[str]) -> str:
-    """Return the condition that row `one` is later: the first column that differs decides, and null comes first."""
-    found, same = [], ""
-    for name in names:
-        first, second = f"{one}.{quoted(name)}", f"{other}.{quoted(name)}"
-        found.append(f"{same}(({first} > {second}) IS TRUE OR ({first} IS NOT NULL AND {second} IS NULL))")
-        same += f"{first} IS NOT DISTINCT FROM {second} AND "
-    return " OR ".join(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +167,7 @@ class Statements:
     def make_batches(self) -> str:
         """Create the table of batches."""
         return (
-            f"CREATE TABLE IF NOT EXISTS {self.batches} (writer text NOT NULL, target text NOT NULL, "
+            f"CREATE TABLE {self.batches} (writer text NOT NULL, target text NOT NULL, "
             "epoch bigint NOT NULL, query text, batch bigint, plan text, rows bigint, written_at timestamptz, "
             "PRIMARY KEY (writer, target))"
         )
@@ -232,7 +211,7 @@ class Statements:
     def make_refused(self) -> str:
         """Create the table of refused rows."""
         return (
-            f"CREATE TABLE IF NOT EXISTS {self.refused} (writer text, query text, batch bigint, topic text, "
+            f"CREATE TABLE {self.refused} (writer text, query text, batch bigint, topic text, "
             "broker text, queue_id integer, queue_offset bigint, reason text, content text, refused_at timestamptz)"
         )
 
@@ -283,18 +262,8 @@ class Statements:
         )
 
     def on_conflict(self) -> str:
-        """Return the ON CONFLICT clause."""
-        if not self.keys:
-            return ""
-        others = [name for name in self.columns if name not in self.keys]
-        if not others:
-            return f" ON CONFLICT ({listed(self.keys)}) DO NOTHING"
-        changes = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in others)
-        return f" ON CONFLICT ({listed(self.keys)}) DO UPDATE SET {changes}{self._unless_later()}"
-
-    def _unless_later(self) -> str:
-        """Return the condition that keeps a later row in the table."""
-        return f" WHERE NOT ({later('t', 'EXCLUDED', self.order_by)})" if self.order_by else ""
+        """Return the ON CONFLICT clause, which keeps a later row in the table."""
+        return on_conflict(self.columns, self.keys, self.order_by)
 
     def note_batch(self) -> str:
         """Record a batch; parameters: query, batch, plan, rows, writer, table."""

@@ -1,0 +1,46 @@
+"""SQL for rows that replace the row of their key, unless that row is later. For PostgreSQL and SQLite. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+TARGET: Final = "t"
+"""The alias of the table in an INSERT with `on_conflict`."""
+
+
+def quoted(name: str) -> str:
+    """Quote an identifier for SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def listed(names: Iterable[str]) -> str:
+    """Quote several identifiers, separated by commas."""
+    return ", ".join(map(quoted, names))
+
+
+def later(one: str, other: str, names: Sequence[str]) -> str:
+    """Return the condition that row `one` is later: the first column that differs decides, and null comes first."""
+    found, same = [], ""
+    for name in names:
+        first, second = f"{one}.{quoted(name)}", f"{other}.{quoted(name)}"
+        found.append(f"{same}(({first} > {second}) IS TRUE OR ({first} IS NOT NULL AND {second} IS NULL))")
+        same += f"{first} IS NOT DISTINCT FROM {second} AND "
+    return " OR ".join(found)
+
+
+def on_conflict(
+    columns: Iterable[str], keys: Sequence[str], order_by: Sequence[str] = (), *, replaces: bool = True
+) -> str:
+    """Return the ON CONFLICT clause of an INSERT; empty without keys.
+
+    With `order_by`, a later row stays in the table. Without `replaces`, each row stays.
+    """
+    if not keys:
+        return ""
+    others = [name for name in columns if name not in keys] if replaces else []
+    if not others:
+        return f" ON CONFLICT ({listed(keys)}) DO NOTHING"
+    changes = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in others)
+    unless_later = f" WHERE NOT ({later(TARGET, 'EXCLUDED', order_by)})" if order_by else ""
+    return f" ON CONFLICT ({listed(keys)}) DO UPDATE SET {changes}{unless_later}"
