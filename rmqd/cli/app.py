@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Final
 
 import typer
 from typer.main import get_command
 
-from rmqd.cli.terminal.command_list import COMMANDS
-from rmqd.cli.terminal.commands import Commands, LoadedCommands
+from rmqd.cli.terminal.commands import Command, Commands
 from rmqd.errors import ExitCode
 from rmqd.runtime.kept_reload import KeptReload
 
@@ -21,6 +20,143 @@ Start with: rmqd demo
 
 All commands on one page: rmqd --man. More documentation: docs/ in the source of rmqd.
 """
+
+COMMANDS: Final[dict[str, str | tuple[str, str]]] = {
+    "demo": (
+        "broker_commands:demo",
+        "Run a RocketMQ, a producer of orders and a consumer group in this process, and watch them.",
+    ),
+    "run": ("daemon_commands:run", "Run the consumer groups of a configuration until a signal."),
+    "check": ("check_command:check", "Check a configuration and its handlers; with --connect also the cluster."),
+    "schema": ("check_command:schema", "Print the JSON Schema of the configuration."),
+    "handlers": ("handler_commands:handlers", "List the installed handlers and pipelines, and their options."),
+    "new": "Create a project.\n\nExample: rmqd new handler order-book",
+    "new handler": (
+        "handler_commands:new_handler",
+        "Create a project with a typed handler, its tests and its configuration.",
+    ),
+    "test": (
+        "test_command:run_cases",
+        "Run cases written in YAML: messages for a handler, and their expected outcomes.",
+    ),
+    "status": ("daemon_commands:status", "Show the groups and queues of the running daemon, once."),
+    "top": (
+        "top.top_command:top",
+        "Watch the groups of the running daemon live: rates, lag, age, durations, retries and dead letters.",
+    ),
+    "lag": ("group_commands:lag", "Show the lag of groups: the number of waiting messages, and the age of the oldest."),
+    "diagnose": (
+        "diagnose_command:diagnose",
+        "Explain why a group lags or does not consume: the most likely cause first, with evidence and next steps.",
+    ),
+    "groups": (
+        "Show the consumer groups of a cluster, of any client, and set whether they pop or pull.\n\n"
+        "Example: rmqd groups show order-mailer"
+    ),
+    "groups list": (
+        "group_commands:list_groups",
+        "List the groups of a cluster with their members, consumption mode and lag.",
+    ),
+    "groups show": (
+        "group_commands:show_group",
+        "Show one group: its members, subscriptions, the owner of each queue, and its settings on brokers.",
+    ),
+    "groups mode": (
+        "group_commands:set_mode",
+        "Set whether a group pops or pulls a topic, on all brokers of the topic, like mqadmin setConsumeMode.",
+    ),
+    "topics": "Show the topics of a cluster.\n\nExample: rmqd topics show orders",
+    "topics list": (
+        "topic_commands:list_topics",
+        "List the topics of a cluster: their queues, permissions, types and brokers.",
+    ),
+    "topics show": (
+        "topic_commands:show_topic",
+        "Show one topic: its queues with first and last offsets, the groups that read it, and its settings.",
+    ),
+    "offsets": "Show a group's offsets, and reset them.\n\nExample: rmqd offsets show order-mailer orders",
+    "offsets show": (
+        "offset_commands:show",
+        "Show a group's committed offset in each queue, and the ends of the queue.",
+    ),
+    "offsets reset": ("offset_commands:reset", "Reset a group's offsets in a topic, even while its members run."),
+    "offsets restore": (
+        "offset_commands:restore",
+        "Reset a group to the offsets in a backup that `rmqd offsets reset` has written.",
+    ),
+    "dlq": (
+        "Show, replay and purge dead letters: messages that a group could not handle.\n\n"
+        "Example: rmqd dlq show order-mailer"
+    ),
+    "dlq list": (
+        "dlq:list_dead_letters",
+        "List the groups with dead letters: the number left, the number stored, and the time of the last one.",
+    ),
+    "dlq show": (
+        "dlq:show",
+        "Show the newest unsettled dead letters of a group, oldest first, with the topic of each.",
+    ),
+    "dlq replay": ("dlq_changes:replay", "Replay a group's dead letters: all that are left, or a selection."),
+    "dlq purge": (
+        "dlq_changes:purge",
+        "Settle a group's dead letters without handling them: all that are left, or a selection.",
+    ),
+    "try": ("try_command:try_group", "Run a group's handler on real messages, and print the outcome of each."),
+    "replay": (
+        "replay_command:replay",
+        "Replay the messages of a time window with a group's handler, without affecting the group.",
+    ),
+    "tail": ("message_commands:tail", "Print the messages of a topic as they arrive, until Ctrl-C."),
+    "message": "Show single messages of a cluster.\n\nExample: rmqd message query orders order-4711",
+    "message get": (
+        "message_commands:get",
+        "Show a message by its id: the producer's id, as in logs, or an offset id of 32 digits.",
+    ),
+    "message query": (
+        "message_commands:query",
+        "Show the messages of a topic with a key, in the order in which they were stored.",
+    ),
+    "send": ("send_command:send", "Send a message, once or several times, and print its queue and offset."),
+    "pause": (
+        "daemon_commands:pause",
+        "Pause a group of the running daemon: it keeps its queues, stops pulling, and finishes its messages.",
+    ),
+    "resume": ("daemon_commands:resume", "Resume a paused group of the running daemon, or some of its queues."),
+    "concurrency": (
+        "daemon_commands:concurrency",
+        "Change the number of batches that a group of the running daemon handles at once.",
+    ),
+    "reload": (
+        "daemon_commands:reload",
+        "Reload the configuration of the running daemon; an invalid one changes nothing and exits with 78.",
+    ),
+    "broker": (
+        "broker_commands:broker",
+        "Run a RocketMQ (a name server and a broker) in this process, without Java, for development and tests.",
+    ),
+    "spark": (
+        "Run groups with engine: spark without the daemon.\n\n"
+        "rmqd run runs them with all other groups; these commands run a single group.\n\n"
+        "Example: rmqd spark submit orders --master spark://spark-1:7077"
+    ),
+    "spark run": ("spark_commands:run", "Run one group with engine: spark here, in the foreground, until a signal."),
+    "spark submit": (
+        "spark_commands:submit",
+        "Run a group with engine: spark on a cluster: standalone, YARN or Kubernetes, by spark-submit.",
+    ),
+    "spark compact": (
+        "spark_commands:compact",
+        "Compact the small files of a group's Parquet sink into large ones; the group may run meanwhile.",
+    ),
+    "spark pack": (
+        "spark_commands:pack",
+        "Pack rmqd, all plugin distributions and their requirements into an archive for a cluster.",
+    ),
+    "_worker": ("daemon_commands:worker", "Serve the parent process at the other end of an inherited socket."),
+}
+"""Each command with its function, as module:function, and its summary, the first sentence of the help. Each first word
+that several commands have in common, with its help."""
+
 
 _app = typer.Typer(
     name="rmqd",
@@ -48,10 +184,18 @@ def main() -> None:
         sys.exit(ExitCode.FAILURE)
 
 
-def command_line() -> Any:
-    """Return the tree of all commands. Each is created on access."""
-    root: Any = get_command(_app)
-    root.commands = LoadedCommands(COMMANDS)
+def command_line() -> Commands:
+    """Return the tree of all commands. None is imported before it is called, or its help is shown."""
+    root = get_command(_app)
+    assert isinstance(root, Commands)
+    parents = {"": root}
+    for words, entry in COMMANDS.items():
+        first, _, name = words.rpartition(" ")
+        if isinstance(entry, tuple):
+            parents[first].add_command(Command(name, *entry, hidden=name.startswith("_")))
+        else:
+            parents[name] = Commands(name=name, help=entry, no_args_is_help=True, rich_markup_mode=None)
+            root.add_command(parents[name])
     return root
 
 

@@ -1,33 +1,34 @@
-"""`rmqd broker`: runs only the embedded name server and broker.
-
-`rmqd demo`: a RocketMQ, a producer and a group in one process, with nothing else installed.
-"""
+"""`rmqd broker` and `rmqd demo`: a RocketMQ in this process, with nothing else installed."""
 
 from __future__ import annotations
 
+from rmqd.runtime import structlog_without_rich  # noqa: F401  before structlog, see there
+
+# isort: split
+
+import asyncio
 import contextlib
 import sys
 from importlib.util import find_spec
+from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from rmqd.errors import ExitCode
-
-if TYPE_CHECKING:
-    from rmqd.broker.embedded_rocketmq import EmbeddedOptions
-
-
-BROKER_HELP = """\
-The first line of the output is the name server's address, for clients. Messages and offsets are kept in memory. With
---data-dir they are kept in a folder, and survive restarts and crashes. SIGTERM or SIGINT stops it with exit code 0.
-
-Only this machine can reach it by default. --listen 0.0.0.0:9876 listens on every address. The broker then announces
-the machine's own address to clients, or --setting brokerIP1=ADDRESS. --broker-port sets a fixed port to publish.
-
-Example: rmqd broker --topic orders:4 --data-dir ./rocketmq
-"""
+from rmqd.broker.broker_settings import BrokerSettings, UnknownSettingError
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, embedded_rocketmq
+from rmqd.cli.terminal.options import group_names, one_of
+from rmqd.errors import ExitCode, InvalidNameError, RmqdError
+from rmqd.runtime.event_loop import (
+    leave,
+    put_off_garbage_collection,
+    run_in_loop,
+    settle_garbage_collection,
+    signals_handled,
+)
+from rmqd.runtime.logs.log_setup import configure_logging
+from rmqd.wire.topics import check_topic
 
 MAX_PORT = 65535
 MAX_QUEUES = 1024
@@ -55,37 +56,29 @@ def broker(
         typer.Option("--setting", metavar="NAME=VALUE", help="A broker setting by RocketMQ's name, as a=b; repeatable"),
     ] = None,
 ) -> None:
-    """Run the embedded RocketMQ until a signal."""
-    from rmqd.broker.broker_settings import BrokerSettings, UnknownSettingError
+    """Run a RocketMQ (a name server and a broker) in this process, without Java, for development and tests.
 
+    The first line of the output is the name server's address, for clients. Messages and offsets are kept in memory.
+    With --data-dir they are kept in a folder, and survive restarts and crashes. SIGTERM or SIGINT stops it with exit
+    code 0.
+
+    Only this machine can reach it by default. --listen 0.0.0.0:9876 listens on every address. The broker then announces
+    the machine's own address to clients, or --setting brokerIP1=ADDRESS. --broker-port sets a fixed port to publish.
+
+    Example: rmqd broker --topic orders:4 --data-dir ./rocketmq
+    """
     host, port = _host_and_port(listen)
     wanted = dict(_topic(text) for text in topics or ())
     try:
         changed = BrokerSettings().changed(dict(_pair(setting) for setting in settings or ()))
     except UnknownSettingError as error:
         raise typer.BadParameter(str(error), param_hint="--setting") from error
-
-    from rmqd.runtime.event_loop import leave, put_off_garbage_collection, run_in_loop
-
     put_off_garbage_collection()
-
-    # Imported before any module that logs, because it keeps structlog from importing rich.
-    from rmqd.runtime.logs.log_setup import configure_logging
-
-    # isort: split
-
-    from rmqd.broker.embedded_rocketmq import EmbeddedOptions
-
     configure_logging("warning", "auto")
     leave(run_in_loop(_run(EmbeddedOptions(host, port, broker_port, data_dir, changed, wanted))))
 
 
 async def _run(options: EmbeddedOptions) -> int:
-    import asyncio
-
-    from rmqd.broker.embedded_rocketmq import embedded_rocketmq
-    from rmqd.errors import RmqdError
-    from rmqd.runtime.event_loop import settle_garbage_collection, signals_handled
 
     stop = asyncio.Event()
     try:
@@ -107,8 +100,6 @@ async def _run(options: EmbeddedOptions) -> int:
 
 
 def _warn_of_strangers(host: str) -> None:
-    from ipaddress import ip_address
-
     with contextlib.suppress(ValueError):  # a host name
         if ip_address(host).is_loopback:
             return
@@ -133,9 +124,6 @@ def _host_and_port(text: str) -> tuple[str, int]:
 
 
 def _topic(text: str) -> tuple[str, int]:
-    from rmqd.errors import InvalidNameError
-    from rmqd.wire.topics import check_topic
-
     name, colon, queues = text.partition(":")
     if colon and not (queues.isascii() and queues.isdecimal() and 0 < int(queues) <= MAX_QUEUES):
         raise typer.BadParameter(
@@ -154,17 +142,6 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-DEMO_HELP = """\
-The broker is rmqd's embedded one, in memory, on loopback. The group is the sample configuration's, or the first group
-of --config with its own handler; the orders then go to the topics that it subscribes to. Its retries are delivered
-after seconds instead of minutes. With --engine spark it runs on Spark, in separate processes on this machine. On a
-terminal the view is live, elsewhere it prints a line per second.
-
-Ctrl-C stops the producer, lets the group handle what is stored, and prints a summary; a second Ctrl-C ends at once.
-
-Example: rmqd demo --seconds 30
-"""
-
 ENGINES = ("local", "spark")
 
 
@@ -176,10 +153,30 @@ def demo(
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="Configuration file or folder; default: the sample")
     ] = None,
-    group: Annotated[str | None, typer.Option("--group", help="Group of --config; default: the first")] = None,
-    engine: Annotated[str, typer.Option("--engine", help="local, or spark to run the group on Spark")] = "local",
+    group: Annotated[
+        str | None, typer.Option("--group", help="Group of --config; default: the first", autocompletion=group_names)
+    ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            metavar="local|spark",
+            help="local, or spark to run the group on Spark",
+            autocompletion=one_of(*ENGINES),
+        ),
+    ] = "local",
 ) -> None:
-    """Run a RocketMQ, a producer and a group, and watch them."""
+    """Run a RocketMQ, a producer of orders and a consumer group in this process, and watch them.
+
+    The broker is rmqd's embedded one, in memory, on loopback. The group is the sample configuration's, or the first
+    group of --config with its own handler; the orders then go to the topics that it subscribes to. Its retries are
+    delivered after seconds instead of minutes. With --engine spark it runs on Spark, in separate processes on this
+    machine. On a terminal the view is live, elsewhere it prints a line per second.
+
+    Ctrl-C stops the producer, lets the group handle what is stored, and prints a summary; a second Ctrl-C ends at once.
+
+    Example: rmqd demo --seconds 30
+    """
     if engine not in ENGINES:
         raise typer.BadParameter(f"unknown engine {engine!r}; expected {' or '.join(ENGINES)}", param_hint="--engine")
     if engine == "spark" and find_spec("pyspark") is None:
@@ -187,10 +184,9 @@ def demo(
         typer.echo(f"rmqd demo: --engine spark: PySpark is not installed; {cure}; or use local", err=True)
         raise typer.Exit(ExitCode.CONFIG)
 
-    from rmqd.runtime.event_loop import leave, put_off_garbage_collection
-
     put_off_garbage_collection()
 
+    # imported after the check of the options, and only for this command
     from rmqd.demo.demo_orders import DemoOptions
     from rmqd.demo.demo_run import run_demo
 

@@ -1,40 +1,34 @@
-"""`rmqd check`: whether a configuration and its handlers are right.
-
-`rmqd schema`: the JSON Schema of the configuration.
-"""
+"""`rmqd check`: whether a configuration and its handlers are right. `rmqd schema`: its JSON Schema."""
 
 from __future__ import annotations
 
+from rmqd.runtime import structlog_without_rich  # noqa: F401  before structlog, see there
+
+# isort: split
+
+import os
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rmqd.cli.daemon_commands import Output, check_output
-from rmqd.cli.terminal.cluster_command import ConfigPath, Overrides
+from rmqd.cli.terminal.options import ConfigPath, Output, Overrides
 from rmqd.cli.terminal.output import say, say_json
+from rmqd.config.load import config_schema
+from rmqd.config.model.group_model import GroupConfig
+from rmqd.config.model.root_model import RootConfig
+from rmqd.config.model.spark_model import SparkConfig
+from rmqd.config.problems import ConfigProblem, path_text
+from rmqd.config.reading.config_source import exposed_secrets
+from rmqd.errors import ConfigError, ExitCode, RmqdError
+from rmqd.plugins.handler_catalogue import call_limit, load_handler
+from rmqd.plugins.model_options import load_runnable
+from rmqd.plugins.strategies import load_hooks
+from rmqd.wire.bodies.heartbeat_data import meant_filter
 
 if TYPE_CHECKING:
     from rmqd.cli.check_connect import Check
-    from rmqd.config.model.group_model import GroupConfig
-    from rmqd.config.model.root_model import RootConfig
-    from rmqd.errors import ExitCode
-
-
-CHECK_HELP = """\
-Every problem is one line on standard error, FILE:LINE:COLUMN: KEY: the problem and the expected value; then the command
-exits with 78. Handlers are imported and created with their options, but not started; installed hooks are created as
-well. If a group runs on Spark, PySpark and Java must be installed.
-
-With --connect the command also checks that name servers and brokers answer, topics exist and can be read, the group
-may consume, the user has a member's rights, brokers accept the SQL filters, and other members of the group have the
-same subscriptions. It only reads, and does not join the group. It exits with 1 if something differs, and with 69 if a
-server does not answer.
-
-Example: rmqd check --config /etc/rmqd/rmqd.yaml --connect
-"""
 
 
 def check(
@@ -44,11 +38,19 @@ def check(
     output: Output = "table",
     file: Annotated[str | None, typer.Argument(hidden=True)] = None,
 ) -> None:
-    """Check a configuration and its handlers; with --connect also whether the cluster agrees."""
-    from rmqd.config.reading.config_source import exposed_secrets
-    from rmqd.errors import ConfigError, ExitCode
+    """Check a configuration and its handlers; with --connect also the cluster.
 
-    check_output(output)
+    Every problem is one line on standard error, FILE:LINE:COLUMN: KEY: the problem and the expected value; then the
+    command exits with 78. Handlers are imported and created with their options, but not started; installed hooks are
+    created as well. If a group runs on Spark, PySpark and Java must be installed.
+
+    With --connect the command also checks that name servers and brokers answer, topics exist and can be read, the group
+    may consume, the user has a member's rights, brokers accept the SQL filters, and other members of the group have the
+    same subscriptions. It only reads, and does not join the group. It exits with 1 if something differs, and with 69 if
+    a server does not answer.
+
+    Example: rmqd check --config /etc/rmqd/rmqd.yaml --connect
+    """
     if file is not None:
         raise typer.BadParameter(f"the configuration is an option; use rmqd check --config {file}")
     try:
@@ -81,13 +83,8 @@ def check(
     raise typer.Exit(code)
 
 
-def _checked(path: Path | None, overrides: list[str]) -> RootConfig:
+def _checked(path: ConfigPath, overrides: list[str]) -> RootConfig:
     """Load the configuration, and create its handlers once to check them. Raises ConfigError."""
-    from rmqd.errors import ConfigError
-    from rmqd.plugins.handler_catalogue import load_handler
-    from rmqd.plugins.model_options import load_runnable
-    from rmqd.plugins.strategies import load_hooks
-
     config = load_runnable(path, overrides)
     problems: list[object] = []
     try:
@@ -110,8 +107,6 @@ def _checked(path: Path | None, overrides: list[str]) -> RootConfig:
 
 def _limited_calls(config: RootConfig) -> Iterator[object]:
     """Yield groups with more concurrent calls than the handler can use."""
-    from rmqd.plugins.handler_catalogue import call_limit
-
     for name, group in config.groups.items():
         if group.handler is None or (limit := call_limit(group)) is None:
             continue
@@ -189,8 +184,6 @@ def _keys_without_effect(group: GroupConfig) -> Iterator[tuple[tuple[str, ...], 
 
 def _filters_without_match(config: RootConfig) -> Iterator[object]:
     """Yield filters that match no message: the group would skip and commit all messages."""
-    from rmqd.wire.bodies.heartbeat_data import meant_filter
-
     for name, group in config.groups.items():
         for topic, wanted in group.subscriptions.items():
             if (meant := meant_filter(wanted.expression, wanted.kind)) is not None:
@@ -205,9 +198,7 @@ def _spark_problems(config: RootConfig) -> list[object]:
     on_spark = [(name, group) for name, group in config.groups.items() if group.engine == "spark"]
     if not on_spark:
         return []
-    import os
 
-    from rmqd.errors import ConfigError, RmqdError
     from rmqd.spark import check_versions
     from rmqd.spark.prepare import find_java
     from rmqd.spark.source.source_options import check_spark_options
@@ -227,9 +218,6 @@ def _spark_problems(config: RootConfig) -> list[object]:
 
 
 def _ok_lines(config: RootConfig) -> list[str]:
-    from rmqd.config.model.spark_model import SparkConfig
-    from rmqd.plugins.strategies import load_hooks
-
     clusters = config.known_clusters
     lines = []
     for name, cluster in clusters.items():
@@ -263,22 +251,16 @@ def _ask_cluster(config: RootConfig) -> tuple[list[Check], ExitCode]:
 
 
 def _problem(problem: object) -> dict[str, str]:
-    from rmqd.config.problems import ConfigProblem, path_text
-
     if isinstance(problem, ConfigProblem):
         return {"place": problem.place, "key": path_text(problem.path), "message": problem.message}
     return {"place": "", "key": "", "message": str(problem)}
 
 
-SCHEMA_HELP = """\
-Editors use it to complete and check rmqd.yaml.
-
-Example: rmqd schema > rmqd.schema.json
-"""
-
-
 def schema() -> None:
-    """Print the JSON Schema of the configuration."""
-    from rmqd.config.load import config_schema
+    """Print the JSON Schema of the configuration.
 
+    Editors use it to complete and check rmqd.yaml.
+
+    Example: rmqd schema > rmqd.schema.json
+    """
     say_json(config_schema())

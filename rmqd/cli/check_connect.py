@@ -9,9 +9,10 @@ import asyncio
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
-from rmqd.cli.terminal.output import count
+from rmqd.cli.terminal.cluster_command import ask_cluster
+from rmqd.cli.terminal.output import Answer, count
 from rmqd.client.api.admin_requests import broker_config, cluster_info, request_modes
 from rmqd.client.api.group_requests import check_client_config, consumer_connection, subscription_groups
 from rmqd.client.api.offset_requests import get_min_offset, query_consumer_offset
@@ -89,7 +90,6 @@ async def _mode(client: ClientInstance, address: str, group: str, topic: str) ->
     return MessageRequestMode.PULL if was_set is None else MessageRequestMode(was_set.mode)
 
 
-Answer = TypeVar("Answer")
 Level = Literal["ok", "warning", "error", "unreachable"]
 
 PROXY = (
@@ -120,8 +120,6 @@ def exit_code(checks: Iterable[Check]) -> ExitCode:
 
 def check_cluster(config: RootConfig) -> list[Check]:
     """Check all groups of the configuration at their clusters."""
-    from rmqd.cli.terminal.cluster_command import ask_cluster
-
     checks: list[Check] = []
     for cluster, settings in config.known_clusters.items():
         on_it = {name: consumer_options(config, name) for name in config.groups if config.cluster_name(name) == cluster}

@@ -1,46 +1,30 @@
-"""The commands that run the daemon, show its state, and change it while it runs.
-
-`rmqd run`: runs the daemon, which consumes all groups of a configuration.
-
-`rmqd _worker`: the hidden command of the processes that `rmqd run --workers N` starts.
-
-`rmqd pause`, `rmqd resume` and `rmqd reload`: changes in the running daemon.
-
-`rmqd status`: shows the groups and queues of the running daemon.
-"""
+"""The commands that run the daemon, show its state, and change it while it runs."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from rmqd.cli.terminal.cluster_command import Answer, ConfigPath, Overrides, fail
-from rmqd.cli.terminal.output import say_json, table
-from rmqd.errors import ExitCode
+from rmqd.cli.terminal.commands import fail
+from rmqd.cli.terminal.daemon_client import DaemonClient, DaemonRefusedError, DaemonUnreachableError, find_daemon
+from rmqd.cli.terminal.options import ConfigPath, GroupName, Http, Output, Overrides, group_names, topic_names
+from rmqd.cli.terminal.output import Answer, say_json, table
+from rmqd.errors import ConfigError, ExitCode
 from rmqd.runtime.plain_text import printable_values
-
-if TYPE_CHECKING:
-    from rmqd.cli.terminal.daemon_client import DaemonClient
-
-
-RUN_HELP = """\
-SIGTERM or SIGINT drains and exits with 0; a second one ends the drain at once and exits with 128 + its number.
-SIGHUP reloads the configuration; an invalid one changes nothing.
-
-With --reload each group runs in its own process, which drains and is replaced when a file of its handler's package
-changes. If the changed code cannot be imported, the group pauses, and the log shows the error, until it is fixed.
-
-Example: rmqd run --config /etc/rmqd/rmqd.yaml --set log.level=debug --group order-mailer
-"""
 
 
 def run(
     config: ConfigPath = None,
     overrides: Overrides = None,
-    groups: Annotated[list[str] | None, typer.Option("--group", help="Run only this group; repeatable")] = None,
+    groups: Annotated[
+        list[str] | None, typer.Option("--group", help="Run only this group; repeatable", autocompletion=group_names)
+    ] = None,
     workers: Annotated[
         int, typer.Option("--workers", min=1, max=64, help="Processes that share the groups' queues")
     ] = 1,
@@ -49,7 +33,16 @@ def run(
         typer.Option("--reload", help="For development: restart a group when files of its handler change"),
     ] = False,
 ) -> None:
-    """Run the consumer groups of a configuration until a signal."""
+    """Run the consumer groups of a configuration until a signal.
+
+    SIGTERM or SIGINT drains and exits with 0; a second one ends the drain at once and exits with 128 + its number.
+    SIGHUP reloads the configuration; an invalid one changes nothing.
+
+    With --reload each group runs in its own process, which drains and is replaced when a file of its handler's package
+    changes. If the changed code cannot be imported, the group pauses, and the log shows the error, until it is fixed.
+
+    Example: rmqd run --config /etc/rmqd/rmqd.yaml --set log.level=debug --group order-mailer
+    """
     from rmqd.runtime.event_loop import leave, put_off_garbage_collection
 
     put_off_garbage_collection()
@@ -68,18 +61,15 @@ def write_no_bytecode() -> None:
     Python mistakes one for its source if the source has the same size and was written in the same second, even if
     edited.
     """
-    import os
-    import sys
-
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 
-WORKER_HELP = "Only rmqd run can start it."
-
-
 def worker(descriptor: Annotated[int, typer.Argument(help="The inherited socket to the parent")]) -> None:
-    """Serve the parent process at the other end of an inherited socket."""
+    """Serve the parent process at the other end of an inherited socket.
+
+    Only rmqd run can start it.
+    """
     from rmqd.runtime.event_loop import leave, put_off_garbage_collection
 
     put_off_garbage_collection()
@@ -89,90 +79,92 @@ def worker(descriptor: Annotated[int, typer.Argument(help="The inherited socket 
     leave(run_worker(descriptor))
 
 
-PAUSE_HELP = """\
---topic, --broker and --queue restrict the pause to queues that match all of them. The pause lasts in this daemon until
-a resume or the daemon's end. If such a queue moves to another member, that member consumes it.
-
-Example: rmqd pause order-mailer --topic orders --broker broker-a --queue 3
-"""
-RESUME_HELP = "Example: rmqd resume order-mailer"
-CONCURRENCY_HELP = """\
-More calls start at once; a lower number takes effect as running calls end. The change lasts until the next reload or
-the daemon's end. For a permanent change set handler.concurrency in the configuration.
-
-Example: rmqd concurrency order-mailer 40
-"""
-RELOAD_HELP = "Example: rmqd reload --config /etc/rmqd/rmqd.yaml"
-
-Group = Annotated[str, typer.Argument(help="The group's name")]
-Topic = Annotated[str | None, typer.Option("--topic", help="Only queues of this topic")]
-Broker = Annotated[str | None, typer.Option("--broker", help="Only queues on this broker, by its name")]
-Queue = Annotated[int | None, typer.Option("--queue", min=0, help="Only queues with this id")]
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Configuration with daemon address and token")]
-Http = Annotated[
-    str | None, typer.Option("--http", metavar="ADDRESS", help="The daemon's address, as 127.0.0.1:9464 or a URL")
-]
 TokenFile = Annotated[
     Path | None,
     typer.Option("--token-file", help="File with the daemon's token; default: the configuration's"),
 ]
-Output = Annotated[str, typer.Option("-o", "--output", help="table or json")]
 
 
-def pause(
-    group: Group,
-    topic: Topic = None,
-    broker: Broker = None,
-    queue: Queue = None,
-    config: Config = None,
-    http: Http = None,
-    token_file: TokenFile = None,
-    output: Output = "table",
-) -> None:
-    """Pause a group of the running daemon, or some queues of it."""
-    check_output(output)
-    report = ask(config, http, token_file, lambda daemon: daemon.switch("pause", group, topic, broker, queue))
-    _print_report(report, output, outcome_text(report))
+@dataclass(frozen=True, slots=True)
+class DaemonOptions:
+    """The options of commands that change the running daemon."""
+
+    config: Config = None
+    http: Http = None
+    token_file: TokenFile = None
+    output: Output = "table"
+
+    def ask(self, question: Callable[[DaemonClient], Answer]) -> Answer:
+        """Return the daemon's response, see `ask`."""
+        return ask(self.config, self.http, self.token_file, question)
+
+    def say(self, report: dict[str, Any], text: str) -> None:
+        """Print the daemon's report, as JSON or as text."""
+        if self.output == "json":
+            say_json(report)
+        else:
+            typer.echo(text)
 
 
-def resume(
-    group: Group,
-    topic: Topic = None,
-    broker: Broker = None,
-    queue: Queue = None,
-    config: Config = None,
-    http: Http = None,
-    token_file: TokenFile = None,
-    output: Output = "table",
-) -> None:
-    """Resume a paused group of the running daemon, or some of its queues."""
-    check_output(output)
-    report = ask(config, http, token_file, lambda daemon: daemon.switch("resume", group, topic, broker, queue))
-    _print_report(report, output, outcome_text(report))
+@dataclass(frozen=True, slots=True)
+class QueueOptions:
+    """The options that select queues of a group."""
+
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="Only queues of this topic", autocompletion=topic_names)
+    ] = None
+    broker: Annotated[str | None, typer.Option("--broker", help="Only queues on this broker, by its name")] = None
+    queue: Annotated[int | None, typer.Option("--queue", min=0, help="Only queues with this id")] = None
+
+
+def pause(queues: QueueOptions, daemon: DaemonOptions, group: GroupName) -> None:
+    """Pause a group of the running daemon: it keeps its queues, stops pulling, and finishes its messages.
+
+    --topic, --broker and --queue restrict the pause to queues that match all of them. The pause lasts in this daemon
+    until a resume or the daemon's end. If such a queue moves to another member, that member consumes it.
+
+    Example: rmqd pause order-mailer --topic orders --broker broker-a --queue 3
+    """
+    report = daemon.ask(lambda client: client.switch("pause", group, queues.topic, queues.broker, queues.queue))
+    daemon.say(report, outcome_text(report))
+
+
+def resume(queues: QueueOptions, daemon: DaemonOptions, group: GroupName) -> None:
+    """Resume a paused group of the running daemon, or some of its queues.
+
+    Example: rmqd resume order-mailer
+    """
+    report = daemon.ask(lambda client: client.switch("resume", group, queues.topic, queues.broker, queues.queue))
+    daemon.say(report, outcome_text(report))
 
 
 def concurrency(
-    group: Group,
+    daemon: DaemonOptions,
+    group: GroupName,
     calls: Annotated[str, typer.Argument(metavar="N", help="Batches handled at once, 1 to 1000, or auto")],
-    config: Config = None,
-    http: Http = None,
-    token_file: TokenFile = None,
-    output: Output = "table",
 ) -> None:
-    """Change the number of batches that a group of the running daemon handles at once."""
-    check_output(output)
-    report = ask(config, http, token_file, lambda daemon: daemon.change_concurrency(group, calls))
+    """Change the number of batches that a group of the running daemon handles at once.
+
+    More calls start at once; a lower number takes effect as running calls end. The change lasts until the next reload
+    or the daemon's end. For a permanent change set handler.concurrency in the configuration.
+
+    Example: rmqd concurrency order-mailer 40
+    """
+    report = daemon.ask(lambda client: client.change_concurrency(group, calls))
     number = "an automatic number of calls at once" if calls == "auto" else f"up to {calls} calls at once"
-    _print_report(report, output, f"{group} makes {number}, until the next reload")
+    daemon.say(report, f"{group} makes {number}, until the next reload")
 
 
-def reload(config: Config = None, http: Http = None, token_file: TokenFile = None, output: Output = "table") -> None:
-    """Reload the configuration of the running daemon."""
-    check_output(output)
-    report = ask(config, http, token_file, lambda daemon: daemon.reload())
+def reload(daemon: DaemonOptions) -> None:
+    """Reload the configuration of the running daemon; an invalid one changes nothing and exits with 78.
+
+    Example: rmqd reload --config /etc/rmqd/rmqd.yaml
+    """
+    report = daemon.ask(lambda client: client.reload())
     names = ("unchanged", "updated", "restarted", "started", "stopped")
     done = "; ".join(f"{name}: {', '.join(report[name])}" for name in names if report.get(name))
-    _print_report(report, output, f"the configuration was applied ({done or 'no groups'})")
+    daemon.say(report, f"the configuration was applied ({done or 'no groups'})")
 
 
 def outcome_text(report: dict[str, Any]) -> str:
@@ -209,9 +201,6 @@ def ask(
     question: Callable[[DaemonClient], Answer],
 ) -> Answer:
     """Return the running daemon's response. Ends the command with the documented exit code if there is none."""
-    from rmqd.cli.terminal.daemon_client import DaemonRefusedError, DaemonUnreachableError, find_daemon
-    from rmqd.errors import ConfigError, ExitCode
-
     try:
         return question(find_daemon(http, config, token_file=token_file))
     except ConfigError as error:
@@ -223,32 +212,19 @@ def ask(
         fail(code, f"rmqd: {error}", problems=error.problems)
 
 
-def check_output(output: str) -> None:
-    """End the command with a usage error if the format is unknown."""
-    if output not in ("table", "json"):
-        raise typer.BadParameter(f"unknown format {output}; expected table or json", param_hint="-o")
-
-
-def _print_report(document: dict[str, Any], output: str, text: str) -> None:
-    if output == "json":
-        say_json(document)
-    else:
-        typer.echo(text)
-
-
-STATUS_HELP = "Example: rmqd status --http 127.0.0.1:9464 -o json"
-
 _COLUMNS = ("topic", "broker", "queue", "state", "committed", "max", "lag", "lag_seconds", "cached")
 
 
 def status(
-    group: Annotated[str | None, typer.Argument(help="Only this group")] = None,
+    group: Annotated[str | None, typer.Argument(help="Only this group", autocompletion=group_names)] = None,
     config: Annotated[Path | None, typer.Option("--config", "-c", help="Configuration with daemon address")] = None,
     http: Http = None,
     output: Output = "table",
 ) -> None:
-    """Show the groups and queues of the running daemon, once."""
-    check_output(output)
+    """Show the groups and queues of the running daemon, once.
+
+    Example: rmqd status --http 127.0.0.1:9464 -o json
+    """
     document = ask(config, http, None, lambda daemon: daemon.status())
     if group is not None:
         document["groups"] = [one for one in document["groups"] if one.get("name") == group]

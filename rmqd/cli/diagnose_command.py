@@ -4,60 +4,48 @@ from __future__ import annotations
 
 import re
 import textwrap
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from typing import Any
 
 import typer
 
-from rmqd.cli.against_cluster import Asked, against_cluster
-from rmqd.cli.daemon_commands import Http
-from rmqd.cli.terminal.cluster_command import ask_cluster, end_for_errors, fail, wrapped
+from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget, end_for_errors
+from rmqd.cli.terminal.commands import fail
+from rmqd.cli.terminal.daemon_client import DaemonRefusedError, DaemonUnreachableError, find_daemon
+from rmqd.cli.terminal.options import GroupName, Http
 from rmqd.cli.terminal.output import say, say_json
-from rmqd.errors import ExitCode
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rmqd.cli.terminal.cluster_command import ClusterTarget
-    from rmqd.client.instance import ClientInstance
-    from rmqd.consumer.health.causes import Problem
-    from rmqd.operate.queries.diagnosis_queries import Diagnosis
-
-
-HELP = """\
-The command queries the brokers, through them the members of any client, and the daemon, if one with the group runs
-(--http, else the configuration's). It does not join the group. If one snapshot could mislead, it takes a second one
-seven seconds later. It exits with 1 if it finds a problem. docs/diagnosing.md explains every cause.
-
-Example: rmqd diagnose order-mailer
-"""
+from rmqd.client.instance import ClientInstance
+from rmqd.consumer.health.causes import Problem
+from rmqd.errors import ConfigError, ExitCode
+from rmqd.operate.diagnosis.cluster_findings import findings_of_daemon
+from rmqd.operate.queries import diagnosis_queries
+from rmqd.operate.queries.diagnosis_queries import Diagnosis
+from rmqd.wire.topics import without_namespace
 
 WIDTH = 80
 _NO_BREAK = "\0"  # a character that commands do not contain
 
 
-@against_cluster
-def diagnose(
-    asked: Asked,
-    group: Annotated[str, typer.Argument(help="The group's name")],
-    http: Http = None,
-) -> None:
-    """Explain why a group lags or does not consume."""
-    from rmqd.wire.topics import without_namespace
+def diagnose(cluster: ClusterOptions, group: GroupName, http: Http = None) -> None:
+    """Explain why a group lags or does not consume: the most likely cause first, with evidence and next steps.
 
-    target = asked.target(group)
+    The command queries the brokers, through them the members of any client, and the daemon, if one with the group runs
+    (--http, else the configuration's). It does not join the group. If one snapshot could mislead, it takes a second one
+    seven seconds later. It exits with 1 if it finds a problem. docs/diagnosing.md explains every cause.
+
+    Example: rmqd diagnose order-mailer
+    """
+    target = cluster.target(group)
     options = target.options
-    of_daemon = {} if http is None and target.config is None else _ask_daemon(asked, group, http)
+    of_daemon = {} if http is None and target.config is None else _ask_daemon(cluster, group, http)
 
     async def ask(client: ClientInstance) -> Diagnosis:
-        from rmqd.operate.diagnosis.cluster_findings import findings_of_daemon
-        from rmqd.operate.queries.diagnosis_queries import diagnose
-
-        topics = [wrapped(topic, options.namespace) for topic in _configured(target, group)]
+        topics = [target.wrapped(topic) for topic in _configured(target, group)]
         found = findings_of_daemon(of_daemon, group, options.namespace)
-        return await diagnose(client, wrapped(group, options.namespace), topics, found)
+        return await diagnosis_queries.diagnose(client, target.wrapped(group), topics, found)
 
-    diagnosis = without_namespace(ask_cluster(options, ask), options.namespace)
-    if asked.as_json:
+    diagnosis = without_namespace(target.ask(ask), options.namespace)
+    if cluster.as_json:
         say_json(_document(diagnosis))
     else:
         say(_lines(diagnosis))
@@ -66,18 +54,15 @@ def diagnose(
     end_for_errors(diagnosis.errors, [options.namespace])
 
 
-def _ask_daemon(asked: Asked, group: str, http: str | None) -> Mapping[str, Any]:
+def _ask_daemon(cluster: ClusterOptions, group: str, http: str | None) -> Mapping[str, Any]:
     """Return the daemon's status of the group; empty if no daemon runs, or it does not have the group.
 
     The configuration's daemon is asked only if the cluster is also the configuration's.
     """
-    from rmqd.cli.terminal.daemon_client import DaemonRefusedError, DaemonUnreachableError, find_daemon
-    from rmqd.errors import ConfigError
-
-    if http is None and asked.nameserver is not None and asked.config is None:
+    if http is None and cluster.nameserver is not None and cluster.config is None:
         return {}
     try:
-        groups = find_daemon(http, asked.config).status()["groups"]
+        groups = find_daemon(http, cluster.config).status()["groups"]
     except ConfigError as error:
         fail(ExitCode.CONFIG, problems=map(str, error.problems))
     except DaemonUnreachableError as error:

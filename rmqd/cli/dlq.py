@@ -1,86 +1,78 @@
-"""The options that select dead letters of a group, and the output about a selection.
-
-`rmqd dlq list`: lists the groups that have dead letters.
-
-`rmqd dlq show`: shows the newest dead letters of a group with their reasons.
-"""
+"""`rmqd dlq list` and `rmqd dlq show`, and the options that select dead letters of a group."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
 
 import typer
 
-from rmqd.cli.against_cluster import Asked, against_cluster
-from rmqd.cli.terminal.cluster_command import run_query, wrapped
-from rmqd.cli.terminal.commands import with_options
-from rmqd.cli.terminal.output import as_document, body_text, count, moment_ms, say, say_json, say_table, written_time
+from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget
+from rmqd.cli.terminal.commands import fail
+from rmqd.cli.terminal.options import GroupName, moment_or_age_ms
+from rmqd.cli.terminal.output import Columns, body_cell, count, message_document, say, say_table
+from rmqd.client.brokers import Brokers
+from rmqd.client.instance import ClientInstance
+from rmqd.consumer.handling.send_back import RMQD_EXCEPTION
+from rmqd.errors import ExitCode, InvalidNameError, RmqdError
+from rmqd.operate.dead_letters import dead_letter_listing
+from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Letter, Marks
+from rmqd.operate.dead_letters.dead_letter_replay import expect_group
+from rmqd.operate.queries.message_queries import FoundMessage, found_message
+from rmqd.wire.topics import check_group
 
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Callable, Mapping
-
-    from rmqd.cli.terminal.cluster_command import ClusterTarget
-    from rmqd.client.brokers import Brokers
-    from rmqd.client.instance import ClientInstance
-    from rmqd.errors import RmqdError
-    from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Letter, Marks
-    from rmqd.operate.dead_letters.dead_letter_listing import DeadLetters
-    from rmqd.operate.queries.message_queries import FoundMessage
-
-
-GroupName = Annotated[str, typer.Argument(help="The group's name")]
-Since = Annotated[str | None, typer.Option("--since", help="Only letters dead-lettered since a time, or an age (2h)")]
-Until = Annotated[str | None, typer.Option("--until", help="Only letters dead-lettered before a time, or an age (2h)")]
-Ids = Annotated[list[str] | None, typer.Option("--id", help="Only the message with this id; repeatable")]
-Keys = Annotated[list[str] | None, typer.Option("--key", help="Only messages with this key; repeatable")]
-Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only messages with this tag; repeatable")]
-Properties = Annotated[
-    list[str] | None, typer.Option("--property", help="Only messages with this property, as name=value; repeatable")
-]
-Reason = Annotated[
-    str | None, typer.Option("--reason", help="Only letters with this text in their reason or exception")
-]
-_MOST_KINDS = 20
-
-
-def _options(
-    since: Since = None,
-    until: Until = None,
-    ids: Ids = None,
-    keys: Keys = None,
-    tags: Tags = None,
-    properties: Properties = None,
-    reason: Reason = None,
-) -> None: ...
+_MOST_KINDS: Final = 20
+_GROUPS: Final[Columns] = {
+    "group": "group",
+    "left": "left",
+    "messages": "messages",
+    "last": "last_stored_ms",
+    "brokers": "brokers",
+}
+_LETTERS: Final[Columns] = {
+    "came": "stored_at_ms",
+    "id": "msg_id",
+    "topic": "origin_topic",
+    "retries": "reconsume_times",
+    "reason": "reason",
+    "keys": "keys",
+    "body": body_cell,
+}
 
 
-def _choice(
-    since: str | None,
-    until: str | None,
-    ids: list[str] | None,
-    keys: list[str] | None,
-    tags: list[str] | None,
-    properties: list[str] | None,
-    reason: str | None,
-) -> DeadLetterFilter:
-    """Return the selection. Ends the command with 2 if an option is wrong."""
-    from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter
+@dataclass(frozen=True, slots=True)
+class LetterOptions:
+    """The options that select dead letters."""
 
-    return DeadLetterFilter(
-        None if since is None else moment_ms(since, "--since"),
-        None if until is None else moment_ms(until, "--until"),
-        frozenset(ids or ()),
-        frozenset(keys or ()),
-        frozenset(tags or ()),
-        tuple(map(_name_and_value, properties or ())),
-        reason or "",
-    )
+    since: Annotated[
+        str | None, typer.Option("--since", help="Only letters dead-lettered since a time, or an age (2h)")
+    ] = None
+    until: Annotated[
+        str | None, typer.Option("--until", help="Only letters dead-lettered before a time, or an age (2h)")
+    ] = None
+    ids: Annotated[list[str] | None, typer.Option("--id", help="Only the message with this id; repeatable")] = None
+    keys: Annotated[list[str] | None, typer.Option("--key", help="Only messages with this key; repeatable")] = None
+    tags: Annotated[list[str] | None, typer.Option("--tag", help="Only messages with this tag; repeatable")] = None
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", help="Only messages with this property, as name=value; repeatable")
+    ] = None
+    reason: Annotated[
+        str | None, typer.Option("--reason", help="Only letters with this text in their reason or exception")
+    ] = None
 
-
-choosing = with_options("choice", _options, _choice)
-"""Gives a command these options, with the selection in its parameter `choice`."""
+    def filter(self) -> DeadLetterFilter:
+        """Return the selection. Ends the command with 2 if an option is wrong."""
+        return DeadLetterFilter(
+            None if self.since is None else moment_or_age_ms(self.since, "--since"),
+            None if self.until is None else moment_or_age_ms(self.until, "--until"),
+            frozenset(self.ids or ()),
+            frozenset(self.keys or ()),
+            frozenset(self.tags or ()),
+            tuple(map(_name_and_value, self.properties or ())),
+            self.reason or "",
+        )
 
 
 async def marks_reader(target: ClusterTarget, client: ClientInstance) -> Callable[[str], Marks]:
@@ -88,8 +80,6 @@ async def marks_reader(target: ClusterTarget, client: ClientInstance) -> Callabl
 
     The group's name is as brokers know it.
     """
-    from rmqd.operate.dead_letters.dead_letter import Marks
-
     await client.cluster_id.learn(may_write=False)
 
     def read(group: str) -> Marks:
@@ -103,11 +93,6 @@ async def marks_reader(target: ClusterTarget, client: ClientInstance) -> Callabl
 
 def unread_marks(target: ClusterTarget, group: str) -> Marks:
     """Return the marks before they are read. Ends the command with 1 if the group's name is invalid."""
-    from rmqd.cli.terminal.cluster_command import fail
-    from rmqd.errors import ExitCode, InvalidNameError
-    from rmqd.operate.dead_letters.dead_letter import Marks
-    from rmqd.wire.topics import check_group
-
     try:
         return Marks(target.state_dir, check_group(group))  # the name becomes a folder's name
     except InvalidNameError as error:
@@ -119,9 +104,6 @@ async def read_marks(client: ClientInstance, group: str, marks: Marks, *, to_wri
 
     Raises RmqdError, also if no broker knows the group, so that a misspelt name leaves no folder behind.
     """
-    from rmqd.client.brokers import Brokers
-    from rmqd.operate.dead_letters.dead_letter_replay import expect_group
-
     brokers = await Brokers.look_up(client)
     await expect_group(brokers, group)
     await client.cluster_id.learn(may_write=to_write)
@@ -161,47 +143,51 @@ def _name_and_value(text: str) -> tuple[str, str]:
     return name, value
 
 
-DLQ_LIST_HELP = """\
-LEFT is the number of letters that were neither replayed nor purged. Times are UTC.
+def list_dead_letters(cluster: ClusterOptions) -> None:
+    """List the groups with dead letters: the number left, the number stored, and the time of the last one.
 
-Example: rmqd dlq list -o json
-"""
+    LEFT is the number of letters that were neither replayed nor purged. Times are UTC.
 
+    Example: rmqd dlq list -o json
+    """
+    target = cluster.target()
 
-@against_cluster
-def list_dead_letters(asked: Asked) -> None:
-    """List the groups that have dead letters."""
-    target = asked.target()
+    async def ask(brokers: Brokers) -> tuple[list[dead_letter_listing.DeadLetters], Mapping[str, RmqdError]]:
+        read = await marks_reader(target, brokers.client)
+        return await dead_letter_listing.list_dead_letters(brokers, read, namespace=target.options.namespace)
 
-    async def ask(brokers: Brokers, namespace: str) -> tuple[list[DeadLetters], Mapping[str, RmqdError]]:
-        from rmqd.operate.dead_letters.dead_letter_listing import list_dead_letters
-
-        return await list_dead_letters(brokers, await marks_reader(target, brokers.client), namespace=namespace)
-
-    run_query(target, ask, _as_json if asked.as_json else _as_table)
+    cluster.show(target, ask, lambda groups: say_table(_GROUPS, groups))
 
 
-def _as_json(groups: list[DeadLetters]) -> None:
-    say_json([asdict(one) for one in groups])
+def show(
+    letters: LetterOptions,
+    cluster: ClusterOptions,
+    group: GroupName,
+    most: Annotated[int, typer.Option("--most", min=1, max=10_000, help="Number of letters, the newest")] = 20,
+    with_settled: Annotated[bool, typer.Option("--all", help="Include replayed and purged letters")] = False,
+) -> None:
+    """Show the newest unsettled dead letters of a group, oldest first, with the topic of each.
 
+    REASON is rmqd's reason for dead-lettering the message; other clients record none. Letters that were replayed or
+    purged are only shown with --all. The command reads them without a group, and does not change them. `rmqd message
+    get ID` shows a whole letter.
 
-def _as_table(groups: list[DeadLetters]) -> None:
-    columns = ("group", "left", "messages", "last", "brokers")
-    rows = [
-        (one.group, str(one.left), str(one.messages), written_time(one.last_stored_ms), ",".join(one.brokers))
-        for one in groups
-    ]
-    say_table(columns, rows)
+    Example: rmqd dlq show order-mailer --reason timeout --most 100 -o json
+    """
+    choice = letters.filter()
+    target = cluster.target(group)
 
+    async def ask(brokers: Brokers) -> tuple[list[ShownLetter], Mapping[str, RmqdError]]:
+        name = target.wrapped(group)
+        marks = None if with_settled else (await marks_reader(target, brokers.client))(name)
+        newest, errors = await dead_letter_listing.newest_letters(brokers, name, marks, choice, most)
+        if newest.has_more:
+            say([f"rmqd: only the newest {most} are shown; use --most for more"], err=True)
+        return [_shown(letter) for letter in newest.letters], errors
 
-DLQ_SHOW_HELP = """\
-REASON is rmqd's reason for dead-lettering the message; other clients record none. Letters that were replayed or purged
-are only shown with --all. The command reads them without a group, and does not change them. `rmqd message get ID` shows
-a whole letter.
-
-Example: rmqd dlq show order-mailer --reason timeout --most 100 -o json
-"""
-_MOST_TEXT = 60
+    cluster.show(
+        target, ask, lambda letters: say_table(_LETTERS, letters), lambda letters: [one.document() for one in letters]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,64 +199,13 @@ class ShownLetter:
     reason: str | None
     exception: str | None
 
-
-@against_cluster
-@choosing
-def show(
-    asked: Asked,
-    choice: DeadLetterFilter,
-    group: GroupName,
-    most: Annotated[int, typer.Option("--most", min=1, max=10_000, help="Number of letters, the newest")] = 20,
-    with_settled: Annotated[bool, typer.Option("--all", help="Include replayed and purged letters")] = False,
-) -> None:
-    """Show the newest dead letters of a group."""
-    target = asked.target(group)
-
-    async def ask(brokers: Brokers, namespace: str) -> tuple[list[ShownLetter], Mapping[str, RmqdError]]:
-        from rmqd.operate.dead_letters.dead_letter_listing import newest_letters
-
-        name = wrapped(group, namespace)
-        marks = None if with_settled else (await marks_reader(target, brokers.client))(name)
-        newest, errors = await newest_letters(brokers, name, marks, choice, most)
-        if newest.has_more:
-            say([f"rmqd: only the newest {most} are shown; use --most for more"], err=True)
-        return list(map(_shown, newest.letters)), errors
-
-    run_query(target, ask, _letter_as_json if asked.as_json else _letter_as_table)
+    def document(self) -> dict[str, Any]:
+        """Return the message's document, with the reason of the dead letter."""
+        more = {"origin_topic": self.origin_topic, "reason": self.reason, "exception": self.exception}
+        return message_document(self.message) | more
 
 
 def _shown(letter: Letter) -> ShownLetter:
-    from rmqd.consumer.handling.send_back import RMQD_EXCEPTION
-    from rmqd.operate.queries.message_queries import found_message
-
     message = found_message(letter.message, letter.message.broker_name)
     exception = letter.message.stored_properties.get(RMQD_EXCEPTION)
     return ShownLetter(message, letter.origin_topic, letter.reason, exception)
-
-
-def _letter_as_json(letters: list[ShownLetter]) -> None:
-    say_json([_document(letter) for letter in letters])
-
-
-def _document(letter: ShownLetter) -> dict[str, Any]:
-    return as_document(letter.message) | {
-        "origin_topic": letter.origin_topic,
-        "reason": letter.reason,
-        "exception": letter.exception,
-    }
-
-
-def _letter_as_table(letters: list[ShownLetter]) -> None:
-    rows = [
-        (
-            written_time(letter.message.stored_at_ms),
-            letter.message.msg_id,
-            letter.origin_topic or "-",
-            str(letter.message.reconsume_times),
-            letter.reason or "-",
-            letter.message.keys or "-",
-            body_text(letter.message.body)[:_MOST_TEXT],
-        )
-        for letter in letters
-    ]
-    say_table(("came", "id", "topic", "retries", "reason", "keys", "body"), rows)

@@ -1,41 +1,24 @@
-"""`rmqd dlq replay`: replays dead letters to their group.
-
-`rmqd dlq purge`: settles dead letters without handling them.
-"""
+"""`rmqd dlq replay` and `rmqd dlq purge`."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from rmqd.cli import dlq as dlq_choice
-from rmqd.cli.against_cluster import Asked, DryRun, Yes, against_cluster, confirm
-from rmqd.cli.dlq import kinds_document, kinds_lines, topics_text
-from rmqd.cli.terminal.cluster_command import ask_cluster, end_for_errors, fail, wrapped
+from rmqd.cli.dlq import LetterOptions, kinds_document, kinds_lines, read_marks, topics_text, unread_marks
+from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget, Confirmation, end_for_errors
+from rmqd.cli.terminal.commands import fail
+from rmqd.cli.terminal.options import GroupName
 from rmqd.cli.terminal.output import CommandProgress, count, say, say_json, was
-from rmqd.errors import ExitCode
-
-if TYPE_CHECKING:
-    from rmqd.cli.terminal.cluster_command import ClusterTarget
-    from rmqd.client.instance import ClientInstance
-    from rmqd.errors import RmqdError
-    from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Marks
-    from rmqd.operate.dead_letters.dead_letter_replay import Plan, Receivers, ReplayOutcome
-
-
-DLQ_REPLAY_HELP = """\
-Each letter is sent to the group's retry topic, which only this group reads, with its topic, keys, tags, properties and
-body unchanged, and with RMQD_REPLAY_ID; its reconsume times begin at 0. While members consume in order, brokers
-dead-letter messages sent there; then the broker copies the letter itself (send-back), and reconsume times continue. A
-group without members receives them later. Groups behind a proxy (gRPC clients) do not read this topic.
-
-Sent letters are recorded below state_dir: after an interruption, even kill -9, the same command continues, and each
-letter is sent once. It shows a plan and asks for confirmation. Times are the times of dead-lettering.
-
-Example: rmqd dlq replay order-mailer --reason timeout --since 2h --rate 50
-"""
+from rmqd.client.brokers import Brokers
+from rmqd.client.instance import ClientInstance
+from rmqd.errors import ExitCode, RmqdError
+from rmqd.operate.dead_letters import dead_letter_sending
+from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Marks
+from rmqd.operate.dead_letters.dead_letter_replay import Plan, Receivers, Replay, ReplayOutcome, make_plan, receivers
+from rmqd.wire.topics import retry_topic, without_namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,34 +31,41 @@ class ReplayTask:
     rate: float
 
 
-@against_cluster
-@dlq_choice.choosing
 def replay(
-    asked: Asked,
-    choice: DeadLetterFilter,
-    group: dlq_choice.GroupName,
+    confirmation: Confirmation,
+    letters: LetterOptions,
+    cluster: ClusterOptions,
+    group: GroupName,
     rate: Annotated[float, typer.Option("--rate", min=0, help="Limit in messages per second; 0: no limit")] = 0,
-    yes: Yes = False,
-    dry_run: DryRun = False,
 ) -> None:
-    """Replay a group's dead letters."""
-    target = asked.target(group)
+    """Replay a group's dead letters: all that are left, or a selection.
+
+    Each letter is sent to the group's retry topic, which only this group reads, with its topic, keys, tags, properties
+    and body unchanged, and with RMQD_REPLAY_ID; its reconsume times begin at 0. While members consume in order, brokers
+    dead-letter messages sent there; then the broker copies the letter itself (send-back), and reconsume times continue.
+    A group without members receives them later. Groups behind a proxy (gRPC clients) do not read this topic.
+
+    Sent letters are recorded below state_dir: after an interruption, even kill -9, the same command continues, and each
+    letter is sent once. It shows a plan and asks for confirmation. Times are the times of dead-lettering.
+
+    Example: rmqd dlq replay order-mailer --reason timeout --since 2h --rate 50
+    """
+    choice = letters.filter()
+    target = cluster.target(group)
     namespace = target.options.namespace
-    name = wrapped(group, namespace)
-    task = ReplayTask(name, dlq_choice.unread_marks(target, name), choice, rate)
-    plan, who, unasked = ask_cluster(target.options, lambda client: _plan(client, task, to_write=not dry_run))
+    name = target.wrapped(group)
+    task = ReplayTask(name, unread_marks(target, name), choice, rate)
+    plan, who, unasked = target.ask(lambda client: _plan(client, task, to_write=not confirmation.dry_run))
     if not plan.chosen and not task.marks.windows:
-        _nothing(asked, group, namespace, plan)
+        _nothing(cluster, group, namespace, plan)
         end_for_errors(unasked, [namespace])
         return
-    if dry_run and asked.as_json:
-        from rmqd.operate.dead_letters.dead_letter_replay import ReplayOutcome
-
+    if confirmation.dry_run and cluster.as_json:
         say_json(_document(group, namespace, plan, ReplayOutcome(untried=plan.chosen), plan.left))
-    confirm(_plan_lines(group, namespace, task, plan, who), yes=yes, dry_run=dry_run, err=asked.as_json)
+    confirmation.ask(_plan_lines(group, namespace, task, plan, who), err=cluster.as_json)
     outcome = _carry_out(target, task, plan, who)
     left = plan.left - outcome.sent - outcome.found
-    if asked.as_json:
+    if cluster.as_json:
         say_json(_document(group, namespace, plan, outcome, max(0, left)))
     else:
         say(_outcome_lines(outcome, max(0, left)))
@@ -90,9 +80,7 @@ def replay(
 async def _plan(
     client: ClientInstance, task: ReplayTask, *, to_write: bool
 ) -> tuple[Plan, Receivers, dict[str, RmqdError]]:
-    from rmqd.operate.dead_letters.dead_letter_replay import make_plan, receivers
-
-    brokers = await dlq_choice.read_marks(client, task.group, task.marks, to_write=to_write)
+    brokers = await read_marks(client, task.group, task.marks, to_write=to_write)
     plan, errors = await make_plan(brokers, task.group, task.marks, task.choice)
     who, unasked = await receivers(brokers, task.group)
     return plan, who, {**errors, **unasked}
@@ -102,9 +90,6 @@ def _carry_out(target: ClusterTarget, task: ReplayTask, plan: Plan, who: Receive
     progress = CommandProgress(plan.chosen, "replayed")
 
     async def run(client: ClientInstance) -> ReplayOutcome:
-        from rmqd.client.brokers import Brokers
-        from rmqd.operate.dead_letters.dead_letter_replay import Replay
-
         brokers = await Brokers.look_up(client)
         one = Replay(
             brokers,
@@ -119,15 +104,13 @@ def _carry_out(target: ClusterTarget, task: ReplayTask, plan: Plan, who: Receive
             return await one.run(plan)
 
     try:
-        return ask_cluster(target.options, run)
+        return target.ask(run)
     except KeyboardInterrupt:
         fail(ExitCode.INTERRUPTED, "rmqd: interrupted; run the same command to continue")
 
 
-def _nothing(asked: Asked, group: str, namespace: str, plan: Plan) -> None:
-    from rmqd.operate.dead_letters.dead_letter_replay import ReplayOutcome
-
-    if asked.as_json:
+def _nothing(cluster: ClusterOptions, group: str, namespace: str, plan: Plan) -> None:
+    if cluster.as_json:
         say_json(_document(group, namespace, plan, ReplayOutcome(), plan.left))
     elif plan.left:
         say([f"the options select none of the {count(plan.left, 'dead letter')} left"])
@@ -136,8 +119,6 @@ def _nothing(asked: Asked, group: str, namespace: str, plan: Plan) -> None:
 
 
 def _plan_lines(group: str, namespace: str, task: ReplayTask, plan: Plan, who: Receivers) -> list[str]:
-    from rmqd.wire.topics import retry_topic, without_namespace
-
     lines = [f"{group}: {plan.chosen} of {count(plan.left, 'dead letter')} left", *kinds_lines(plan.reasons)]
     lines.append(f"of the topics: {topics_text(plan.topics)}")
     if who.is_orderly:
@@ -167,8 +148,6 @@ def _outcome_lines(outcome: ReplayOutcome, left: int) -> list[str]:
 
 
 def _document(group: str, namespace: str, plan: Plan, outcome: ReplayOutcome, left: int) -> dict[str, Any]:
-    from rmqd.wire.topics import retry_topic, without_namespace
-
     document = {
         "group": group,
         "topic": retry_topic(group),
@@ -185,55 +164,44 @@ def _document(group: str, namespace: str, plan: Plan, outcome: ReplayOutcome, le
     return without_namespace(document, namespace)
 
 
-DLQ_PURGE_HELP = """\
-Brokers cannot delete single messages. Purged letters are marked as settled: `rmqd dlq list`, `show` and `replay` omit
-them from then on. They stay stored until the brokers delete them by age (fileReservedTime, 72 hours by default).
-mqadmin and dashboards still count them, and `rmqd dlq show --all` shows them. Marks are stored below state_dir. Up to
-the first letter that is left they are also stored as the group's offset in its %DLQ% topic, for rmqd on other machines.
-The command shows a plan and asks for confirmation. A mark cannot be removed.
+def purge(confirmation: Confirmation, letters: LetterOptions, cluster: ClusterOptions, group: GroupName) -> None:
+    """Settle a group's dead letters without handling them: all that are left, or a selection.
 
-Example: rmqd dlq purge order-mailer --until 2026-11-01T00:00:00Z --reason "no such order"
-"""
+    Brokers cannot delete single messages. Purged letters are marked as settled: `rmqd dlq list`, `show` and `replay`
+    omit them from then on. They stay stored until the brokers delete them by age (fileReservedTime, 72 hours by
+    default). mqadmin and dashboards still count them, and `rmqd dlq show --all` shows them. Marks are stored below
+    state_dir. Up to the first letter that is left they are also stored as the group's offset in its %DLQ% topic, for
+    rmqd on other machines. The command shows a plan and asks for confirmation. A mark cannot be removed.
 
-
-@against_cluster
-@dlq_choice.choosing
-def purge(
-    asked: Asked,
-    choice: DeadLetterFilter,
-    group: dlq_choice.GroupName,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Settle a group's dead letters without handling them."""
-    target = asked.target(group)
+    Example: rmqd dlq purge order-mailer --until 2026-11-01T00:00:00Z --reason "no such order"
+    """
+    choice = letters.filter()
+    target = cluster.target(group)
     namespace = target.options.namespace
-    name = wrapped(group, namespace)
-    marks = dlq_choice.unread_marks(target, name)
-    plan, unasked = ask_cluster(
-        target.options, lambda client: _plan_purge(client, name, marks, choice, to_write=not dry_run)
+    name = target.wrapped(group)
+    marks = unread_marks(target, name)
+    plan, unasked = target.ask(
+        lambda client: _plan_purge(client, name, marks, choice, to_write=not confirmation.dry_run)
     )
-    purged, errors = 0, dict[str, "RmqdError"]()
-    if dry_run and asked.as_json:
+    purged, errors = 0, dict[str, RmqdError]()
+    if confirmation.dry_run and cluster.as_json:
         say_json(_purge_document(group, namespace, plan, purged))
     if plan.chosen:
-        confirm(_purge_lines(group, namespace, plan), yes=yes, dry_run=dry_run, err=asked.as_json)
+        confirmation.ask(_purge_lines(group, namespace, plan), err=cluster.as_json)
         progress = CommandProgress(plan.chosen, "settled")
         try:
-            purged, errors = ask_cluster(target.options, lambda client: _purge(client, plan, marks, choice, progress))
+            purged, errors = target.ask(lambda client: _purge(client, plan, marks, choice, progress))
         except KeyboardInterrupt:
             done = f"{progress.done} of {plan.chosen} settled"
             fail(ExitCode.INTERRUPTED, f"rmqd: interrupted; {done}; run the same command to continue")
-    if not asked.as_json:
+    if not cluster.as_json:
         say([f"{purged} settled; {max(0, plan.left - purged)} left"])
-    elif not dry_run:
+    elif not confirmation.dry_run:
         say_json(_purge_document(group, namespace, plan, purged))
     end_for_errors({**unasked, **errors}, [namespace])
 
 
 def _purge_lines(group: str, namespace: str, plan: Plan) -> list[str]:
-    from rmqd.wire.topics import without_namespace
-
     lines = [
         f"{group}: {plan.chosen} of {count(plan.left, 'dead letter')} left: to be settled without being handled again",
         *kinds_lines(plan.reasons),
@@ -244,8 +212,6 @@ def _purge_lines(group: str, namespace: str, plan: Plan) -> list[str]:
 
 
 def _purge_document(group: str, namespace: str, plan: Plan, purged: int) -> dict[str, Any]:
-    from rmqd.wire.topics import without_namespace
-
     document = {
         "group": group,
         "chosen": plan.chosen,
@@ -260,23 +226,18 @@ def _purge_document(group: str, namespace: str, plan: Plan, purged: int) -> dict
 async def _plan_purge(
     client: ClientInstance, group: str, marks: Marks, choice: DeadLetterFilter, *, to_write: bool
 ) -> tuple[Plan, dict[str, RmqdError]]:
-    from rmqd.operate.dead_letters.dead_letter_replay import make_plan
-
-    brokers = await dlq_choice.read_marks(client, group, marks, to_write=to_write)
+    brokers = await read_marks(client, group, marks, to_write=to_write)
     return await make_plan(brokers, group, marks, choice)
 
 
 async def _purge(
     client: ClientInstance, plan: Plan, marks: Marks, choice: DeadLetterFilter, progress: CommandProgress
 ) -> tuple[int, dict[str, RmqdError]]:
-    from rmqd.errors import RmqdError
-    from rmqd.operate.dead_letters.dead_letter_sending import purge
-
     purged, errors = 0, dict[str, RmqdError]()
     with progress:
         for queue in plan.queues:
             try:
-                async for some in purge(client, queue, marks, choice):
+                async for some in dead_letter_sending.purge(client, queue, marks, choice):
                     purged += some
                     progress.report(purged)
             except RmqdError as error:

@@ -1,113 +1,128 @@
-"""The commands about consumer groups: `rmqd groups` and `rmqd lag`.
-
-`rmqd groups mode`: sets whether a group pops or pulls a topic.
-
-`rmqd groups list`: lists all groups of a cluster, one per line.
-
-`rmqd groups show`: shows one group, its members, and the owner of each queue.
-
-`rmqd lag`: shows the lag of groups, in messages and in age, for people, cron and CI.
-"""
+"""The commands about consumer groups: `rmqd groups list`, `show` and `mode`, and `rmqd lag`."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
-from rmqd.cli.against_cluster import Asked, DryRun, Yes, against_cluster, confirm
 from rmqd.cli.terminal.cluster_command import (
+    ClusterOptions,
     ClusterTarget,
-    WithSystem,
+    Confirmation,
     ask_cluster,
     end_for_errors,
     expect_brokers,
-    fail,
-    run_query,
-    wrapped,
 )
-from rmqd.cli.terminal.output import count, say, say_json, say_table, table
-from rmqd.errors import ExitCode
+from rmqd.cli.terminal.commands import fail
+from rmqd.cli.terminal.options import GroupName, TopicName, WithSystem, duration_ms, group_names, one_of
+from rmqd.cli.terminal.output import Columns, count, document_table, format_age, plain, say, say_json, say_table
+from rmqd.client.brokers import Brokers
+from rmqd.client.client_options import ClientOptions
+from rmqd.client.group_reader import TopicLag, read_lags
+from rmqd.client.instance import ClientInstance
+from rmqd.errors import ExitCode, RemotingError, RmqdError, RouteNotFoundError
+from rmqd.operate.queries import group_queries
+from rmqd.operate.queries.group_queries import ModeChange
+from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody
+from rmqd.wire.topics import without_namespace, wrap_namespace
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+_GROUPS: Final[Columns] = {
+    "group": "group",
+    "members": "members",
+    "type": "consume_type",
+    "model": "message_model",
+    "lag": "lag",
+    "rate": "rate",
+    "brokers": "brokers",
+}
+_MEMBERS: Final[Columns] = {
+    "member": "client_id",
+    "address": "address",
+    "language": "language",
+    "version": "version",
+    "queues": lambda one: "?" if one["queues"] is None else str(one["queues"]),
+}
+_QUEUES: Final[Columns] = {
+    "topic": "topic",
+    "broker": "broker",
+    "queue": "queue",
+    "owner": "owner",
+    "committed": "committed",
+    "max": "max",
+    "lag": "lag",
+    "age": "lag_seconds",
+}
+_BROKERS: Final[Columns] = {
+    "broker": "broker",
+    "may consume": "consume_enable",
+    "may broadcast": "consume_broadcast_enable",
+    "retries": "retry_max_times",
+    "retry queues": "retry_queue_nums",
+    "modes": lambda one: ", ".join(f"{topic} {mode}" for topic, mode in one["modes"].items()) or "-",
+}
+_LAGS: Final[Columns] = {
+    "group": "group",
+    "topic": "topic",
+    "queues": lambda one: str(len(one["queues"])),
+    "lag": "lag",
+    "age": "lag_seconds",
+}
 
-    from rmqd.client.brokers import Brokers
-    from rmqd.client.client_options import ClientOptions
-    from rmqd.client.group_reader import TopicLag
-    from rmqd.client.instance import ClientInstance
-    from rmqd.errors import RmqdError
-    from rmqd.operate.queries.group_queries import GroupDetail, GroupSummary, ModeChange
-    from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody
 
-
-GROUP_MODE_HELP = """\
-The group may be unknown to the brokers, before its first member starts. The plan then says so, because the name may
-be misspelt. Members with consume_mode: pop, and Java members with clientRebalance off, apply it within half a minute.
-The command shows a plan and asks for confirmation.
-
-Example: rmqd groups mode order-mailer orders pop --yes
-"""
-
-
-@against_cluster
 def set_mode(
-    asked: Asked,
-    group: Annotated[str, typer.Argument(help="The group's name")],
-    topic: Annotated[str, typer.Argument(help="The topic")],
-    mode: Annotated[str, typer.Argument(help="pop or pull")],
+    confirmation: Confirmation,
+    cluster: ClusterOptions,
+    group: GroupName,
+    topic: TopicName,
+    mode: Annotated[str, typer.Argument(help="pop or pull", autocompletion=one_of("pop", "pull"))],
     share_queues: Annotated[
         int,
         typer.Option("--share-queues", min=0, help="For pop: how many members share a queue; 0: all pop all queues"),
     ] = 0,
-    yes: Yes = False,
-    dry_run: DryRun = False,
 ) -> None:
-    """Set whether a group pops or pulls a topic."""
+    """Set whether a group pops or pulls a topic, on all brokers of the topic, like mqadmin setConsumeMode.
+
+    The group may be unknown to the brokers, before its first member starts. The plan then says so, because the name may
+    be misspelt. Members with consume_mode: pop, and Java members with clientRebalance off, apply it within half a
+    minute. The command shows a plan and asks for confirmation.
+
+    Example: rmqd groups mode order-mailer orders pop --yes
+    """
     if mode not in ("pop", "pull"):
         raise typer.BadParameter(f"unknown mode {mode}; expected pop or pull", param_hint="MODE")
-    target = asked.target(group)
-    namespace = target.options.namespace
-    names = wrapped(group, namespace), wrapped(topic, namespace)
-    wanted = (*names, mode.upper(), share_queues if mode == "pop" else 0)
-    changes, is_known = ask_cluster(target.options, partial(_plan, wanted))
+    target = cluster.target(group)
+    names = target.wrapped(topic), target.wrapped(group)
+    wanted = SetMessageRequestModeRequestBody(*names, mode.upper(), share_queues if mode == "pop" else 0)
+    changes, is_known = target.ask(partial(_plan, wanted))
     due = [change for change in changes if change.is_due]
     errors: Mapping[str, RmqdError] = {}
     if due:
-        if dry_run and asked.as_json:
+        if confirmation.dry_run and cluster.as_json:
             say_json([_document(change, errors) for change in changes])
         plan = [] if is_known else [f"no broker knows group {group} yet: this prepares it; see `rmqd groups list`"]
         plan += [f"{change.broker}: {_mode_text(change.now)} -> {_mode_text(change.then)}" for change in due]
-        confirm([f"{group}, {topic}:", *plan], yes=yes, dry_run=dry_run, err=asked.as_json)
-        errors = ask_cluster(target.options, partial(_carry_out, changes))
-    if asked.as_json:
+        confirmation.ask([f"{group}, {topic}:", *plan], err=cluster.as_json)
+        errors = target.ask(partial(_carry_out, changes))
+    if cluster.as_json:
         say_json([_document(change, errors) for change in changes])
     elif done := [change.broker for change in due if change.broker not in errors]:
         say([f"set on {', '.join(done)}"])
     else:
         say(["nothing was set" if due else f"all brokers are set to {mode} already"])
-    end_for_errors(errors, [namespace])
+    end_for_errors(errors, [target.options.namespace])
 
 
-async def _plan(wanted: tuple[str, str, str, int], client: ClientInstance) -> tuple[list[ModeChange], bool]:
+async def _plan(wanted: SetMessageRequestModeRequestBody, client: ClientInstance) -> tuple[list[ModeChange], bool]:
     """Return the changes, and whether a broker knows the group."""
-    from rmqd.client.brokers import Brokers
-    from rmqd.operate.queries.group_queries import is_known, plan_mode
-    from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody
-
-    group, topic, mode, share_queues = wanted
-    body = SetMessageRequestModeRequestBody(topic, group, mode, share_queues)
     brokers = await Brokers.look_up(client)
-    return await plan_mode(brokers, body), await is_known(brokers, group)
+    return await group_queries.plan_mode(brokers, wanted), await group_queries.is_known(brokers, wanted.consumer_group)
 
 
 async def _carry_out(changes: list[ModeChange], client: ClientInstance) -> Mapping[str, RmqdError]:
-    from rmqd.client.brokers import Brokers
-    from rmqd.operate.queries.group_queries import carry_out
-
-    return await carry_out(await Brokers.look_up(client), changes)
+    return await group_queries.carry_out(await Brokers.look_up(client), changes)
 
 
 def _mode_text(mode: SetMessageRequestModeRequestBody) -> str:
@@ -117,169 +132,102 @@ def _mode_text(mode: SetMessageRequestModeRequestBody) -> str:
 
 def _document(change: ModeChange, errors: Mapping[str, RmqdError]) -> dict[str, object]:
     error = errors.get(change.broker)
+    mode = change.now if error else change.then
     return {
         "broker": change.broker,
         "was": change.now.mode.lower(),
-        "mode": (change.now if error else change.then).mode.lower(),
-        "share_queues": (change.now if error else change.then).pop_share_queue_num,
+        "mode": mode.mode.lower(),
+        "share_queues": mode.pop_share_queue_num,
         "error": str(error) if error else None,
     }
 
 
-GROUPS_LIST_HELP = """\
-The brokers' groups include groups of all clients. TYPE and MODEL are reported by members. LAG counts the waiting
-messages of all topics, including retries. RATE is the number of messages that members finish per second.
+def list_groups(cluster: ClusterOptions, with_system: WithSystem = False) -> None:
+    """List the groups of a cluster with their members, consumption mode and lag.
 
-Example: rmqd groups list --nameserver 10.0.0.5:9876
-"""
+    The brokers' groups include groups of all clients. TYPE and MODEL are reported by members. LAG counts the waiting
+    messages of all topics, including retries. RATE is the number of messages that members finish per second.
 
-
-@against_cluster
-def list_groups(
-    asked: Asked,
-    with_system: WithSystem = False,
-) -> None:
-    """List the groups of a cluster."""
-
-    async def ask(brokers: Brokers, namespace: str) -> tuple[list[GroupSummary], Mapping[str, RmqdError]]:
-        from rmqd.operate.queries.group_queries import list_groups
-
-        return await list_groups(brokers, namespace=namespace, with_system=with_system)
-
-    run_query(asked.target(), ask, _as_json if asked.as_json else _as_table)
+    Example: rmqd groups list --nameserver 10.0.0.5:9876
+    """
+    target = cluster.target()
+    cluster.show(
+        target,
+        lambda brokers: group_queries.list_groups(brokers, namespace=target.options.namespace, with_system=with_system),
+        lambda groups: say_table(_GROUPS, groups),
+    )
 
 
-def _as_json(groups: list[GroupSummary]) -> None:
-    say_json([asdict(group) for group in groups])
+def show_group(cluster: ClusterOptions, group: GroupName) -> None:
+    """Show one group: its members, subscriptions, the owner of each queue, and its settings on brokers.
+
+    The command queries the brokers, and through them the members of any client. OWNER is - if no member reports owning
+    the queue.
+
+    Example: rmqd groups show order-mailer -o json
+    """
+    target = cluster.target(group)
+    cluster.show(
+        target,
+        lambda brokers: group_queries.show_group(brokers, target.wrapped(group)),
+        _say_group,
+    )
 
 
-def _as_table(groups: list[GroupSummary]) -> None:
-    rows = [
-        (
-            one.group,
-            str(one.members),
-            one.consume_type or "-",
-            one.message_model or "-",
-            str(one.lag),
-            f"{one.rate:.1f}",
-            ",".join(one.brokers),
-        )
-        for one in groups
-    ]
-    say_table(("group", "members", "type", "model", "lag", "rate", "brokers"), rows)
+def _say_group(group: dict[str, Any]) -> None:
+    how = ", ".join(filter(None, (group["consume_type"], group["message_model"]))) or "no members"
+    lag = sum(queue["lag"] for queue in group["queues"])
+    say([f"{group['group']}  {how}  {count(len(group['members']), 'member')}, {count(lag, 'message')} behind"])
+    subscriptions = [{"topic": topic, "subscription": text} for topic, text in group["subscriptions"].items()]
+    brokers = [{"broker": name} | settings for name, settings in group["brokers"].items()]
+    for columns, rows in (
+        (_MEMBERS, group["members"]),
+        ({"topic": "topic", "subscription": "subscription"}, subscriptions),
+        (_QUEUES, group["queues"]),
+        (_BROKERS, brokers),
+    ):
+        if rows:
+            say([""])
+            say_table(columns, rows)
 
 
-GROUPS_SHOW_HELP = """\
-The command queries the brokers, and through them the members of any client. OWNER is - if no member reports owning
-the queue.
-
-Example: rmqd groups show order-mailer -o json
-"""
-
-
-@against_cluster
-def show_group(
-    asked: Asked,
-    group: Annotated[str, typer.Argument(help="The group's name")],
-) -> None:
-    """Show one group."""
-
-    async def ask(brokers: Brokers, namespace: str) -> tuple[GroupDetail, Mapping[str, RmqdError]]:
-        from rmqd.operate.queries.group_queries import show_group
-
-        return await show_group(brokers, wrapped(group, namespace))
-
-    run_query(asked.target(group), ask, (lambda detail: say_json(asdict(detail))) if asked.as_json else _as_tables)
-
-
-def _as_tables(detail: GroupDetail) -> None:
-    how = ", ".join(filter(None, (detail.consume_type, detail.message_model))) or "no members"
-    lag = sum(queue.lag for queue in detail.queues)
-    say([f"{detail.group}  {how}  {count(len(detail.members), 'member')}, {count(lag, 'message')} behind"])
-    if detail.members:
-        say([""])
-        say_table(
-            ("member", "address", "language", "version", "queues"),
-            [
-                (one.client_id, one.address, one.language, one.version, "?" if one.queues is None else str(one.queues))
-                for one in detail.members
-            ],
-        )
-    if detail.subscriptions:
-        say([""])
-        say_table(("topic", "subscription"), list(detail.subscriptions.items()))
-    if detail.queues:
-        say([""])
-        say_table(
-            ("topic", "broker", "queue", "owner", "committed", "max", "lag", "age"),
-            [
-                (
-                    one.topic,
-                    one.broker,
-                    str(one.queue),
-                    one.owner or "-",
-                    "-" if one.committed is None else str(one.committed),
-                    str(one.max),
-                    str(one.lag),
-                    format_age(one.lag_seconds),
-                )
-                for one in detail.queues
-            ],
-        )
-    if detail.brokers:
-        say([""])
-        say_table(
-            ("broker", "may consume", "may broadcast", "retries", "retry queues", "modes"),
-            [
-                (
-                    name,
-                    _yes(one.consume_enable),
-                    _yes(one.consume_broadcast_enable),
-                    str(one.retry_max_times),
-                    str(one.retry_queue_nums),
-                    ", ".join(f"{topic} {mode}" for topic, mode in one.modes.items()) or "-",
-                )
-                for name, one in detail.brokers.items()
-            ],
-        )
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
-
-
-LAG_HELP = """\
-Without a GROUP all groups of the configuration are shown, each from its own cluster. The command queries the brokers,
-without joining a group or pulling. All messages of a queue without a committed offset count. %RETRY% topics have their
-own lines.
-
-With --fail-over the command exits with 1 if the oldest waiting message of any topic is older than AGE.
-
-Example: rmqd lag order-mailer --fail-over 5m || notify-the-night-shift
-"""
-
-
-@against_cluster
 def lag(
-    asked: Asked,
-    groups: Annotated[list[str] | None, typer.Argument(help="Groups; default: all groups of the configuration")] = None,
+    cluster: ClusterOptions,
+    groups: Annotated[
+        list[str] | None,
+        typer.Argument(help="Groups; default: all groups of the configuration", autocompletion=group_names),
+    ] = None,
     fail_over: Annotated[
         str | None,
         typer.Option("--fail-over", metavar="AGE", help="Exit with 1 if a message has waited longer, as 90s or 5m"),
     ] = None,
 ) -> None:
-    """Show the lag of groups."""
-    limit_seconds = None if fail_over is None else _limit_seconds(fail_over)
-    target = asked.target()
+    """Show the lag of groups: the number of waiting messages, and the age of the oldest.
+
+    Without a GROUP all groups of the configuration are shown, each from its own cluster. The command queries the
+    brokers, without joining a group or pulling. All messages of a queue without a committed offset count. %RETRY%
+    topics have their own lines.
+
+    With --fail-over the command exits with 1 if the oldest waiting message of any topic is older than AGE.
+
+    Example: rmqd lag order-mailer --fail-over 5m || notify-the-night-shift
+    """
+    limit_seconds = None if fail_over is None else duration_ms(fail_over, "--fail-over") / 1000
+    target = cluster.target()
     if target.config is None and not groups:
         raise typer.BadParameter("give group names, or a configuration with groups (--config)", param_hint="GROUP")
     lags, errors = _ask(groups, target)
-
-    if asked.as_json:
-        say_json([asdict(one) for one in lags])
+    if cluster.as_json:
+        say_json(plain(lags))
     else:
-        typer.echo("\n".join(_table(lags)))
-    _end(target, lags, errors, limit_seconds, fail_over)
+        typer.echo("\n".join(document_table(_LAGS, plain(lags))))
+    late = [
+        f"rmqd: {one.group}, {one.topic}: the oldest waiting message is {format_age(one.lag_seconds)} old, "
+        f"over the limit of {fail_over}"
+        for one in lags
+        if limit_seconds is not None and one.lag_seconds > limit_seconds
+    ]
+    end_for_errors(errors, target.namespaces, late)
 
 
 def _ask(groups: list[str] | None, target: ClusterTarget) -> tuple[list[TopicLag], dict[str, RmqdError]]:
@@ -299,11 +247,6 @@ def _ask(groups: list[str] | None, target: ClusterTarget) -> tuple[list[TopicLag
 async def _read(
     wanted: dict[str, Iterable[str] | None], client: ClientInstance, *, is_only: bool
 ) -> tuple[list[TopicLag], dict[str, RmqdError]]:
-    from rmqd.client.brokers import Brokers
-    from rmqd.client.group_reader import read_lags
-    from rmqd.errors import RemotingError, RouteNotFoundError
-    from rmqd.wire.topics import without_namespace, wrap_namespace
-
     namespace = client.options.namespace
     asked = {
         wrap_namespace(group, namespace): topics and [wrap_namespace(topic, namespace) for topic in topics]
@@ -336,46 +279,3 @@ def _topics_by_group(groups: list[str] | None, target: ClusterTarget) -> dict[st
     if not wanted:
         fail(ExitCode.FAILURE, "rmqd: there are no groups to show")
     return wanted
-
-
-def _end(
-    target: ClusterTarget,
-    lags: list[TopicLag],
-    errors: dict[str, RmqdError],
-    limit_seconds: float | None,
-    limit: str | None,
-) -> None:
-    late = [
-        f"rmqd: {one.group}, {one.topic}: the oldest waiting message is {format_age(one.lag_seconds)} old, "
-        f"over the limit of {limit}"
-        for one in lags
-        if limit_seconds is not None and one.lag_seconds > limit_seconds
-    ]
-    end_for_errors(errors, target.namespaces, late)
-
-
-def _limit_seconds(text: str) -> float:
-    from rmqd.config.model.value_kinds import DURATION_FORM, parse_duration_seconds
-
-    try:
-        return parse_duration_seconds(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{error}; expected {DURATION_FORM}", param_hint="--fail-over") from None
-
-
-def format_age(seconds: float) -> str:
-    """Return an age in its two largest units: `3d 4h`, `7m 12s`, `0.4s`."""
-    if seconds < 10:
-        return f"{seconds:.1f}s" if seconds else "0s"
-    left = int(seconds)
-    parts: list[str] = []
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        if left >= size or parts:
-            parts.append(f"{left // size}{unit}")
-            left %= size
-    return " ".join(parts[:2])
-
-
-def _table(lags: list[TopicLag]) -> list[str]:
-    rows = [(one.group, one.topic, str(len(one.queues)), str(one.lag), format_age(one.lag_seconds)) for one in lags]
-    return table(("group", "topic", "queues", "lag", "age"), rows)

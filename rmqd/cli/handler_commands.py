@@ -1,48 +1,45 @@
-"""`rmqd handlers`: lists the installed handlers and pipelines with their options.
-
-`rmqd new handler`: creates a folder with a typed handler, its tests, its cases and its configuration.
-
-The files of a new handler's project. The author's choices replace NAME, MODULE and TOPIC.
-"""
+"""`rmqd handlers`: lists the installed handlers and pipelines. `rmqd new handler`: creates the project of a new one."""
 
 from __future__ import annotations
 
+from rmqd.runtime import structlog_without_rich  # noqa: F401  before structlog, see there
+
+# isort: split
+
 import importlib.util
+import json
 import keyword
 import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from rmqd.cli.daemon_commands import Output, check_output
-from rmqd.cli.terminal.output import say_json
+from rmqd.cli.terminal.options import Output, topic_names
+from rmqd.cli.terminal.output import plain, say_json
+from rmqd.errors import InvalidNameError
+from rmqd.plugins.entry_points import installed
+from rmqd.plugins.handler_catalogue import (
+    HANDLER_ENTRY_POINTS,
+    HandlerDescription,
+    OptionDescription,
+    describe_installed,
+)
+from rmqd.wire.topics import check_topic
 
-if TYPE_CHECKING:
-    from rmqd.plugins.handler_catalogue import HandlerDescription, OptionDescription
 
+def handlers(output: Output = "table") -> None:
+    """List the installed handlers and pipelines, and their options.
 
-HANDLERS_HELP = """\
-Broken handlers are listed with their errors.
+    Broken handlers are listed with their errors.
 
-Example: rmqd handlers -o json
-"""
-
-
-def handlers(
-    output: Output = "table",
-) -> None:
-    """List the installed handlers and pipelines with their distributions and options."""
-    from rmqd.plugins.handler_catalogue import describe_installed
-
-    check_output(output)
+    Example: rmqd handlers -o json
+    """
     found = describe_installed()
     if output == "json":
-        from dataclasses import asdict
-
-        say_json([asdict(handler) for handler in found])
+        say_json(plain(found))
     elif found:
         typer.echo("\n\n".join("\n".join(handler_lines(handler)) for handler in found))
     else:
@@ -68,17 +65,8 @@ def _option_line(option: OptionDescription) -> str:
 
 
 def _as_yaml(value: Any) -> str:
-    import json
-
     return "none" if value is None else json.dumps(value, ensure_ascii=False)
 
-
-NEW_HANDLER_HELP = """\
-The folder, the group and the handler's entry point are called NAME. The project works unchanged: in the folder pytest
-passes, and rmqd check and rmqd run find the configuration. An existing folder is not changed.
-
-Example: rmqd new handler order-book --topic orders
-"""
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
 _TAKEN: Final = ("rmqd", "tests", "pydantic", "pytest")  # the project imports these
@@ -86,14 +74,17 @@ _TAKEN: Final = ("rmqd", "tests", "pydantic", "pytest")  # the project imports t
 
 def new_handler(
     name: Annotated[str, typer.Argument(help="Small letters, digits and dashes, such as order-book")],
-    topic: Annotated[str, typer.Option("--topic", help="The topic whose messages it handles")] = "orders",
+    topic: Annotated[
+        str, typer.Option("--topic", help="The topic whose messages it handles", autocompletion=topic_names)
+    ] = "orders",
 ) -> None:
-    """Create a project with a typed handler, its tests and its configuration."""
-    from rmqd.errors import InvalidNameError
-    from rmqd.plugins.entry_points import installed
-    from rmqd.plugins.handler_catalogue import HANDLER_ENTRY_POINTS
-    from rmqd.wire.topics import check_topic
+    """Create a project with a typed handler, its tests and its configuration.
 
+    The folder, the group and the handler's entry point are called NAME. The project works unchanged: in the folder
+    pytest passes, and rmqd check and rmqd run find the configuration. An existing folder is not changed.
+
+    Example: rmqd new handler order-book --topic orders
+    """
     module = name.replace("-", "_")
     if not _NAME.fullmatch(name):
         raise typer.BadParameter(

@@ -1,130 +1,122 @@
-"""`rmqd message get`: shows one message by its id, and its copies in retry topics and dead letters.
-
-`rmqd message query`: shows the messages of a topic with a key.
-
-`rmqd tail`: prints the messages of a topic as they arrive.
-"""
+"""`rmqd message get`, `rmqd message query`, and `rmqd tail`."""
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
-from rmqd.cli.against_cluster import Asked, against_cluster
-from rmqd.cli.terminal.cluster_command import ask_cluster, run_query, wrapped
-from rmqd.cli.terminal.output import as_document, as_lines, body_text, moment_ms, say, say_json, say_table, written_time
+from rmqd.cli.terminal.cluster_command import ClusterOptions
+from rmqd.cli.terminal.options import TopicName, moment_or_age_ms, topic_names
+from rmqd.cli.terminal.output import (
+    Columns,
+    body_cell,
+    body_text,
+    message_body,
+    message_document,
+    message_lines,
+    say,
+    say_table,
+    written_time,
+)
+from rmqd.client.brokers import Brokers
+from rmqd.client.instance import ClientInstance
+from rmqd.consumer.health.consistency import check_filters
+from rmqd.errors import InvalidNameError, RmqdError
+from rmqd.operate.queries.message_queries import Found, FoundMessage, find_by_id, find_by_key
+from rmqd.operate.queries.tail_queries import follow
+from rmqd.runtime.plain_text import printable_lines
+from rmqd.wire.bodies.heartbeat_data import (
+    EXPRESSION_TAG,
+    SubscriptionData,
+    meant_filter,
+    sql_subscription,
+    tag_subscription,
+)
+from rmqd.wire.topics import TOOLS_GROUP, without_namespace
 
-if TYPE_CHECKING:
-    from rmqd.client.brokers import Brokers
-    from rmqd.client.instance import ClientInstance
-    from rmqd.errors import RmqdError
-    from rmqd.operate.queries.message_queries import Found, FoundMessage
-    from rmqd.wire.bodies.heartbeat_data import SubscriptionData
+_MESSAGES: Final[Columns] = {
+    "stored": "stored_at_ms",
+    "broker": "broker",
+    "queue": "queue",
+    "offset": "offset",
+    "id": "msg_id",
+    "tags": "tags",
+    "body": body_cell,
+}
 
 
-MESSAGE_GET_HELP = """\
-A producer's id is searched in all topics, including copies in retry topics and dead letters. --topic restricts the~
-search, and is faster. Brokers find a message some moments after it was sent.
-
-Example: rmqd message get 7F000001DA3C5F8D4BC40070B2E30001
-"""
-
-
-@against_cluster
 def get(
-    asked: Asked,
+    cluster: ClusterOptions,
     msg_id: Annotated[str, typer.Argument(metavar="ID", help="The message's id")],
-    topic: Annotated[str | None, typer.Option("--topic", help="Search only this topic")] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="Search only this topic", autocompletion=topic_names)
+    ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Print only the body of the first copy, unchanged")] = False,
 ) -> None:
-    """Show a message by its id."""
+    """Show a message by its id: the producer's id, as in logs, or an offset id of 32 digits.
 
-    async def ask(brokers: Brokers, namespace: str) -> Found:
-        from rmqd.errors import RmqdError
-        from rmqd.operate.queries.message_queries import find_by_id
+    A producer's id is searched in all topics, including copies in retry topics and dead letters. --topic restricts the
+    search, and is faster. Brokers find a message some moments after it was sent.
 
-        found, errors = await find_by_id(brokers, msg_id, None if topic is None else wrapped(topic, namespace))
+    Example: rmqd message get 7F000001DA3C5F8D4BC40070B2E30001
+    """
+    target = cluster.target()
+
+    async def ask(brokers: Brokers) -> Found:
+        found, errors = await find_by_id(brokers, msg_id, None if topic is None else target.wrapped(topic))
         if not found and not errors:
             raise RmqdError(f"no broker has a message with the id {msg_id}, or it is not indexed yet")
         return found, errors
 
-    def show(found: list[FoundMessage]) -> None:
-        if raw and found:
-            sys.stdout.buffer.write(found[0].body)
-        elif asked.as_json:
-            say_json([as_document(one) for one in found])
-        else:
-            for number, one in enumerate(found):
-                say([""] * (number > 0))
-                say(as_lines(one))
+    def say_messages(messages: list[dict[str, Any]]) -> None:
+        for number, one in enumerate(messages):
+            say([""] * (number > 0))
+            say(message_lines(one))
 
-    run_query(asked.target(), ask, show)
+    def write_body(messages: list[dict[str, Any]]) -> None:
+        if messages:
+            sys.stdout.buffer.write(message_body(messages[0]))
 
-
-MESSAGE_QUERY_HELP = """\
-Brokers find a message some moments after it was sent.
-
-Example: rmqd message query orders order-4711 -o json
-"""
-_MOST_BODY = 60
+    if raw:
+        cluster = replace(cluster, output="table")
+    cluster.show(target, ask, write_body if raw else say_messages, _documents)
 
 
-@against_cluster
 def query(
-    asked: Asked,
-    topic: Annotated[str, typer.Argument(help="The topic")],
+    cluster: ClusterOptions,
+    topic: TopicName,
     key: Annotated[str, typer.Argument(help="One of the message's keys")],
     most: Annotated[int, typer.Option("--most", min=1, max=64, help="Limit for each broker, newest first")] = 32,
 ) -> None:
-    """Show the messages of a topic with a key."""
+    """Show the messages of a topic with a key, in the order in which they were stored.
 
-    async def ask(brokers: Brokers, namespace: str) -> Found:
-        from rmqd.errors import RmqdError
-        from rmqd.operate.queries.message_queries import find_by_key
+    Brokers find a message some moments after it was sent.
 
-        found, errors = await find_by_key(brokers, wrapped(topic, namespace), key, most=most)
+    Example: rmqd message query orders order-4711 -o json
+    """
+    target = cluster.target()
+
+    async def ask(brokers: Brokers) -> Found:
+        found, errors = await find_by_key(brokers, target.wrapped(topic), key, most=most)
         if not found and not errors:
             raise RmqdError(f"no broker has a message of {topic} with the key {key}, or it is not indexed yet")
         return found, errors
 
-    def as_json(found: list[FoundMessage]) -> None:
-        say_json([as_document(one) for one in found])
-
-    run_query(asked.target(), ask, as_json if asked.as_json else _as_table)
+    cluster.show(target, ask, partial(say_table, _MESSAGES), _documents)
 
 
-def _as_table(found: list[FoundMessage]) -> None:
-    rows = [
-        (
-            written_time(one.stored_at_ms),
-            one.broker,
-            str(one.queue),
-            str(one.offset),
-            one.msg_id,
-            one.tags or "-",
-            body_text(one.body)[:_MOST_BODY],
-        )
-        for one in found
-    ]
-    say_table(("stored", "broker", "queue", "offset", "id", "tags", "body"), rows)
+def _documents(messages: list[FoundMessage]) -> list[dict[str, Any]]:
+    return [message_document(one) for one in messages]
 
 
-TAIL_HELP = """\
---since begins with messages of an age (10m), or since a time (ISO 8601 with a zone, or @milliseconds). The command
-reads without a group, and does not affect groups. A line is: store time (UTC), broker:queue:offset,
-id, tag, keys, body. -o json prints one JSON document per line.
-
-Example: rmqd tail orders --tags "paid || refunded" --since 10m
-"""
-
-
-@against_cluster
 def tail(
-    asked: Asked,
-    topic: Annotated[str, typer.Argument(help="The topic")],
+    cluster: ClusterOptions,
+    topic: TopicName,
     tags: Annotated[str | None, typer.Option("--tags", help='Only these tags, as "paid || refunded"')] = None,
     sql: Annotated[str | None, typer.Option("--sql", help="Only messages that match an SQL92 condition")] = None,
     since: Annotated[
@@ -132,38 +124,35 @@ def tail(
     ] = None,
     most: Annotated[int | None, typer.Option("--most", min=1, help="Number of messages after which to end")] = None,
 ) -> None:
-    """Print the messages of a topic as they arrive."""
-    since_ms = None if since is None else moment_ms(since, "--since")
-    target = asked.target()
+    """Print the messages of a topic as they arrive, until Ctrl-C.
+
+    --since begins with messages of an age (10m), or since a time (ISO 8601 with a zone, or @milliseconds). The command
+    reads without a group, and does not affect groups. A line is: store time (UTC), broker:queue:offset, id, tag, keys,
+    body. -o json prints one JSON document per line.
+
+    Example: rmqd tail orders --tags "paid || refunded" --since 10m
+    """
+    since_ms = None if since is None else moment_or_age_ms(since, "--since")
+    target = cluster.target()
     namespace = target.options.namespace
-    subscription = _subscription(wrapped(topic, namespace), tags, sql)
-    print_one = partial(_print_json if asked.as_json else _print_line, namespace)
+    subscription = _subscription(target.wrapped(topic), tags, sql)
+    write = _as_json_line if cluster.as_json else _as_line
+
+    async def run(client: ClientInstance) -> None:
+        # if RocketMQ cannot parse a pull's condition, it returns every message
+        await check_filters(client, TOOLS_GROUP, [subscription])
+        await follow(client, subscription, print_message, _complain, since_ms=since_ms, most=most)
+
+    def print_message(message: FoundMessage) -> None:
+        typer.echo(write(message_document(without_namespace(message, namespace))))
+
     try:
-        ask_cluster(target.options, lambda client: _follow(client, subscription, print_one, since_ms, most))
+        target.ask(run)
     except KeyboardInterrupt:
         return
 
 
-async def _follow(
-    client: ClientInstance,
-    subscription: SubscriptionData,
-    print_one: partial[None],
-    since_ms: int | None,
-    most: int | None,
-) -> None:
-    from rmqd.consumer.health.consistency import check_filters
-    from rmqd.operate.queries.tail_queries import follow
-    from rmqd.wire.topics import TOOLS_GROUP
-
-    # if RocketMQ cannot parse a pull's condition, it returns every message
-    await check_filters(client, TOOLS_GROUP, [subscription])
-    await follow(client, subscription, print_one, _complain, since_ms=since_ms, most=most)
-
-
 def _subscription(topic: str, tags: str | None, sql: str | None) -> SubscriptionData:
-    from rmqd.errors import InvalidNameError
-    from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG, meant_filter, sql_subscription, tag_subscription
-
     if tags is not None and sql is not None:
         raise typer.BadParameter("given together with --tags; expected only one of them", param_hint="--sql")
     if tags is not None and (meant := meant_filter(tags, EXPRESSION_TAG)) is not None:
@@ -174,21 +163,15 @@ def _subscription(topic: str, tags: str | None, sql: str | None) -> Subscription
         raise typer.BadParameter(str(error), param_hint="--tags" if sql is None else "--sql") from None
 
 
-def _print_line(namespace: str, message: FoundMessage) -> None:
-    from rmqd.wire.topics import without_namespace
-
-    one = without_namespace(message, namespace)
-    place = f"{one.broker}:{one.queue}:{one.offset}"
-    parts = (written_time(one.stored_at_ms), place, one.msg_id, one.tags or "-", one.keys or "-", body_text(one.body))
-    say(["  ".join(parts)])
+def _as_json_line(message: dict[str, Any]) -> str:
+    return json.dumps(message)
 
 
-def _print_json(namespace: str, message: FoundMessage) -> None:
-    import json
-
-    from rmqd.wire.topics import without_namespace
-
-    typer.echo(json.dumps(as_document(without_namespace(message, namespace))))
+def _as_line(message: dict[str, Any]) -> str:
+    place = f"{message['broker']}:{message['queue']}:{message['offset']}"
+    stored = written_time(message["stored_at_ms"])
+    parts = (stored, place, message["msg_id"], message["tags"] or "-", message["keys"] or "-", body_text(message))
+    return printable_lines("  ".join(parts))
 
 
 def _complain(where: str, error: RmqdError) -> None:

@@ -11,22 +11,18 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Any, Final
 
-import typer
-
-from rmqd.cli.against_cluster import confirm
-from rmqd.cli.terminal.cluster_command import ask_cluster, end_for_errors, fail, wrapped
-from rmqd.cli.terminal.output import count, say, say_json, table
+from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget, Confirmation, end_for_errors
+from rmqd.cli.terminal.commands import fail
+from rmqd.cli.terminal.output import Columns, count, document_table, say, say_json
+from rmqd.client.brokers import Brokers
+from rmqd.client.instance import ClientInstance
 from rmqd.errors import ExitCode
-
-if TYPE_CHECKING:
-    from rmqd.cli.against_cluster import Asked
-    from rmqd.cli.terminal.cluster_command import ClusterTarget
-    from rmqd.client.instance import ClientInstance
-    from rmqd.operate.resets.reset_plan import Goal, PlannedMove, ResetPlan, Scope
-    from rmqd.operate.resets.reset_requests import MovedQueue, ResetOutcome, State
-
+from rmqd.operate.resets.reset_plan import Goal, PlannedMove, ResetPlan, Scope, broadcasting, plan_reset
+from rmqd.operate.resets.reset_requests import MovedQueue, ResetOutcome, State, carry_out
+from rmqd.runtime.files import make_folder, replace_file, sync_folder
+from rmqd.wire.topics import without_namespace
 
 _FORM: Final = "rmqd offsets 1"
 _LONGEST: Final = 180  # limit for the names in a file name, which may have 250 characters; the file has the full names
@@ -68,8 +64,6 @@ class Backup:
 
     def write(self, folder: Path) -> Path:
         """Write a new file into a folder, which is created if missing. Raises OSError."""
-        from rmqd.runtime.files import make_folder, replace_file, sync_folder
-
         make_folder(folder)
         names = f"{self.group}-{self.topic}"[:_LONGEST]
         name = f"{names}-{self.made_at}".replace(":", "")
@@ -108,7 +102,14 @@ def _saved(document: dict[str, Any]) -> SavedOffset:
     return one
 
 
-Wait = Annotated[str, typer.Option("--wait", help="Time for members to apply the reset")]
+_MOVES: Final[Columns] = {
+    "broker": "broker",
+    "queue": "queue",
+    "from": "from",
+    "to": "to",
+    "messages": "effect",
+    "member": "member",
+}
 _WORDS: dict[State, str] = {
     "moved": "reset, and applied by members",
     "stored": "stored",
@@ -116,7 +117,6 @@ _WORDS: dict[State, str] = {
     "not_obeyed": "not obeyed",
     "failed": "failed",
 }
-LONGEST_WAIT = "45s"  # a broker holds a pull for up to 20 s, and an older Java client pauses for 10 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,45 +128,39 @@ class OffsetChange:
     goal: Goal
     scope: Scope
     wait_seconds: float
-    yes: bool
-    dry_run: bool
+    confirmation: Confirmation
 
 
-def change_offsets(asked: Asked, target: ClusterTarget, change: OffsetChange) -> None:
+def change_offsets(cluster: ClusterOptions, target: ClusterTarget, change: OffsetChange) -> None:
     """Show the plan, ask, and reset the group. Ends the command with 1 or 69 if a queue did not reach its target."""
-    from rmqd.wire.topics import without_namespace
-
     _refuse_broadcasting(target, change.group)
-    options = target.options
-    names = wrapped(change.group, options.namespace), wrapped(change.topic, options.namespace)
-    plan = ask_cluster(options, lambda client: _plan(client, names, change.goal, change.scope))
+    namespace = target.options.namespace
+    names = target.wrapped(change.group), target.wrapped(change.topic)
+    plan = target.ask(lambda client: _plan(client, names, change.goal, change.scope))
+    rows = [_as_planned(move) for move in plan.moves]
     if not plan.due:
-        if asked.as_json:
-            say_json(_document(change, None, [_as_planned(move) for move in plan.moves], []))
+        if cluster.as_json:
+            say_json(_document(change, None, rows, []))
         else:
             say([] if plan.errors else ["nothing to do: every queue is at its target"])
-        end_for_errors(plan.errors, [options.namespace])
+        end_for_errors(plan.errors, [namespace])
         return
-    if change.dry_run and asked.as_json:
-        say_json(_document(change, None, [_as_planned(move) for move in plan.moves], []))
-    lines = without_namespace(list(_plan_lines(change, plan)), options.namespace)
-    confirm(lines, yes=change.yes, dry_run=change.dry_run, err=asked.as_json)
-    course = _Course(target, change, plan, names, quiet=asked.as_json)
+    if change.confirmation.dry_run and cluster.as_json:
+        say_json(_document(change, None, rows, []))
+    change.confirmation.ask(without_namespace(list(_plan_lines(change, plan)), namespace), err=cluster.as_json)
+    course = _Course(target, change, plan, names, quiet=cluster.as_json)
     try:
-        outcome = ask_cluster(options, course.run)
+        outcome = target.ask(course.run)
     except KeyboardInterrupt:
         fail(ExitCode.INTERRUPTED, f"rmqd: {course.cut()}")
-    if asked.as_json:
+    if cluster.as_json:
         say_json(_document(change, course.path, [_as_moved(one) for one in outcome.queues], _members(outcome)))
     else:
         say(_outcome_lines(outcome))
-    end_for_errors(outcome.errors, [options.namespace], _not_obeyed(outcome, change.group))
+    end_for_errors(outcome.errors, [namespace], _not_obeyed(outcome, change.group))
 
 
 async def _plan(client: ClientInstance, names: tuple[str, str], goal: Goal, scope: Scope) -> ResetPlan:
-    from rmqd.client.brokers import Brokers
-    from rmqd.operate.resets.reset_plan import plan_reset
-
     return await plan_reset(await Brokers.look_up(client), *names, goal, scope)
 
 
@@ -187,10 +181,6 @@ class _Course:
 
     async def run(self, client: ClientInstance) -> ResetOutcome:
         """Reset the group, unless nothing is left to do."""
-        from rmqd.client.brokers import Brokers
-        from rmqd.operate.resets.reset_plan import plan_reset
-        from rmqd.operate.resets.reset_requests import carry_out
-
         brokers = await Brokers.look_up(client)
         plan = await plan_reset(brokers, *self._names, self._fixed_goal(), self._change.scope)
         if plan.due:
@@ -210,8 +200,6 @@ class _Course:
 
     def _fixed_goal(self) -> Goal:
         """Return a fixed goal: a skip counts from the shown offsets, and never moves a queue back."""
-        from rmqd.operate.resets.reset_plan import Goal
-
         if self._change.goal.kind != "skip":
             return self._change.goal
         shown = {(move.queue.broker_name, move.queue.queue_id): move.wanted for move in self._confirmed.moves}
@@ -247,8 +235,6 @@ def _refuse_broadcasting(target: ClusterTarget, group: str) -> None:
     if target.config is None or group not in target.config.groups:
         return
     if target.config.groups[group].message_model == "broadcasting":
-        from rmqd.operate.resets.reset_plan import broadcasting
-
         fail(ExitCode.FAILURE, f"rmqd: {broadcasting(group)}")
 
 
@@ -259,18 +245,7 @@ def _plan_lines(change: OffsetChange, plan: ResetPlan) -> Iterable[str]:
         f"{change.group}, {change.topic}: {count(len(due), 'queue')} to reset, "
         f"{count(gained, 'message')} handled again, {skipped} skipped"
     )
-    rows = [
-        (
-            move.queue.broker_name,
-            str(move.queue.queue_id),
-            _offset(move.place.committed),
-            str(move.target),
-            _effect(move),
-            move.place.owner or "-",
-        )
-        for move in plan.moves
-    ]
-    yield from table(("broker", "queue", "from", "to", "messages", "member"), rows)
+    yield from document_table(_MOVES, [_as_planned(move) | {"effect": _effect(move)} for move in plan.moves])
     for name, error in plan.errors.items():
         yield f"{name} is not reset: {error}"
     if any(move.place.is_popped for move in plan.moves):

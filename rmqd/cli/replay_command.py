@@ -3,47 +3,43 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
 
 import typer
 
-from rmqd.cli.against_cluster import Asked, DryRun, Force, Yes, against_cluster, confirm, own_group
-from rmqd.cli.terminal.cluster_command import ask_cluster, end_for_errors, fail
-from rmqd.cli.terminal.output import count, moment_ms, say, say_json, table, written_time
-from rmqd.errors import ExitCode
+from rmqd.cli.terminal.cluster_command import ClusterOptions, Confirmation, OwnGroup, end_for_errors
+from rmqd.cli.terminal.commands import fail
+from rmqd.cli.terminal.options import Force, GroupInConfig, moment_or_age_ms
+from rmqd.cli.terminal.output import Columns, count, document_table, say, say_json, written_time
+from rmqd.client.instance import ClientInstance
+from rmqd.errors import ExitCode, RmqdError
+from rmqd.operate.replay import replay_run
+from rmqd.operate.replay.replay_plan import Failures, ReplayFolder, ReplayPlan, shadow_name
+from rmqd.operate.replay.replay_run import ReplayProgress, ReplayRun
+from rmqd.plugins.handler_catalogue import load_handler
+from rmqd.runtime.event_loop import run_in_loop, signals_handled
+from rmqd.runtime.logs.log_setup import configure_logging
+from rmqd.runtime.plain_text import describe
+from rmqd.wire.message_queue import Identity
+from rmqd.wire.topics import without_namespace
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rmqd.cli.against_cluster import OwnGroup
-    from rmqd.client.instance import ClientInstance
-    from rmqd.errors import RmqdError
-    from rmqd.operate.replay.replay_plan import Failures, ReplayFolder, ReplayPlan
-    from rmqd.operate.replay.replay_run import ReplayProgress
-    from rmqd.wire.message_queue import Identity
-
-
-REPLAY_HELP = """\
-The effects of the handler are REAL. It runs in this process, as the only member of a shadow group, GROUP-rmqd-replay.
-GROUP itself does not change: its offsets, members, retry topic and dead letters. A message that fails is not sent to
-the broker: it is retried here, --retries times, and then written to a file that is shown. Times are ISO 8601 with a
-zone, @milliseconds, or an age (2h).
-
-The command shows a plan and asks for confirmation. The plan is kept in state_dir: after an interruption, by Ctrl-C or
-kill -9, the same command continues. At the end the shadow group is removed; --abandon removes it without continuing.
-
-It exits with 1 if messages failed for good, and with 130 if Ctrl-C stopped it.
-
-Example: rmqd replay order-mailer --from 2026-11-24T08:00:00Z --to 2026-11-24T10:00:00Z --rate 200
-"""
 PRINT_SECONDS = 5.0
 MOST_SHOWN = 20
+_WINDOWS: Final[Columns] = {
+    "topic": "topic",
+    "broker": "broker",
+    "queue": "queue",
+    "from": "from",
+    "to": "to",
+    "messages": lambda one: str(one["to"] - one["from"]),
+}
 
 
-@against_cluster
 def replay(
-    asked: Asked,
-    group: Annotated[str, typer.Argument(help="The group's name in the configuration")],
+    confirmation: Confirmation,
+    cluster: ClusterOptions,
+    group: GroupInConfig,
     since: Annotated[str | None, typer.Option("--from", help="Stored at or after this time")] = None,
     until: Annotated[str | None, typer.Option("--to", help="Stored before this time; default: now")] = None,
     rate: Annotated[int, typer.Option("--rate", min=0, help="Messages per second; 0: as fast as the handler")] = 0,
@@ -52,33 +48,42 @@ def replay(
         bool, typer.Option("--abandon", help="Remove the shadow group of an interrupted replay")
     ] = False,
     force: Force = False,
-    yes: Yes = False,
-    dry_run: DryRun = False,
 ) -> None:
-    """Handle a window of a group's messages again under a shadow group."""
-    from rmqd.operate.replay.replay_plan import ReplayFolder
-    from rmqd.wire.topics import without_namespace
+    """Replay the messages of a time window with a group's handler, without affecting the group.
 
-    ours = own_group(asked, group)
+    The effects of the handler are REAL. It runs in this process, as the only member of a shadow group,
+    GROUP-rmqd-replay. GROUP itself does not change: its offsets, members, retry topic and dead letters. A message that
+    fails is not sent to the broker: it is retried here, --retries times, and then written to a file that is shown.
+    Times are ISO 8601 with a zone, @milliseconds, or an age (2h).
+
+    The command shows a plan and asks for confirmation. The plan is kept in state_dir: after an interruption, by Ctrl-C
+    or kill -9, the same command continues. At the end the shadow group is removed; --abandon removes it without
+    continuing.
+
+    It exits with 1 if messages failed for good, and with 130 if Ctrl-C stopped it.
+
+    Example: rmqd replay order-mailer --from 2026-11-24T08:00:00Z --to 2026-11-24T10:00:00Z --rate 200
+    """
+    ours = OwnGroup.find(cluster, group)
     if ours.options.is_lite:
         raise typer.BadParameter(f"{group} reads lite topics; expected a group of other topics", param_hint="GROUP")
-    identity = ask_cluster(ours.client_options, lambda client: _identity(client, ours, to_write=not dry_run))
-    folder = ReplayFolder(asked.target(group).state_dir, ours.name, identity)
+    identity = ours.ask(lambda client: _identity(client, ours, to_write=not confirmation.dry_run))
+    folder = ReplayFolder(cluster.target(group).state_dir, ours.name, identity)
     plan, is_new = _plan(ours, folder, since, until, abandon=abandon, force=force)
     shown = without_namespace(plan, ours.options.namespace)
     if abandon:
-        confirm([f"{shown.shadow} will be removed from the brokers"], yes=yes, dry_run=dry_run, err=asked.as_json)
-        ask_cluster(ours.client_options, lambda client: _refuse_second_run(client, plan))
+        confirmation.ask([f"{shown.shadow} will be removed from the brokers"], err=cluster.as_json)
+        ours.ask(lambda client: replay_run.refuse_second_run(client, plan))
         raise typer.Exit(_end(ours, folder, plan))
-    passed = 0 if is_new else ask_cluster(ours.client_options, lambda client: _handled(client, plan))
-    if asked.as_json and dry_run:
+    passed = 0 if is_new else ours.ask(lambda client: replay_run.handled(client, plan))
+    if cluster.as_json and confirmation.dry_run:
         say_json(_document(shown, passed))
         raise typer.Exit
-    confirm(_plan_lines(shown, folder, passed, rate, retries), yes=yes, dry_run=dry_run, err=asked.as_json)
-    ask_cluster(ours.client_options, lambda client: _begin(client, plan, folder))
+    confirmation.ask(_plan_lines(shown, folder, passed, rate, retries), err=cluster.as_json)
+    ours.ask(lambda client: _begin(client, plan, folder))
     progress, stopped = _run(ours, plan, folder.failures(plan), rate, retries)
     code = _end(ours, folder, plan) if progress.is_done else stopped
-    _report(shown, progress, folder.failures(plan), as_json=asked.as_json)
+    _report(shown, progress, folder.failures(plan), as_json=cluster.as_json)
     raise typer.Exit(code or (ExitCode.FAILURE if folder.failures(plan).read() else ExitCode.OK))
 
 
@@ -86,8 +91,6 @@ def _plan(
     ours: OwnGroup, folder: ReplayFolder, since: str | None, until: str | None, *, abandon: bool, force: bool
 ) -> tuple[ReplayPlan, bool]:
     """Return the plan to continue, or a new one; and whether it is new."""
-    from rmqd.errors import RmqdError
-
     try:
         plan = folder.read(is_forced=force)
     except RmqdError as error:
@@ -105,11 +108,11 @@ def _plan(
         fail(ExitCode.FAILURE, f"rmqd: there is no interrupted replay of {ours.name}")
     if since is None:
         raise typer.BadParameter("missing; expected a time", param_hint="--from")
-    from_ms, to_ms = moment_ms(since, "--from"), moment_ms(until or "0s", "--to")
+    from_ms, to_ms = moment_or_age_ms(since, "--from"), moment_or_age_ms(until or "0s", "--to")
     if to_ms <= from_ms:
         raise typer.BadParameter("is not after --from", param_hint="--to")
     times = since, until, from_ms, to_ms
-    return ask_cluster(ours.client_options, lambda client: _new_plan(client, ours, times, folder.identity)), True
+    return ours.ask(lambda client: _new_plan(client, ours, times, folder.identity)), True
 
 
 async def _identity(client: ClientInstance, ours: OwnGroup, *, to_write: bool) -> Identity:
@@ -120,36 +123,17 @@ async def _identity(client: ClientInstance, ours: OwnGroup, *, to_write: bool) -
 async def _new_plan(
     client: ClientInstance, ours: OwnGroup, times: tuple[str, str | None, int, int], identity: str
 ) -> ReplayPlan:
-    from datetime import UTC, datetime
-
-    from rmqd.operate.replay.replay_plan import ReplayPlan, shadow_name
-    from rmqd.operate.replay.replay_run import windows_of
-
     shadow_name(ours.options.group)
-    windows = await windows_of(client, ours.options.subscriptions, *times[2:])
+    windows = await replay_run.windows_of(client, ours.options.subscriptions, *times[2:])
     made_at = datetime.now(UTC).isoformat(timespec="microseconds")  # also identifies the replay
     return ReplayPlan(ours.options.group, *times, made_at, windows, identity)
 
 
-async def _handled(client: ClientInstance, plan: ReplayPlan) -> int:
-    from rmqd.operate.replay.replay_run import handled
-
-    return await handled(client, plan)
-
-
-async def _refuse_second_run(client: ClientInstance, plan: ReplayPlan) -> None:
-    from rmqd.operate.replay.replay_run import refuse_second_run
-
-    await refuse_second_run(client, plan)
-
-
 async def _begin(client: ClientInstance, plan: ReplayPlan, folder: ReplayFolder) -> None:
-    from rmqd.operate.replay.replay_run import make
-
-    await _refuse_second_run(client, plan)
+    await replay_run.refuse_second_run(client, plan)
     if not plan.is_begun:
         folder.write(plan)
-        await make(client, plan)
+        await replay_run.make(client, plan)
         folder.write(plan.begun())
 
 
@@ -158,14 +142,6 @@ def _run(ours: OwnGroup, plan: ReplayPlan, failures: Failures, rate: int, retrie
 
     Ends the command if the group cannot continue.
     """
-    from rmqd.client.instance import ClientInstance
-    from rmqd.errors import RmqdError
-    from rmqd.operate.replay.replay_run import ReplayRun
-    from rmqd.plugins.handler_catalogue import load_handler
-    from rmqd.runtime.event_loop import run_in_loop, signals_handled
-    from rmqd.runtime.logs.log_setup import configure_logging
-    from rmqd.runtime.plain_text import describe
-
     signals: list[int] = []
 
     async def run() -> ReplayProgress:
@@ -204,29 +180,18 @@ class _ProgressPrinter:
 
 def _end(ours: OwnGroup, folder: ReplayFolder, plan: ReplayPlan) -> int:
     """Remove the shadow group and the plan. Ends the command if parts of the group remain."""
-
-    async def remove(client: ClientInstance) -> Mapping[str, RmqdError]:
-        from rmqd.operate.replay.replay_run import remove
-
-        return await remove(client, plan)
-
-    end_for_errors(ask_cluster(ours.client_options, remove), [ours.options.namespace])
+    end_for_errors(ours.ask(lambda client: replay_run.remove(client, plan)), [ours.options.namespace])
     folder.end()
     return ExitCode.OK
 
 
 def _plan_lines(plan: ReplayPlan, folder: ReplayFolder, passed: int, rate: int, retries: int) -> list[str]:
-    rows = [
-        (one.queue.topic, one.queue.broker_name, str(one.queue.queue_id), str(one.start), str(one.end), str(one.size))
-        for one in plan.windows
-        if one.size
-    ]
     speed = f"{rate} a second" if rate else "as fast as the handler takes them"
     behind = f"; it continues after the first {passed}" if passed else ""
     return [
         f"{plan.shadow} handles messages of {plan.group}, stored from {written_time(plan.from_ms)} to "
         f"{written_time(plan.to_ms)}, in UTC:",
-        *table(("topic", "broker", "queue", "from", "to", "messages"), rows),
+        *document_table(_WINDOWS, [one for one in _document(plan, passed)["queues"] if one["to"] > one["from"]]),
         f"{count(plan.messages, 'message')} at most, {speed}{behind}",
         f"failed messages are retried {count(retries, 'time')}, then written to {folder.failures(plan).path}",
         f"the handler's effects are real; {plan.group} does not change, and {plan.shadow} is removed at the end",

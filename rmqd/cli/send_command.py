@@ -2,47 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from rmqd.cli.against_cluster import Asked, against_cluster
-from rmqd.cli.terminal.cluster_command import ask_cluster
+from rmqd.cli.terminal.cluster_command import ClusterOptions
 from rmqd.cli.terminal.commands import Failed
+from rmqd.cli.terminal.options import duration_ms, moment_ms, topic_names
 from rmqd.cli.terminal.output import say
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-
-    from rmqd.client.instance import ClientInstance
-    from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage, SendResult
-
-
-SEND_HELP = """\
-The broker creates a missing topic if it may (autoCreateTopicEnable). With --count the queues take turns, and up to 64
-messages are in flight at once. BODY is text; - reads bytes from standard input.
-
-Delayed: --delay-level uses one of the broker's levels. --delay and --deliver-at need RocketMQ 5.0 or later, and allow
-any time up to the broker's timerMaxDelaySec, by default 3 days ahead. In order: --sharding-key selects a queue like
-Java's SelectMessageQueueByHash, --queue selects a given one; then messages are sent one after the other.
-
-Example: rmqd send orders '{"id": 17}' --keys order-17 --tags paid --property region=eu
-
-Example: rmqd send orders '{"id": 17, "step": 2}' --sharding-key order-17 --delay 90s
-"""
+from rmqd.client.client_options import MOST_TRACE_CALLS, TraceOptions
+from rmqd.client.instance import ClientInstance
+from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage, SendResult, by_hash, by_id
+from rmqd.client.sending.trace_dispatcher import TracedProducer
+from rmqd.errors import InvalidNameError
+from rmqd.runtime.clock import SystemClock
+from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG, meant_filter
+from rmqd.wire.topics import TRACE_TOPIC, check_topic
 
 IN_FLIGHT = 64
 _KEY = "--sharding-key"
 
 
-@against_cluster
 def send(
-    asked: Asked,
-    topic: Annotated[str, typer.Argument(help="The topic's name")],
+    cluster: ClusterOptions,
+    topic: Annotated[str, typer.Argument(help="The topic's name", autocompletion=topic_names)],
     body: Annotated[str, typer.Argument(help="The message's body; - reads standard input")],
     keys: Annotated[str, typer.Option("--keys", help="Keys of the message, separated by spaces")] = "",
     tags: Annotated[str, typer.Option("--tags", help="The message's tag")] = "",
@@ -70,12 +60,19 @@ def send(
         bool, typer.Option("--trace", help="Send RocketMQ's message trace, for mqadmin queryMsgTraceById")
     ] = False,
 ) -> None:
-    """Send messages to a topic."""
-    from rmqd.client.sending.outgoing_message import OutgoingMessage
-    from rmqd.errors import InvalidNameError
-    from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG, meant_filter
-    from rmqd.wire.topics import check_topic, wrap_namespace
+    """Send a message, once or several times, and print its queue and offset.
 
+    The broker creates a missing topic if it may (autoCreateTopicEnable). With --count the queues take turns, and up to
+    64 messages are in flight at once. BODY is text; - reads bytes from standard input.
+
+    Delayed: --delay-level uses one of the broker's levels. --delay and --deliver-at need RocketMQ 5.0 or later, and
+    allow any time up to the broker's timerMaxDelaySec, by default 3 days ahead. In order: --sharding-key selects a
+    queue like Java's SelectMessageQueueByHash, --queue selects a given one; then messages are sent one after the other.
+
+    Example: rmqd send orders '{"id": 17}' --keys order-17 --tags paid --property region=eu
+
+    Example: rmqd send orders '{"id": 17, "step": 2}' --sharding-key order-17 --delay 90s
+    """
     try:
         check_topic(topic)
     except InvalidNameError as error:
@@ -94,10 +91,10 @@ def send(
         "__SHARDINGKEY": ("--sharding-key", sharding_key),
     }
     others = _properties(properties or [], {name: option for name, (option, value) in named.items() if value})
-    target = asked.target()
+    target = cluster.target()
     namespace = target.options.namespace
     message = OutgoingMessage(
-        wrap_namespace(topic, namespace),
+        target.wrapped(topic),
         _body(body),
         tags=tags,
         keys=keys,
@@ -107,11 +104,11 @@ def send(
         sharding_key=sharding_key or "",
         properties=others,
     )
-    report = _JsonReport(namespace) if asked.as_json else _LineReport(namespace)
+    report = _JsonReport(namespace) if cluster.as_json else _LineReport(namespace)
     try:
-        ask_cluster(target.options, lambda client: _send_all(client, message, selector, count, report, trace))
+        target.ask(lambda client: _send_all(client, message, selector, count, report, trace))
     except Failed as failed:
-        raise failed.behind_data() from None
+        raise Failed(failed.exit_code, None) from None  # standard output already has a document
     finally:
         report.end()
         if report.sent < count:
@@ -130,12 +127,6 @@ async def _send_all(
         async for result in _results(partial(client.producer.send, message, selector=selector), count, selector):
             report.add(result)
         return
-    import asyncio
-
-    from rmqd.client.client_options import MOST_TRACE_CALLS, TraceOptions
-    from rmqd.client.sending.trace_dispatcher import TracedProducer
-    from rmqd.runtime.clock import SystemClock
-    from rmqd.wire.topics import TRACE_TOPIC
 
     options, namespace = TraceOptions(TRACE_TOPIC, MOST_TRACE_CALLS), client.options.namespace
     producer = TracedProducer(client.producer, client.routes, options, SystemClock(), namespace=namespace)
@@ -156,8 +147,6 @@ async def _results(
     send_one: Callable[[], Coroutine[Any, Any, SendResult]], count: int, selector: MessageQueueSelector | None
 ) -> AsyncIterator[SendResult]:
     """Yield the results in sending order. The first failure is raised after the results before it."""
-    import asyncio  # imported here, because the help does not need it
-
     started, most = 0, IN_FLIGHT if selector is None else 1
     sending: list[asyncio.Task[SendResult]] = []
     try:
@@ -227,8 +216,6 @@ def _body(text: str) -> bytes:
 
 
 def _selector(sharding_key: str | None, queue: str | None) -> MessageQueueSelector | None:
-    from rmqd.client.sending.outgoing_message import by_hash, by_id
-
     if sharding_key is not None and queue is not None:
         raise typer.BadParameter("it selects the queue; expected --sharding-key or --queue, not both", param_hint=_KEY)
     if sharding_key is not None:
@@ -257,12 +244,7 @@ def _timer(delay: str | None, deliver_at: str | None, delay_level: int) -> tuple
 def _delay_ms(delay: str | None) -> int | None:
     if delay is None:
         return None
-    from rmqd.config.model.value_kinds import DURATION_FORM, parse_duration_ms
-
-    try:
-        milliseconds = round(parse_duration_ms(delay))
-    except ValueError as error:
-        raise typer.BadParameter(f"{error}; expected {DURATION_FORM}", param_hint="--delay") from None
+    milliseconds = round(duration_ms(delay, "--delay"))
     if milliseconds < 1:
         raise typer.BadParameter(f"{delay} is not a delay; expected 1ms or longer", param_hint="--delay")
     return milliseconds
@@ -271,14 +253,7 @@ def _delay_ms(delay: str | None) -> int | None:
 def _deliver_at_ms(deliver_at: str | None) -> int | None:
     if deliver_at is None:
         return None
-    import time
-
-    from rmqd.config.model.forms import PointInTime
-
-    try:
-        milliseconds = PointInTime().check(deliver_at)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--deliver-at") from None
+    milliseconds = moment_ms(deliver_at, "--deliver-at")
     if milliseconds <= time.time() * 1000:
         raise typer.BadParameter(
             f"{deliver_at} has passed; expected a time in the future, or no --deliver-at to deliver at once",

@@ -1,44 +1,40 @@
-"""The commands `rmqd spark`: run a group on Spark, submit it to a cluster, pack its environment, and compact its files.
-
-`rmqd spark compact`: compacts the small files of a Parquet archive.
-
-`rmqd spark pack`: packs the environment that a cluster's executors need into an archive.
-
-`rmqd spark run`: runs one group on Spark, in the foreground.
-
-`rmqd spark submit`: runs a group on a cluster.
-"""
+"""The commands `rmqd spark`: run, submit, pack and compact."""
 
 from __future__ import annotations
 
+from rmqd.runtime import structlog_without_rich  # noqa: F401  before structlog, see there
+
+# isort: split
+
 import shlex
+import signal
+import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmqd.cli.terminal.cluster_command import ConfigPath, Overrides, fail
-from rmqd.cli.terminal.output import count, say, seconds
+from rmqd.cli.terminal.commands import fail
+from rmqd.cli.terminal.options import ConfigPath, Overrides, SparkGroup, duration_ms, group_names, one_of
+from rmqd.cli.terminal.output import count, say
+from rmqd.config.model.value_kinds import parse_size_bytes
+from rmqd.errors import ConfigError, ExitCode, RmqdError
+from rmqd.runtime.event_loop import leave
+from rmqd.runtime.logs.log_setup import configure_logging
+from rmqd.spark.prepare import provide_programs
+from rmqd.spark.session.group_spec import GroupSpec, build_session, order_of, session_conf
+from rmqd.spark.submit import submission as submitting
+from rmqd.spark.submit.packed_files import pack as pack_files
+from rmqd.spark.submit.packed_files import packed_files
+from rmqd.spark.submit.submission import NO_ENVIRONMENT, Submission, submission_of
 
 if TYPE_CHECKING:
     from rmqd.spark.pipelines.compaction import Chunk
-    from rmqd.spark.session.group_spec import GroupSpec
-    from rmqd.spark.submit.submission import Submission
-
-
-SPARK_COMPACT_HELP = """\
-For a group whose sink or handler writes Parquet, for example from cron: small files of each partition that are old
-enough become a few large ones with the same rows. The group may run meanwhile, here or elsewhere. Readers never see a
-row twice; while files are being renamed, their rows are missing for a moment. If the command is killed in between, the
-group's next micro-batch or start on Spark, or the next compaction, renames the rest. Readers that have listed the
-folder before may miss files, and must list it again.
-
-Example: rmqd spark compact orders-archive --older-than 1d --size 128MiB
-"""
 
 
 def compact(
-    group: Annotated[str, typer.Argument(help="The group's name; optional if only one is on Spark")] = "",
+    group: SparkGroup = "",
     older_than: Annotated[
         str, typer.Option("--older-than", metavar="AGE", help="Only files of at least this age, as 12h or 1d")
     ] = "1d",
@@ -49,13 +45,17 @@ def compact(
     config: ConfigPath = None,
     overrides: Overrides = None,
 ) -> None:
-    """Compact the small Parquet files that a group has written."""
-    from rmqd.config.model.value_kinds import parse_size_bytes
-    from rmqd.errors import ConfigError, ExitCode, RmqdError
-    from rmqd.runtime.logs import log_setup as logs
-    from rmqd.spark.session.group_spec import build_session, order_of
+    """Compact the small files of a group's Parquet sink into large ones; the group may run meanwhile.
 
-    older_seconds = seconds(older_than, "--older-than")
+    For a group whose sink or handler writes Parquet, for example from cron: small files of each partition that are old
+    enough become a few large ones with the same rows. The group may run meanwhile, here or elsewhere. Readers never see
+    a row twice; while files are being renamed, their rows are missing for a moment. If the command is killed in
+    between, the group's next micro-batch or start on Spark, or the next compaction, renames the rest. Readers that have
+    listed the folder before may miss files, and must list it again.
+
+    Example: rmqd spark compact orders-archive --older-than 1d --size 128MiB
+    """
+    older_seconds = duration_ms(older_than, "--older-than") / 1000
     try:
         wanted_bytes = parse_size_bytes(size)
     except ValueError as error:
@@ -68,7 +68,7 @@ def compact(
         archive_to_compact(order)
     except ConfigError as error:
         fail(ExitCode.CONFIG, problems=map(str, error.problems))
-    logs.configure_logging(order.config.log.level, order.config.log.format)
+    configure_logging(order.config.log.level, order.config.log.format)
 
     def show_chunk(chunk: Chunk) -> None:
         what = "would become one" if dry_run else "became one"
@@ -97,15 +97,6 @@ def compact(
         say([f"{count(made, 'file')} written"])
 
 
-SPARK_PACK_HELP = """\
-rmqd spark submit does so automatically. An archive that the cluster can read (HDFS, S3) need not be sent each time:
-rmqd spark submit --environment hdfs:///rmqd/environment.tar.gz. It does not contain Python: the nodes need the same
-Python version, operating system and processor as the machine that packs.
-
-Example: rmqd spark pack environment.tar.gz
-"""
-
-
 def pack(
     archive: Annotated[Path, typer.Argument(help="Path of the archive, as NAME.tar.gz")],
     include: Annotated[
@@ -115,15 +106,18 @@ def pack(
         bool, typer.Option("--include-secrets", help="Also pack .env, .git, private keys and so on of --include")
     ] = False,
 ) -> None:
-    """Pack the requirements of executors into an archive."""
-    from rmqd.errors import ExitCode, RmqdError
-    from rmqd.spark.submit import packed_files as packed_environment
-    from rmqd.spark.submit.packed_files import packed_files
+    """Pack rmqd, all plugin distributions and their requirements into an archive for a cluster.
 
+    rmqd spark submit does so automatically. An archive that the cluster can read (HDFS, S3) need not be sent each time:
+    rmqd spark submit --environment hdfs:///rmqd/environment.tar.gz. It does not contain Python: the nodes need the same
+    Python version, operating system and processor as the machine that packs.
+
+    Example: rmqd spark pack environment.tar.gz
+    """
     left_out: list[str] = []
     try:
         files = packed_files(included=include or (), left_out=None if include_secrets else left_out)
-        packed_environment.pack(files, archive)
+        pack_files(files, archive)
     except (RmqdError, OSError) as error:
         typer.echo(f"rmqd spark pack: {error}", err=True)
         raise typer.Exit(ExitCode.FAILURE) from None
@@ -131,29 +125,22 @@ def pack(
     typer.echo(f"{archive}: {archive.stat().st_size / 1e6:.0f} MB")
 
 
-SPARK_RUN_HELP = """\
-As with rmqd run, its messages are handled in micro-batches and its offsets are committed. Without the daemon there are
-no metrics and no restarts: its figures are logged every 10 seconds, and a failure ends the command with 1. SIGTERM or
-SIGINT finishes the current micro-batch, commits and exits with 0; a second one ends it at once and exits with 128 + its
-number. With spark.trigger: available_now the command ends when all present messages are handled.
-
-Example: rmqd spark run order-archive --set groups.order-archive.spark.trigger=available_now
-"""
-
-
 def run(
-    group: Annotated[str, typer.Argument(help="The group's name; optional if only one is on Spark")] = "",
+    group: SparkGroup = "",
     config: ConfigPath = None,
     overrides: Overrides = None,
 ) -> None:
-    """Run one group on Spark here, until a signal."""
-    import signal
-    import threading
+    """Run one group with engine: spark here, in the foreground, until a signal.
 
-    from rmqd.errors import ConfigError, ExitCode
-    from rmqd.runtime.event_loop import leave
+    As with rmqd run, its messages are handled in micro-batches and its offsets are committed. Without the daemon there
+    are no metrics and no restarts: its figures are logged every 10 seconds, and a failure ends the command with 1.
+    SIGTERM or SIGINT finishes the current micro-batch, commits and exits with 0; a second one ends it at once and exits
+    with 128 + its number. With spark.trigger: available_now the command ends when all present messages are handled.
+
+    Example: rmqd spark run order-archive --set groups.order-archive.spark.trigger=available_now
+    """
+
     from rmqd.spark.engine.driver import run_group, share_import_path
-    from rmqd.spark.session.group_spec import order_of
 
     try:
         order = order_of(config, group, tuple(overrides or ()))
@@ -178,30 +165,23 @@ def run(
     leave(128 + cut_short[0] if cut_short else code)
 
 
-SPARK_SUBMIT_HELP = """\
-rmqd and the plugins that are installed here are packed into an archive for the executors, which Spark unpacks on each
-of them. On Kubernetes they are in the image. Without SPARK_HOME, PySpark's own spark-submit is used, and without Java,
-the extra's Java.
-
-In deploy mode client, the default, the driver is a process on this machine, and the command runs as long as the group:
-SIGTERM or SIGINT finishes the current micro-batch, commits, and exits with 0; a second one ends it at once. In deploy
-mode cluster the driver is a process in the cluster: use the cluster's tools to stop it.
-
-Options after -- are passed to spark-submit.
-
-Example: rmqd spark submit orders --master spark://spark-1:7077 -- --executor-memory 2g
-"""
-
-
 def submit(
-    group: Annotated[str, typer.Argument(help="The name of a group with engine: spark")],
+    group: Annotated[str, typer.Argument(help="The name of a group with engine: spark", autocompletion=group_names)],
     passed: Annotated[list[str] | None, typer.Argument(help="Options for spark-submit, after --")] = None,
     config: ConfigPath = None,
     overrides: Overrides = None,
     master: Annotated[
         str, typer.Option("--master", help="spark://HOST:7077, yarn or k8s://URL; default: the group's")
     ] = "",
-    deploy_mode: Annotated[str, typer.Option("--deploy-mode", help="client or cluster: where the driver runs")] = "",
+    deploy_mode: Annotated[
+        str,
+        typer.Option(
+            "--deploy-mode",
+            metavar="client|cluster",
+            help="client or cluster: where the driver runs",
+            autocompletion=one_of("client", "cluster"),
+        ),
+    ] = "",
     environment: Annotated[
         str, typer.Option("--environment", help="Archive as a file or URL, or none; default: packed now")
     ] = "",
@@ -211,13 +191,20 @@ def submit(
     spark_home: Annotated[str, typer.Option("--spark-home", help="Default: $SPARK_HOME, else PySpark's own")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the command")] = False,
 ) -> None:
-    """Run a group on a cluster."""
-    import tempfile  # imported here, because other commands do not need it
+    """Run a group with engine: spark on a cluster: standalone, YARN or Kubernetes, by spark-submit.
 
-    from rmqd.errors import ConfigError, ExitCode, RmqdError
-    from rmqd.spark.prepare import provide_programs
-    from rmqd.spark.session.group_spec import order_of
-    from rmqd.spark.submit import submission as submitting
+    rmqd and the plugins that are installed here are packed into an archive for the executors, which Spark unpacks on
+    each of them. On Kubernetes they are in the image. Without SPARK_HOME, PySpark's own spark-submit is used, and
+    without Java, the extra's Java.
+
+    In deploy mode client, the default, the driver is a process on this machine, and the command runs as long as the
+    group: SIGTERM or SIGINT finishes the current micro-batch, commits, and exits with 0; a second one ends it at once.
+    In deploy mode cluster the driver is a process in the cluster: use the cluster's tools to stop it.
+
+    Options after -- are passed to spark-submit.
+
+    Example: rmqd spark submit orders --master spark://spark-1:7077 -- --executor-memory 2g
+    """
 
     folder = Path(tempfile.mkdtemp(prefix="rmqd-submit-"))
     try:
@@ -248,9 +235,6 @@ def submit(
 
 def _submission(order: GroupSpec, deploy_mode: str, archive: str, *, is_named: bool, passed: list[str]) -> Submission:
     """Return the submission. On Kubernetes rmqd is in the image, unless an archive is given. Raises ConfigError."""
-    from rmqd.spark.session.group_spec import session_conf
-    from rmqd.spark.submit.submission import NO_ENVIRONMENT, submission_of
-
     settings = order.settings.spark
     is_in_image = settings is not None and settings.master.startswith("k8s://")
     environment = NO_ENVIRONMENT if is_in_image and not is_named else archive
@@ -260,12 +244,10 @@ def _submission(order: GroupSpec, deploy_mode: str, archive: str, *, is_named: b
 
 def _pack(order: GroupSpec, include: list[Path], archive: Path) -> None:
     """Write the packed environment. Raises RmqdError, OSError."""
-    from rmqd.spark.submit.packed_files import pack, packed_files
-
     settings = order.settings
     plugins = [part.plugin for part in (settings.handler, settings.pipeline, settings.sink) if part and part.plugin]
     typer.echo("rmqd spark submit: packing the executors' environment", err=True)
     left_out: list[str] = []
-    pack(packed_files(plugins, include, left_out), archive)
+    pack_files(packed_files(plugins, include, left_out), archive)
     say((f"omitted: {one}" for one in left_out), err=True)
     typer.echo(f"rmqd spark submit: {archive.stat().st_size / 1e6:.0f} MB", err=True)

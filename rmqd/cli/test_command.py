@@ -1,34 +1,35 @@
-"""`rmqd test --watch`: runs the command again in a new process after each change of a file.
-
-A new process keeps no old code: no modules, and no objects that modules created on import.
-
-`rmqd test`: runs YAML cases against handlers.
-"""
+"""`rmqd test`: runs YAML cases against handlers."""
 
 from __future__ import annotations
+
+from rmqd.runtime import structlog_without_rich  # noqa: F401  before structlog, see there
+
+# isort: split
 
 import contextlib
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from rmqd.cli.daemon_commands import Output, check_output
+from rmqd.cli.terminal.options import Output
 from rmqd.cli.terminal.output import count, say_json
+from rmqd.errors import ConfigError, ExitCode
 from rmqd.runtime.files import POLL_SECONDS, FileWatch
-
-if TYPE_CHECKING:
-    from rmqd.testing.case_run import Case, CaseReport
-
+from rmqd.runtime.logs.log_setup import configure_logging
+from rmqd.testing.case_run import ENDING, Case, CaseReport, find_case_files, read_cases, run_case
 
 ENDINGS = (".py", ".yaml", ".yml", ".toml")
 
 
 def run_again_and_again(path: Path, config: Path | None, output: str, *, chaos: bool, kills: bool) -> None:
-    """Run the cases, and again after each change, until Ctrl-C."""
+    """Run the cases, and again after each change, until Ctrl-C.
+
+    Each run is a new process, which keeps no old code: no modules, and no objects that modules created on import.
+    """
     command = [sys.executable, "-m", "rmqd", "test", str(path), "-o", output]
     command += ["--config", str(config)] if config is not None else []
     command += ["--chaos"] if chaos else []
@@ -50,21 +51,6 @@ def _short(file: Path) -> str:
     return str(file.relative_to(here) if file.is_relative_to(here) else file)
 
 
-TEST_HELP = """\
-Each case has its own RocketMQ in this process, and the real consumer calls the handler. Retries and delays take no
-time. PATH is a file, or a folder whose *.cases.yaml are run, including subfolders.
-
-With --chaos a case with the expected outcome is run again with repeated messages, cancelled calls, and other orders of
-queues. It fails if its handler then leaves another state, and the report shows the shortest such history. --chaos-kills
-also kills a process, if the file has a `state`. This process imports the handler again, so modules that the tests have
-replaced are real there.
-
-It exits with 1 if a message had another outcome than expected, and with 78 if a file is wrong.
-
-Example: rmqd test tests/mailer.cases.yaml
-"""
-
-
 def run_cases(
     path: Annotated[Path, typer.Argument(help="File of cases, or folder with files NAME.cases.yaml")] = Path(),
     config: Annotated[
@@ -84,12 +70,20 @@ def run_cases(
         bool, typer.Option("--watch", help="Run again when a .py or .yaml file here changes, until Ctrl-C")
     ] = False,
 ) -> None:
-    """Run YAML cases against handlers."""
-    from rmqd.errors import ExitCode
-    from rmqd.runtime.logs.log_setup import configure_logging
-    from rmqd.testing.case_run import run_case
+    """Run cases written in YAML: messages for a handler, and their expected outcomes.
 
-    check_output(output)
+    Each case has its own RocketMQ in this process, and the real consumer calls the handler. Retries and delays take no
+    time. PATH is a file, or a folder whose *.cases.yaml are run, including subfolders.
+
+    With --chaos a case with the expected outcome is run again with repeated messages, cancelled calls, and other orders
+    of queues. It fails if its handler then leaves another state, and the report shows the shortest such history.
+    --chaos-kills also kills a process, if the file has a `state`. This process imports the handler again, so modules
+    that the tests have replaced are real there.
+
+    It exits with 1 if a message had another outcome than expected, and with 78 if a file is wrong.
+
+    Example: rmqd test tests/mailer.cases.yaml
+    """
     if watch:
         run_again_and_again(path, config, output, chaos=chaos, kills=chaos_kills)
         return
@@ -112,9 +106,6 @@ def run_cases(
 
 def _read(path: Path, config: Path | None) -> list[Case]:
     """Read all cases. Ends the command if one has a problem, before any is run."""
-    from rmqd.errors import ConfigError, ExitCode
-    from rmqd.testing.case_run import ENDING, find_case_files, read_cases
-
     if not path.exists():
         raise typer.BadParameter(f"{path}: no such file or folder", param_hint="PATH")
     files = find_case_files(path)

@@ -1,104 +1,71 @@
-"""`rmqd topics list`: lists all topics of a cluster, one per line.
-
-`rmqd topics show`: shows one topic, its queues, and the groups that read it.
-"""
+"""`rmqd topics list` and `rmqd topics show`."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
-from rmqd.cli.against_cluster import Asked, against_cluster
-from rmqd.cli.terminal.cluster_command import WithSystem, run_query, wrapped
-from rmqd.cli.terminal.output import count, say, say_json, say_table, written_time
+from rmqd.cli.terminal.cluster_command import ClusterOptions
+from rmqd.cli.terminal.options import WithSystem, topic_names
+from rmqd.cli.terminal.output import Columns, count, say, say_table
+from rmqd.operate.queries import topic_queries
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rmqd.client.brokers import Brokers
-    from rmqd.errors import RmqdError
-    from rmqd.operate.queries.topic_queries import TopicDetail, TopicSummary
-
-
-TOPICS_LIST_HELP = """\
-Retry topics, dead letters and RocketMQ's own topics are only shown with --all. TYPE is - if a topic has none.
-
-Example: rmqd topics list --nameserver 10.0.0.5:9876
-"""
-
-
-@against_cluster
-def list_topics(
-    asked: Asked,
-    with_system: WithSystem = False,
-) -> None:
-    """List the topics of a cluster."""
-
-    async def ask(brokers: Brokers, namespace: str) -> tuple[list[TopicSummary], Mapping[str, RmqdError]]:
-        from rmqd.operate.queries.topic_queries import list_topics
-
-        return await list_topics(brokers, namespace=namespace, with_system=with_system)
-
-    run_query(asked.target(), ask, _as_json if asked.as_json else _as_table)
+_TOPICS: Final[Columns] = {
+    "topic": "topic",
+    "queues": "queues",
+    "may": "permissions",
+    "type": "message_type",
+    "brokers": "brokers",
+}
+_BROKERS: Final[Columns] = {
+    "broker": "broker",
+    "read queues": "read_queues",
+    "write queues": "write_queues",
+    "may": "permissions",
+    "attributes": lambda one: ", ".join(f"{key}={value}" for key, value in sorted(one["attributes"].items())) or "-",
+}
+_QUEUES: Final[Columns] = {
+    "broker": "broker",
+    "queue": "queue",
+    "min": "min",
+    "max": "max",
+    "last stored": "last_stored_ms",
+}
 
 
-def _as_json(topics: list[TopicSummary]) -> None:
-    say_json([asdict(topic) for topic in topics])
+def list_topics(cluster: ClusterOptions, with_system: WithSystem = False) -> None:
+    """List the topics of a cluster: their queues, permissions, types and brokers.
+
+    Retry topics, dead letters and RocketMQ's own topics are only shown with --all. TYPE is - if a topic has none.
+
+    Example: rmqd topics list --nameserver 10.0.0.5:9876
+    """
+    target = cluster.target()
+    cluster.show(
+        target,
+        lambda brokers: topic_queries.list_topics(brokers, namespace=target.options.namespace, with_system=with_system),
+        lambda topics: say_table(_TOPICS, topics),
+    )
 
 
-def _as_table(topics: list[TopicSummary]) -> None:
-    rows = [
-        (one.topic, str(one.queues), one.permissions or "-", one.message_type or "-", ",".join(one.brokers))
-        for one in topics
-    ]
-    say_table(("topic", "queues", "may", "type", "brokers"), rows)
-
-
-TOPICS_SHOW_HELP = """\
-LAST STORED is the store time of a queue's last message, in UTC.
-
-Example: rmqd topics show orders -o json
-"""
-
-
-@against_cluster
 def show_topic(
-    asked: Asked,
-    topic: Annotated[str, typer.Argument(help="The topic's name")],
+    cluster: ClusterOptions,
+    topic: Annotated[str, typer.Argument(help="The topic's name", autocompletion=topic_names)],
 ) -> None:
-    """Show one topic."""
+    """Show one topic: its queues with first and last offsets, the groups that read it, and its settings.
 
-    async def ask(brokers: Brokers, namespace: str) -> tuple[TopicDetail, Mapping[str, RmqdError]]:
-        from rmqd.operate.queries.topic_queries import show_topic
+    LAST STORED is the store time of a queue's last message, in UTC.
 
-        return await show_topic(brokers, wrapped(topic, namespace))
+    Example: rmqd topics show orders -o json
+    """
+    target = cluster.target()
+    cluster.show(target, lambda brokers: topic_queries.show_topic(brokers, target.wrapped(topic)), _say_topic)
 
-    run_query(asked.target(), ask, (lambda detail: say_json(asdict(detail))) if asked.as_json else _as_tables)
 
-
-def _as_tables(detail: TopicDetail) -> None:
-    say([f"{detail.topic}  {count(detail.messages, 'message')} in {count(len(detail.queues), 'queue')}", ""])
-    say_table(
-        ("broker", "read queues", "write queues", "may", "attributes"),
-        [
-            (
-                name,
-                str(one.read_queues),
-                str(one.write_queues),
-                one.permissions or "-",
-                ", ".join(f"{key}={value}" for key, value in sorted(one.attributes.items())) or "-",
-            )
-            for name, one in detail.brokers.items()
-        ],
-    )
+def _say_topic(topic: dict[str, Any]) -> None:
+    say([f"{topic['topic']}  {count(topic['messages'], 'message')} in {count(len(topic['queues']), 'queue')}", ""])
+    say_table(_BROKERS, ({"broker": name} | settings for name, settings in topic["brokers"].items()))
     say([""])
-    say_table(
-        ("broker", "queue", "min", "max", "last stored"),
-        [
-            (one.broker, str(one.queue), str(one.min), str(one.max), written_time(one.last_stored_ms))
-            for one in detail.queues
-        ],
-    )
-    say(["", f"read by {', '.join(detail.groups)}" if detail.groups else "no group reads it"])
+    say_table(_QUEUES, topic["queues"])
+    say(["", f"read by {', '.join(topic['groups'])}" if topic["groups"] else "no group reads it"])

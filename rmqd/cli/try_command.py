@@ -1,28 +1,25 @@
-"""The output of `rmqd try` about each message, and about the result of a bisection.
-
-`rmqd try`: runs a group's handler on real messages, without consequences for the group.
-"""
+"""`rmqd try`: runs a group's handler on real messages, without consequences for the group."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import aclosing
+from typing import Annotated, Any
 
 import typer
 
-from rmqd.cli.against_cluster import Asked, against_cluster, own_group
-from rmqd.cli.terminal.cluster_command import ask_cluster, fail, wrapped
-from rmqd.cli.terminal.output import count, moment_ms, say, say_json, seconds
+from rmqd.cli.terminal.cluster_command import ClusterOptions, OwnGroup
+from rmqd.cli.terminal.commands import fail
+from rmqd.cli.terminal.options import GroupInConfig, duration_ms, moment_or_age_ms
+from rmqd.cli.terminal.output import count, say, say_json
 from rmqd.errors import ExitCode
-
-if TYPE_CHECKING:
-    from rmqd.cli.against_cluster import OwnGroup
-    from rmqd.client.instance import ClientInstance
-    from rmqd.operate.try_handler.selection import Chosen, Selection
-    from rmqd.operate.try_handler.trial import BatchReport, BisectResult
-    from rmqd.operate.try_handler.trial_process import CallResult, TrialDecision
-    from rmqd.wire.messages.message import CorruptMessage, Message
-
+from rmqd.operate.try_handler.selection import Chosen, Selection, batches_of, choose
+from rmqd.operate.try_handler.trial import BatchReport, Bisection, BisectResult, HandlerTrial
+from rmqd.operate.try_handler.trial_process import CallResult, HandlerUnusableError, TrialDecision
+from rmqd.wire.messages.message import CorruptMessage, Message
+from rmqd.wire.topics import dlq_topic, wrap_namespace
 
 _NOTHING = "nothing was committed, sent back or dead-lettered"
 
@@ -218,35 +215,15 @@ def _line_of_place(message: Message, lie_in: str) -> str:
 
 
 def _say_document(document: dict[str, Any]) -> None:
-    import json
-
     typer.echo(json.dumps(document))
 
 
-TRY_GROUP_HELP = """\
-The effects of the handler are REAL: mails are sent, rows are written. The group is not affected: it is not joined, no
-offset is committed, no message is sent back or dead-lettered. The handler gets one batch after the other, as large as
-in the daemon, in its own process. If that exits, crashes or hangs, it is reported, and a new process continues.
-
-The messages match the group's subscriptions: by default the newest 10. Times are ISO 8601
-with a zone, @milliseconds, or an age (10m).
-
---bisect finds the one message on which the handler's process dies, hangs, or raises an exception, in at most 16 runs
-for 10,000 messages. By default it searches the messages that the group has not committed.
-
-It exits with 1 if the handler raised an exception, died or hung; with --bisect, if no single message is the cause.
-
-Example: rmqd try order-mailer --from 2h --to 1h
-
-Example: rmqd try order-mailer --bisect --timeout 30s
-"""
 MOST_RUNS = 16
 
 
-@against_cluster
 def try_group(
-    asked: Asked,
-    group: Annotated[str, typer.Argument(help="The group's name in the configuration")],
+    cluster: ClusterOptions,
+    group: GroupInConfig,
     last: Annotated[int | None, typer.Option("--last", min=1, help="Number of newest messages")] = None,
     since: Annotated[str | None, typer.Option("--from", help="Stored at or after this time")] = None,
     until: Annotated[str | None, typer.Option("--to", help="Stored before this time")] = None,
@@ -264,11 +241,27 @@ def try_group(
     ] = None,
     bisect: Annotated[bool, typer.Option("--bisect", help="Find the message that makes the handler fail")] = False,
 ) -> None:
-    """Run a group's handler on real messages, and commit nothing."""
-    from rmqd.operate.try_handler.selection import Selection
+    """Run a group's handler on real messages, and print the outcome of each.
 
-    times = [moment_ms(text, name) if text else None for text, name in ((since, "--from"), (until, "--to"))]
-    ours = own_group(asked, group)
+    The effects of the handler are REAL: mails are sent, rows are written. The group is not affected: it is not joined,
+    no offset is committed, no message is sent back or dead-lettered. The handler gets one batch after the other, as
+    large as in the daemon, in its own process. If that exits, crashes or hangs, it is reported, and a new process
+    continues.
+
+    The messages match the group's subscriptions: by default the newest 10. Times are ISO 8601 with a zone,
+    @milliseconds, or an age (10m).
+
+    --bisect finds the one message on which the handler's process dies, hangs, or raises an exception, in at most 16
+    runs for 10,000 messages. By default it searches the messages that the group has not committed.
+
+    It exits with 1 if the handler raised an exception, died or hung; with --bisect, if no single message is the cause.
+
+    Example: rmqd try order-mailer --from 2h --to 1h
+
+    Example: rmqd try order-mailer --bisect --timeout 30s
+    """
+    times = [moment_or_age_ms(text, name) if text else None for text, name in ((since, "--from"), (until, "--to"))]
+    ours = OwnGroup.find(cluster, group)
     if not any((last, since, until, keys, ids, waiting)) and not dead_letters:
         last, waiting = (None, True) if bisect else (10, False)
     selection = Selection(
@@ -276,33 +269,20 @@ def try_group(
         _topics(ours, topics), dead_letters, frozenset(without or ()), most,
     )  # fmt: skip
     longest = ours.options.consume_timeout_seconds if timeout is None else _timeout_seconds(timeout)
-    chosen = ask_cluster(ours.client_options, lambda client: _choose(ours, selection, client))
+    chosen = ours.ask(lambda client: choose(client, ours.options, selection))
     say((f"rmqd: {remark}" for remark in chosen.remarks), err=True)
     if chosen.is_cut:
         say([f"rmqd: only the first {most} are used; use --most for more, or --from to begin later"], err=True)
     if not chosen.messages and not chosen.corrupt:
         fail(ExitCode.FAILURE, f"rmqd: {group} has no such messages")
-    code = _bisect(ours, chosen, longest, asked) if bisect else _try(ours, chosen, longest, asked)
+    code = _bisect(ours, chosen, longest, cluster) if bisect else _try(ours, chosen, longest, cluster)
     raise typer.Exit(code)
 
 
-async def _choose(ours: OwnGroup, selection: Selection, client: ClientInstance) -> Chosen:
-    from rmqd.operate.try_handler.selection import choose
-
-    return await choose(client, ours.options, selection)
-
-
-def _try(ours: OwnGroup, chosen: Chosen, timeout_seconds: float, asked: Asked) -> int:
-    import asyncio
-    from contextlib import aclosing
-
-    from rmqd.operate.try_handler.selection import batches_of
-    from rmqd.operate.try_handler.trial import HandlerTrial
-    from rmqd.operate.try_handler.trial_process import HandlerUnusableError
-    from rmqd.wire.topics import dlq_topic
+def _try(ours: OwnGroup, chosen: Chosen, timeout_seconds: float, cluster: ClusterOptions) -> int:
 
     trial = HandlerTrial(ours.config, timeout_seconds)
-    reporter = TrialReporter(as_json=asked.as_json, lie_in=dlq_topic(ours.name) if chosen.are_dead_letters else "")
+    reporter = TrialReporter(as_json=cluster.as_json, lie_in=dlq_topic(ours.name) if chosen.are_dead_letters else "")
 
     async def run() -> None:
         batches = batches_of(chosen.messages, ours.options.consume_message_batch_max_size)
@@ -323,12 +303,7 @@ def _try(ours: OwnGroup, chosen: Chosen, timeout_seconds: float, asked: Asked) -
     return ExitCode.FAILURE if reporter.failures or trial.at_end else ExitCode.OK
 
 
-def _bisect(ours: OwnGroup, chosen: Chosen, timeout_seconds: float, asked: Asked) -> int:
-    import asyncio
-
-    from rmqd.operate.try_handler.trial import Bisection, HandlerTrial
-    from rmqd.operate.try_handler.trial_process import HandlerUnusableError
-    from rmqd.wire.topics import dlq_topic
+def _bisect(ours: OwnGroup, chosen: Chosen, timeout_seconds: float, cluster: ClusterOptions) -> int:
 
     trial = HandlerTrial(ours.config, timeout_seconds)
     size = ours.options.consume_message_batch_max_size
@@ -343,13 +318,13 @@ def _bisect(ours: OwnGroup, chosen: Chosen, timeout_seconds: float, asked: Asked
         fail(ExitCode.FAILURE, f"rmqd: {error}")
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
-    say_finding(finding, ours.name, dlq_topic(ours.name) if chosen.are_dead_letters else "", as_json=asked.as_json)
+    say_finding(finding, ours.name, dlq_topic(ours.name) if chosen.are_dead_letters else "", as_json=cluster.as_json)
     return ExitCode.OK if finding.answer in ("found", "nothing_fails") else ExitCode.FAILURE
 
 
 def _topics(ours: OwnGroup, topics: list[str] | None) -> tuple[str, ...]:
     known = ours.options.subscriptions
-    named = [wrapped(topic, ours.options.namespace) for topic in topics or ()]
+    named = [wrap_namespace(topic, ours.options.namespace) for topic in topics or ()]
     for given, topic in zip(topics or (), named, strict=True):
         if topic not in known:
             expected = ", ".join(ours.settings.subscriptions)
@@ -360,7 +335,7 @@ def _topics(ours: OwnGroup, topics: list[str] | None) -> tuple[str, ...]:
 
 
 def _timeout_seconds(timeout: str) -> float:
-    chosen = seconds(timeout, "--timeout")
+    chosen = duration_ms(timeout, "--timeout") / 1000
     if chosen <= 0:
         raise typer.BadParameter("expected more than 0s", param_hint="--timeout")
     return chosen

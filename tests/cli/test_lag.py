@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rmqd import MessageQueue
-from rmqd.cli.group_commands import format_age
+from rmqd.cli.terminal.output import format_age
 from rmqd.client.brokers import Brokers
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.group_reader import GroupReader, TopicLag

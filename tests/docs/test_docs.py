@@ -205,6 +205,7 @@ def test_the_runbook_names_commands_and_options_that_there_are() -> None:
         command: Any = command_line()
         for word in span.split():
             command = vars(command).get("commands", {}).get(word, command)
+        command.load()
         assert command.name == span.split()[0] or command.name in span.split()[1:2], span
         known = {name for option in command.params for name in option.opts}
         assert {word for word in span.split() if word.startswith("-")} <= known, span
@@ -237,7 +238,8 @@ def test_the_settings_of_the_embedded_broker_are_listed_with_their_defaults() ->
 
 def test_the_options_of_the_embedded_broker_are_listed() -> None:
     rows = table(TOP / "docs" / "embedded-broker.md", "## Running it")
-    command = vars(command_line())["commands"]["broker"]
+    command: Any = vars(command_line())["commands"]["broker"]
+    command.load()
 
     assert sorted(row[0] for row in rows) == sorted(f"`{one.opts[0]}`" for one in command.params if one.name != "help")
 

@@ -1,57 +1,38 @@
-"""The common parts of commands against a cluster: finding it, a client without a group, exit codes.
-
-The common part of commands that show a cluster's groups, topics and messages.
-"""
+"""The common parts of commands against a cluster: finding it, a client without a group, exit codes."""
 
 from __future__ import annotations
 
+from rmqd.runtime import structlog_without_rich  # noqa: F401  before structlog, see there
+
+# isort: split
+
+import asyncio
 import os
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rmqd.cli.terminal.commands import Failed
-from rmqd.cli.terminal.output import say
-from rmqd.client.client_options import NAMESRV_ADDR
-from rmqd.errors import ExitCode
+from rmqd.cli.terminal.commands import fail
+from rmqd.cli.terminal.options import ConfigPath, Output, Overrides
+from rmqd.cli.terminal.output import Answer, plain, say, say_json
+from rmqd.client.brokers import Brokers
+from rmqd.client.client_options import NAMESRV_ADDR, ClientOptions
+from rmqd.client.instance import ClientInstance
+from rmqd.client.routing.name_server_client import parse_addresses
+from rmqd.errors import BrokerAwayError, ConfigError, ExitCode, RemotingError, RmqdError, RouteNotFoundError
+from rmqd.runtime.logs.log_setup import configure_logging
+from rmqd.wire.topics import without_namespace, wrap_namespace
 
 if TYPE_CHECKING:
-    from rmqd.client.brokers import Brokers
-    from rmqd.client.client_options import ClientOptions
-    from rmqd.client.instance import ClientInstance
+    from rmqd.config.model.group_model import GroupConfig
     from rmqd.config.model.root_model import RootConfig
-    from rmqd.errors import RmqdError
+    from rmqd.consumer.consumer_options import ConsumerOptions
 
-
-Answer = TypeVar("Answer")
-
-NameServer = Annotated[
-    str | None,
-    typer.Option(
-        "--nameserver",
-        "-n",
-        metavar="HOST:PORT",
-        help='Name servers, as "host:port;host:port"; default: the configuration\'s, then $NAMESRV_ADDR',
-    ),
-]
-ConfigPath = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", help="File or folder; default: $RMQD_CONFIG, config/rmqd.yaml, /etc/rmqd"),
-]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a value, as a.b=c; repeatable")
-]
-Cluster = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        metavar="NAME",
-        help="A cluster of the configuration; default: the cluster for groups without one",
-    ),
-]
+# Modules of rmqd.config are imported in functions: pydantic takes 0.1 s, and a bare --nameserver does not need it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +63,6 @@ class ClusterTarget:
 
     def options_of(self, group: str) -> ClientOptions:
         """Return the client's options for the cluster of a group."""
-        from dataclasses import replace
-
         if self.config is None:
             assert self.without_config is not None
             return self.without_config
@@ -99,6 +78,14 @@ class ClusterTarget:
             return Path(self.config.state_of_cluster(self._cluster_of(self.config, self.group)))
         return Path(self.state_root or RootConfig.model_fields["state_dir"].default)
 
+    def wrapped(self, name: str) -> str:
+        """Return the name of a topic or group as brokers know it."""
+        return wrap_namespace(name, self.options.namespace)
+
+    def ask(self, question: Callable[[ClientInstance], Awaitable[Answer]]) -> Answer:
+        """Ask a question at the cluster, see `ask_cluster`."""
+        return ask_cluster(self.options, question)
+
     def _cluster_of(self, config: RootConfig, group: str) -> str:
         known = config.known_clusters
         is_by_group = self.cluster is None and group in config.groups
@@ -109,44 +96,161 @@ class ClusterTarget:
         return name
 
 
-def find_target(
-    nameserver: str | None,
-    config: Path | None,
-    overrides: list[str] | None,
-    cluster: str | None = None,
-    *,
-    group: str = "",
-) -> ClusterTarget:
-    """Return the cluster at `--nameserver`, else the configuration's, else $NAMESRV_ADDR's.
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """The options of commands against a cluster."""
 
-    `group` is the command's group: without `--cluster`, its cluster is used. Ends the command with 78 if that is wrong.
+    nameserver: Annotated[
+        str | None,
+        typer.Option(
+            "--nameserver",
+            "-n",
+            metavar="HOST:PORT",
+            help='Name servers, as "host:port;host:port"; default: the configuration\'s, then $NAMESRV_ADDR',
+        ),
+    ] = None
+    config: ConfigPath = None
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="NAME",
+            help="A cluster of the configuration; default: the cluster for groups without one",
+        ),
+    ] = None
+    overrides: Overrides = None
+    output: Output = "table"
 
-    With only `--nameserver`, and with $NAMESRV_ADDR, no configuration is read, so the command works on a machine
-    without one. The keys are then read from the environment, and `--set` may give more connection settings.
-    """
-    from rmqd.client.routing.name_server_client import parse_addresses
+    @property
+    def as_json(self) -> bool:
+        """Whether the output is JSON."""
+        return self.output == "json"
 
-    named_by = "--nameserver"
-    if nameserver is None and not _has_config(config):
-        nameserver, named_by = os.environ.get(NAMESRV_ADDR) or None, f"${NAMESRV_ADDR}"
-    addresses = parse_addresses(nameserver or "")
-    if nameserver is not None:
-        _check_addresses(nameserver, addresses, named_by)
-        if config is None and not overrides and cluster is None:
-            return ClusterTarget(None, without_config=_by_environment(addresses))
-    from rmqd.config.load import Loading, load_config  # imports pydantic, which a bare --nameserver does not need
-    from rmqd.config.reading.config_source import bare_source, find_config
-    from rmqd.errors import ConfigError
+    def target(self, group: str = "") -> ClusterTarget:
+        """Return the cluster at `--nameserver`, else the configuration's, else $NAMESRV_ADDR's.
 
+        `group` is the command's group: without `--cluster`, its cluster is used. Ends the command with 78 or 2 if an
+        option is wrong.
+
+        With only `--nameserver`, and with $NAMESRV_ADDR, no configuration is read, so the command works on a machine
+        without one. The keys are then read from the environment, and `--set` may give more connection settings.
+        """
+        nameserver, named_by = self.nameserver, "--nameserver"
+        if nameserver is None and not _has_config(self.config):
+            nameserver, named_by = os.environ.get(NAMESRV_ADDR) or None, f"${NAMESRV_ADDR}"
+        addresses = parse_addresses(nameserver or "")
+        if nameserver is not None:
+            _check_addresses(nameserver, addresses, named_by)
+            if self.config is None and not self.overrides and self.cluster is None:
+                return ClusterTarget(None, without_config=_by_environment(addresses))
+        from rmqd.config.load import Loading, load_config
+        from rmqd.config.reading.config_source import bare_source
+
+        try:
+            if nameserver is not None and self.config is None and not _finds_config():
+                bare = Loading(bare_source([f"nameserver={nameserver}", *(self.overrides or ())])).trusted()
+                return ClusterTarget(
+                    None, without_config=bare.client_options(bare.state_dir), state_root=bare.state_dir
+                )
+            settings = load_config(self.config, self.overrides or ())
+        except ConfigError as error:
+            also = (
+                "" if _has_config(self.config) else f"; a cluster alone is named with --nameserver or ${NAMESRV_ADDR}"
+            )
+            fail(ExitCode.CONFIG, problems=(f"{problem}{also}" for problem in error.problems))
+        return ClusterTarget(settings, self.cluster, group, addresses)
+
+    def show(
+        self,
+        target: ClusterTarget,
+        question: Callable[[Brokers], Awaitable[tuple[Answer, Mapping[str, RmqdError]]]],
+        text: Callable[[Any], None],
+        document: Callable[[Answer], object] = plain,
+    ) -> None:
+        """Query the brokers of a cluster, and print the answer: its JSON document, or the document as text.
+
+        Ends the command if a query failed.
+        """
+
+        async def ask(client: ClientInstance) -> tuple[Answer, Mapping[str, RmqdError]]:
+            return await question(await Brokers.look_up(client))
+
+        found, errors = target.ask(ask)
+        shown = document(without_namespace(found, target.options.namespace))
+        if self.as_json:
+            say_json(shown)
+        else:
+            text(shown)
+        end_for_errors(errors, [target.options.namespace])
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """The options of commands that change a cluster: they show a plan first, and ask for confirmation."""
+
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan")] = False
+
+    def ask(self, plan: Iterable[str], *, err: bool = False) -> None:
+        """Show the plan and ask for confirmation. Ends the command if the answer is no.
+
+        With `err` the plan is written to standard error, so that standard output contains only data.
+        """
+        say(plan, err=err)
+        if self.dry_run:
+            raise typer.Exit(ExitCode.OK)
+        if self.yes:
+            return
+        if not sys.stdin.isatty():
+            fail(
+                ExitCode.FAILURE, "rmqd: nothing was changed, because there is no terminal for confirmation; use --yes"
+            )
+        if code := _refusal(err):
+            fail(code, "rmqd: nothing was changed")
+
+
+def _refusal(err: bool) -> int:
+    """Ask; return OK, or the exit code if the answer is not yes."""
     try:
-        if nameserver is not None and config is None and not _exists(find_config):
-            bare = Loading(bare_source([f"nameserver={nameserver}", *(overrides or ())])).trusted()
-            return ClusterTarget(None, without_config=bare.client_options(bare.state_dir), state_root=bare.state_dir)
-        settings = load_config(config, overrides or ())
-    except ConfigError as error:
-        also = "" if _has_config(config) else f"; a cluster alone is named with --nameserver or ${NAMESRV_ADDR}"
-        fail(ExitCode.CONFIG, problems=(f"{problem}{also}" for problem in error.problems))
-    return ClusterTarget(settings, cluster, group, addresses)
+        return ExitCode.OK if typer.confirm("Do it?", err=err) else ExitCode.FAILURE
+    except (typer.Abort, KeyboardInterrupt) as end:  # Ctrl-C during or before reading, or the end of the input
+        typer.echo(err=True)
+        by_ctrl_c = isinstance(end, KeyboardInterrupt) or isinstance(end.__context__, KeyboardInterrupt)
+        return ExitCode.INTERRUPTED if by_ctrl_c else ExitCode.FAILURE
+
+
+@dataclass(frozen=True, slots=True)
+class OwnGroup:
+    """One configured group, for commands that run its handler. The handler was found, and its options are valid."""
+
+    name: str
+    config: RootConfig
+    """The configuration with only this group and its cluster."""
+    settings: GroupConfig
+    options: ConsumerOptions
+    client_options: ClientOptions
+
+    @classmethod
+    def find(cls, cluster: ClusterOptions, name: str) -> OwnGroup:
+        """Return the group. Ends the command with 78 if the configuration is wrong, with 2 if the group is unknown."""
+        from rmqd.plugins.model_options import consumer_options, load_runnable
+
+        try:
+            config = load_runnable(cluster.config, cluster.overrides or (), groups=[name])
+            if name not in config.groups:
+                known = ", ".join(config.groups) or "none"
+                raise typer.BadParameter(f"unknown group {name}; expected one of {known}", param_hint="GROUP")
+            settings = config.groups[name]
+            if settings.handler is None:
+                raise typer.BadParameter(f"{name} has a pipeline; expected a group with a handler", param_hint="GROUP")
+            options = consumer_options(config, name)
+        except ConfigError as error:
+            fail(ExitCode.CONFIG, problems=map(str, error.problems))
+        return cls(name, config.of_group(name), settings, options, cluster.target(name).options)
+
+    def ask(self, question: Callable[[ClientInstance], Awaitable[Answer]]) -> Answer:
+        """Ask a question at the group's cluster, see `ask_cluster`."""
+        return ask_cluster(self.client_options, question)
 
 
 def ask_cluster(options: ClientOptions, question: Callable[[ClientInstance], Awaitable[Answer]]) -> Answer:
@@ -154,12 +258,6 @@ def ask_cluster(options: ClientOptions, question: Callable[[ClientInstance], Awa
 
     Ends the command with 69 if RocketMQ does not answer, and with 1 if it refuses.
     """
-    import asyncio
-
-    from rmqd.errors import BrokerAwayError, RemotingError, RmqdError
-    from rmqd.runtime.logs.log_setup import configure_logging
-    from rmqd.wire.topics import without_namespace
-
     # Errors are reported once, by the exit message. Standard output contains only data.
     configure_logging("critical", "console")
     try:
@@ -171,48 +269,7 @@ def ask_cluster(options: ClientOptions, question: Callable[[ClientInstance], Awa
         fail(ExitCode.FAILURE, f"rmqd: {without_namespace(str(error), options.namespace)}")
 
 
-async def known_cluster_id(client: ClientInstance) -> str:
-    """The id of the cluster, if it has one. Gives it none."""
-    await client.cluster_id.learn(may_write=False)
-    return client.cluster_id.id
-
-
-def wrapped(name: str, namespace: str) -> str:
-    """Return the name of a topic or group as brokers know it."""
-    from rmqd.wire.topics import wrap_namespace
-
-    return wrap_namespace(name, namespace)
-
-
-def end_for_errors(errors: Mapping[str, RmqdError], namespaces: Iterable[str], more: Iterable[str] = ()) -> None:
-    """End the command with 69 or 1 if there are errors or `more` lines."""
-    from rmqd.errors import BrokerAwayError, RemotingError
-    from rmqd.wire.topics import without_namespace
-
-    lines = [*(f"rmqd: {where}: {error}" for where, error in errors.items()), *more]
-    for namespace in namespaces:
-        lines = without_namespace(lines, namespace)
-    if lines:
-        unreachable = any(isinstance(error, (RemotingError, BrokerAwayError)) for error in errors.values())
-        code = ExitCode.UNAVAILABLE if unreachable else ExitCode.FAILURE
-        fail(code, lines[0], problems=lines[1:], has_printed=True)
-
-
-def fail(code: int, error: str = "", *, problems: Iterable[str] = (), has_printed: bool = False) -> NoReturn:
-    """End the command with lines on standard error: the error, and the single problems.
-
-    With `-o json` they are also written to standard output as a document, unless it has one already (`has_printed`).
-    """
-    listed = list(problems)
-    say([*filter(None, [error]), *listed], err=True)
-    said = error.removeprefix("rmqd: ") or "the configuration is wrong"
-    raise Failed(code, None if has_printed else {"error": said, "problems": listed})
-
-
 async def _with_client(options: ClientOptions, question: Callable[[ClientInstance], Awaitable[Answer]]) -> Answer:
-    from rmqd.client.instance import ClientInstance
-    from rmqd.errors import RouteNotFoundError
-
     # The client's `run` is not called, so it sends no heartbeats.
     client = ClientInstance(options)
     try:
@@ -226,14 +283,21 @@ async def _with_client(options: ClientOptions, question: Callable[[ClientInstanc
 
 async def expect_brokers(client: ClientInstance) -> None:
     """Raise NoBrokerError if all brokers are unreachable: a missing route then proves nothing."""
-    from rmqd.client.brokers import Brokers
-
     await Brokers.look_up(client)
 
 
-def _by_environment(addresses: tuple[str, ...]) -> ClientOptions:
-    from rmqd.client.client_options import ClientOptions
+def end_for_errors(errors: Mapping[str, RmqdError], namespaces: Iterable[str], more: Iterable[str] = ()) -> None:
+    """End the command with 69 or 1 if there are errors or `more` lines."""
+    lines = [*(f"rmqd: {where}: {error}" for where, error in errors.items()), *more]
+    for namespace in namespaces:
+        lines = without_namespace(lines, namespace)
+    if lines:
+        unreachable = any(isinstance(error, (RemotingError, BrokerAwayError)) for error in errors.values())
+        code = ExitCode.UNAVAILABLE if unreachable else ExitCode.FAILURE
+        fail(code, lines[0], problems=lines[1:], has_printed=True)
 
+
+def _by_environment(addresses: tuple[str, ...]) -> ClientOptions:
     access_key, secret_key, token = (
         os.environ.get(name, "") for name in ("RMQD_ACCESS_KEY", "RMQD_SECRET_KEY", "RMQD_SECURITY_TOKEN")
     )
@@ -246,14 +310,14 @@ def _by_environment(addresses: tuple[str, ...]) -> ClientOptions:
 
 def _has_config(config: Path | None) -> bool:
     """Whether there is a configuration, or one is named. Loading it takes $NAMESRV_ADDR into account."""
+    return config is not None or bool(os.environ.get("RMQD_CONFIG")) or _finds_config()
+
+
+def _finds_config() -> bool:
     from rmqd.config.reading.config_source import find_config
 
-    return config is not None or bool(os.environ.get("RMQD_CONFIG")) or _exists(find_config)
-
-
-def _exists(find: Callable[[Path | None], Path]) -> bool:
     try:
-        return bool(find(None))
+        return bool(find_config(None))
     except FileNotFoundError:
         return False
 
@@ -265,28 +329,3 @@ def _check_addresses(text: str, addresses: tuple[str, ...], named_by: str) -> No
             raise typer.BadParameter(
                 f'{address!r} is not an address; expected host:port or "host:port;host:port"', param_hint=named_by
             )
-
-
-T = TypeVar("T")
-Question = Callable[["Brokers", str], Awaitable[tuple[T, Mapping[str, "RmqdError"]]]]
-"""Queries the brokers, in a namespace. Returns the result, and the errors of other parts."""
-
-WithSystem = Annotated[bool, typer.Option("--all", help="Include RocketMQ's own")]
-
-
-def run_query(target: ClusterTarget, question: Question[T], show: Callable[[T], None]) -> None:
-    """Query the brokers of a cluster, print the result, and end the command if a query failed."""
-    from rmqd.client.brokers import Brokers
-    from rmqd.wire.topics import without_namespace
-
-    options = target.options
-
-    async def ask(client: object) -> tuple[T, Mapping[str, RmqdError]]:
-        from rmqd.client.instance import ClientInstance
-
-        assert isinstance(client, ClientInstance)
-        return await question(await Brokers.look_up(client), options.namespace)
-
-    found, errors = ask_cluster(options, ask)
-    show(without_namespace(found, options.namespace))
-    end_for_errors(errors, [options.namespace])

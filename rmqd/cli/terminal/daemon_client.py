@@ -12,7 +12,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from rmqd.errors import ConfigError, RmqdError
 
@@ -179,8 +179,6 @@ def _reachable(listen: str) -> str:
 
 
 def _path(group: str, action: str, **named: str | int | None) -> str:
-    from urllib.parse import quote, urlencode
-
     query = urlencode({name: value for name, value in named.items() if value is not None})
     return f"/api/v1/groups/{quote(group, safe='')}/{action}" + (f"?{query}" if query else "")
 

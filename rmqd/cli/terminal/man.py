@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import typer
 
+from rmqd.cli.terminal.commands import Command, help_rows
 from rmqd.version import __version__
 
 _EXIT_STATUS: Final = (
@@ -71,6 +72,8 @@ def _leaves(command: Any, context: Any) -> Iterator[tuple[Any, Any]]:
     """Yield the runnable commands below a command, each with its context, without hidden ones."""
     for name, one in command.commands.items():
         if not one.hidden:
+            if isinstance(one, Command):
+                one.load()
             its_context = type(context)(one, info_name=name, parent=context)
             if hasattr(one, "commands"):
                 yield from _leaves(one, its_context)
@@ -89,9 +92,8 @@ def _body(paragraphs: list[str]) -> Iterator[str]:
 
 
 def _parameters(command: Any, context: Any) -> Iterator[str]:
-    for parameter in command.get_params(context):
-        if (record := parameter.get_help_record(context)) is not None:
-            yield from _item(*record)
+    for name, text in help_rows(command, context, "argument", "option"):
+        yield from _item(name, text)
 
 
 def _item(term: str, text: str) -> Iterator[str]:

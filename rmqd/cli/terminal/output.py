@@ -1,23 +1,16 @@
-"""Output of commands: tables, messages, times, and the progress of a long command.
-
-Times and durations in options.
-
-The progress of a long command.
-
-Text output of commands: tables, and lines with foreign text.
-
-Messages of a cluster as text, and as JSON.
-"""
+"""Output of commands: JSON, tables, messages of a cluster, times, and the progress of a long command."""
 
 from __future__ import annotations
 
 import base64
+import json
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import typer
 
@@ -27,36 +20,6 @@ if TYPE_CHECKING:
     from rmqd.operate.queries.message_queries import FoundMessage
 
 
-def moment_ms(text: str, option: str) -> int:
-    """Return Unix milliseconds of a time (ISO 8601 with a zone, or @milliseconds), or of an age (10m).
-
-    Raises typer.BadParameter, which names the option.
-    """
-    import time
-
-    from rmqd.config.model.forms import PointInTime
-    from rmqd.config.model.value_kinds import parse_duration_ms
-
-    try:
-        return round(time.time() * 1000 - parse_duration_ms(text))
-    except ValueError:
-        pass
-    try:
-        return PointInTime().check(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{error}, or an age such as 10m", param_hint=option) from None
-
-
-def seconds(text: str, option: str) -> float:
-    """Return the seconds of a duration such as 30s. Raises typer.BadParameter, which names the option."""
-    from rmqd.config.model.value_kinds import parse_duration_ms
-
-    try:
-        return parse_duration_ms(text) / 1000
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
-
-
 class CommandProgress:
     """Shows the progress of a command on standard error: in place on a terminal, else regularly on a separate line.
 
@@ -64,13 +27,10 @@ class CommandProgress:
     """
 
     def __init__(self, total: int, verb: str) -> None:
-        import time
-
         self.done = 0
         self._total = total
         self._verb = verb
-        self._now = time.monotonic
-        self._shows_at = self._now() + _quiet_seconds()
+        self._shows_at = time.monotonic() + _quiet_seconds()
 
     def __enter__(self) -> Self:
         return self
@@ -82,9 +42,9 @@ class CommandProgress:
     def report(self, done: int) -> None:
         """Report the number done so far."""
         self.done = done
-        if self._now() < self._shows_at:
+        if time.monotonic() < self._shows_at:
             return
-        self._shows_at = self._now() + _quiet_seconds()
+        self._shows_at = time.monotonic() + _quiet_seconds()
         text = f"{done} of {self._total} {self._verb}"
         if sys.stderr.isatty():
             typer.echo(f"\r{text}\033[K", nl=False, err=True)
@@ -103,9 +63,35 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in every]
 
 
-def say_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table. On a terminal, lines are cut to its width."""
-    lines = table(columns, rows)
+Answer = TypeVar("Answer")
+Columns = Mapping[str, str | Callable[[dict[str, Any]], str]]
+"""The columns of a table of JSON documents: each title with the key of the value, or with a function for the text."""
+
+
+def document_table(columns: Columns, documents: Iterable[dict[str, Any]]) -> list[str]:
+    """Return the lines of a table of JSON documents. The unit in a key decides how the value is written."""
+    rows = [
+        [_cell(column, one.get(column)) if isinstance(column, str) else column(one) for column in columns.values()]
+        for one in documents
+    ]
+    return table([*columns], rows)
+
+
+def _cell(key: str, value: Any) -> str:
+    if key.endswith("_ms"):
+        return written_time(value)
+    if key.endswith("_seconds"):
+        return format_age(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    return ",".join(value) if isinstance(value, tuple) else "-" if value in (None, "") else str(value)
+
+
+def say_table(columns: Columns, documents: Iterable[dict[str, Any]]) -> None:
+    """Print a table of JSON documents. On a terminal, lines are cut to its width."""
+    lines = document_table(columns, documents)
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
         lines = [line if len(line) <= width else f"{line[: width - 1]}…" for line in lines]
@@ -124,9 +110,12 @@ def was(number: int) -> str:
 
 def say_json(document: object) -> None:
     """Print a document as indented JSON, in ASCII, so that foreign text cannot control the terminal."""
-    import json
-
     typer.echo(json.dumps(document, indent=2, default=str))
+
+
+def plain(found: Any) -> Any:
+    """Return the document of a dataclass, or of each in a list."""
+    return [asdict(one) for one in found] if isinstance(found, list) else asdict(found)
 
 
 def say(lines: Iterable[str], err: bool = False) -> None:
@@ -135,7 +124,7 @@ def say(lines: Iterable[str], err: bool = False) -> None:
         typer.echo(printable_lines(line), err=err)
 
 
-def as_document(message: FoundMessage) -> dict[str, Any]:
+def message_document(message: FoundMessage) -> dict[str, Any]:
     """Return all fields. A UTF-8 body is text, another one `body_base64`."""
     document = asdict(message)
     body = document.pop("body")
@@ -145,28 +134,48 @@ def as_document(message: FoundMessage) -> dict[str, Any]:
         return document | {"body_base64": base64.b64encode(body).decode()}
 
 
-def as_lines(message: FoundMessage) -> list[str]:
-    """Return a line for each field, and the body below them."""
+def message_body(message: dict[str, Any]) -> bytes:
+    """Return the body of a message's document."""
+    return message["body"].encode() if "body" in message else base64.b64decode(message["body_base64"])
+
+
+def message_lines(message: dict[str, Any]) -> list[str]:
+    """Return a line for each field of a message's document, and the body below them."""
     fields = {
-        "id": message.msg_id,
-        "offset id": message.offset_msg_id,
-        "place": f"{message.topic}, {message.broker}, queue {message.queue}, offset {message.offset}",
-        "keys": message.keys,
-        "tags": message.tags,
-        "born": f"{written_time(message.born_at_ms)} at {message.born_host}",
-        "stored": f"{written_time(message.stored_at_ms)} at {message.store_host}",
-        "reconsumed": count(message.reconsume_times, "time"),
-        "properties": ", ".join(f"{name}={value}" for name, value in sorted(message.properties.items())),
+        "id": message["msg_id"],
+        "offset id": message["offset_msg_id"],
+        "place": f"{message['topic']}, {message['broker']}, queue {message['queue']}, offset {message['offset']}",
+        "keys": message["keys"],
+        "tags": message["tags"],
+        "born": f"{written_time(message['born_at_ms'])} at {message['born_host']}",
+        "stored": f"{written_time(message['stored_at_ms'])} at {message['store_host']}",
+        "reconsumed": count(message["reconsume_times"], "time"),
+        "properties": ", ".join(f"{name}={value}" for name, value in sorted(message["properties"].items())),
     }
-    return [*(f"{name + ':':<12} {value}" for name, value in fields.items() if value), "", body_text(message.body)]
+    return [*(f"{name + ':':<12} {value}" for name, value in fields.items() if value), "", body_text(message)]
 
 
-def body_text(body: bytes) -> str:
-    """Return the body if it is UTF-8, else its length."""
-    try:
-        return body.decode()
-    except UnicodeDecodeError:
-        return f"({count(len(body), 'byte')} that are not UTF-8)"
+def body_text(message: dict[str, Any]) -> str:
+    """Return the body of a message's document if it is UTF-8, else its length."""
+    return message["body"] if "body" in message else f"({count(len(message_body(message)), 'byte')} that are not UTF-8)"
+
+
+def body_cell(message: dict[str, Any]) -> str:
+    """Return the beginning of the body, for a table."""
+    return body_text(message)[:60]
+
+
+def format_age(seconds: float) -> str:
+    """Return an age in its two largest units: `3d 4h`, `7m 12s`, `0.4s`."""
+    if seconds < 10:
+        return f"{seconds:.1f}s" if seconds else "0s"
+    left = int(seconds)
+    parts: list[str] = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        if left >= size or parts:
+            parts.append(f"{left // size}{unit}")
+            left %= size
+    return " ".join(parts[:2])
 
 
 def written_time(at_ms: int) -> str:

@@ -9,18 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from rmqd.cli.daemon_commands import Config, Http, Output, TokenFile, ask, check_output
-from rmqd.cli.terminal.cluster_command import fail
+from rmqd.cli.daemon_commands import Config, TokenFile, ask
+from rmqd.cli.terminal.commands import fail
+from rmqd.cli.terminal.options import Http, Output
 from rmqd.cli.terminal.output import say, say_json, table
 from rmqd.errors import ExitCode
-
-TOP_HELP = """\
-Enter opens the queues of a group, p pauses and resumes (it asks first), d runs rmqd diagnose, / filters, < and > sort;
-? lists all keys, q quits. If the daemon stops answering, the view waits for it. Without a terminal, or with --once, the
-list of groups is printed once.
-
-Example: rmqd top --http 127.0.0.1:9464
-"""
 
 
 def top(
@@ -33,8 +26,14 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print the groups once and end")] = False,
     output: Output = "table",
 ) -> None:
-    """Watch the running daemon."""
-    check_output(output)
+    """Watch the groups of the running daemon live: rates, lag, age, durations, retries and dead letters.
+
+    Enter opens the queues of a group, p pauses and resumes (it asks first), d runs rmqd diagnose, / filters, < and >
+    sort; ? lists all keys, q quits. If the daemon stops answering, the view waits for it. Without a terminal, or with
+    --once, the list of groups is printed once.
+
+    Example: rmqd top --http 127.0.0.1:9464
+    """
     daemon, document = ask(config, http, token_file, lambda daemon: (daemon, daemon.status()))
     if output == "json":
         say_json(document)

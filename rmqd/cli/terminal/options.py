@@ -1,0 +1,113 @@
+"""The options and arguments that several commands share, with their shell completion.
+
+Completed names are from the configuration. Clusters are not queried, because a shell must not wait for an unreachable
+name server.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def group_names(context: typer.Context) -> list[str]:
+    """Return the configured groups."""
+    return sorted(_configured(context))
+
+
+def topic_names(context: typer.Context) -> list[str]:
+    """Return the configured topics, or only those of the group on the command line."""
+    groups = _configured(context)
+    named = groups.get(context.params.get("group") or "")
+    return sorted({topic for topics in groups.values() for topic in topics} if named is None else named)
+
+
+def one_of(*values: str) -> Callable[[], list[str]]:
+    """Complete one of these values."""
+    return lambda: [*values]
+
+
+def _configured(context: typer.Context) -> dict[str, list[str]]:
+    from rmqd.config.reading.config_source import configured_names, find_config
+
+    config = context.params.get("config")
+    try:
+        return configured_names(find_config(config if isinstance(config, Path) else None))
+    except OSError:
+        return {}
+
+
+def _known_format(output: str) -> str:
+    if output not in ("table", "json"):
+        raise typer.BadParameter(f"unknown format {output}; expected table or json", param_hint="-o")
+    return output
+
+
+Output = Annotated[
+    str,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="table|json",
+        help="table or json",
+        callback=_known_format,
+        autocompletion=one_of("table", "json"),
+    ),
+]
+ConfigPath = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", help="File or folder; default: $RMQD_CONFIG, config/rmqd.yaml, /etc/rmqd"),
+]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a value, as a.b=c; repeatable")
+]
+Http = Annotated[
+    str | None, typer.Option("--http", metavar="ADDRESS", help="The daemon's address, as 127.0.0.1:9464 or a URL")
+]
+
+GroupName = Annotated[str, typer.Argument(help="The group's name", autocompletion=group_names)]
+GroupInConfig = Annotated[str, typer.Argument(help="The group's name in the configuration", autocompletion=group_names)]
+TopicName = Annotated[str, typer.Argument(help="The topic", autocompletion=topic_names)]
+SparkGroup = Annotated[
+    str, typer.Argument(help="The group's name; optional if only one is on Spark", autocompletion=group_names)
+]
+
+WithSystem = Annotated[bool, typer.Option("--all", help="Include RocketMQ's own")]
+Force = Annotated[bool, typer.Option("--force", help="Use a file of another cluster, namespace or group")]
+
+
+def duration_ms(text: str, option: str) -> float:
+    """Return the milliseconds of a duration such as 30s. Raises typer.BadParameter, which names the option."""
+    from rmqd.config.model.value_kinds import DURATION_FORM, parse_duration_ms
+
+    try:
+        return parse_duration_ms(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}; expected {DURATION_FORM}", param_hint=option) from None
+
+
+def moment_ms(text: str, option: str, or_else: str = "") -> int:
+    """Return Unix milliseconds of a time: ISO 8601 with a zone, or @milliseconds.
+
+    Raises typer.BadParameter, which names the option, and `or_else` as another form.
+    """
+    from rmqd.config.model.forms import PointInTime
+
+    try:
+        return PointInTime().check(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}{or_else}", param_hint=option) from None
+
+
+def moment_or_age_ms(text: str, option: str) -> int:
+    """Return Unix milliseconds of a time, or of an age such as 10m. Raises typer.BadParameter."""
+    from rmqd.config.model.value_kinds import parse_duration_ms
+
+    try:
+        return round(time.time() * 1000 - parse_duration_ms(text))
+    except ValueError:
+        return moment_ms(text, option, ", or an age such as 10m")
