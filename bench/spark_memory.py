@@ -93,7 +93,7 @@ class MemoryPulls:
         self.largest_bytes = 0
         self.spans: list[int] = []  # the low ends of the pulls in flight
         self._queue = queue_range.queue
-        self._answers = answers(queue_range.queue_id)
+        self._answers = answers(queue_range.queue.queue_id)
         self._in_flight = queue_range.pull.in_flight
         self._taken = 0
 
@@ -160,9 +160,7 @@ class EngineReader(_Reader):
         settings = self._order.settings
         process = handler_process(self._order, f"{GROUP} {settings.consume_message_batch_max_size}")
         span = QueueRange(
-            topic=TOPIC,
-            broker_name=BROKER,
-            queue_id=partition.value,
+            queue=MessageQueue(TOPIC, BROKER, partition.value),
             start=0,
             end=HELD,
             access=self._order.access,

@@ -1,8 +1,8 @@
 """RocketMQ in Spark, through PySpark: `register(spark)`, then `spark.read.format("rocketmq")`.
 
 This is an extra (`pip install "rmqd[spark]"`): no other package of rmqd imports it at its top. Objects created on a
-driver are pickled to executors: readers contain only options, and connections are kept by process, in `cluster` and
-`source.pull_connection`. Modules that say "No I/O" import neither pyspark nor pyarrow.
+driver are pickled to executors: readers contain only options, and connections are kept by process, in
+`session.spark_cluster` and `source.range_fetch`. Modules that say "No I/O" import neither pyspark nor pyarrow.
 
 `source` and `sink` are the format, for all queries. Groups with `engine: spark` are run by `engine` on the driver, and
 by `handlers` or `pipelines` on executors.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rmqd.errors import RmqdError
-from rmqd.spark.session.hadoop_folder import FileFacts
+from rmqd.spark.session.hadoop_folder import FileFacts, HadoopFolder
 from tests.spark.micro_batches import Checkpoint
 
 # as PySpark 4.3 writes them, the configuration cut short
@@ -16,7 +16,7 @@ SESSION: Final = '{"batchWatermarkMs":0,"batchTimestampMs":1795291240706,"conf":
 COMMITTED: Final = 'v1\n{"nextBatchWatermarkMs":0}'
 
 
-class LocalFolder:
+class LocalFolder(HadoopFolder):
     """Below a path of this machine."""
 
     def __init__(self, base: Path) -> None:
@@ -31,10 +31,10 @@ class LocalFolder:
         return sorted(one.name for one in folder.iterdir()) if folder.exists() else []
 
     def read(self, path: str) -> bytes:
-        return (self._base / path).read_bytes()
+        return Path(self._base, path).read_bytes()
 
     def exists(self, path: str) -> bool:
-        return (self._base / path).exists()
+        return Path(self._base, path).exists()
 
     def make(self, path: str = "") -> None:
         (self._base / path).mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ class LocalFolder:
         found = {name: os.stat(self._base / name) for name in self.files(path)}
         return {name: FileFacts(one.st_size, one.st_mtime_ns // 1_000_000) for name, one in found.items()}
 
-    def move(self, path: str, target: LocalFolder, target_path: str) -> None:
+    def move(self, path: str, target: Any, target_path: str) -> None:
         if not self.exists(path):
             raise RmqdError(f"{path} could not be moved")
         target.make(str(Path(target_path).parent))

@@ -12,6 +12,7 @@ from rmqd.errors.broker_errors import BrokerError, NoPermissionError
 from rmqd.spark.session.queue_range import Filter, PullSettings, QueueRange, Replica
 from rmqd.spark.session.spark_access import Access
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 from rmqd.wire.messages.properties import TAGS
 from tests.client.peer import Reply
@@ -165,9 +166,7 @@ class Scripted:
 def queue_range(case: Case, addresses: tuple[str, str], access: Access, *, loss_fails: bool) -> QueueRange:
     """All twelve messages, by a plan that knows what the case says."""
     return QueueRange(
-        topic=TOPIC,
-        broker_name=BROKER,
-        queue_id=0,
+        queue=MessageQueue(TOPIC, BROKER, 0),
         start=0,
         end=COUNT,
         access=access,

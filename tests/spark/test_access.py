@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmqd.errors import ConfigError, RmqdError
-from rmqd.spark.session.spark_access import read_access
+from rmqd.spark.session.spark_access import NAMES, Access, GivenOptions, read_access
 from rmqd.spark.sink.sink_rows import parse_sink_options
 from rmqd.spark.source.source_options import parse_options
 from tests.spark.needed import need
@@ -18,6 +18,14 @@ need("pyspark", "pyarrow")
 
 
 NEEDED = {"nameserver": "127.0.0.1:9876", "subscribe": "orders"}
+
+
+def access_of(values: dict[str, str]) -> Access:
+    """What these options give, without a problem."""
+    given = GivenOptions(values, (*NAMES, "subscribe"))
+    access = read_access(given)
+    assert given.problems == []
+    return access
 
 
 def test_what_is_wrong_is_told_by_source_and_sink() -> None:
@@ -45,8 +53,7 @@ def test_each_process_looks_secrets_up_for_itself(tmp_path: Path, monkeypatch: p
     """What is pickled has none, nor does what is shown."""
     (tmp_path / "secret").write_text("open sesame\n")
     given = {**NEEDED, "accessKey": "me", "secretKey": f"${{file:{tmp_path}/secret}}", "securityToken": "${TOKEN}"}
-    access, problems = read_access(given)
-    assert problems == []
+    access = access_of(given)
     with pytest.raises(
         RmqdError, match=r"securityToken: the environment variable TOKEN is not set.*in this Spark process"
     ):

@@ -219,7 +219,7 @@ async def test_outcomes_and_progress_come_from_other_threads() -> None:
         outcome = RangeOutcome(queue=queue("orders", 0), start=0, end=5, lost=2)
         await asyncio.to_thread(query.on_batch, 0, [outcome])
         phases = {"triggerExecution": 500, "addBatch": 400}
-        await asyncio.to_thread(one.parts.on_progress, BatchProgress(0, False, phases, late_rows=3, watermark="10:04"))
+        await asyncio.to_thread(one.parts.on_progress, BatchProgress(False, phases, late_rows=3, watermark="10:04"))
         await eventually(lambda: (batches := one.group.snapshot().batches) is not None and batches.lost == 2, "counted")
         batches = one.group.snapshot().batches
         assert batches is not None

@@ -5,20 +5,21 @@ from __future__ import annotations
 from rmqd.client.client_options import ClientOptions
 from rmqd.spark.session.queue_range import QueueRange, share_tasks
 from rmqd.spark.session.spark_access import Access
+from rmqd.wire.message_queue import MessageQueue
 
 ACCESS = Access(ClientOptions(nameservers=("127.0.0.1:9876",)))
 
 
 def ranges(*counts: int) -> list[QueueRange]:
     return [
-        QueueRange(topic="orders", broker_name="broker-a", queue_id=number, start=0, end=count, access=ACCESS)
+        QueueRange(queue=MessageQueue("orders", "broker-a", number), start=0, end=count, access=ACCESS)
         for number, count in enumerate(counts)
     ]
 
 
 def tasks(counts: list[int], most: int | None, most_records: int | None = None) -> list[list[int]]:
     """The queue ids of each task."""
-    return [[one.queue_id for one in task] for task in share_tasks(ranges(*counts), most, most_records)]
+    return [[one.queue.queue_id for one in task] for task in share_tasks(ranges(*counts), most, most_records)]
 
 
 def test_each_has_a_task_of_its_own_while_that_makes_no_more_than_may_be() -> None:
@@ -34,7 +35,7 @@ def test_tasks_get_about_as_many_messages() -> None:
     sums = [sum(map(len, task)) for task in shared]
     assert (len(sums), sum(sums)) == (8, 500_500)
     assert max(sums) - min(sums) <= 1000
-    assert all([one.queue_id for one in task] == sorted(one.queue_id for one in task) for task in shared)
+    assert all([one.queue.queue_id for one in task] == sorted(one.queue.queue_id for one in task) for task in shared)
 
 
 def test_no_shared_task_has_more_messages_than_one_may_have() -> None:

@@ -16,6 +16,7 @@ from rmqd.spark.source.framed_reply import FramedReply
 from rmqd.spark.source.range_plan import Dealt, RangePlan, ResetByOperator
 from rmqd.wire.command import FrameDecoder, RemotingCommand, decode_command
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
+from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
 from tests.spark.range_cases import AWAY, RUNS, Case, Scripted, queue_range, wanted
 
@@ -99,9 +100,7 @@ def plan_of(
     """A plan that knows its master."""
     return RangePlan(
         QueueRange(
-            topic="orders",
-            broker_name="broker-a",
-            queue_id=0,
+            queue=MessageQueue("orders", "broker-a", 0),
             start=0,
             end=count,
             access=ACCESS,

@@ -21,7 +21,7 @@ need("pyspark", "pyarrow", "fastavro", "google.protobuf")
 
 import pyarrow as pa  # type: ignore[import-untyped]  # noqa: E402
 
-from rmqd.spark.source.arrow_columns import ValueColumns  # noqa: E402
+from rmqd.spark.source.arrow_columns import BodyDecoder  # noqa: E402
 from rmqd.spark.source.source_format import RocketMQSource  # noqa: E402
 from rmqd.spark.values.value_format import ValueFormat  # noqa: E402
 from tests.spark.test_batch_reader import read  # noqa: E402
@@ -149,6 +149,9 @@ JSON_VALUES: dict[str, tuple[str, str, Any, str | None]] = {
         None,
         "not a date of the years 1 to 9999 in UTC",
     ),
+    "text after the object": ("a bigint", "1} x", None, "Extra data"),
+    "a number as a time": ("a timestamp", "5", None, "a: 5 is not a valid time"),
+    "a key that is repeated": ("a bigint", '1, "a": 2', 2, None),
     "behind it": ("a timestamp", '"9999-12-31T23:59:59-08:00"', None, "a: .* not a date of the years 1 to 9999 in UTC"),
 }
 
@@ -157,9 +160,8 @@ JSON_VALUES: dict[str, tuple[str, str, Any, str | None]] = {
 def test_a_value_of_json_is_exact_or_its_row_is_bad(schema: str, written: str, value: Any, reason: str | None) -> None:
     """One body that no column can hold does not take the batch's other ones with it."""
     bodies = ['{"a": null}', f'{{"a": {written}}}', '{"a": null}']
-    batch = pa.RecordBatch.from_pydict({"body": [body.encode() for body in bodies]})
-    columns = ValueColumns(ValueFormat("json", parse_kind(schema)), ("value", "_bad_row"))
-    first, row, last = columns.of(batch).to_pylist()
+    columns = BodyDecoder(ValueFormat("json", parse_kind(schema))).columns(pa.array(map(str.encode, bodies)))
+    first, row, last = pa.RecordBatch.from_pydict(columns).to_pylist()
     assert first == last == {"value": {"a": None}, "_bad_row": None}
     assert row["value"] == (None if reason else {"a": value})
     assert re.search(reason or "^None$", str(row["_bad_row"]))

@@ -12,11 +12,14 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from rmqd.errors import RmqdError
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch
 from rmqd.spark.source.source_offsets import ByQueue, Offsets, flat, nested
+
+if TYPE_CHECKING:
+    from rmqd.spark.session.hadoop_folder import HadoopFolder
 
 VERSION: Final = 1
 
@@ -69,7 +72,7 @@ class Note:
             raise RmqdError(f"not a valid generation file: {error!r}") from error
 
 
-def read_note(folder: CheckpointFolder, path: str) -> Note | None:
+def read_note(folder: HadoopFolder, path: str) -> Note | None:
     """Return the last note of a generation; None if there is none. Raises RmqdError if it is unreadable."""
     numbers = _note_numbers(folder, path)
     if not numbers:
@@ -81,7 +84,7 @@ def read_note(folder: CheckpointFolder, path: str) -> Note | None:
         raise RmqdError(f"{folder.url}/{file}: {error}") from error
 
 
-def write_note(folder: CheckpointFolder, path: str, note: Note) -> None:
+def write_note(folder: HadoopFolder, path: str, note: Note) -> None:
     """Replace a generation's note. Raises RmqdError."""
     numbers = _note_numbers(folder, path)
     folder.put(f"{path}/{_name(numbers[-1] + 1 if numbers else 0)}", note.to_json())
@@ -89,7 +92,7 @@ def write_note(folder: CheckpointFolder, path: str, note: Note) -> None:
         folder.delete(f"{path}/{_name(number)}")
 
 
-def _note_numbers(folder: CheckpointFolder, path: str) -> list[int]:
+def _note_numbers(folder: HadoopFolder, path: str) -> list[int]:
     return sorted(int(found[1]) for name in folder.names(path) if (found := _FILE.fullmatch(name)))
 
 
@@ -106,26 +109,6 @@ IsWritten = Callable[[MicroBatch], bool]
 """Whether a sink has stored all rows of a batch for good."""
 
 
-class CheckpointFolder(Protocol):
-    """A folder like HadoopFolder. Paths are relative, with `/` between their parts. Raises RmqdError."""
-
-    @property
-    def url(self) -> str:
-        """URL of the folder, in Spark's form."""
-
-    def names(self, path: str = "") -> list[str]:
-        """Return the names in a folder, sorted; empty if the folder is missing."""
-
-    def read(self, path: str) -> bytes:
-        """Return the content of a small file."""
-
-    def put(self, path: str, content: bytes) -> None:
-        """Write a file atomically."""
-
-    def delete(self, path: str) -> None:
-        """Delete a file if it exists."""
-
-
 @dataclass(frozen=True, slots=True)
 class Done:
     """The progress of a query. `batch` is the last finished batch; -1 if there is none."""
@@ -135,7 +118,7 @@ class Done:
     """End offsets of that batch; if there is none, the known start offsets of the first batch."""
 
 
-def read_done(folder: CheckpointFolder, path: str, is_written: IsWritten | None = None) -> Done:
+def read_done(folder: HadoopFolder, path: str, is_written: IsWritten | None = None) -> Done:
     """Return the progress of a checkpoint's query. Raises RmqdError if rmqd did not write the checkpoint.
 
     Spark records a batch after the sink has it, and a driver may end between the two. `is_written` checks whether the
@@ -155,7 +138,7 @@ def read_done(folder: CheckpointFolder, path: str, is_written: IsWritten | None 
     return Done()
 
 
-def _query_id(folder: CheckpointFolder, path: str) -> str:
+def _query_id(folder: HadoopFolder, path: str) -> str:
     """Return the id of the query. Sinks recognize its batches by this id."""
     try:
         return str(json.loads(folder.read(f"{path}/{METADATA}"))["id"])
@@ -163,11 +146,11 @@ def _query_id(folder: CheckpointFolder, path: str) -> str:
         raise RmqdError(f"{folder.url}/{path}/{METADATA} does not contain the query's id: {error!r}") from error
 
 
-def _numbers(folder: CheckpointFolder, path: str) -> list[int]:
+def _numbers(folder: HadoopFolder, path: str) -> list[int]:
     return [int(name) for name in folder.names(path) if name.isdecimal()]
 
 
-def _logged(folder: CheckpointFolder, path: str) -> Offsets:
+def _logged(folder: HadoopFolder, path: str) -> Offsets:
     """Return the offsets of rmqd's source. Spark writes a version, a line of metadata, and a line for each source."""
     version, *lines = folder.read(path).decode("utf-8", errors="replace").splitlines() or [""]
     if version != LOG_VERSION:

@@ -37,20 +37,21 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from rmqd.config.model.spark_model import SparkConfig
-from rmqd.errors import RouteNotFoundError
 from rmqd.runtime.files import make_folder
-from rmqd.spark.engine.checkpoint import CheckpointFolder, IsWritten, Note, read_done, read_note, write_note
+from rmqd.spark.engine.checkpoint import IsWritten, Note, read_done, read_note, write_note
 from rmqd.spark.session.queue_queries import QueueResponses, patiently, those_there
 from rmqd.spark.session.spark_cluster import Cluster, cluster_of
+from rmqd.spark.source.group_offsets import Subscribed
 from rmqd.spark.source.source_offsets import ByQueue
+from rmqd.spark.source.source_options import SourceOptions
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.topics import retry_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from rmqd.spark.handlers.range_outcome import RangeOutcome
     from rmqd.spark.session.group_spec import GroupSpec
+    from rmqd.spark.session.hadoop_folder import HadoopFolder
 
 
 SHOWN: Final = 4
@@ -134,10 +135,13 @@ def generations_of(spec: GroupSpec, spark: SparkSession) -> Generations:
 class Generations:
     """The generations of one group. Methods block, may be called in any thread, and raise RmqdError."""
 
-    def __init__(self, spec: GroupSpec, folder: CheckpointFolder, is_written: IsWritten | None = None) -> None:
+    def __init__(self, spec: GroupSpec, folder: HadoopFolder, is_written: IsWritten | None = None) -> None:
         self._spec = spec
         self._folder = folder
         self._is_written = is_written
+        self._subscribed = Subscribed(
+            SourceOptions(access=spec.access, topics=spec.topics, group=spec.group, include_retry_topic=True)
+        )
         self._lock = threading.RLock()
         self._number = 0
         self._note = Note()
@@ -214,8 +218,11 @@ class Generations:
             those_there(told)
 
     def _current(self) -> Generation:
-        queues = self._queues()
-        stored = self._stored(queues)
+        # a missing topic does not stop the others, but without any topic the group has nothing to do
+        queues = self._subscribed.now(self._cluster, all_topics=False)
+        asked = self._ask_stored(queues)
+        those_there(asked)
+        stored = _present(asked)  # if a broker lost the offset of a queue, the checkpoint's offset counts
         pending = those_there(self._cluster.pending_resets(self._spec.group, stored))
         resets = {queue: offset for queue, offset in pending.items() if offset is not None}
         self._number = max(map(int, _matches(self._folder.names())), default=0)
@@ -305,27 +312,8 @@ class Generations:
         self._done, self._done_at = done.positions or self._note.starting or {}, time.monotonic()
         return self._done
 
-    def _stored(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """Return the group's offsets on the brokers. Raises RmqdError if a broker does not answer.
-
-        A queue without an offset is left out: its broker lost it, or the group was deleted. Then the checkpoint counts.
-        """
-        asked = self._ask_stored(queues)
-        those_there(asked)
-        return _present(asked)
-
     def _ask_stored(self, queues: Iterable[MessageQueue]) -> QueueResponses[int | None]:
         return self._cluster.committed(self._spec.group, queues)
-
-    def _queues(self) -> set[MessageQueue]:
-        retries = retry_topic(self._spec.group)
-        found = self._cluster.queues([*self._spec.topics, retries])
-        for asked, error in found.failed.items():
-            # a missing topic does not stop the others, but without any topic the group has nothing to do
-            is_gone = isinstance(error, RouteNotFoundError)
-            if not is_gone or (asked.topic != retries and found.found.keys() <= {MessageQueue(retries, "", -1)}):
-                raise error
-        return {queue for queues in found.found.values() for queue in queues}
 
     @property
     def _cluster(self) -> Cluster:

@@ -10,7 +10,7 @@ starting another one, and a query that ends between two batches repeats nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -22,6 +22,7 @@ from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.errors import RmqdError
 from rmqd.runtime.clock import Clock
+from rmqd.runtime.own_threads import call_in_loop
 from rmqd.runtime.plain_text import describe
 from rmqd.spark.engine.running_query import BatchGate, QueryFailedError, RunningQuery, SparkThread, query_error
 from rmqd.spark.engine.spark_figures import BatchProgress, Figures
@@ -189,8 +190,8 @@ class GroupRun:
             if checkpoints.note_outcomes(outcomes):
                 pause_file.touch()  # in this thread, because the next micro-batch may start before the loop runs
                 failures = [outcome.failure for outcome in outcomes if outcome.failure]
-                self._in_loop(lambda: self._move(failures))
-            self._in_loop(lambda: self._figures.handled(outcomes))
+                call_in_loop(self._loop, lambda: self._move(failures))
+            call_in_loop(self._loop, lambda: self._figures.handled(outcomes))
 
         try:
             query = await thread.call(lambda: self._parts.start_query(session, generation, str(pause_file), on_batch))
@@ -289,22 +290,11 @@ class GroupRun:
         self._moved.set()
 
     def _heard(self, progress: BatchProgress) -> None:
-        self._in_loop(self._forget_late_workers)
-        self._in_loop(
-            lambda: self._figures.batch_done(
-                progress.phases_ms, progress.positions, empty=progress.empty, retired=progress.retired
-            )
-        )
+        call_in_loop(self._loop, lambda: self._batch_done(progress))
 
-        if progress.late_rows:
-            self._in_loop(lambda: self._figures.dropped_late(progress.late_rows, progress.watermark))
-
-    def _forget_late_workers(self) -> None:
+    def _batch_done(self, progress: BatchProgress) -> None:
         self._late_workers = 0
-
-    def _in_loop(self, work: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop has ended, so the result is not needed
-            self._loop.call_soon_threadsafe(work)
+        self._figures.batch_done(progress)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work`. Raises _StoppedError if `stop` is called first, and the error that ends the membership."""

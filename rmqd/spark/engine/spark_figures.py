@@ -114,17 +114,18 @@ class Figures:
         with structlog.contextvars.bound_contextvars(group=self._options.group):
             self._problems.set("claims", found("claim_store_away", evidence) if failure else None)
 
-    def batch_done(
-        self, phases_ms: Mapping[str, int], positions: Mapping[MessageQueue, int], *, empty: bool, retired: int = 0
-    ) -> None:
-        """Record the end of a micro-batch: its phases, the query's offsets, and the number of removed queues."""
-        self._positions |= positions
-        self._retired += retired
-        if empty:
+    def batch_done(self, progress: BatchProgress) -> None:
+        """Record Spark's progress after a micro-batch."""
+        self._positions |= progress.positions
+        self._retired += progress.retired
+        if progress.late_rows:
+            self._late_rows += progress.late_rows
+            self._log.warning("spark.late_rows_dropped", rows=progress.late_rows, watermark=progress.watermark)
+        if progress.empty:
             return
         self._last_end = self._clock.wall()
-        self._durations.observe(phases_ms.get(WHOLE_BATCH, 0) / 1000)
-        for name, milliseconds in phases_ms.items():
+        self._durations.observe(progress.phases_ms.get(WHOLE_BATCH, 0) / 1000)
+        for name, milliseconds in progress.phases_ms.items():
             if name in PHASES:
                 self._phases[PHASES[name]] += milliseconds / 1000
 
@@ -140,11 +141,6 @@ class Figures:
             queue: ProcessQueueInfo(commit_offset=position, last_lock_timestamp=moved_ms)
             for queue, position in self._positions.items()
         }
-
-    def dropped_late(self, rows: int, watermark: str) -> None:
-        """Count rows that a micro-batch dropped because they were behind the watermark."""
-        self._late_rows += rows
-        self._log.warning("spark.late_rows_dropped", rows=rows, watermark=watermark)
 
     def queues_are(self, topic: str, lags: Iterable[QueueLag]) -> None:
         """Record the brokers' answer about the queues of a topic, which may be the group's retry topic."""
@@ -289,9 +285,8 @@ def _count(total: dict[str, int], more: Mapping[str, int]) -> None:
 class BatchProgress:
     """Spark's progress after one micro-batch. An idle query reports an `empty` one every ten seconds."""
 
-    number: int
     empty: bool
-    phases_ms: Mapping[str, int]
+    phases_ms: Mapping[str, int] = field(default_factory=dict)
     """Durations in milliseconds by Spark's names of the phases; `triggerExecution` is the whole batch."""
     positions: Mapping[MessageQueue, int] = field(default_factory=dict)
     """The query's offsets after the batch, exclusive."""
@@ -335,4 +330,4 @@ def progress_of(progress: StreamingQueryProgress) -> BatchProgress:
             log.debug("spark.source_changed", source=source.description)
     late = sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators)
     watermark = progress.eventTime.get("watermark", "") if late else ""
-    return BatchProgress(progress.batchId, not progress.numInputRows, phases, positions, retired, late, watermark)
+    return BatchProgress(not progress.numInputRows, phases, positions, retired, late, watermark)

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
+from pyspark.sql.types import StructType
 
 from rmqd.spark.handlers.range_outcome import TARGET_SECONDS, Pace
 from rmqd.spark.session.queue_range import Filter, PullSettings
@@ -141,6 +143,26 @@ class GroupPlan:
             ),
         )
         return with_spark_options(own, spec.name, settings)
+
+
+def bound_source(format_: str, ddl: str, reader: Callable[[], DataSourceStreamReader]) -> type[DataSource]:
+    """Return the source of one group, to be registered as a format. Spark creates it again in several processes.
+
+    It takes no options, because Spark displays options, and a group's plan contains secrets.
+    """
+
+    class BoundSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return format_
+
+        def schema(self) -> str:
+            return ddl
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+            return reader()
+
+    return BoundSource
 
 
 class GroupStreamReader(RocketMQStreamReader):

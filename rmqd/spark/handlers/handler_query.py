@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import DataSource, InputPartition
 
 from rmqd.config.model.spark_model import AVAILABLE_NOW, SparkConfig
 from rmqd.config.model.value_kinds import parse_duration_ms
-from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader, note_batch_time
+from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader, bound_source, note_batch_time
 from rmqd.spark.handlers.range_outcome import OnBatch, Pace, RangeOutcome
 from rmqd.spark.session.queue_range import split_ranges
 from rmqd.spark.session.spark_cluster import cluster_of
@@ -68,40 +67,10 @@ class HandlerPlan(GroupPlan):
 def bound_to(
     spec: GroupSpec, starting: Mapping[MessageQueue, int] | None, pause_file: str, slots: int
 ) -> type[DataSource]:
-    """Return the source class of one group, to be registered.
-
-    It takes no options, because Spark displays options, and this specification contains secrets.
-    """
-
-    class BoundHandlerSource(HandlerSource):
-        plan = HandlerPlan(
-            spec=spec,
-            starting=starting,
-            pause_file=pause_file,
-            key=hashlib.sha256(pickle.dumps(spec)).hexdigest(),
-            slots=slots,
-        )
-
-    return BoundHandlerSource
-
-
-class HandlerSource(DataSource):
-    """Created again in several processes; `plan` is an attribute of the class."""
-
-    plan: HandlerPlan
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name for `format()`."""
-        return NAME
-
-    def schema(self) -> str:
-        """Return the schema: one column with an encoded RangeOutcome."""
-        return "outcome binary"
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return a reader. It opens no connection until it is used."""
-        return HandlerStreamReader(self.plan)
+    """Return the source class of one group, to be registered."""
+    key = hashlib.sha256(pickle.dumps(spec)).hexdigest()
+    plan = HandlerPlan(spec=spec, starting=starting, pause_file=pause_file, key=key, slots=slots)
+    return bound_source(NAME, "outcome binary", lambda: HandlerStreamReader(plan))
 
 
 class HandlerStreamReader(GroupStreamReader):

@@ -226,9 +226,8 @@ class TaskHandler:
         return ConsumeMessageConcurrentlyService(options, handler, self._retry_policy, self._clock)
 
     async def _handle(self, queue_range: QueueRange) -> RangeOutcome:
-        stats = stats_of(self._options)[queue_range.topic]
-        failures, left_out = self._hook_counts()
-        traced = self._trace_counts()
+        stats = stats_of(self._options)[queue_range.queue.topic]
+        before = self._counts()
         run = RangeRun(
             queue_range, self._options, self._client, self._service, self._retry_policy, stats, self._hooks, self._clock
         )
@@ -240,7 +239,10 @@ class TaskHandler:
             await asyncio.wait((running,))
             self._raise_end()
         running.result()
-        failures_now, left_out_now = self._hook_counts()
+        failures, left_out, traced = (
+            {name: count - former.get(name, 0) for name, count in now.items()}
+            for now, former in zip(self._counts(), before, strict=True)
+        )
         return RangeOutcome(
             queue=queue_range.queue,
             start=queue_range.start,
@@ -249,9 +251,9 @@ class TaskHandler:
             reset_to=run.reset_to,
             failure=run.failure,
             lost=run.plan.lost,
-            hook_failures={name: count - failures.get(name, 0) for name, count in failures_now.items()},
-            left_out_by_hooks={name: count - left_out.get(name, 0) for name, count in left_out_now.items()},
-            trace_records={name: count - traced[name] for name, count in self._trace_counts().items()},
+            hook_failures=failures,
+            left_out_by_hooks=left_out,
+            trace_records=traced,
             host=self._where,
         )
 
@@ -261,11 +263,11 @@ class TaskHandler:
                 task.result()
         raise RmqdError("the handler's slots ended without an error")
 
-    def _hook_counts(self) -> tuple[dict[str, int], dict[str, int]]:
-        return ({}, {}) if self._hooks is None else (dict(self._hooks.failures), dict(self._hooks.left_out))
-
-    def _trace_counts(self) -> dict[str, int]:
-        return {} if self._trace is None else dict(self._trace.dispatcher.counts)
+    def _counts(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+        """Return the failures and the skipped messages by hook, and the trace records by result, since the start."""
+        hooks, trace = self._hooks, self._trace
+        failures, left_out = ({}, {}) if hooks is None else (dict(hooks.failures), dict(hooks.left_out))
+        return failures, left_out, {} if trace is None else dict(trace.dispatcher.counts)
 
     async def _stop(self) -> None:
         service, client, *helpers = self._tasks

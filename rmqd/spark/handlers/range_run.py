@@ -114,7 +114,7 @@ class RangePulls:
         for opaque, frame in plan.requests():
             if self._connection is None or not self._connection.is_open:
                 with contextlib.suppress(RmqdError):
-                    await self._client.routes.lookup(self._range.topic)  # needed to send failed messages back
+                    await self._client.routes.lookup(self._range.queue.topic)  # needed to send failed messages back
                 self._connection = await remoting.connection(plan.address)
             reply = self._connection.call(_PULL, opaque, frame, timeout_seconds)
             self._pulls[opaque] = _Pull(time.monotonic(), reply)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -30,12 +30,13 @@ from rmqd.spark.source.range_fetch import ranges_of, read_ranges
 from rmqd.spark.source.source_columns import Decoding
 from rmqd.spark.source.source_options import SCHEMA, is_inferred
 from rmqd.spark.values.column_kinds import parse_kind
-from rmqd.spark.values.fitting import TooManyFieldsError, ddl_of, infer_kind
+from rmqd.spark.values.fitting import TooManyFieldsError, infer_kind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from rmqd.spark.session.group_spec import GroupSpec
+    from rmqd.spark.session.hadoop_folder import HadoopFolder
     from rmqd.spark.source.source_options import SourceOptions
     from rmqd.wire.message_queue import MessageQueue
 
@@ -117,28 +118,8 @@ LOOKED_AT_BYTES: Final = 64 << 20
 """Approximate limit for the size of the sampled bodies, in bytes."""
 
 
-class SchemaFolder(Protocol):
-    """The folder methods used here. `HadoopFolder` implements them; tests use a folder without a JVM."""
-
-    @property
-    def url(self) -> str:
-        """URL of the folder."""
-
-    def make(self) -> None:
-        """Create the folder."""
-
-    def exists(self, path: str) -> bool:
-        """Return whether the file exists."""
-
-    def read(self, path: str) -> bytes:
-        """Return the content of a file."""
-
-    def put_new(self, path: str, content: bytes) -> bool:
-        """Write a file atomically, unless it exists. Return whether it was written."""
-
-
 def with_pinned_schema(
-    spec: GroupSpec, options: SourceOptions, starting: Mapping[MessageQueue, int] | None, folder: SchemaFolder
+    spec: GroupSpec, options: SourceOptions, starting: Mapping[MessageQueue, int] | None, folder: HadoopFolder
 ) -> GroupSpec:
     """Replace `infer` in the specification of a group by the inferred schema of its bodies.
 
@@ -156,7 +137,7 @@ def with_pinned_schema(
     return replace(spec, config=config)
 
 
-def _kept(folder: SchemaFolder) -> str:
+def _kept(folder: HadoopFolder) -> str:
     """Return the stored schema; empty if there is none. Raises RmqdError if the file is invalid."""
     if not folder.exists(FILE):
         return ""
@@ -172,7 +153,7 @@ def _kept(folder: SchemaFolder) -> str:
 
 
 def _inferred(
-    group: str, options: SourceOptions, starting: Mapping[MessageQueue, int] | None, folder: SchemaFolder
+    group: str, options: SourceOptions, starting: Mapping[MessageQueue, int] | None, folder: HadoopFolder
 ) -> str:
     bodies = patiently(lambda: _first_bodies(options, starting or {}), options.tolerance_seconds)
     try:
@@ -188,7 +169,7 @@ def _inferred(
             f"{SCHEMA}: infer finds nothing: {what} a JSON object; write the schema as SQL columns in {SCHEMA}, or "
             "send messages and start the group again"
         )
-    schema = ddl_of(kind)
+    schema = kind.ddl
     folder.make()
     folder.put_new(FILE, json.dumps({"schema": schema, "messages": told}, indent=1).encode())
     schema = _kept(folder)  # another driver may have stored its schema first

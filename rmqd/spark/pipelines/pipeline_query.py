@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, InputPartition
 from pyspark.sql.types import StructType
 
 from rmqd.config.model.spark_model import SparkConfig
 from rmqd.errors import RmqdError
 from rmqd.plugins.entry_points import why
 from rmqd.plugins.handler_catalogue import load_batch_function, load_pipeline
-from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader
+from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader, bound_source
 from rmqd.spark.handlers.handler_query import triggered
 from rmqd.spark.handlers.range_outcome import OnBatch, Pace
 from rmqd.spark.pipelines.parquet_sink import ParquetSink, folders_of
@@ -36,9 +36,11 @@ from rmqd.spark.pipelines.pipeline_counts import (
 from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink
 from rmqd.spark.pipelines.table_sinks import DeltaTable, JdbcTable
 from rmqd.spark.session.hadoop_folder import HadoopFolder
+from rmqd.spark.session.spark_access import option_text
 from rmqd.spark.sink.sink_rows import PLACE, SinkOptions
 from rmqd.spark.sink.sink_writer import QUERY_ID, RocketMQWriter, make_options
-from rmqd.spark.source.range_fetch import read_partition, schema_of
+from rmqd.spark.source.arrow_columns import schema_of
+from rmqd.spark.source.range_fetch import read_partition
 from rmqd.spark.source.source_columns import ddl
 from rmqd.spark.source.source_options import SourceOptions
 from rmqd.spark.values.value_format import ValueFormat
@@ -80,29 +82,13 @@ class PipelinePlan(GroupPlan):
 def pipeline_source(spec: GroupSpec, starting: Mapping[MessageQueue, int] | None, pause_file: str) -> type[DataSource]:
     """Return the data source of one group, to be registered.
 
-    It takes no options, because Spark displays options, and this specification contains secrets.
     Raises RegistryAwayError if the schema registry does not return the schema of the bodies.
     """
     asking = PipelinePlan(spec=spec, starting=starting, pause_file=pause_file)
     options = asking.source_options()
     value = options.value.pinned(options.tolerance_seconds) if options.value is not None else None
-
     plan = replace(asking, value=value)
-
-    class PipelineSource(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return NAME
-
-        def schema(self) -> str:
-            """Return the columns of `spark.readStream.format("rocketmq")`, and the column of lost messages."""
-            options = plan.source_options()
-            return f"{ddl(options.columns, options.value)}, {LOST_DDL}"
-
-        def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-            return PipelineStreamReader(plan)
-
-    return PipelineSource
+    return bound_source(NAME, f"{ddl(options.columns, value)}, {LOST_DDL}", lambda: PipelineStreamReader(plan))
 
 
 class PipelineStreamReader(GroupStreamReader):
@@ -110,12 +96,11 @@ class PipelineStreamReader(GroupStreamReader):
 
     def __init__(self, plan: PipelinePlan) -> None:
         super().__init__(plan, plan.pace())
-        self._options = replace(self._options, used_columns=noted_columns(plan.pause_file))
+        self._options = replace(self._options, used=noted_columns(plan.pause_file))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition of a micro-batch; called by Spark on executors."""
-        decoding = self._options.decoding
-        return with_lost_row(read_partition(partition, decoding), schema_of(decoding))
+        return with_lost_row(read_partition(partition, self._options), schema_of(self._options))
 
 
 def bound_sink(options: SinkOptions) -> type[DataSource]:
@@ -146,7 +131,7 @@ def make_sink(spark: SparkSession, spec: GroupSpec) -> Sink:
     """Return the sink of a group. Raises RmqdError if it is unavailable."""
     sink = spec.settings.sink
     assert sink is not None
-    options = {name: _text(value) for name, value in sink.options.items()}
+    options = {name: option_text(value) for name, value in sink.options.items()}
     if sink.format == "rocketmq":
         topic = {"topic": sink.topic} if sink.topic else {}
         return TopicSink(spark, spec, {**topic, **options})
@@ -206,10 +191,6 @@ class FunctionSink:
     def write(self, frame: DataFrame, batch: MicroBatch) -> None:
         """Call the function. An exception ends the query, and the batch is delivered again."""
         self._function(frame, batch.number)
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def pipeline_query(

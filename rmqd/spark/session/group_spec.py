@@ -9,7 +9,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rmqd.client.client_options import ClientOptions
 from rmqd.config.model.root_model import GroupConfig, RootConfig
@@ -19,7 +19,7 @@ from rmqd.errors import ConfigError
 from rmqd.plugins.model_options import consumer_options, load_runnable
 from rmqd.spark import check_versions, register
 from rmqd.spark.prepare import prepare
-from rmqd.spark.session.spark_access import Access
+from rmqd.spark.session.spark_access import Access, option_text
 from rmqd.spark.source.source_options import check_spark_options
 from rmqd.wire.topics import wrap_namespace
 
@@ -131,7 +131,7 @@ def _from_here(place: str) -> str:
 def session_conf(spec: GroupSpec) -> dict[str, str]:
     """Return the properties of a group's session, for any master."""
     config = spec.settings.spark or SparkConfig()
-    own = {name: _text(value) for name, value in config.conf.items()}
+    own = {name: option_text(value) for name, value in config.conf.items()}
     return {"spark.app.name": f"rmqd {spec.name}", **DEFAULTS, **own, **FIXED}
 
 
@@ -148,7 +148,3 @@ def build_session(spec: GroupSpec) -> SparkSession:
     session = SparkSession.builder.config(map={**properties}).getOrCreate()
     register(session)
     return session
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -109,11 +109,8 @@ class HadoopFolder:
         """Return the content of a small file."""
 
         def content() -> bytes:
-            stream = self._files.open(self._at(path))
-            try:
+            with contextlib.closing(self._files.open(self._at(path))) as stream:
                 return bytes(stream.readAllBytes())
-            finally:
-                stream.close()
 
         return _told("read", path, content)
 
@@ -154,11 +151,8 @@ class HadoopFolder:
         temporary = f"{path}.{uuid.uuid4().hex}.tmp"
 
         def write() -> None:
-            stream = self._files.create(self._at(temporary), True)
-            try:
+            with contextlib.closing(self._files.create(self._at(temporary), True)) as stream:
                 stream.write(bytearray(content))
-            finally:
-                stream.close()
 
         _told("write", temporary, write)
         folder = path.rpartition("/")[0]

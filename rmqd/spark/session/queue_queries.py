@@ -1,33 +1,20 @@
-"""Queries about many queues, with retries: their offsets, pending resets, and message sizes.
+"""Queries that only Spark needs, and the answers of brokers and name servers for many queues.
 
-The answers of brokers and name servers for many queues, and their errors. No I/O.
-
-Retries requests while brokers or name servers are unavailable.
-
-Requests to a broker that only Spark drivers send: pending resets, message sizes, creating a retry topic.
-
-Queries first and next offsets of queues, with one request for all queues of a topic if the broker supports that.
-
-A query asks every 100 or 200 ms, even when idle: for a topic with 1,000 queues that would be 10,000 requests a second.
-Some brokers refuse requests about a topic (access control, a proxy), and are asked for each queue. Only masters are
-asked about a topic; a slave is asked about a queue, if its answer is acceptable.
+Requests to a broker: pending resets, offsets by time, message sizes, creating a retry topic.
 """
 
 from __future__ import annotations
 
-import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import structlog
 
 from rmqd.client.api.admin_requests import topic_stats
 from rmqd.client.api.group_requests import get_consumer_list, send_heartbeat, unregister_client
-from rmqd.client.api.offset_requests import get_max_offset, get_min_offset, search_offset
+from rmqd.client.api.offset_requests import get_min_offset, search_offset
 from rmqd.client.api.remoting_request import request
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import ResponseCode
@@ -36,14 +23,13 @@ from rmqd.errors import (
     DataLossError,
     FilterRefusedError,
     LightQueueError,
-    ProtocolError,
     RemotingError,
     RmqdError,
     RouteNotFoundError,
     StaticTopicError,
     UnknownTopicKindError,
 )
-from rmqd.errors.broker_errors import BrokerError, TopicNotExistError
+from rmqd.errors.broker_errors import TopicNotExistError
 from rmqd.wire.bodies.heartbeat_data import (
     EXPRESSION_TAG,
     SUBSCRIPTION_ALL,
@@ -209,75 +195,12 @@ def _pull_of_one(group: str, queue: MessageQueue, offset: int) -> PullMessageReq
 
 Ask = Callable[["RemotingClient", str, "MessageQueue"], Awaitable[T]]
 
-SINGLY_SECONDS: Final = 60.0
-"""How long queues are queried one by one after their broker failed to answer for the topic."""
 
-
-class AskBrokers(Protocol):
-    """Sends a request to each queue's broker."""
-
-    async def __call__(self, queues: Iterable[MessageQueue], ask: Ask[T], *, of_slaves: bool) -> QueueResponses[T]:
-        """Return the answers; with `of_slaves`, a slave's if no route names a master."""
-
-
-class QueueEnds:
-    """The ends of one cluster's queues."""
-
-    def __init__(self, ask_brokers: AskBrokers) -> None:
-        self._ask_brokers = ask_brokers
-        self._singly_since: dict[tuple[str, str], float] = {}  # key: broker and topic
-
-    async def first(self, queues: Iterable[MessageQueue]) -> QueueResponses[int]:
-        """Return the offsets of the oldest messages; 0 for a queue that never had messages."""
-        return await self._each_broker(queues, attrgetter("min_offset"), _first_of_one, of_slaves=False)
-
-    async def next(self, queues: Iterable[MessageQueue], *, of_slaves: bool) -> QueueResponses[int]:
-        """Return the offsets of the next messages. With `of_slaves`, a slave is asked if there is no master."""
-        return await self._each_broker(queues, attrgetter("max_offset"), get_max_offset, of_slaves=of_slaves)
-
-    async def _each_broker(
-        self, queues: Iterable[MessageQueue], pick: Callable[[TopicOffset], int], singly: Ask[int], *, of_slaves: bool
-    ) -> QueueResponses[int]:
-        together: dict[tuple[str, str], list[MessageQueue]] = {}
-        for queue in queues:
-            together.setdefault((queue.broker_name, queue.topic), []).append(queue)
-        answers: QueueResponses[int] = QueueResponses()
-
-        async def of_broker(group: list[MessageQueue]) -> None:
-            left = await self._by_topic(group, pick, answers)
-            one_by_one = await self._ask_brokers(left, singly, of_slaves=of_slaves)
-            answers.found.update(one_by_one.found)
-            answers.failed.update(one_by_one.failed)
-
-        await asyncio.gather(*map(of_broker, together.values()))
-        return answers
-
-    async def _by_topic(
-        self, queues: list[MessageQueue], pick: Callable[[TopicOffset], int], answers: QueueResponses[int]
-    ) -> list[MessageQueue]:
-        """Query the queues of one topic on one broker together. Return the queues without an answer."""
-        key = queues[0].broker_name, queues[0].topic
-        if len(queues) == 1 or time.monotonic() - self._singly_since.get(key, -math.inf) < SINGLY_SECONDS:
-            return queues
-        told = await self._ask_brokers(queues[:1], _of_topic, of_slaves=False)
-        for error in told.failed.values():
-            if not isinstance(error, AWAY):
-                self._singly_since[key] = time.monotonic()
-            if isinstance(error, (*AWAY, BrokerError, ProtocolError)):
-                return queues
-            answers.failed.update(dict.fromkeys(queues, error))  # the broker would not answer for each queue either
-            return []
-        (table,) = told.found.values()
-        answers.found.update({queue: pick(table[queue]) for queue in queues if queue in table})
-        left = [queue for queue in queues if queue not in table]
-        if left:
-            self._singly_since[key] = time.monotonic()
-        return left
-
-
-async def _of_topic(remoting: RemotingClient, address: str, queue: MessageQueue) -> dict[MessageQueue, TopicOffset]:
+async def ends_of_topic(remoting: RemotingClient, address: str, queue: MessageQueue) -> dict[MessageQueue, TopicOffset]:
+    """Return the first and next offsets of all queues of the topic on a broker."""
     return (await topic_stats(remoting, address, queue.topic)).offset_table
 
 
-async def _first_of_one(remoting: RemotingClient, address: str, queue: MessageQueue) -> int:
-    return max(0, await get_min_offset(remoting, address, queue))  # -1: the queue never had messages
+async def first_offset(remoting: RemotingClient, address: str, queue: MessageQueue) -> int:
+    """Return the offset of the oldest message; 0 for a queue that never had messages."""
+    return max(0, await get_min_offset(remoting, address, queue))

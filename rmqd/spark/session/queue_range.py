@@ -71,9 +71,7 @@ class QueueRange:
     asked.
     """
 
-    topic: str
-    broker_name: str
-    queue_id: int
+    queue: MessageQueue
     start: int
     end: int
     access: Access
@@ -82,18 +80,13 @@ class QueueRange:
     pull: PullSettings = field(default_factory=PullSettings)
     fail_on_data_loss: bool = True
 
-    @property
-    def queue(self) -> MessageQueue:
-        """The queue of the range."""
-        return MessageQueue(self.topic, self.broker_name, self.queue_id)
-
     def pull_template(self, credentials: Credentials | None) -> PullRequestTemplate:
         """Return the common part of all pulls of the range, signed if there are `credentials`."""
         return PullRequestTemplate(
             group=self.pull.group,
-            topic=self.topic,
-            queue_id=self.queue_id,
-            broker_name=self.broker_name,
+            topic=self.queue.topic,
+            queue_id=self.queue.queue_id,
+            broker_name=self.queue.broker_name,
             expression_type=self.subscription.kind,
             subscription=self.subscription.expression,
             extra_fields=self.access.options.request_fields,

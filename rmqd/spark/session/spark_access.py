@@ -93,18 +93,41 @@ def milliseconds(text: str) -> float:
     return int(text) / 1000
 
 
-def nameservers(text: str) -> str:
-    """Return addresses `host:port`, separated by `;` or commas, in the client's form."""
-    addresses = [part.strip() for part in re.split("[;,]", text) if part.strip()]
+def flag(text: str) -> bool:
+    """Return a truth value."""
+    word = text.strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError(f"{text!r} is not a valid truth value; expected true or false")
+    return word == "true"
+
+
+def option_text(value: Any) -> str:
+    """Convert a value to text, like Spark for values in `option()`; a list is joined with commas."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(option_text, value)) if isinstance(value, list) else str(value)
+
+
+def _nameservers(text: str) -> tuple[str, ...]:
+    """Return addresses `host:port`, separated by `;` or commas."""
+    addresses = tuple(part.strip() for part in re.split("[;,]", text) if part.strip())
     wrong = [address for address in addresses if not _HOST_PORT.fullmatch(address)]
     if wrong or not addresses:
         raise ValueError(f"{(wrong or [text])[0]!r} is not a valid address; expected host:port")
-    return ";".join(addresses)
+    return addresses
 
 
 SECRET: Final = ("secretKey", "securityToken", "tlsKeyPassword")
 TLS: Final = ("tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsKeyPassword", "tlsVerify", "tlsServerName")
 NAMES: Final = ("nameserver", "accessKey", "secretKey", "securityToken", "tls", *TLS)
+_NEEDS: Final = (
+    ("accessKey", "secretKey"),
+    ("secretKey", "accessKey"),
+    ("securityToken", "secretKey"),
+    ("tlsCertFile", "tlsKeyFile"),
+    ("tlsKeyFile", "tlsCertFile"),
+)
+"""Options, and another option that each needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,59 +163,42 @@ class Access:
         return Credentials(options.access_key, options.secret_key, options.security_token)
 
 
-def read_access(values: Mapping[str, str]) -> tuple[Access, list[str]]:
-    """Read the options in NAMES, given by their proper names. Return also a line for each problem."""
-    problems = []
-    servers: tuple[str, ...] = ()
+def read_access(given: GivenOptions) -> Access:
+    """Return the access that the options in NAMES describe. Problems are recorded in `given`."""
+    values = given.values
     if "nameserver" not in values:
-        problems.append("nameserver: missing; expected host:port, several separated by ;")
-    else:
-        try:
-            servers = tuple(nameservers(values["nameserver"]).split(";"))
-        except ValueError as error:
-            problems.append(f"nameserver: {error}")
+        given.problem("nameserver", "missing; expected host:port, several separated by ;")
     for name in SECRET:
         if "${" not in values.get(name, "${"):
-            problems.append(
-                f"{name}: Spark shows options in plans and logs; expected a reference, which each of Spark's Python "
-                "processes resolves: ${NAME} (an environment variable) or ${file:PATH}"
+            given.problem(
+                name,
+                "Spark shows options in plans and logs; expected a reference, which each of Spark's Python processes "
+                "resolves: ${NAME} (an environment variable) or ${file:PATH}",
             )
-    for one, other in (("accessKey", "secretKey"), ("secretKey", "accessKey"), ("securityToken", "secretKey")):
+    for one, other in _NEEDS:
         if values.get(one) and not values.get(other):
-            problems.append(f"{other}: missing; {one} needs it")
-    tls, more = _read_tls(values)
+            given.problem(other, f"missing; {one} needs it")
+    is_encrypted = given.read("tls", flag, False)
+    for name in TLS:
+        if name in values and not is_encrypted:
+            given.problem(name, "needs tls=true")
+    tls = TlsOptions(
+        enabled=is_encrypted,
+        ca_file=values.get("tlsCaFile", ""),
+        cert_file=values.get("tlsCertFile", ""),
+        key_file=values.get("tlsKeyFile", ""),
+        verify=given.read("tlsVerify", flag, True),
+        key_password=values.get("tlsKeyPassword", ""),
+        server_name=values.get("tlsServerName", ""),
+    )
     options = ClientOptions(
-        nameservers=servers,
+        nameservers=given.read("nameserver", _nameservers, ()),
         access_key=values.get("accessKey", ""),
         secret_key=values.get("secretKey", ""),
         security_token=values.get("securityToken", ""),
         tls=tls,
     )
-    return Access(options, has_references=True), problems + more
-
-
-def _read_tls(values: Mapping[str, str]) -> tuple[TlsOptions, list[str]]:
-    flags, problems = {"tls": False, "tlsVerify": True}, []
-    for name in flags.keys() & values.keys():
-        word = values[name].strip().lower()
-        if word not in ("true", "false"):
-            problems.append(f"{name}: {values[name]!r} is not a valid truth value; expected true or false")
-        flags[name] = word == "true"
-    if not flags["tls"]:
-        problems += [f"{name}: needs tls=true" for name in TLS if name in values]
-    for one, other in (("tlsCertFile", "tlsKeyFile"), ("tlsKeyFile", "tlsCertFile")):
-        if values.get(one) and not values.get(other):
-            problems.append(f"{other}: missing; {one} needs it")
-    tls = TlsOptions(
-        enabled=flags["tls"],
-        ca_file=values.get("tlsCaFile", ""),
-        cert_file=values.get("tlsCertFile", ""),
-        key_file=values.get("tlsKeyFile", ""),
-        verify=flags["tlsVerify"],
-        key_password=values.get("tlsKeyPassword", ""),
-        server_name=values.get("tlsServerName", ""),
-    )
-    return tls, problems
+    return Access(options, has_references=True)
 
 
 def _value(name: str, text: str) -> str:

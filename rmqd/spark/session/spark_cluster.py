@@ -2,6 +2,11 @@
 
 Spark calls sources synchronously, in processes that it forks and reuses. A client is created on first use, and kept for
 the next batch; a process forked later creates its own.
+
+A query asks for the ends of its queues every 100 or 200 ms, even when idle: for a topic with 1,000 queues that would be
+10,000 requests a second. So the broker is asked once for all queues of a topic. Some brokers refuse requests about a
+topic (access control, a proxy), and are asked for each queue. Only masters are asked about a topic; a slave is asked
+about a queue, if its answer is acceptable.
 """
 
 from __future__ import annotations
@@ -14,24 +19,26 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar
-
-import structlog
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rmqd.client.api.admin_requests import topic_list
 from rmqd.client.api.group_requests import get_consumer_list, subscription_group
-from rmqd.client.api.offset_requests import query_consumer_offset, update_consumer_offset
+from rmqd.client.api.offset_requests import get_max_offset, query_consumer_offset, update_consumer_offset
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.route_table import RouteTable
 from rmqd.consumer.health.consistency import check_filters, check_kinds
-from rmqd.errors import LightQueueError, RmqdError, RouteNotFoundError, StaticTopicError
+from rmqd.errors import LightQueueError, ProtocolError, RmqdError, RouteNotFoundError, StaticTopicError
+from rmqd.errors.broker_errors import BrokerError
 from rmqd.spark.session.queue_queries import (
+    AWAY,
     Ask,
     MasterAwayError,
-    QueueEnds,
     QueueResponses,
+    ends_of_topic,
+    first_offset,
     join_briefly,
     mean_size,
     offset_at,
@@ -46,12 +53,15 @@ from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_light_queue
 
-log = structlog.get_logger(__name__)
+if TYPE_CHECKING:
+    from rmqd.wire.bodies.stats_bodies import TopicOffset
 
 T = TypeVar("T")
 
 DEADLINE_SECONDS: Final = 20.0  # limit for queries of many queues; each request has a limit of 3 s
 ROUTE_SECONDS: Final = 1.0
+SINGLY_SECONDS: Final = 60.0
+"""How long queues are queried one by one after their broker failed to answer for the topic."""
 
 _clusters: dict[tuple[int, Access], Cluster] = {}
 _lock = threading.Lock()
@@ -87,8 +97,8 @@ class Cluster:
         # a daemon thread, because Spark ends its Python processes without notice
         self._thread = threading.Thread(target=self._loop.run_forever, name="rmqd.spark", daemon=True)
         self._thread.start()
-        self._client = self._run(_make_client(options))
-        self._ends = QueueEnds(self._asked)
+        self._client = self._run(make_client(options))
+        self._singly_since: dict[tuple[str, str], float] = {}  # key: broker and topic
         self._of_known_kind: set[str] = set()  # topics whose type is already checked
 
     def close(self) -> None:
@@ -121,27 +131,23 @@ class Cluster:
 
     def min_offsets(self, queues: Iterable[MessageQueue]) -> QueueResponses[int]:
         """Return the offsets of the oldest messages; 0 for a queue that never had messages."""
-        return self._run(self._ends.first(queues))
+        return self._run(self._ends(queues, attrgetter("min_offset"), first_offset, of_slaves=False))
 
     def max_offsets(self, queues: Iterable[MessageQueue], *, of_slaves: bool = False) -> QueueResponses[int]:
         """Return the offsets of the next messages. With `of_slaves`, a slave is asked if there is no master."""
-        return self._run(self._ends.next(queues, of_slaves=of_slaves))
+        return self._run(self._ends(queues, attrgetter("max_offset"), get_max_offset, of_slaves=of_slaves))
 
     def begin_max_offsets(self, queues: Iterable[MessageQueue]) -> Future[QueueResponses[int]]:
         """Start the query of `max_offsets` with `of_slaves`, without waiting for the responses."""
-        return self._begin(self._ends.next(queues, of_slaves=True))
+        return self._begin(self._ends(queues, attrgetter("max_offset"), get_max_offset, of_slaves=True))
 
     def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> QueueResponses[int]:
         """Return the offsets of the first messages stored at or after a time (milliseconds since 1970)."""
-        return self._at_broker(
-            times_ms, lambda remoting, address, queue: offset_at(remoting, address, queue, times_ms[queue])
-        )
+        return self._with_values(times_ms, offset_at)
 
     def stored_at(self, offsets: Mapping[MessageQueue, int]) -> QueueResponses[int]:
         """Return the store times of the messages at these offsets; -1 if there is no message."""
-        return self._at_broker(
-            offsets, lambda remoting, address, queue: stored_at(remoting, address, queue, offsets[queue])
-        )
+        return self._with_values(offsets, stored_at)
 
     def committed(self, group: str, queues: Iterable[MessageQueue]) -> QueueResponses[int | None]:
         """Return a group's offsets; None for queues without one."""
@@ -161,13 +167,11 @@ class Cluster:
 
         return self._at_broker(queues, ask)
 
-    def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> QueueResponses[None]:
+    def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> QueueResponses[bool]:
         """Commit a group's offsets, and wait for the brokers' answers."""
-
-        async def ask(remoting: RemotingClient, address: str, queue: MessageQueue) -> None:
-            await update_consumer_offset(remoting, address, group, queue, offsets[queue])
-
-        return self._at_broker(offsets, ask)
+        return self._with_values(
+            offsets, lambda remoting, address, queue, at: update_consumer_offset(remoting, address, group, queue, at)
+        )
 
     def members(self, group: str, queues: Iterable[MessageQueue]) -> frozenset[str]:
         """Return the client ids of a group's members. Each is connected to all brokers of its queues.
@@ -195,15 +199,13 @@ class Cluster:
 
         A 5.x broker keeps a reset until the queue is pulled, and ignores commits until then. It reports a reset once.
         """
-        return self._at_broker(
-            offsets, lambda remoting, address, queue: pending_reset(remoting, address, group, queue, offsets[queue])
+        return self._with_values(
+            offsets, lambda remoting, address, queue, at: pending_reset(remoting, address, group, queue, at)
         )
 
     def mean_sizes(self, starts: Mapping[MessageQueue, int]) -> QueueResponses[float]:
         """Return the mean sizes of the next messages after an offset in bytes, from the queues' indexes."""
-        return self._at_broker(
-            starts, lambda remoting, address, queue: mean_size(remoting, address, queue, starts[queue]), of_slaves=True
-        )
+        return self._with_values(starts, mean_size, of_slaves=True)
 
     def check_filters(self, group: str, by_topic: Mapping[str, Filter]) -> None:
         """Check SQL conditions at the brokers. In pulls, a broker that cannot parse one lets every message pass."""
@@ -224,23 +226,63 @@ class Cluster:
             self._of_known_kind.add(topic)
         return self._client.routes.queues(topic)
 
-    def _at_broker(
+    def _with_values(
         self,
-        queues: Iterable[MessageQueue],
-        ask: Ask[T],
+        values: Mapping[MessageQueue, int],
+        ask: Callable[[RemotingClient, str, MessageQueue, int], Awaitable[T]],
         *,
         of_slaves: bool = False,
     ) -> QueueResponses[T]:
+        """Send the queries of `_asked` with each queue's value, and wait for the answers."""
+        return self._at_broker(
+            values, lambda remoting, address, queue: ask(remoting, address, queue, values[queue]), of_slaves=of_slaves
+        )
+
+    def _at_broker(self, queues: Iterable[MessageQueue], ask: Ask[T], *, of_slaves: bool = False) -> QueueResponses[T]:
         """Send the queries of `_asked`, and wait for the answers."""
         return self._run(self._asked(queues, ask, of_slaves=of_slaves))
 
-    async def _asked(
-        self,
-        queues: Iterable[MessageQueue],
-        ask: Ask[T],
-        *,
-        of_slaves: bool,
-    ) -> QueueResponses[T]:
+    async def _ends(
+        self, queues: Iterable[MessageQueue], pick: Callable[[TopicOffset], int], singly: Ask[int], *, of_slaves: bool
+    ) -> QueueResponses[int]:
+        """Query ends of queues, together for each topic and broker, and one by one if that fails."""
+        together: dict[tuple[str, str], list[MessageQueue]] = {}
+        for queue in queues:
+            together.setdefault((queue.broker_name, queue.topic), []).append(queue)
+        answers: QueueResponses[int] = QueueResponses()
+
+        async def of_broker(group: list[MessageQueue]) -> None:
+            left = await self._ends_by_topic(group, pick, answers)
+            one_by_one = await self._asked(left, singly, of_slaves=of_slaves)
+            answers.found.update(one_by_one.found)
+            answers.failed.update(one_by_one.failed)
+
+        await asyncio.gather(*map(of_broker, together.values()))
+        return answers
+
+    async def _ends_by_topic(
+        self, queues: list[MessageQueue], pick: Callable[[TopicOffset], int], answers: QueueResponses[int]
+    ) -> list[MessageQueue]:
+        """Query the queues of one topic on one broker together. Return the queues without an answer."""
+        key = queues[0].broker_name, queues[0].topic
+        if len(queues) == 1 or time.monotonic() - self._singly_since.get(key, -math.inf) < SINGLY_SECONDS:
+            return queues
+        told = await self._asked(queues[:1], ends_of_topic, of_slaves=False)
+        for error in told.failed.values():
+            if not isinstance(error, AWAY):
+                self._singly_since[key] = time.monotonic()
+            if isinstance(error, (*AWAY, BrokerError, ProtocolError)):
+                return queues
+            answers.failed.update(dict.fromkeys(queues, error))  # the broker would not answer for each queue either
+            return []
+        (table,) = told.found.values()
+        answers.found.update({queue: pick(table[queue]) for queue in queues if queue in table})
+        left = [queue for queue in queues if queue not in table]
+        if left:
+            self._singly_since[key] = time.monotonic()
+        return left
+
+    async def _asked(self, queues: Iterable[MessageQueue], ask: Ask[T], *, of_slaves: bool) -> QueueResponses[T]:
         """Query the queues' masters; with `of_slaves`, a slave if no route names a master.
 
         A slave may be behind its master. With its answer a query could start after messages that the master has, or the
@@ -334,5 +376,6 @@ async def replicas_now(routes: RouteTable, queue: MessageQueue) -> tuple[Replica
     return tuple(Replica(*each) for broker in brokers for each in sorted(broker.broker_addrs.items()))
 
 
-async def _make_client(options: ClientOptions) -> ClientInstance:
+async def make_client(options: ClientOptions) -> ClientInstance:
+    """Return a client. It needs a running event loop."""
     return ClientInstance(options)

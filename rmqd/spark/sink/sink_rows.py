@@ -77,8 +77,7 @@ def parse_sink_options(
     given = GivenOptions(values, NAMES, unknown="the sink has no such option", passed_over=SPARKS_OWN)
     problems = given.problems
     if otherwise is None or any(name in given.values for name in access.NAMES):
-        otherwise, wrong = access.read_access(given.values)
-        problems += wrong
+        otherwise = access.read_access(given)
     options = SinkOptions(access=otherwise, **given.fields(_FIELDS))
     if overwrite:
         problems.append('mode: a topic cannot be overwritten; use mode("append")')

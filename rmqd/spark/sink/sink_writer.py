@@ -30,13 +30,12 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from rmqd.client.client_options import ClientOptions
-from rmqd.client.instance import ClientInstance
 from rmqd.client.sending.outgoing_message import MessageQueueSelector, by_hash, by_id, may_pass
 from rmqd.codes import ResponseCode
 from rmqd.errors import InvalidMessageError, RmqdError
 from rmqd.errors.broker_errors import BrokerError
 from rmqd.spark.session.spark_access import Access
+from rmqd.spark.session.spark_cluster import make_client
 from rmqd.spark.session.spark_process import freeze_imports, log_to_stderr
 from rmqd.spark.sink.sink_rows import OutgoingRow, SinkOptions, TaskOrigin, parse_sink_options, refuse, rows_of
 from rmqd.wire.topics import RETRY_PREFIX
@@ -110,7 +109,7 @@ class RowSender:
         log_to_stderr()
         options = access.client_options()
         self._loop = asyncio.new_event_loop()
-        self._client = self._loop.run_until_complete(_make_client(options))
+        self._client = self._loop.run_until_complete(make_client(options))
         self._served: set[str] = set()
 
     def send(self, rows: Iterable[OutgoingRow], options: SinkOptions) -> tuple[int, int]:
@@ -220,10 +219,6 @@ def _selector(row: OutgoingRow) -> MessageQueueSelector | None:
     if row.queue_id is not None:
         return by_id(row.queue_id, row.broker)
     return by_hash(row.message.sharding_key) if row.message.sharding_key else None
-
-
-async def _make_client(options: ClientOptions) -> ClientInstance:
-    return ClientInstance(options)
 
 
 # local properties that Spark sets for the tasks of a streaming query

@@ -1,11 +1,10 @@
 """Messages as Arrow record batches, with exactly the Arrow types that Spark expects for the columns' SQL types.
 
-`ValueColumns` adds the columns `value` and `_bad_row`, decoded from the bodies on executors.
+`BodyDecoder` adds the columns `value` and `_bad_row`, decoded from the bodies on executors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -13,8 +12,8 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from rmqd.spark.source.framed_reply import PropertyArrays
-from rmqd.spark.source.range_slices import of_equal_length, repeated
+from rmqd.runtime.plain_text import encodable
+from rmqd.spark.source.buffer_arrays import PropertyArrays, of_equal_length, repeated
 from rmqd.spark.source.source_columns import COLUMNS, Decoding
 from rmqd.spark.source.source_records import Decoded, Records
 from rmqd.spark.values.column_kinds import ColumnKind
@@ -25,11 +24,18 @@ from rmqd.wire.messages.properties import INNER_BATCH, KEYS, RETRY_TOPIC, SHARDI
 from rmqd.wire.topics import is_retry_topic
 
 _TYPES: Final = {
-    "string": pa.string(),
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
     "int": pa.int32(),
     "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
     "binary": pa.binary(),
+    "date": pa.date32(),
     "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
     "map<string,string>": pa.map_(pa.string(), pa.string()),
 }
 _BY_PROPERTY: Final = {"keys": KEYS, "tags": TAGS, "sharding_key": SHARDING_KEY}
@@ -37,11 +43,30 @@ _NUMBERS: Final = {"int": np.int32, "bigint": np.int64}
 _LAST_MILLISECOND: Final = np.iinfo(np.int64).max // 1000
 _HEX: Final = np.frombuffer(np.arange(1 << 16, dtype=">u2").tobytes().hex().upper().encode(), np.uint32)
 """The four hexadecimal digits of each 16-bit number."""
+NO_BODY: Final = "the message is corrupt, and has no body"
+_MOST_CHARACTERS: Final = 300  # maximum length of a reason
 
 
-def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+def schema_of(decoding: Decoding) -> pa.Schema:
     """Return the schema of the batches."""
-    return pa.schema([(name, _TYPES[COLUMNS[name][0]]) for name in columns])
+    kinds = {name: _TYPES[kind] for name, (kind, _) in COLUMNS.items()}
+    if decoding.value is not None and decoding.value.kind is not None:
+        kinds |= {VALUE: arrow_type(decoding.value.kind), BAD_ROW: pa.string()}
+    return pa.schema([(name, kinds[name]) for name in decoding.columns])
+
+
+def arrow_type(kind: ColumnKind) -> pa.DataType:
+    """Return the Arrow type that Spark expects for a column of this type."""
+    match kind.name, [(name, arrow_type(inner)) for name, inner in kind.fields]:
+        case "struct", fields:
+            return pa.struct(fields)
+        case "array", [element]:
+            return pa.list_(pa.field(*element))
+        case "map", [(_, values)]:
+            return pa.map_(pa.string(), values)
+        case "decimal", _:
+            return pa.decimal128(kind.precision, kind.scale)
+    return _TYPES[kind.name]
 
 
 class BatchBuilder:
@@ -49,7 +74,9 @@ class BatchBuilder:
 
     def __init__(self, decoding: Decoding) -> None:
         self._decoding = decoding
-        self._schema = arrow_schema(decoding.columns)
+        self._schema = schema_of(decoding)
+        value = decoding.value if any(map(decoding.uses, (VALUE, BAD_ROW))) else None
+        self._bodies = None if value is None else BodyDecoder(value)
         self.records = Records()
 
     def finish(self) -> pa.RecordBatch:
@@ -59,80 +86,62 @@ class BatchBuilder:
         """
         records, self.records = self.records, Records()
         decoding = self._decoding
-        rows = _Rows(records.finish(permissive=decoding.permissive, check_crc=decoding.check_crc))
-        return pa.RecordBatch.from_arrays([self._array(name, rows) for name in decoding.columns], schema=self._schema)
+        messages = records.finish(permissive=decoding.permissive, check_crc=decoding.check_crc)
+        columns = _Columns(messages)
+        made = {} if self._bodies is None else self._bodies.columns(messages.bodies)
+        for name in decoding.columns:
+            if name not in made:
+                is_used = decoding.uses(name)
+                made[name] = columns.array(name) if is_used else pa.nulls(len(messages), self._schema.field(name).type)
+        return pa.RecordBatch.from_arrays([made[name] for name in decoding.columns], schema=self._schema)
 
-    def _array(self, name: str, rows: _Rows) -> pa.Array:
-        if self._decoding.used is not None and name not in self._decoding.used:
-            return pa.nulls(len(rows.messages), _TYPES[COLUMNS[name][0]])
-        make = _MAKERS.get(name)
-        if make is not None:
-            return make(self, rows)
-        values, kind = rows.messages.fixed(name), COLUMNS[name][0]
+
+class _Columns:
+    """The columns of a batch. Intermediate results that several columns share are computed once."""
+
+    def __init__(self, messages: Decoded) -> None:
+        self._messages = messages
+
+    def array(self, name: str) -> pa.Array:
+        """Return a column by its name."""
+        messages, queues = self._messages, self._messages.queues
+        match name:
+            case "body":
+                return messages.bodies
+            case "broker":
+                return messages.by_queue([queue.broker_name for queue in queues], pa.string())
+            case "queue_id":
+                return messages.by_queue([queue.queue_id for queue in queues], pa.int32())
+            case "source_topic":
+                return messages.topics()
+            case "topic":
+                return self._topic()
+            case "properties":
+                return self._properties.map()
+            case "keys" | "tags" | "sharding_key":
+                return self._properties.column(_BY_PROPERTY[name])
+            case "msg_id":
+                ids = self._properties.column(UNIQ_KEY)
+                # only messages that were not sent by a producer have none
+                return pc.coalesce(ids, self._stored_id()) if ids.null_count else ids
+            case "offset_msg_id":
+                return self._offset_ids
+            case "born_host" | "store_host":
+                return self._host(name)
+            case "decode_error":
+                return pa.array(list(map(messages.errors.get, range(len(messages)))), pa.string())
+        values, kind = messages.fixed(name), COLUMNS[name][0]
         if kind == "timestamp":
             return pa.array(np.clip(values, -_LAST_MILLISECOND, _LAST_MILLISECOND) * 1000).view(_TYPES[kind])
         return pa.array(values.astype(_NUMBERS[kind], copy=False))
 
-    def _body(self, rows: _Rows) -> pa.Array:
-        return rows.messages.bodies
-
-    def _broker(self, rows: _Rows) -> pa.Array:
-        messages = rows.messages
-        return messages.by_queue([queue.broker_name for queue in messages.queues], pa.string())
-
-    def _queue_id(self, rows: _Rows) -> pa.Array:
-        messages = rows.messages
-        return messages.by_queue([queue.queue_id for queue in messages.queues], pa.int32())
-
-    def _source_topic(self, rows: _Rows) -> pa.Array:
-        return rows.messages.topics()
-
-    def _topic(self, rows: _Rows) -> pa.Array:
-        names, are_retries = self._source_topic(rows), [is_retry_topic(queue.topic) for queue in rows.messages.queues]
-        if not any(are_retries):
-            return names
-        first_sent_to = pc.coalesce(rows.properties.column(RETRY_TOPIC), names)
-        return pc.if_else(rows.messages.by_queue(are_retries, pa.bool_()), first_sent_to, names)
-
-    def _properties(self, rows: _Rows) -> pa.Array:
-        return rows.properties.map()
-
-    def _msg_id(self, rows: _Rows) -> pa.Array:
-        ids = rows.properties.column(UNIQ_KEY)
-        # only messages that were not sent by a producer have none
-        return pc.coalesce(ids, self._stored_id(rows)) if ids.null_count else ids
-
-    def _stored_id(self, rows: _Rows) -> pa.Array:
-        """Return the same ids as `Message.stored_id`."""
-        are_members = (rows.messages.fixed("sys_flag") & INNER_BATCH) != 0
-        if not are_members.any():
-            return rows.offset_ids
-        offsets = pa.array(rows.messages.fixed("queue_offset").astype(np.int64)).cast(pa.string())
-        return pc.if_else(are_members, pc.binary_join_element_wise(rows.offset_ids, offsets, "-"), rows.offset_ids)
-
-    def _decode_error(self, rows: _Rows) -> pa.Array:
-        errors = rows.messages.errors
-        if not errors:
-            return pa.nulls(len(rows.messages), pa.string())
-        return pa.array(list(map(errors.get, range(len(rows.messages)))), pa.string())
-
-    def _offset_msg_id(self, rows: _Rows) -> pa.Array:
-        return rows.offset_ids
-
-
-class _Rows:
-    """Intermediate results that several columns share, computed once."""
-
-    def __init__(self, messages: Decoded) -> None:
-        self.messages = messages
+    @cached_property
+    def _properties(self) -> PropertyArrays:
+        return PropertyArrays(self._messages.properties())
 
     @cached_property
-    def properties(self) -> PropertyArrays:
-        return PropertyArrays(self.messages.properties())
-
-    @cached_property
-    def offset_ids(self) -> pa.Array:
-        hosts, offsets = self.messages.hosts("store_host"), self.messages.fixed("commit_log_offset")
+    def _offset_ids(self) -> pa.Array:
+        hosts, offsets = self._messages.hosts("store_host"), self._messages.fixed("commit_log_offset")
         if isinstance(hosts, list):
             pairs = zip(hosts, offsets.tolist(), strict=True)
             return pa.array([offset_message_id(host, offset) for host, offset in pairs], pa.string())
@@ -140,11 +149,25 @@ class _Rows:
         parts[:, 0], parts[:, 1] = hosts, offsets
         return of_equal_length(_HEX[parts.view(">u2")].view(np.uint8), pa.string())
 
+    def _stored_id(self) -> pa.Array:
+        """Return the same ids as `Message.stored_id`."""
+        are_members = (self._messages.fixed("sys_flag") & INNER_BATCH) != 0
+        if not are_members.any():
+            return self._offset_ids
+        offsets = pa.array(self._messages.fixed("queue_offset").astype(np.int64)).cast(pa.string())
+        return pc.if_else(are_members, pc.binary_join_element_wise(self._offset_ids, offsets, "-"), self._offset_ids)
 
-def _host(name: str) -> Callable[[BatchBuilder, _Rows], Any]:
-    def make(_: BatchBuilder, rows: _Rows) -> pa.Array:
+    def _topic(self) -> pa.Array:
+        names = self._messages.topics()
+        are_retries = [is_retry_topic(queue.topic) for queue in self._messages.queues]
+        if not any(are_retries):
+            return names
+        first_sent_to = pc.coalesce(self._properties.column(RETRY_TOPIC), names)
+        return pc.if_else(self._messages.by_queue(are_retries, pa.bool_()), first_sent_to, names)
+
+    def _host(self, name: str) -> pa.Array:
         """Format each distinct host once, because a topic has few hosts."""
-        hosts = rows.messages.hosts(name)
+        hosts = self._messages.hosts(name)
         if not isinstance(hosts, list) and len(hosts) and (hosts == hosts[0]).all():
             return repeated(format_host(hosts[:1].tobytes()), len(hosts), pa.string())
         stored = pa.array(hosts if isinstance(hosts, list) else hosts.view(np.int64)).dictionary_encode()
@@ -153,88 +176,24 @@ def _host(name: str) -> Callable[[BatchBuilder, _Rows], Any]:
             different = np.array(different, np.int64).view("V8").tolist()
         return pa.array(list(map(format_host, different)), pa.string()).take(stored.indices)
 
-    return make
 
+class BodyDecoder:
+    """Converts bodies to the columns `value` and `_bad_row`."""
 
-def _by_property(name: str) -> Callable[[BatchBuilder, _Rows], Any]:
-    def make(_: BatchBuilder, rows: _Rows) -> pa.Array:
-        return rows.properties.column(name)
-
-    return make
-
-
-_MAKERS: Final[dict[str, Callable[[BatchBuilder, _Rows], Any]]] = {
-    "topic": BatchBuilder._topic,
-    "source_topic": BatchBuilder._source_topic,
-    "broker": BatchBuilder._broker,
-    "queue_id": BatchBuilder._queue_id,
-    "msg_id": BatchBuilder._msg_id,
-    "offset_msg_id": BatchBuilder._offset_msg_id,
-    "body": BatchBuilder._body,
-    "properties": BatchBuilder._properties,
-    "born_host": _host("born_host"),
-    "store_host": _host("store_host"),
-    "decode_error": BatchBuilder._decode_error,
-    **{column: _by_property(name) for column, name in _BY_PROPERTY.items()},
-}
-
-
-BODY: Final = "body"
-NO_BODY: Final = "the message is corrupt, and has no body"
-_MOST_CHARACTERS: Final = 300  # maximum length of a reason
-
-
-class ValueColumns:
-    """Converts batches of the source's own columns to batches with the columns of a read."""
-
-    def __init__(self, value: ValueFormat, columns: Sequence[str], used: frozenset[str] | None = None) -> None:
-        """Columns that are not in `used` may be null; None means that all are used."""
-        self._columns = tuple(columns)
-        self._is_decoded = used is None or not used.isdisjoint((VALUE, BAD_ROW))
-        self.used = used if used is None or not self._is_decoded else used | {BODY}
-        """The columns that the source must decode."""
+    def __init__(self, value: ValueFormat) -> None:
+        assert value.kind is not None
         self._decode = value.decoder()
-        self._types = value_types(value)
+        self._type = arrow_type(value.kind)
 
-    @property
-    def stored(self) -> tuple[str, ...]:
-        """The columns that the source must read."""
-        stored = [name for name in self._columns if name not in (VALUE, BAD_ROW)]
-        return tuple(stored if BODY in stored else [*stored, BODY])
-
-    def over(self, read: Generator[pa.RecordBatch, None, int]) -> Generator[pa.RecordBatch, None, int]:
-        """Yield all batches of a read, and return its result."""
-        while True:
-            try:
-                batch = next(read)
-            except StopIteration as end:
-                return int(end.value)
-            yield self.of(batch)
-
-    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a batch with the columns of the read, in order."""
-        values: list[Any] = [None] * len(batch)
-        reasons: list[str | None] = [None] * len(batch)
-        if self._is_decoded:
-            for place, body in enumerate(batch.column(BODY).to_pylist()):
-                values[place], reasons[place] = self._decoded(body)
-        made = {VALUE: self._values(values, reasons), BAD_ROW: pa.array(reasons, pa.string())}
-        return pa.RecordBatch.from_arrays(
-            [made[name] if name in made else batch.column(name) for name in self._columns], names=list(self._columns)
-        )
-
-    def _values(self, values: list[Any], reasons: list[str | None]) -> pa.Array:
-        """Return the column. Values that Arrow cannot store, such as half a surrogate pair, become null."""
-        kind = self._types[VALUE]
+    def columns(self, bodies: pa.Array) -> dict[str, pa.Array]:
+        """Return the two columns. Values that Arrow cannot store, such as half a surrogate pair, become null."""
+        decoded = list(map(self._decoded, bodies.to_pylist()))
         try:
-            return pa.array(values, kind)
+            values = pa.array([value for value, _ in decoded], self._type)
         except Exception:  # noqa: BLE001  conversions raise many kinds; at least one row is bad, and found below
-            for place, value in enumerate(values):
-                try:
-                    pa.array([value], kind)
-                except Exception as error:  # noqa: BLE001
-                    values[place], reasons[place] = None, _reason(error)
-        return pa.array(values, kind)
+            decoded = list(map(self._storable, decoded))
+            values = pa.array([value for value, _ in decoded], self._type)
+        return {VALUE: values, BAD_ROW: pa.array([reason for _, reason in decoded], pa.string())}
 
     def _decoded(self, body: bytes | None) -> tuple[Any, str | None]:
         if body is None:
@@ -246,43 +205,14 @@ class ValueColumns:
         except Exception as error:  # noqa: BLE001  decoders raise many kinds
             return None, _reason(error)
 
+    def _storable(self, decoded: tuple[Any, str | None]) -> tuple[Any, str | None]:
+        try:
+            pa.array([decoded[0]], self._type)
+        except Exception as error:  # noqa: BLE001  as above
+            return None, _reason(error)
+        return decoded
+
 
 def _reason(error: Exception) -> str:
-    text = (str(error) or type(error).__name__)[:_MOST_CHARACTERS]
-    return text.encode(errors="backslashreplace").decode()  # the reason may quote text that a column cannot store
-
-
-def value_types(value: ValueFormat) -> dict[str, pa.DataType]:
-    """Return the Arrow types that Spark expects for the two columns."""
-    from pyspark.sql.pandas.types import to_arrow_type
-
-    assert value.kind is not None
-    return {VALUE: to_arrow_type(_spark_type(value.kind), timezone="UTC"), BAD_ROW: pa.string()}
-
-
-def _spark_type(kind: ColumnKind) -> Any:
-    from pyspark.sql import types
-
-    if kind.name == "struct":
-        return types.StructType([types.StructField(name, _spark_type(inner)) for name, inner in kind.fields])
-    if kind.name == "array":
-        return types.ArrayType(_spark_type(kind.fields[0][1]))
-    if kind.name == "map":
-        return types.MapType(types.StringType(), _spark_type(kind.fields[0][1]))
-    if kind.name == "decimal":
-        return types.DecimalType(kind.precision, kind.scale)
-    return _SPARK_TYPES[kind.name]()
-
-
-def _spark_types() -> dict[str, Any]:
-    from pyspark.sql import types
-
-    found = [
-        types.BooleanType, types.ByteType, types.ShortType, types.IntegerType, types.LongType, types.FloatType,
-        types.DoubleType, types.StringType, types.BinaryType, types.DateType, types.TimestampType,
-        types.TimestampNTZType,
-    ]  # fmt: skip
-    return {kind().simpleString(): kind for kind in found}
-
-
-_SPARK_TYPES: Final = _spark_types()
+    """Return the text of an error, which may quote text that a column cannot store."""
+    return encodable((str(error) or type(error).__name__)[:_MOST_CHARACTERS])

@@ -3,7 +3,8 @@
 `mqadmin consumerProgress -g` asks the brokers in the route of the group's retry topic. A broker creates that topic when
 a consumer of the group connects, and a stream is not a member of its group.
 
-The queues that a query reads: the queues of its topics, refreshed at intervals, or the queues in `assign`.
+The queues that a query reads: the queues of its topics, refreshed at intervals, or the queues in `assign`. Resolves the
+start and end options to offsets in these queues: ends of queues, committed offsets, and times.
 
 Commits a query's offsets as the offsets of a consumer group.
 
@@ -22,7 +23,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -30,6 +32,7 @@ import structlog
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.spark.session.queue_queries import QueueResponses, those_there
 from rmqd.spark.session.spark_cluster import Cluster, cluster_of, everyone
+from rmqd.spark.source.source_offsets import EARLIEST, LATEST, Bound
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_dlq_topic, is_retry_topic, is_system_topic, retry_topic
 
@@ -97,10 +100,10 @@ class Subscribed:
             self._known = frozenset(options.assigned)
         else:
             answers = cluster.queues(self._topics(cluster))
+            others = [] if all_topics else [queue for queue in answers.found if queue.topic != options.retry_topic]
             for queue in _without_route(answers):
                 # a retry topic without retries so far, or a topic of the pattern that was deleted since it was listed
-                is_named = queue.topic in options.topics
-                if not is_named or (not all_topics and answers.found):
+                if queue.topic not in options.topics or others:
                     del answers.failed[queue]
             found = everyone(answers)
             self._known = frozenset(queue for queues in found.values() for queue in queues)
@@ -141,6 +144,71 @@ def _without_route(answers: QueueResponses[list[MessageQueue]]) -> list[MessageQ
 
 def _is_users(topic: str) -> bool:
     return not (is_system_topic(topic) or is_retry_topic(topic) or is_dlq_topic(topic))
+
+
+def starts_of(
+    cluster: Cluster, options: SourceOptions, default: Bound, queues: Iterable[MessageQueue]
+) -> dict[MessageQueue, int]:
+    """Return the start offset of each queue; `default` applies if no option sets it. Raises RmqdError like `resolve`.
+
+    Unless set, retries are read from the first one, because all of them belong to this group.
+    """
+    bound, wanted = options.starting or default, set(queues)
+    retries = {queue for queue in wanted if queue.topic == options.retry_topic}
+    by_retries = {queue: bound.by_queue[queue] for queue in retries & bound.by_queue.keys()}
+    by_others = {queue: value for queue, value in bound.by_queue.items() if queue not in retries}
+    found = resolve(cluster, options, replace(bound, by_queue=by_others), wanted - retries, options.fallback)
+    return found | resolve(cluster, options, replace(bound, by_queue=by_retries), retries, Bound("earliest"))
+
+
+def resolve(
+    cluster: Cluster, options: SourceOptions, bound: Bound, queues: Iterable[MessageQueue], otherwise: Bound
+) -> dict[MessageQueue, int]:
+    """Return an offset for each queue; `otherwise` is for queues that the bound does not cover.
+
+    Raises RmqdError if a broker does not answer, or the bound names an unknown queue.
+    """
+    wanted = sorted(queues)
+    unknown = sorted(set(bound.by_queue) - set(wanted))
+    if unknown:
+        raise RmqdError(f"offsets are given for {unknown[0]}, which is not one of the queues to read")
+    found: dict[MessageQueue, int] = {}
+    if bound.kind == "earliest":
+        found = everyone(cluster.min_offsets(wanted))
+    elif bound.kind == "latest":
+        found = everyone(cluster.max_offsets(wanted))
+    elif bound.kind == "committed":
+        committed = everyone(cluster.committed(options.group, wanted))
+        found = {queue: offset for queue, offset in committed.items() if offset is not None}
+    elif bound.kind == "offsets":
+        found = _named(cluster, bound.by_queue)
+    elif bound.kind == "timestamp":
+        found = _at(cluster, options, dict.fromkeys(wanted, bound.timestamp_ms))
+    else:
+        found = _at(cluster, options, bound.by_queue)
+    missing = [queue for queue in wanted if queue not in found]
+    if missing:
+        found |= resolve(cluster, options, otherwise, missing, otherwise)
+    return found
+
+
+def _named(cluster: Cluster, by_queue: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    lows = everyone(cluster.min_offsets(queue for queue, offset in by_queue.items() if offset == EARLIEST))
+    highs = everyone(cluster.max_offsets(queue for queue, offset in by_queue.items() if offset == LATEST))
+    return {**by_queue, **lows, **highs}
+
+
+def _at(cluster: Cluster, options: SourceOptions, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    found = everyone(cluster.offsets_at(times_ms))
+    if options.must_find_timestamp:
+        highs = everyone(cluster.max_offsets(times_ms))
+        for queue, offset in sorted(found.items()):
+            if offset >= highs[queue]:
+                raise RmqdError(
+                    f"{queue} has no message stored at or after {times_ms[queue]} (milliseconds since 1970); set "
+                    "startingOffsetsByTimestampStrategy=latest to start such a queue at its end"
+                )
+    return found
 
 
 MEMBERS_SECONDS: Final = 10.0  # between two checks for members of the group

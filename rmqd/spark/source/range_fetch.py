@@ -6,8 +6,6 @@ A blocking connection from an executor to a broker, with several pulls in flight
 
 Spark reads synchronously, in one process for each core: an event loop in a second thread would only compete with the
 building of batches. While a batch is built, the broker writes the next responses into the socket's buffer.
-
-Bounded reads: `spark.read.format("rocketmq")`.
 """
 
 from __future__ import annotations
@@ -17,27 +15,22 @@ import os
 import socket
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 
 from rmqd.client.client_options import TlsOptions
 from rmqd.client.remoting.security import client_context, explain
 from rmqd.errors import RemotingClosedError, RemotingConnectError, RemotingTimeoutError, RmqdError
-from rmqd.spark.session.queue_queries import patiently
 from rmqd.spark.session.queue_range import QueueRange, share_tasks, split_ranges
 from rmqd.spark.session.spark_access import Access
-from rmqd.spark.session.spark_cluster import Cluster, cluster_of, everyone
-from rmqd.spark.session.spark_process import freeze_imports, log_to_stderr, reason_first
+from rmqd.spark.session.spark_cluster import Cluster, cluster_of
+from rmqd.spark.session.spark_process import freeze_imports, log_to_stderr
 from rmqd.spark.source.arrow_columns import BatchBuilder
 from rmqd.spark.source.framed_reply import FramedReply
-from rmqd.spark.source.group_offsets import Subscribed
 from rmqd.spark.source.range_plan import RangePlan, ResetByOperator
-from rmqd.spark.source.range_slices import Narrowing, resolve, starts_of
-from rmqd.spark.source.source_columns import VALUE_COLUMNS, Decoding
-from rmqd.spark.source.source_offsets import Bound
+from rmqd.spark.source.source_columns import Decoding
 from rmqd.spark.source.source_options import SourceOptions
 from rmqd.spark.source.source_records import QueueOrigin
 from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG
@@ -47,8 +40,6 @@ from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
-
-    from rmqd.spark.session.queue_range import QueueRange
 
 
 CONNECT_TIMEOUT_SECONDS: Final = 3.0
@@ -256,58 +247,11 @@ class RangePuller:
             self._connection = None
 
 
-class RocketMQBatchReader(DataSourceReader):
-    """Reads from the starting to the ending offsets, which are fixed when the read is planned."""
-
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self.narrowing = Narrowing()
-
-    @reason_first()
-    def partitions(self) -> list[InputPartition]:
-        """Called once for each action, in a process of the driver."""
-        options = self._options
-        cluster = cluster_of(options.access)
-        ranges = patiently(lambda: self._ranges(cluster), options.tolerance_seconds)
-        return as_partitions(options, ranges)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Called on executors. Spark passes a partition of None if there is nothing to read."""
-        return read_partition(partition, self._options.decoding)
-
-    def _ranges(self, cluster: Cluster) -> list[QueueRange]:
-        options = self._options
-        queues = Subscribed(options).now(cluster)
-        check_filter(cluster, options, queues)
-        starts = starts_of(cluster, options, Bound("earliest"), queues)
-        any_end = replace(options, must_find_timestamp=False)  # a read may end at the end of its queue
-        ends = resolve(cluster, any_end, options.ending, queues, Bound("latest"))
-        spans = self._narrowed(cluster, {queue: (starts[queue], ends[queue]) for queue in queues})
-        subscription = self.narrowing.filter(options.subscription)
-        return ranges_of(cluster, replace(options, subscription=subscription), spans)
-
-    def _narrowed(
-        self, cluster: Cluster, spans: dict[MessageQueue, tuple[int, int]]
-    ) -> dict[MessageQueue, tuple[int, int]]:
-        """Remove the offsets that the query's conditions rule out."""
-        narrowing = self.narrowing
-        spans = {queue: narrowing.cut(*span) for queue, span in spans.items() if narrowing.has(queue)}
-        first, end = narrowing.stored_ms
-        if first is None and end is None:
-            return spans
-        lows = everyone(cluster.offsets_at({} if first is None else dict.fromkeys(spans, max(first, 0))))
-        highs = everyone(cluster.offsets_at({} if end is None else dict.fromkeys(spans, max(end, 0))))
-        found = {queue: (lows.get(queue), highs.get(queue)) for queue in spans}
-        return {queue: narrowing.cut_by_time(span, found[queue]) for queue, span in spans.items()}
-
-
 def ranges_of(cluster: Cluster, options: SourceOptions, spans: dict[MessageQueue, tuple[int, int]]) -> list[QueueRange]:
     """Return the non-empty ranges for executors, in order of the queues."""
     return [
         QueueRange(
-            topic=queue.topic,
-            broker_name=queue.broker_name,
-            queue_id=queue.queue_id,
+            queue=queue,
             start=low,
             end=high,
             access=options.access,
@@ -333,31 +277,9 @@ def read_partition(partition: InputPartition, decoding: Decoding) -> Generator[p
     if partition.value is None:
         return 0
     try:
-        if not decoding.has_values:
-            return (yield from read_ranges(partition.value, decoding))
-        from rmqd.spark.source.arrow_columns import ValueColumns
-
-        assert decoding.value is not None
-        made = ValueColumns(decoding.value, decoding.columns, decoding.used)
-        stored = replace(decoding, columns=made.stored, used=made.used)
-        return (yield from made.over(read_ranges(partition.value, stored)))
+        return (yield from read_ranges(partition.value, decoding))
     finally:
         freeze_imports()  # everything is imported now
-
-
-def schema_of(decoding: Decoding) -> pa.Schema:
-    """Return the schema of the batches that `read_partition` yields."""
-    import pyarrow as pa
-
-    from rmqd.spark.source.arrow_columns import arrow_schema
-
-    stored = arrow_schema([name for name in decoding.columns if name not in VALUE_COLUMNS])
-    kinds = {field.name: field.type for field in stored}
-    if decoding.value is not None:
-        from rmqd.spark.source.arrow_columns import value_types
-
-        kinds |= value_types(decoding.value)
-    return pa.schema([(name, kinds[name]) for name in decoding.columns])
 
 
 def check_filter(cluster: Cluster, options: SourceOptions, queues: frozenset[MessageQueue]) -> None:

@@ -2,7 +2,7 @@
 
 A range is the offsets of one queue from `start` to before `end`. Each offset must be settled, in order: its message is
 delivered, filtered out by the broker, or lost. `RangePlan` makes all these decisions; it sends nothing, receives
-nothing and never waits. Two pullers do that: `source.fetch`, which blocks, and `handlers.range_pulls`, in an event
+nothing and never waits. Two pullers do that: `range_fetch`, which blocks, and `handlers.range_run`, in an event
 loop. Before each pull, a puller pauses and queries the route if `RangePlan` requires it. It sends the pulls of
 `requests`, and reports each response (`answered`) and each failure (`failed`).
 
@@ -157,8 +157,8 @@ class RangePlan:
     def address(self) -> str:
         """The replica to pull from. Raises RouteNotFoundError if none is known."""
         if not self._replicas:
-            missing = f"no address is known for broker {self._range.broker_name}"
-            raise RouteNotFoundError(self._range.topic, missing)
+            missing = f"no address is known for broker {self._range.queue.broker_name}"
+            raise RouteNotFoundError(self._range.queue.topic, missing)
         return self._replica.address
 
     def take_pause(self) -> float:
@@ -200,7 +200,7 @@ class RangePlan:
         is_found, is_moved = code == ResponseCode.SUCCESS, code == ResponseCode.PULL_OFFSET_MOVED
         span.opaque = None
         if code not in PULLED:
-            raise BrokerError.of(code, reply.remark, self._range.broker_name)
+            raise BrokerError.of(code, reply.remark, self._range.queue.broker_name)
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
         if is_found and broken is not None:
             raise ProtocolError(f"the response to a pull at offset {span.low} is damaged: {broken}")
@@ -290,7 +290,7 @@ class RangePlan:
     def _not_on_replica(self, offset: int) -> NotOnReplicaError:
         replica = self._replica
         return NotOnReplicaError(
-            self._range.broker_name,
+            self._range.queue.broker_name,
             f"slave {replica.broker_id} ({replica.address}) does not have offset {offset} yet; "
             "the master must be asked",
         )

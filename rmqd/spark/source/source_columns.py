@@ -76,10 +76,9 @@ class Decoding:
     value: ValueFormat | None = None
     """How to decode bodies into a column, if they are decoded."""
 
-    @property
-    def has_values(self) -> bool:
-        """Whether the columns need decoded bodies."""
-        return self.value is not None and not VALUE_COLUMNS.keys().isdisjoint(self.columns)
+    def uses(self, name: str) -> bool:
+        """Return whether a column must be decoded."""
+        return name in self.columns and (self.used is None or name in self.used)
 
 
 def names_of_schema(fields: Sequence[tuple[str, str]], value: ValueFormat | None = None) -> tuple[str, ...]:
@@ -125,14 +124,6 @@ def duration(text: str) -> float:
     if match is None:
         raise ValueError(f"{text!r} is not a valid duration; expected a number with a unit: 500ms, 30s, 15m or 1h")
     return int(match[1]) * _UNITS[match[2]]
-
-
-def flag(text: str) -> bool:
-    """Return a truth value."""
-    word = text.strip().lower()
-    if word not in ("true", "false"):
-        raise ValueError(f"{text!r} is not a valid truth value; expected true or false")
-    return word == "true"
 
 
 def topic_names(text: str) -> tuple[str, ...]:

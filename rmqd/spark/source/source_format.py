@@ -1,76 +1,186 @@
-"""Bounded reads that skip what SQL conditions rule out (option `pushdown`): queues, offsets, times and tags.
+"""The format `rocketmq`: the data source behind `spark.read.format("rocketmq")` and `spark.readStream`.
 
-Spark rejects every read through such a reader while spark.sql.python.filterPushdown.enabled is false, the default. So
-it is used only on request.
-
-The format `rocketmq`: the data source behind `spark.read.format("rocketmq")` and `spark.readStream`.
+Bounded reads are here, too. They can skip what SQL conditions rule out (option `pushdown`): queues, offsets, store
+times and tags. Spark applies the conditions itself to the result. So reading more than necessary is harmless, and never
+less is read. Spark rejects every read with pushdown while spark.sql.python.filterPushdown.enabled is false, the
+default. So it is used only on request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping
-from dataclasses import replace
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import datasource as spark
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
+    InputPartition,
 )
 from pyspark.sql.types import StructType
 
 from rmqd.errors import ConfigError
+from rmqd.spark.session.queue_queries import patiently
+from rmqd.spark.session.queue_range import Filter, QueueRange
+from rmqd.spark.session.spark_cluster import Cluster, cluster_of, everyone
 from rmqd.spark.session.spark_process import reason_first
-from rmqd.spark.source.range_fetch import RocketMQBatchReader
-from rmqd.spark.source.range_slices import Narrowing
+from rmqd.spark.source.group_offsets import Subscribed, resolve, starts_of
+from rmqd.spark.source.range_fetch import as_partitions, check_filter, ranges_of, read_partition
 from rmqd.spark.source.source_columns import ddl, names_of_schema
+from rmqd.spark.source.source_offsets import Bound
 from rmqd.spark.source.source_options import SourceOptions, parse_options
 from rmqd.spark.values.schema_registry import RegistryAwayError
 from rmqd.spark.values.value_format import BAD_ROW, VALUE, ValueFormat
+from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG, SUBSCRIPTION_ALL
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import is_retry_topic
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
     from rmqd.spark.source.stream_reader import RocketMQStreamReader
 
 
-_EQUAL: Final = (EqualTo, EqualNullSafe)
-_LOWER_BOUND: Final = (GreaterThan, GreaterThanOrEqual)
-_UPPER_BOUND: Final = (LessThan, LessThanOrEqual)
+# brokers search by time as if messages were stored in order of time, but their clocks may have been set back
+CLOCK_SLACK_MS: Final = 5000
+BY_QUEUE: Final = ("topic", "source_topic", "broker", "queue_id")
+
+
+_ANY: Final = (-math.inf, math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """Conditions that all hold. Lower bounds are inclusive, upper bounds exclusive."""
+
+    among: Mapping[str, frozenset[object]] = field(default_factory=dict)
+    """The only possible values, by column."""
+    offsets: tuple[float, float] = _ANY
+    stored_ms: tuple[float, float] = _ANY
+
+    def one_of(self, column: str, values: Collection[object]) -> Narrowing:
+        """Add the condition that the column has one of these values."""
+        if column == "queue_offset":
+            numbers = [value for value in values if isinstance(value, int)]
+            return self.within(column, min(numbers), max(numbers)) if numbers else self
+        if column not in (*BY_QUEUE, "tags"):
+            return self
+        allowed = frozenset(values) & self.among.get(column, frozenset(values))
+        return replace(self, among={**self.among, column: allowed})
+
+    def within(self, column: str, least: object = None, most: object = None) -> Narrowing:
+        """Add the condition that the column has at least and at most these values. None means no bound."""
+        if column == "queue_offset":
+            low = least if isinstance(least, int) else -math.inf
+            end = most + 1 if isinstance(most, int) else math.inf
+            return replace(self, offsets=(max(self.offsets[0], low), min(self.offsets[1], end)))
+        if column == "store_timestamp":
+            low, end = _ms(least, -math.inf) - CLOCK_SLACK_MS, _ms(most, math.inf) + 1 + CLOCK_SLACK_MS
+            return replace(self, stored_ms=(max(self.stored_ms[0], low), min(self.stored_ms[1], end)))
+        return self
+
+    def has(self, queue: MessageQueue) -> bool:
+        """Return whether a queue can have matching messages."""
+        values = {"source_topic": queue.topic, "broker": queue.broker_name, "queue_id": queue.queue_id}
+        if not is_retry_topic(queue.topic):  # its messages belong to other topics
+            values["topic"] = queue.topic
+        return all(value in self.among[column] for column, value in values.items() if column in self.among)
+
+    def cut(self, low: int, high: int) -> tuple[int, int]:
+        """Remove offsets outside the bounds from a range."""
+        return int(max(low, self.offsets[0])), int(min(high, self.offsets[1]))
+
+    def filter(self, given: Filter) -> Filter:
+        """Return a filter by tags for the broker, if none is given."""
+        tags = self.among.get("tags")
+        if tags is None or not given.takes_all or not all(map(_is_tag, tags)):
+            return given
+        return Filter(EXPRESSION_TAG, " || ".join(sorted(map(str, tags)))) if tags else given
+
+
+def _is_tag(value: object) -> bool:
+    return (
+        isinstance(value, str) and value not in ("", SUBSCRIPTION_ALL) and "|" not in value and value == value.strip()
+    )
+
+
+def _ms(time: object, otherwise: float) -> float:
+    return int(time.timestamp() * 1000) if isinstance(time, datetime) and time.tzinfo else otherwise
+
+
+class RocketMQBatchReader(DataSourceReader):
+    """Reads from the starting to the ending offsets, which are fixed when the read is planned."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self.narrowing = Narrowing()
+
+    @reason_first()
+    def partitions(self) -> list[InputPartition]:
+        """Called once for each action, in a process of the driver."""
+        options = self._options
+        cluster = cluster_of(options.access)
+        ranges = patiently(lambda: self._ranges(cluster), options.tolerance_seconds)
+        return as_partitions(options, ranges)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Called on executors. Spark passes a partition of None if there is nothing to read."""
+        return read_partition(partition, self._options)
+
+    def _ranges(self, cluster: Cluster) -> list[QueueRange]:
+        options = self._options
+        queues = Subscribed(options).now(cluster)
+        check_filter(cluster, options, queues)
+        starts = starts_of(cluster, options, Bound("earliest"), queues)
+        any_end = replace(options, must_find_timestamp=False)  # a read may end at the end of its queue
+        ends = resolve(cluster, any_end, options.ending, queues, Bound("latest"))
+        spans = self._narrowed(cluster, {queue: (starts[queue], ends[queue]) for queue in queues})
+        subscription = self.narrowing.filter(options.subscription)
+        return ranges_of(cluster, replace(options, subscription=subscription), spans)
+
+    def _narrowed(
+        self, cluster: Cluster, spans: dict[MessageQueue, tuple[int, int]]
+    ) -> dict[MessageQueue, tuple[int, int]]:
+        """Remove the offsets that the query's conditions rule out."""
+        narrowing = self.narrowing
+        spans = {queue: narrowing.cut(*span) for queue, span in spans.items() if narrowing.has(queue)}
+        for bound_ms, is_start in zip(narrowing.stored_ms, (True, False), strict=True):
+            if math.isfinite(bound_ms):
+                found = everyone(cluster.offsets_at(dict.fromkeys(spans, max(int(bound_ms), 0))))
+                for queue, (low, high) in spans.items():
+                    at = found[queue]
+                    spans[queue] = (max(low, at), high) if is_start else (low, min(high, at))
+        return spans
 
 
 class PushdownBatchReader(RocketMQBatchReader):
     """Receives the conditions of a read before Spark asks for partitions."""
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+    def pushFilters(self, filters: list[spark.Filter]) -> Iterable[spark.Filter]:
         """Derive what can be skipped. Return all conditions, so that Spark applies them to the result."""
-        self.narrowing = narrowed(filters)
+        for condition in filters:
+            self.narrowing = _narrowed(self.narrowing, condition)
         return filters
 
 
-def narrowed(filters: Iterable[Filter]) -> Narrowing:
-    """Return what can be skipped if all conditions hold. Conditions on a field of a column are ignored."""
-    found = Narrowing()
-    for condition in filters:
-        if isinstance(condition, (*_EQUAL, In, *_LOWER_BOUND, *_UPPER_BOUND)) and len(condition.attribute) == 1:
-            (column,), value = condition.attribute, condition.value
-            if isinstance(condition, In):
-                found = found.one_of(column, condition.value)
-            elif isinstance(condition, _EQUAL):
-                found = found.one_of(column, [value]).at_least(column, value).at_most(column, value)
-            elif isinstance(condition, _LOWER_BOUND):
-                found = found.at_least(column, value)
-            else:
-                found = found.at_most(column, value)
-    return found
+def _narrowed(known: Narrowing, condition: spark.Filter) -> Narrowing:
+    """Add a condition. A condition on a field of a column, or of another kind, is ignored."""
+    match condition:
+        case spark.In((column,), values):
+            return known.one_of(column, values)
+        case spark.EqualTo((column,), value) | spark.EqualNullSafe((column,), value):
+            return known.one_of(column, [value]).within(column, value, value)
+        case spark.GreaterThan((column,), value) | spark.GreaterThanOrEqual((column,), value):
+            return known.within(column, least=value)
+        case spark.LessThan((column,), value) | spark.LessThanOrEqual((column,), value):
+            return known.within(column, most=value)
+    return known
 
 
 class RocketMQSource(DataSource):
@@ -97,12 +207,8 @@ class RocketMQSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader for `spark.read`, a bounded read."""
-        from rmqd.spark.source.range_fetch import RocketMQBatchReader
-
         options = self._parsed_for(schema)
-        if options.pushdown:
-            return PushdownBatchReader(options)
-        return RocketMQBatchReader(options)
+        return PushdownBatchReader(options) if options.pushdown else RocketMQBatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader for `spark.readStream`, a streaming query."""

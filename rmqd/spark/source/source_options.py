@@ -15,7 +15,7 @@ from rmqd.client.client_options import ClientOptions
 from rmqd.errors import ConfigError
 from rmqd.spark.session import spark_access as access
 from rmqd.spark.session.queue_range import Filter, PullSettings
-from rmqd.spark.session.spark_access import Access, GivenOptions, milliseconds, positive
+from rmqd.spark.session.spark_access import Access, GivenOptions, flag, milliseconds, option_text, positive
 from rmqd.spark.source.source_columns import (
     DEFAULT_COLUMNS,
     READ_COLUMNS,
@@ -26,7 +26,6 @@ from rmqd.spark.source.source_columns import (
     column_names,
     duration,
     error_mode,
-    flag,
     queues_by_broker,
     strategy,
     time_ms,
@@ -112,7 +111,7 @@ _PULL: Final[_Fields] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions:
+class SourceOptions(Decoding):
     """The topics, filters, bounds and speed of a read. One of `topics`, `pattern` and `assigned` is set."""
 
     access: Access
@@ -125,8 +124,6 @@ class SourceOptions:
     filters: Mapping[str, Filter] = field(default_factory=dict)
     """Filters by topic; override `subscription`."""
     columns: tuple[str, ...] = DEFAULT_COLUMNS
-    used_columns: frozenset[str] | None = None
-    """The columns that the query uses, if known; the others are null."""
     group: str = ""
     commit_offsets: bool = False
     starting: Bound | None = None
@@ -148,24 +145,8 @@ class SourceOptions:
     tolerance_seconds: float = 60.0
     queue_retention_seconds: float = 259200.0
     drain_file: str = ""
-    permissive: bool = False
-    """Whether a corrupt message becomes a row with its error, instead of failing its task."""
-    check_crc: bool = True
     pushdown: bool = False
-    value: ValueFormat | None = None
-    """How to decode bodies into a column, if they are decoded."""
     pull: PullSettings = field(default_factory=PullSettings)
-
-    @property
-    def decoding(self) -> Decoding:
-        """The settings that executors need to decode columns."""
-        return Decoding(
-            self.columns,
-            used=self.used_columns,
-            permissive=self.permissive,
-            check_crc=self.check_crc,
-            value=self.value,
-        )
 
     @property
     def retry_topic(self) -> str:
@@ -211,7 +192,7 @@ def _decoded(given: GivenOptions, default: tuple[str, ...], *, permissive: bool 
     columns = given.read("columns", lambda text: column_names(text, more, errors), (*default, *errors, *more))
     if given.read("includeProperties", flag, False):
         columns = tuple(dict.fromkeys((*columns, "properties")))
-    return {"columns": columns, "value": read_value(given, flag)}
+    return {"columns": columns, "value": read_value(given)}
 
 
 def _pull_fields(given: GivenOptions, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,8 +230,7 @@ class _Reading(GivenOptions):
         fewest, most = limits.get("min_partitions", 0), limits.get("max_partitions", math.inf)
         if fewest > most:
             self.problem("minPartitions", f"{fewest} is more than maxPartitions, {most}")
-        reached, wrong = access.read_access(self.values)
-        self.problems += wrong
+        reached = access.read_access(self)
         named = [name for name in _WHAT if name in self.values]
         if len(named) != 1:
             self.problem("subscribe", f"expected exactly one of {', '.join(_WHAT)}; {len(named)} of them are set")
@@ -375,16 +355,9 @@ def _given(settings: GroupConfig) -> GivenOptions:
         instead |= dict.fromkeys(map(str.lower, _OF_ROWS), "a pipeline, which has rows")
     if settings.pull_interval:
         instead["pullparallelism"] = "no pull_interval, which allows only one pull at a time"
-    own = {name: _text(value) for name, value in written.items() if name.lower() not in instead}
+    own = {name: option_text(value) for name, value in written.items() if name.lower() not in instead}
     given = GivenOptions(own, tuple(name for name in NAMES if name.lower() not in instead))
     for name in written:
         if accepted := instead.get(name.lower()):
             given.problem(name, f"not available here; use {accepted}")
     return given
-
-
-def _text(value: Any) -> str:
-    """Convert a value to text, like Spark for values in `option()`; a list is joined with commas."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(map(_text, value)) if isinstance(value, list) else str(value)

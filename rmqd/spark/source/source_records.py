@@ -16,8 +16,19 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from rmqd.errors import ProtocolError
-from rmqd.spark.source.framed_reply import FramedReply, PropertyArrays
-from rmqd.spark.source.range_slices import Array, Ints, common_value, cut, gather, parts, repeated, steps, texts
+from rmqd.spark.source.buffer_arrays import (
+    Array,
+    Ints,
+    PropertyArrays,
+    common_value,
+    cut,
+    gather,
+    parts,
+    repeated,
+    steps,
+    texts,
+)
+from rmqd.spark.source.framed_reply import FramedReply
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.compression import decompress
 from rmqd.wire.messages.decode import decode_messages
@@ -145,7 +156,12 @@ class Records:
             taken &= np.array(fits, np.bool_) | is_batch  # a batch has no tag; its members do
         if not taken.all():
             layout, origins = _Layout(data, starts[taken]), origins[taken]
-        return Decoded(layout, self._origins, origins, permissive=permissive, check_crc=check_crc)
+        decoded = Decoded(layout, self._origins, origins, check_crc=check_crc)
+        if decoded.errors and not permissive:
+            row, reason = next(iter(decoded.errors.items()))
+            place = f"{self._origins[origins[row]].queue}: the message at offset {layout.head['queue_offset'][row]}"
+            raise ProtocolError(f"{place} is corrupt: {reason}")
+        return decoded
 
 
 class _Layout:
@@ -153,9 +169,8 @@ class _Layout:
 
     def __init__(self, data: bytes, starts: Ints) -> None:
         self.data = data
-        self.starts = self.ends = starts
+        self.starts = starts
         self.head = self.tail = gather(data, _WHOLE, starts)
-        sizes = self.head["store_size"].astype(np.int64)
         is_v2 = self.head["magic"] == MAGIC_V2
         flags = self.head["sys_flag"]
         self.born_long = (flags & BORN_HOST_V6) != 0
@@ -165,15 +180,12 @@ class _Layout:
         self.store_timestamps = self.born_hosts + _host_bytes(self.born_long)
         self.store_hosts = self.store_timestamps + _LONG.itemsize
         tails = self.store_hosts + _host_bytes(self.store_long)
-        self.ends = starts + sizes
-        self._lay_out_rest(tails, is_v2)
-
-    def _lay_out_rest(self, tails: Ints, is_v2: Array) -> None:
+        self.ends = starts + self.head["store_size"].astype(np.int64)
         self.body_starts = tails + _TAIL.itemsize
         if self.any_long:
-            self.tail = gather(self.data, _TAIL, tails)
+            self.tail = gather(data, _TAIL, tails)
         self.body_ends = self.body_starts + self.tail["body_size"]
-        octets = np.frombuffer(self.data, np.uint8)
+        octets = np.frombuffer(data, np.uint8)
         topic_sizes = octets[self.body_ends].astype(np.int64)
         self.topic_starts = self.body_ends + 1
         if is_v2.any():
@@ -191,9 +203,7 @@ class _Layout:
 class Decoded:
     """The decoded messages. `bodies` are decompressed; `errors` contains, by row, why a message has no body."""
 
-    def __init__(
-        self, layout: _Layout, origins: list[QueueOrigin], origin_of: Ints, *, permissive: bool, check_crc: bool
-    ) -> None:
+    def __init__(self, layout: _Layout, origins: list[QueueOrigin], origin_of: Ints, *, check_crc: bool) -> None:
         self.queues = [origin.queue for origin in origins]
         """The queues that messages may belong to."""
         self._queue_of = origin_of
@@ -201,9 +211,9 @@ class Decoded:
         self.errors: dict[int, str] = {}
         stored = cut(layout.data, layout.body_starts, layout.body_ends)
         if check_crc:
-            self._check_crc(stored, permissive=permissive)
-        self._check_flags(permissive=permissive)
-        self.bodies = self._decode_bodies(stored, permissive=permissive)
+            self._check_crc(stored)
+        self._check_flags()
+        self.bodies = self._decode_bodies(stored)
 
     def __len__(self) -> int:
         return len(self._layout.starts)
@@ -246,20 +256,19 @@ class Decoded:
         ends = starts + _host_bytes(long)
         return [layout.data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
-    def _check_crc(self, stored: pa.Array, *, permissive: bool) -> None:
+    def _check_crc(self, stored: pa.Array) -> None:
         found = np.fromiter(map(crc32, parts(stored)), np.uint32, len(stored))
         # Java stores 31 bits of the CRC
-        for row in np.flatnonzero((found ^ self._layout.head["body_crc"]) & 0x7FFFFFFF).tolist():
-            self._corrupt(row, "the CRC of its body does not match", permissive=permissive)
+        wrong = np.flatnonzero((found ^ self._layout.head["body_crc"]) & 0x7FFFFFFF)
+        self.errors |= dict.fromkeys(wrong.tolist(), "the CRC of its body does not match")
 
-    def _check_flags(self, *, permissive: bool) -> None:
+    def _check_flags(self) -> None:
         layout = self._layout
         for row in np.flatnonzero(layout.head["sys_flag"] & (NEED_UNWRAP | ~KNOWN)).tolist():
             if row not in self.errors:
-                record = layout.data[layout.starts[row] : layout.ends[row]]
-                self._corrupt(row, why_closed(record), permissive=permissive)
+                self.errors[row] = why_closed(layout.data[layout.starts[row] : layout.ends[row]])
 
-    def _decode_bodies(self, stored: pa.Array, *, permissive: bool) -> pa.Array:
+    def _decode_bodies(self, stored: pa.Array) -> pa.Array:
         flags = self._layout.head["sys_flag"]
         packed = np.flatnonzero(flags & COMPRESSED).tolist()
         if not packed and not self.errors:
@@ -270,16 +279,10 @@ class Decoded:
                 try:
                     bodies[row] = decompress(bodies[row] or b"", int(flags[row]))
                 except ProtocolError as error:
-                    self._corrupt(row, str(error), permissive=permissive)
+                    self.errors[row] = str(error)
         for row in self.errors:
             bodies[row] = None
         return pa.array(bodies, pa.binary())
-
-    def _corrupt(self, row: int, reason: str, *, permissive: bool) -> None:
-        if not permissive:
-            queue, offset = self.queues[self._queue_of[row]], self._layout.head["queue_offset"][row]
-            raise ProtocolError(f"{queue}: the message at offset {offset} is corrupt: {reason}")
-        self.errors[row] = reason
 
 
 def _host_bytes(is_long: Array) -> Ints:

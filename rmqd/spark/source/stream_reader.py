@@ -36,9 +36,8 @@ from rmqd.errors import DataLossError, FilterRefusedError, RmqdError
 from rmqd.spark.session.queue_queries import patiently
 from rmqd.spark.session.spark_cluster import Cluster, cluster_of
 from rmqd.spark.session.spark_process import reason_first
-from rmqd.spark.source.group_offsets import GroupOffsets, Subscribed
+from rmqd.spark.source.group_offsets import GroupOffsets, Subscribed, starts_of
 from rmqd.spark.source.range_fetch import as_partitions, check_filter, ranges_of, read_partition
-from rmqd.spark.source.range_slices import starts_of
 from rmqd.spark.source.silent_brokers import BrokerSilentError
 from rmqd.spark.source.source_offsets import Bound, Offsets
 from rmqd.spark.source.source_options import SourceOptions
@@ -185,7 +184,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition of a micro-batch; called by Spark on executors."""
-        return read_partition(partition, self._options.decoding)
+        return read_partition(partition, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Called when the next batch is planned; usually `latestOffset` has already committed the offsets."""

@@ -1,26 +1,21 @@
-"""Avro and Protobuf bodies as Spark values.
+"""Avro and Protobuf bodies as Spark values: converts a schema to a type, and decodes bodies.
 
-Avro: converts a schema to a type, and decodes bodies.
-
-Protobuf: converts a message of a descriptor file to a type, and decodes bodies.
-
-The file is the output of `protoc --include_imports --descriptor_set_out=FILE`.
+A Protobuf schema is the output of `protoc --include_imports --descriptor_set_out=FILE`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqd.handler_api.typed.avro_records import parted
-from rmqd.spark.values.column_kinds import ColumnKind, decimal_kind
+from rmqd.spark.values.column_kinds import ColumnKind, array_kind, decimal_kind, map_kind
 from rmqd.spark.values.schema_registry import SchemaRegistry, UnknownRecordError
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
-
 
 _PLAIN: Final = {
     "boolean": "boolean",
@@ -40,17 +35,17 @@ _LOGICAL: Final = {
     ("long", "timestamp-micros"): "timestamp",
     ("long", "local-timestamp-millis"): "timestamp_ntz",
     ("long", "local-timestamp-micros"): "timestamp_ntz",
-    ("string", "uuid"): "string",
 }
 _RECORDS: Final = ("record", "error")
-_NAMED: Final = ("enum", "fixed")
 _UNREAD: Final = (("int", "time-millis"), ("long", "time-micros"), ("fixed", "duration"))
 _DECIMALS: Final = (("bytes", "decimal"), ("fixed", "decimal"))
 
 
 def avro_kind(text: str) -> ColumnKind:
     """Return a record's schema as a struct. Raises ValueError for an invalid or unsupported schema."""
-    kind = _Walk().kind(_parsed(text))
+    from fastavro.schema import expand_schema
+
+    kind = _avro_kind(expand_schema(_parsed(text)))
     if kind.name != "struct":
         raise ValueError(f"the schema is of type {kind.sql}; expected a record")
     return kind
@@ -58,11 +53,9 @@ def avro_kind(text: str) -> ColumnKind:
 
 def avro_reader(text: str, *, is_registered: bool) -> Callable[[bytes], Any]:
     """Return a function that decodes bodies. It may raise any exception for an invalid body."""
-    import fastavro
-
     from rmqd.handler_api.typed.avro_records import record_reader
 
-    return record_reader(fastavro.parse_schema(_parsed(text)), is_registered=is_registered)
+    return record_reader(_parsed(text), is_registered=is_registered)
 
 
 def registered_reader(text: str, registry: SchemaRegistry) -> Callable[[bytes], Any]:
@@ -70,11 +63,9 @@ def registered_reader(text: str, registry: SchemaRegistry) -> Callable[[bytes], 
 
     It raises RegistryAwayError if the registry does not answer, and any other exception for an invalid body.
     """
-    import fastavro
-
     from rmqd.handler_api.typed.avro_records import read_record
 
-    reader = fastavro.parse_schema(_parsed(text))
+    reader = _parsed(text)
     unknown: dict[int, str] = {}  # only the texts: a stored exception would keep a reference to each body
 
     def read(body: bytes) -> Any:
@@ -98,94 +89,58 @@ def _parsed(text: str) -> Any:
         schema = json.loads(text)
     except ValueError as error:
         raise ValueError(f"not valid JSON: {error}") from None
+    _check_records(schema)
     try:
-        fastavro.parse_schema(schema)
+        return fastavro.parse_schema(schema)
     except Exception as error:  # noqa: BLE001  fastavro raises many kinds
         raise ValueError(f"not a valid Avro schema: {error!r}") from None
-    return schema
 
 
-class _Walk:
-    """Converts a schema, and remembers its named types by full name."""
+def _check_records(schema: Any) -> None:
+    """Reject a record without fields, which fastavro accepts."""
+    if isinstance(schema, dict) and schema.get("type") in _RECORDS and schema.get("fields") is None:
+        name = f"{schema.get('namespace', '')}.{schema.get('name')}".lstrip(".")
+        raise ValueError(f'the record {name} has no fields; expected {{"name": …, "type": …}} in "fields": […]')
+    parts: Iterable[Any] = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+    for part in parts:
+        _check_records(part)
 
-    def __init__(self) -> None:
-        self._named: dict[str, ColumnKind] = {}
-        self._under_way: list[str] = []
 
-    def kind(self, schema: Any, space: str = "") -> ColumnKind:
-        """Convert a schema. `space` is the enclosing namespace, for names without one."""
-        if isinstance(schema, list):
-            return self._union(schema, space)
-        if isinstance(schema, str):
-            return self._by_name(schema, space)
-        name = schema["type"]
-        if not isinstance(name, str):
-            return self.kind(name, space)
-        if name in _RECORDS:
-            return self._record(schema, space)
-        if name == "array":
-            return ColumnKind("array", (("element", self.kind(schema["items"], space)),))
-        if name == "map":
-            return ColumnKind("map", (("value", self.kind(schema["values"], space)),))
-        kind = self._logical(schema) or self._by_name(name, space)
-        if name in _NAMED:
-            self._named[_full_name(schema, space)] = kind
-        return kind
-
-    @staticmethod
-    def _logical(schema: Mapping[str, Any]) -> ColumnKind | None:
-        logical = schema["type"], str(schema.get("logicalType"))
-        if logical in _DECIMALS:
-            if not isinstance(precision := schema.get("precision"), int):
-                raise ValueError("a decimal has no precision; expected the maximum number of digits, as a number")
-            return decimal_kind(precision, schema.get("scale", 0))
-        if logical in _UNREAD:
-            raise ValueError(f"{logical[1]} has no Spark type here; remove the logical type from the schema")
-        return ColumnKind(_LOGICAL[logical]) if logical in _LOGICAL else None
-
-    def _record(self, schema: Mapping[str, Any], space: str) -> ColumnKind:
-        full = _full_name(schema, space)
-        if schema.get("fields") is None:  # fastavro would accept it as a record without fields
-            raise ValueError(f'the record {full} has no fields; expected {{"name": …, "type": …}} in "fields": […]')
-        inner = full.rpartition(".")[0]
-        self._under_way.append(full)
-        kind = ColumnKind(
-            "struct", tuple((field["name"], self.kind(field["type"], inner)) for field in schema["fields"])
-        )
-        self._under_way.pop()
-        self._named[full] = kind
-        return kind
-
-    def _union(self, members: list[Any], space: str) -> ColumnKind:
-        others = [member for member in members if member != "null"]
+def _avro_kind(schema: Any) -> ColumnKind:
+    """Convert a schema in which fastavro has replaced names by their definitions, as far as they do not recur."""
+    if isinstance(schema, list):
+        others = [member for member in schema if member != "null"]
         if len(others) != 1:
-            raise ValueError(
-                f"the union {json.dumps(members)[:60]} has no Spark type; expected null and one other type"
-            )
-        return self.kind(others[0], space)
-
-    def _by_name(self, name: str, space: str) -> ColumnKind:
-        if name in _PLAIN:
-            return ColumnKind(_PLAIN[name])
-        full = _in_space(name, space)
-        if full in self._named:
-            return self._named[full]
-        if full in self._under_way:
-            raise ValueError(f"the record {full} contains itself; Spark has no recursive types")
-        raise ValueError(f"{name} has no Spark type")
-
-
-def _full_name(schema: Mapping[str, Any], space: str) -> str:
-    """Return the full name of a type: the namespace in its name, else its own namespace, else the enclosing one."""
-    return _in_space(schema["name"], schema.get("namespace", space))
-
-
-def _in_space(name: str, space: str) -> str:
-    return f"{space}.{name}" if space and "." not in name else name
+            shown = json.dumps(schema)[:60]
+            raise ValueError(f"the union {shown} has no Spark type; expected null and one other type")
+        return _avro_kind(others[0])
+    if isinstance(schema, str):
+        schema = {"type": schema}
+    name = schema["type"]
+    if not isinstance(name, str):
+        return _avro_kind(name)
+    logical = name, str(schema.get("logicalType"))
+    if logical in _UNREAD:
+        raise ValueError(f"{logical[1]} has no Spark type here; remove the logical type from the schema")
+    if logical in _DECIMALS:
+        if not isinstance(precision := schema.get("precision"), int):
+            raise ValueError("a decimal has no precision; expected the maximum number of digits, as a number")
+        return decimal_kind(precision, schema.get("scale", 0))
+    if name in _RECORDS:
+        return ColumnKind("struct", tuple((field["name"], _avro_kind(field["type"])) for field in schema["fields"]))
+    if name == "array":
+        return array_kind(_avro_kind(schema["items"]))
+    if name == "map":
+        return map_kind(_avro_kind(schema["values"]))
+    if found := _LOGICAL.get(logical) or _PLAIN.get(name):
+        return ColumnKind(found)
+    if name == "null":
+        raise ValueError("null has no Spark type")
+    raise ValueError(f"the record {name} contains itself; Spark has no recursive types")
 
 
 TIMESTAMP: Final = "google.protobuf.Timestamp"
-# key: FieldDescriptor.cpp_type
+# key: FieldDescriptor.cpp_type; enums and messages have no plain type
 _PLAIN_PROTOBUF: Final = {
     1: "int",
     2: "bigint",
@@ -193,16 +148,17 @@ _PLAIN_PROTOBUF: Final = {
     5: "double",
     6: "float",
     7: "boolean",
-    8: "string",
     9: "string",
 }
 _UNSIGNED_64: Final = ColumnKind("decimal", precision=20)
 _BYTES, _MESSAGE, _UINT64 = 12, 11, 4
+Column = tuple[ColumnKind, Callable[[Any], Any]]
+"""A type, and the function that converts a value to it."""
 
 
 def protobuf_kind(descriptors: bytes, message: str) -> ColumnKind:
     """Return a message as a struct. Raises ValueError for an invalid descriptor file or an unknown message."""
-    return _kind_of(_descriptor(descriptors, message), ())
+    return _message_column(_descriptor(descriptors, message), ())[0]
 
 
 def protobuf_reader(descriptors: bytes, message: str) -> Callable[[bytes], Any]:
@@ -210,12 +166,8 @@ def protobuf_reader(descriptors: bytes, message: str) -> Callable[[bytes], Any]:
     from google.protobuf.message_factory import GetMessageClass
 
     descriptor = _descriptor(descriptors, message)
-    make = GetMessageClass(descriptor)
-
-    def read(body: bytes) -> Any:
-        return _values_of(make.FromString(body))
-
-    return read
+    make, (_, values_of) = GetMessageClass(descriptor), _message_column(descriptor, ())
+    return lambda body: values_of(make.FromString(body))
 
 
 def _descriptor(descriptors: bytes, message: str) -> Descriptor:
@@ -239,60 +191,40 @@ def _descriptor(descriptors: bytes, message: str) -> Descriptor:
         raise ValueError(f"unknown message {message}; expected one of {', '.join(known)}") from None
 
 
-def _kind_of(descriptor: Descriptor, above: tuple[str, ...]) -> ColumnKind:
+def _message_column(descriptor: Descriptor, above: tuple[str, ...]) -> Column:
     if descriptor.full_name in above:
         raise ValueError(f"the message {descriptor.full_name} contains itself; Spark has no recursive types")
     above = (*above, descriptor.full_name)
-    return ColumnKind("struct", tuple((field.name, _field_kind(field, above)) for field in descriptor.fields))
+    columns = [(field.name, field.has_presence, *_field_column(field, above)) for field in descriptor.fields]
+
+    def values_of(message: Any) -> dict[str, Any]:
+        """An unset field without presence has its default, as in any Protobuf reader."""
+        return {
+            name: None if has_presence and not message.HasField(name) else convert(getattr(message, name))
+            for name, has_presence, _, convert in columns
+        }
+
+    return ColumnKind("struct", tuple((name, kind) for name, _, kind, _ in columns)), values_of
 
 
-def _field_kind(field: FieldDescriptor, above: tuple[str, ...]) -> ColumnKind:
+def _field_column(field: FieldDescriptor, above: tuple[str, ...]) -> Column:
     message = field.message_type
     if message is not None and message.GetOptions().map_entry:
-        return ColumnKind("map", (("value", _field_kind(message.fields_by_name["value"], above)),))
-    kind = _single_kind(field, above)
-    return ColumnKind("array", (("element", kind),)) if field.is_repeated else kind
+        kind, convert = _single_column(message.fields_by_name["value"], above)
+        return map_kind(kind), lambda values: {str(key): convert(values[key]) for key in values}
+    kind, convert = _single_column(field, above)
+    return (array_kind(kind), lambda values: list(map(convert, values))) if field.is_repeated else (kind, convert)
 
 
-def _single_kind(field: FieldDescriptor, above: tuple[str, ...]) -> ColumnKind:
+def _single_column(field: FieldDescriptor, above: tuple[str, ...]) -> Column:
     if field.type == _MESSAGE:
         if field.message_type.full_name == TIMESTAMP:
-            return ColumnKind("timestamp")
-        return _kind_of(field.message_type, above)
-    if field.type == _BYTES:
-        return ColumnKind("binary")
-    if field.cpp_type == _UINT64:
-        return _UNSIGNED_64
-    return ColumnKind(_PLAIN_PROTOBUF[field.cpp_type])
-
-
-def _values_of(message: Any) -> dict[str, Any]:
-    """Return the fields of a message. An unset field without presence has its default, as in any Protobuf reader."""
-    values: dict[str, Any] = {}
-    for field in message.DESCRIPTOR.fields:
-        if field.has_presence and not message.HasField(field.name):
-            values[field.name] = None
-        else:
-            values[field.name] = _value_of(field, getattr(message, field.name))
-    return values
-
-
-def _value_of(field: FieldDescriptor, value: Any) -> Any:
-    message = field.message_type
-    if message is not None and message.GetOptions().map_entry:
-        inner = message.fields_by_name["value"]
-        return {str(key): _single_value(inner, value[key]) for key in value}
-    if field.is_repeated:
-        return [_single_value(field, element) for element in value]
-    return _single_value(field, value)
-
-
-def _single_value(field: FieldDescriptor, value: Any) -> Any:
-    if field.type == _MESSAGE:
-        if field.message_type.full_name == TIMESTAMP:
-            return value.ToDatetime(tzinfo=UTC)
-        return _values_of(value)
+            return ColumnKind("timestamp"), lambda value: value.ToDatetime(tzinfo=UTC)
+        return _message_column(field.message_type, above)
     if field.enum_type is not None:
-        known = field.enum_type.values_by_number.get(value)
-        return known.name if known is not None else str(value)
-    return value
+        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        return ColumnKind("string"), lambda number: names.get(number, str(number))
+    if field.cpp_type == _UINT64:
+        return _UNSIGNED_64, lambda value: value
+    kind = "binary" if field.type == _BYTES else _PLAIN_PROTOBUF[field.cpp_type]
+    return ColumnKind(kind), lambda value: value

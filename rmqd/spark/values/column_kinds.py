@@ -25,8 +25,9 @@ _PLAIN: Final = {
     "timestamp": "timestamp",
     "timestamp_ntz": "timestamp_ntz",
 }
-_TOKEN: Final = re.compile(r"\s*(?:(?P<name>[A-Za-z_][\w]*|`(?:[^`]|``)+`)|(?P<number>[0-9]+)|(?P<sign>[<>(),:]))")
-_DECIMALS: Final = ("decimal", "dec", "numeric")
+_TYPES: Final = (*dict.fromkeys(_PLAIN.values()), "decimal(p,s)", "array<>", "map<string,>", "struct<>")
+# a token, or the rest of the text if it does not start with one
+_TOKEN: Final = re.compile(r"\s*(?:([A-Za-z_]\w*|`(?:[^`]|``)+`|[0-9]+|[<>(),:])|(\S.*))", re.DOTALL)
 MOST_DIGITS: Final = 38
 
 
@@ -43,15 +44,31 @@ class ColumnKind:
     @property
     def sql(self) -> str:
         """The type like Spark's `simpleString`, but with names in backquotes if SQL requires them."""
-        if self.name == "decimal":
-            return f"decimal({self.precision},{self.scale})"
-        if self.name == "array":
-            return f"array<{self.fields[0][1].sql}>"
-        if self.name == "map":
-            return f"map<string,{self.fields[0][1].sql}>"
-        if self.name == "struct":
-            return f"struct<{','.join(f'{_written(name)}:{kind.sql}' for name, kind in self.fields)}>"
+        match self.name:
+            case "decimal":
+                return f"decimal({self.precision},{self.scale})"
+            case "array":
+                return f"array<{self.fields[0][1].sql}>"
+            case "map":
+                return f"map<string,{self.fields[0][1].sql}>"
+            case "struct":
+                return f"struct<{','.join(f'{_written(name)}:{kind.sql}' for name, kind in self.fields)}>"
         return self.name
+
+    @property
+    def ddl(self) -> str:
+        """The fields of a struct, as in the option valueSchema: `id bigint, lines array<struct<sku:string>>`."""
+        return ", ".join(f"{_written(name)} {kind.sql}" for name, kind in self.fields)
+
+
+def array_kind(element: ColumnKind) -> ColumnKind:
+    """Return an array of elements of this type."""
+    return ColumnKind("array", (("element", element),))
+
+
+def map_kind(value: ColumnKind) -> ColumnKind:
+    """Return a map from strings to values of this type."""
+    return ColumnKind("map", (("value", value),))
 
 
 def decimal_kind(precision: int, scale: int) -> ColumnKind:
@@ -68,8 +85,7 @@ def parse_kind(text: str) -> ColumnKind:
 
     Raises ValueError with the text that is not valid.
     """
-    reading = _Reading(text)
-    return ColumnKind("struct", reading.fields(end=""))
+    return _Reading(text).struct(end="")
 
 
 class _Reading:
@@ -77,67 +93,51 @@ class _Reading:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._tokens: list[tuple[str, int]] = []
-        place = 0
-        while text[place:].strip():
-            match = _TOKEN.match(text, place)
-            if match is None:
-                raise ValueError(f"{text[place:].strip()[:20]!r} is not valid in a schema")
-            self._tokens.append((match.group().strip(), match.start()))
-            place = match.end()
-        self._at = 0
+        found: list[tuple[str, str]] = _TOKEN.findall(text)
+        if found and (wrong := found[-1][1]):
+            raise ValueError(f"{wrong.strip()[:20]!r} is not valid in a schema")
+        self._tokens = [token for token, _ in reversed(found)]  # the next one is the last
 
-    def fields(self, end: str) -> tuple[tuple[str, ColumnKind], ...]:
-        found: dict[str, ColumnKind] = {}
+    def struct(self, end: str) -> ColumnKind:
+        """Return the fields up to the sign `end`."""
+        fields: dict[str, ColumnKind] = {}
         while True:
             name = self._next("the name of a field")
             if not re.match(r"[A-Za-z_`]", name):
                 raise ValueError(f"{name!r} is not a valid field name")
             name = name[1:-1].replace("``", "`") if name.startswith("`") else name
-            if name.lower() in (known.lower() for known in found):
+            if name.lower() in map(str.lower, fields):
                 raise ValueError(f"{name} occurs more than once")
-            if self._peek() == ":":
-                self._at += 1
-            found[name] = self._kind()
-            if self._peek() != ",":
-                break
-            self._at += 1
-        self._expect(end)
-        return tuple(found.items())
+            self._take_if(":")
+            fields[name] = self._kind()
+            if not self._take_if(","):
+                self._expect(end)
+                return ColumnKind("struct", tuple(fields.items()))
 
     def _kind(self) -> ColumnKind:
         name = self._next("a type").lower()
         if name in _PLAIN:
             return ColumnKind(_PLAIN[name])
-        if name in _DECIMALS:
+        if name in ("decimal", "dec", "numeric"):
             return self._decimal()
-        if name == "array":
-            self._expect("<")
-            element = self._kind()
-            self._expect(">")
-            return ColumnKind("array", (("element", element),))
+        if name not in ("array", "map", "struct"):
+            raise ValueError(f"{name} is not a valid type; expected one of {', '.join(_TYPES)}")
+        self._expect("<")
+        if name == "struct":
+            return self.struct(end=">")
         if name == "map":
-            self._expect("<")
             if self._next("a type").lower() != "string":
                 raise ValueError("the keys of a map must be strings")
             self._expect(",")
-            value = self._kind()
-            self._expect(">")
-            return ColumnKind("map", (("value", value),))
-        if name == "struct":
-            self._expect("<")
-            return ColumnKind("struct", self.fields(end=">"))
-        known = ", ".join([*dict.fromkeys(_PLAIN.values()), "decimal(p,s)", "array<>", "map<string,>", "struct<>"])
-        raise ValueError(f"{name} is not a valid type; expected one of {known}")
+        inner = self._kind()
+        self._expect(">")
+        return array_kind(inner) if name == "array" else map_kind(inner)
 
     def _decimal(self) -> ColumnKind:
         precision, scale = 10, 0
-        if self._peek() == "(":
-            self._at += 1
+        if self._take_if("("):
             precision = self._number()
-            if self._peek() == ",":
-                self._at += 1
-                scale = self._number()
+            scale = self._number() if self._take_if(",") else 0
             self._expect(")")
         return decimal_kind(precision, scale)
 
@@ -147,21 +147,21 @@ class _Reading:
             raise ValueError(f"{text!r} is not a valid number")
         return int(text)
 
-    def _peek(self) -> str:
-        return self._tokens[self._at][0] if self._at < len(self._tokens) else ""
+    def _take_if(self, sign: str) -> bool:
+        is_next = self._tokens[-1:] == [sign]
+        if is_next:
+            self._tokens.pop()
+        return is_next
 
     def _next(self, what: str) -> str:
-        token = self._peek()
-        if not token:
+        if not self._tokens:
             raise ValueError(f"{self._text!r} ends too early; expected {what}")
-        self._at += 1
-        return token
+        return self._tokens.pop()
 
     def _expect(self, sign: str) -> None:
-        token = self._peek()
+        token = self._tokens.pop() if self._tokens else ""
         if token != sign:
             raise ValueError(f"{token or 'the end'!r} is not valid here; expected {sign or 'the end or a comma'!r}")
-        self._at += 1
 
 
 def _written(name: str) -> str:

@@ -1,13 +1,11 @@
-"""Converts Python values to a type, or rejects them with a reason. No I/O.
+"""Converts Python values to a type, or rejects them with a reason; infers the type of JSON bodies. No I/O.
 
 Values that JSON lacks are given as text: dates and times in ISO 8601, bytes in base64. JSON numbers with a decimal
 point are given as decimals, which keep all digits.
 
-Infers the schema of JSON bodies from a sample. No I/O.
-
-The schema fits all bodies of the sample: if one number of a field has a decimal point, the field is a double, and a
-field with several types is a string, which contains the JSON of other values. Texts stay strings, because a text that
-looks like a date today may be another text tomorrow.
+An inferred schema fits all bodies of the sample: if one number of a field has a decimal point, the field is a double,
+and a field with several types is a string, which contains the JSON of other values. Texts stay strings, because a text
+that looks like a date today may be another text tomorrow.
 """
 
 from __future__ import annotations
@@ -18,9 +16,10 @@ import math
 from collections.abc import Callable, Iterable
 from datetime import MAXYEAR, MINYEAR, UTC, date, datetime
 from decimal import Context, Decimal, InvalidOperation
-from typing import Any, Final, NoReturn
+from functools import partial, reduce
+from typing import Any, Final
 
-from rmqd.spark.values.column_kinds import MOST_DIGITS, ColumnKind
+from rmqd.spark.values.column_kinds import MOST_DIGITS, ColumnKind, array_kind, map_kind
 
 Fit = Callable[[Any], Any]
 
@@ -30,188 +29,147 @@ _WIDEST: Final = Context(prec=MOST_DIGITS)  # Python's default context has 28 di
 
 
 def fit_of(kind: ColumnKind) -> Fit:
-    """Return a function that converts values. It raises ValueError for invalid values; null is always valid."""
-    fit = _FITS[kind.name](kind)
-    return lambda value: None if value is None else fit(value)
-
-
-def _struct(kind: ColumnKind) -> Fit:
+    """Return a function that converts values other than None. It raises ValueError for an invalid value."""
     fits = [(name, fit_of(inner)) for name, inner in kind.fields]
-
-    def fit(value: Any) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise _no(value, "object")
-        made = {}
-        for name, inner in fits:
-            try:
-                made[name] = inner(value.get(name))
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from None
-        return made
-
-    return fit
-
-
-def _array(kind: ColumnKind) -> Fit:
-    inner = fit_of(kind.fields[0][1])
-
-    def fit(value: Any) -> list[Any]:
-        if not isinstance(value, list | tuple):
-            raise _no(value, "array")
-        return [_at(number, inner, element) for number, element in enumerate(value)]
-
-    return fit
+    match kind.name:
+        case "struct":
+            return partial(_struct, fits)
+        case "array":
+            return partial(_array, fits[0][1])
+        case "map":
+            return partial(_map, fits[0][1])
+        case "decimal":
+            return partial(_decimal, kind, Decimal(1).scaleb(-kind.scale))
+        case "tinyint" | "smallint" | "int" | "bigint":
+            return partial(_whole, kind.name, 1 << (_BITS[kind.name] - 1))
+        case "float" | "double":
+            return partial(_real, kind.name)
+    return _FITS[kind.name]
 
 
-def _map(kind: ColumnKind) -> Fit:
-    inner = fit_of(kind.fields[0][1])
+def _struct(fits: list[tuple[str, Fit]], value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _not(value, "object")
+    made, name = {}, ""
+    try:
+        for name, fit in fits:
+            inner = value.get(name)
+            made[name] = None if inner is None else fit(inner)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    return made
 
-    def fit(value: Any) -> list[tuple[str, Any]]:
-        if not isinstance(value, dict):
-            raise _no(value, "object")
-        return [(str(key), _at(key, inner, element)) for key, element in value.items()]
 
-    return fit
+def _array(fit: Fit, value: Any) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise _not(value, "array")
+    return [_at(number, fit, element) for number, element in enumerate(value)]
+
+
+def _map(fit: Fit, value: Any) -> list[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        raise _not(value, "object")
+    return [(str(key), _at(key, fit, element)) for key, element in value.items()]
 
 
 def _at(place: object, fit: Fit, value: Any) -> Any:
     try:
-        return fit(value)
+        return None if value is None else fit(value)
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from None
 
 
-def _whole(kind: ColumnKind) -> Fit:
-    most = 1 << (_BITS[kind.name] - 1)
+def _whole(name: str, most: int, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _not(value, name)
+    if not -most <= value < most:
+        raise ValueError(f"{value} is too large for {name}")
+    return value
 
-    def fit(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise _no(value, kind.name)
-        if not -most <= value < most:
-            raise ValueError(f"{value} is too large for {kind.name}")
+
+def _real(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise _not(value, name)
+    number = float(value)
+    is_finite = math.isfinite(number)
+    if (name == "float" and is_finite and abs(number) >= _LARGEST_FLOAT) or (
+        isinstance(value, Decimal) and not is_finite
+    ):
+        raise ValueError(f"{value} is too large for {name}")
+    return number
+
+
+def _decimal(kind: ColumnKind, step: Decimal, value: Any) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
+        raise _not(value, kind.sql)
+    try:
+        number = value if isinstance(value, Decimal) else Decimal(str(value))
+        made = number.quantize(step, context=_WIDEST)
+    except InvalidOperation:
+        raise _not(value, kind.sql) from None
+    if made != number or len(made.as_tuple().digits) > kind.precision:
+        raise ValueError(f"{value} has more digits than {kind.sql}")
+    return made
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _not(value, "boolean")
+    return value
+
+
+def _string(value: Any) -> str:
+    if isinstance(value, str):
         return value
-
-    return fit
-
-
-def _real(kind: ColumnKind) -> Fit:
-    def fit(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-            raise _no(value, kind.name)
-        number = float(value)
-        is_finite = math.isfinite(number)
-        if (kind.name == "float" and is_finite and abs(number) >= _LARGEST_FLOAT) or (
-            isinstance(value, Decimal) and not is_finite
-        ):
-            raise ValueError(f"{value} is too large for {kind.name}")
-        return number
-
-    return fit
+    return _json(value) if isinstance(value, dict | list | bool | int | float) else str(value)
 
 
-def _decimal(kind: ColumnKind) -> Fit:
-    step = Decimal(1).scaleb(-kind.scale)
-
-    def fit(value: Any) -> Decimal:
-        if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
-            raise _no(value, kind.sql)
-        try:
-            number = value if isinstance(value, Decimal) else Decimal(str(value))
-            made = number.quantize(step, context=_WIDEST)
-        except InvalidOperation:
-            raise _no(value, kind.sql) from None
-        if made != number or len(made.as_tuple().digits) > kind.precision:
-            raise ValueError(f"{value} has more digits than {kind.sql}")
-        return made
-
-    return fit
-
-
-def _boolean(kind: ColumnKind) -> Fit:
-    def fit(value: Any) -> bool:
-        if not isinstance(value, bool):
-            raise _no(value, kind.name)
+def _binary(value: Any) -> bytes:
+    if isinstance(value, bytes):
         return value
-
-    return fit
-
-
-def _string(kind: ColumnKind) -> Fit:
-    def fit(value: Any) -> str:
-        if isinstance(value, str):
-            return value
-        return _json(value) if isinstance(value, dict | list | bool | int | float) else str(value)
-
-    return fit
+    try:
+        return base64.b64decode(value if isinstance(value, str) else "?", validate=True)
+    except ValueError:
+        raise _not(value, "base64 text") from None
 
 
-def _binary(kind: ColumnKind) -> Fit:
-    def fit(value: Any) -> bytes:
-        if isinstance(value, bytes):
-            return value
-        if not isinstance(value, str):
-            raise _no(value, "base64 text")
+def _date(value: Any) -> date:
+    try:
+        return value if type(value) is date else date.fromisoformat(value)
+    except (ValueError, TypeError):
+        raise _not(value, "date; expected a form such as 2026-03-01") from None
+
+
+def _moment(value: Any) -> datetime:
+    try:
+        return value if isinstance(value, datetime) else datetime.fromisoformat(value)
+    except (ValueError, TypeError):
+        raise _not(value, "time; expected a form such as 2026-03-01T10:00:00Z") from None
+
+
+def _local_time(value: Any) -> datetime:
+    return _moment(value).replace(tzinfo=None)
+
+
+def _time(value: Any) -> datetime:
+    moment = _moment(value)
+    if moment.tzinfo is None:
+        return moment.replace(tzinfo=UTC)
+    if not MINYEAR < moment.year < MAXYEAR:  # Arrow stores UTC, where the year may be out of range
         try:
-            return base64.b64decode(value, validate=True)
-        except ValueError:
-            raise _no(value, "base64 text") from None
-
-    return fit
-
-
-def _date(kind: ColumnKind) -> Fit:
-    def fit(value: Any) -> date:
-        if isinstance(value, date) and not isinstance(value, datetime):
-            return value
-        if not isinstance(value, str):
-            raise _no(value, "date; expected a form such as 2026-03-01")
-        try:
-            return date.fromisoformat(value)
-        except ValueError:
-            raise _no(value, "date; expected a form such as 2026-03-01") from None
-
-    return fit
+            moment.astimezone(UTC)
+        except OverflowError:
+            raise ValueError(f"{moment} is not a date of the years 1 to 9999 in UTC") from None
+    return moment
 
 
-def _time(kind: ColumnKind) -> Fit:
-    is_local = kind.name == "timestamp_ntz"
-
-    def fit(value: Any) -> datetime:
-        if isinstance(value, str):
-            try:
-                value = datetime.fromisoformat(value)
-            except ValueError:
-                raise _no(value, "time; expected a form such as 2026-03-01T10:00:00Z") from None
-        if not isinstance(value, datetime):
-            raise _no(value, "time; expected a form such as 2026-03-01T10:00:00Z")
-        if is_local:
-            return value.replace(tzinfo=None)
-        if value.tzinfo is None:
-            return value.replace(tzinfo=UTC)
-        if not MINYEAR < value.year < MAXYEAR:  # Arrow stores UTC, where the year may be out of range
-            try:
-                value.astimezone(UTC)
-            except OverflowError:
-                raise ValueError(f"{value} is not a date of the years 1 to 9999 in UTC") from None
-        return value
-
-    return fit
-
-
-_FITS: Final[dict[str, Callable[[ColumnKind], Fit]]] = {
-    "struct": _struct,
-    "array": _array,
-    "map": _map,
-    **dict.fromkeys(_BITS, _whole),
-    "float": _real,
-    "double": _real,
-    "decimal": _decimal,
+_FITS: Final[dict[str, Fit]] = {
     "boolean": _boolean,
     "string": _string,
     "binary": _binary,
     "date": _date,
     "timestamp": _time,
-    "timestamp_ntz": _time,
+    "timestamp_ntz": _local_time,
 }
 
 
@@ -226,7 +184,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _no(value: Any, kind: str) -> ValueError:
+def _not(value: Any, kind: str) -> ValueError:
     text = str(value) if isinstance(value, Decimal) else repr(value)
     return ValueError(f"{text if len(text) <= 40 else text[:37] + '...'} is not a valid {kind}")
 
@@ -248,10 +206,10 @@ def infer_kind(bodies: Iterable[bytes]) -> tuple[ColumnKind | None, int]:
     Bodies that are not JSON objects, or too deep, do not count. The struct is None if no body counts. Raises
     TooManyFieldsError.
     """
-    found, told, fields = _UNKNOWN, 0, 0
+    found, told = _UNKNOWN, 0
     for body in bodies:
         try:
-            value = json.loads(body, parse_constant=_no_number)
+            value = json.loads(body, parse_constant=no_number)
             if not isinstance(value, dict) or not value:
                 continue
             kind = _kind_of(value)
@@ -262,34 +220,30 @@ def infer_kind(bodies: Iterable[bytes]) -> tuple[ColumnKind | None, int]:
             continue
         told += 1
         if merged != found:
-            found, fields = merged, _fields(merged)
-        if fields > MOST_FIELDS:
-            raise TooManyFieldsError(f"bodies have more than {MOST_FIELDS:,} fields")
+            found = merged
+            _check_fields(_fields(found))
     return (_settled(found), told) if found.fields else (None, told)
 
 
-def ddl_of(kind: ColumnKind) -> str:
-    """Return a struct in the form of the option valueSchema: `id bigint, lines array<struct<sku:string>>`."""
-    one_by_one = ((ColumnKind("struct", (field,)).sql, field[1].sql) for field in kind.fields)
-    return ", ".join(f"{sql[len('struct<') : -len(f':{inner}>')]} {inner}" for sql, inner in one_by_one)
+def no_number(text: str) -> Any:
+    """Reject NaN and infinity, which JSON lacks, but Python's parser accepts."""
+    raise ValueError(f"{text} is not valid JSON")
 
 
 def _kind_of(value: Any) -> ColumnKind:
-    if value is None:
-        return _UNKNOWN
-    if isinstance(value, bool):
-        return ColumnKind("boolean")
-    if isinstance(value, int):
-        return ColumnKind("bigint") if -_LONG <= value < _LONG else _STRING
-    if isinstance(value, float):
-        return ColumnKind("double")
-    if isinstance(value, list):
-        element = _UNKNOWN
-        for one in value:
-            element = _merged(element, _kind_of(one))
-        return ColumnKind("array", (("element", element),))
-    if isinstance(value, dict):
-        return ColumnKind("struct", tuple((name, _kind_of(inner)) for name, inner in value.items()))
+    match value:
+        case None:
+            return _UNKNOWN
+        case bool():
+            return ColumnKind("boolean")
+        case int() if -_LONG <= value < _LONG:
+            return ColumnKind("bigint")
+        case float():
+            return ColumnKind("double")
+        case list():
+            return array_kind(reduce(_merged, map(_kind_of, value), _UNKNOWN))
+        case dict():
+            return ColumnKind("struct", tuple((name, _kind_of(inner)) for name, inner in value.items()))
     return _STRING
 
 
@@ -298,17 +252,21 @@ def _merged(one: ColumnKind, other: ColumnKind) -> ColumnKind:
     if _UNKNOWN in (one, other):
         return other if one == _UNKNOWN else one
     if one.name == other.name == "array":
-        return ColumnKind("array", (("element", _merged(one.fields[0][1], other.fields[0][1])),))
+        return array_kind(_merged(one.fields[0][1], other.fields[0][1]))
     if one.name == other.name == "struct":
         fields = dict(one.fields)
         for name, kind in other.fields:
             fields[name] = _merged(fields.get(name, _UNKNOWN), kind)
-        if len(fields) > MOST_FIELDS:  # check early: one body may contain an array of many different structs
-            raise TooManyFieldsError(f"bodies have more than {MOST_FIELDS:,} fields")
+        _check_fields(len(fields))  # check early: one body may contain an array of many different structs
         return ColumnKind("struct", tuple(fields.items()))
     if one == other:
         return one
     return ColumnKind("double") if {one.name, other.name} == {"bigint", "double"} else _STRING
+
+
+def _check_fields(count: int) -> None:
+    if count > MOST_FIELDS:
+        raise TooManyFieldsError(f"bodies have more than {MOST_FIELDS:,} fields")
 
 
 def _fields(kind: ColumnKind) -> int:
@@ -325,15 +283,11 @@ def _settled(kind: ColumnKind) -> ColumnKind:
     if kind == _UNKNOWN:
         return _STRING
     if kind.name == "array":
-        return ColumnKind("array", (("element", _settled(kind.fields[0][1])),))
+        return array_kind(_settled(kind.fields[0][1]))
     if kind.name != "struct":
         return kind
     fields: dict[str, tuple[str, ColumnKind]] = {}
     for name, inner in kind.fields:
         if name:
             fields.setdefault(name.lower(), (name, _settled(inner)))
-    return ColumnKind("struct", tuple(fields.values())) if fields else ColumnKind("map", (("value", _STRING),))
-
-
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not valid JSON")
+    return ColumnKind("struct", tuple(fields.values())) if fields else map_kind(_STRING)

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from rmqd.errors import ConfigError
-from rmqd.spark.session.spark_access import GivenOptions
+from rmqd.spark.session.spark_access import GivenOptions, flag
 from rmqd.spark.values.column_kinds import ColumnKind, parse_kind
-from rmqd.spark.values.fitting import fit_of
+from rmqd.spark.values.fitting import fit_of, no_number
 from rmqd.spark.values.schema_registry import RegistryAwayError, SchemaRegistry, registry_url
 
 VALUE: Final = "value"
@@ -140,7 +140,7 @@ class ValueFormat:
         return _read_json
 
 
-def read_value(given: GivenOptions, flag: Callable[[str], bool]) -> ValueFormat | None:
+def read_value(given: GivenOptions) -> ValueFormat | None:
     """Return the format that options request, if any. Problems are recorded in `given`."""
     chosen = given.read("value", _format, "")
     for name, format_ in _OF.items():
@@ -220,8 +220,4 @@ def _is_installed(module: str) -> bool:
 
 
 def _read_json(body: bytes) -> Any:
-    return json.loads(body.decode("utf-8"), parse_float=Decimal, parse_constant=_no_number)
-
-
-def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is not valid JSON")
+    return json.loads(body.decode("utf-8"), parse_float=Decimal, parse_constant=no_number)

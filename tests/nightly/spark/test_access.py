@@ -9,7 +9,6 @@ import pytest
 
 from rmqd.client.client_options import TlsOptions
 from rmqd.errors import RmqdError
-from rmqd.spark.session.spark_access import read_access
 from tests import certificates
 from tests.rocketmq import offsets
 from tests.rocketmq.cluster import RealCluster
@@ -28,6 +27,7 @@ from rmqd.spark.source.source_format import RocketMQSource  # noqa: E402
 from tests.spark.micro_batches import Checkpoint, Query  # noqa: E402
 from tests.spark.test_access import (  # noqa: E402
     NEEDED,
+    access_of,
 )
 
 CERTIFIED = {
@@ -40,8 +40,7 @@ CERTIFIED = {
 
 def test_tls_settings_are_those_of_the_configuration() -> None:
     """By their other names."""
-    access, problems = read_access({**NEEDED, **CERTIFIED, "tlsVerify": "false", "tlsServerName": "mq"})
-    assert problems == []
+    access = access_of({**NEEDED, **CERTIFIED, "tlsVerify": "false", "tlsServerName": "mq"})
     assert access.client_options().tls == TlsOptions(
         enabled=True,
         ca_file=CERTIFIED["tlsCaFile"],
@@ -50,7 +49,7 @@ def test_tls_settings_are_those_of_the_configuration() -> None:
         verify=False,
         server_name="mq",
     )
-    assert read_access(NEEDED)[0].client_options().tls == TlsOptions()
+    assert access_of(NEEDED).client_options().tls == TlsOptions()
 
 
 def test_a_cluster_that_asks_for_keys_and_certificates(

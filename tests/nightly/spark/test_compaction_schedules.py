@@ -9,6 +9,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,7 +73,7 @@ class Shared(LocalFolder):
         except FileNotFoundError as error:
             raise RmqdError(str(error)) from error
 
-    def move(self, path: str, target: LocalFolder, target_path: str) -> None:
+    def move(self, path: str, target: Any, target_path: str) -> None:
         self._actor.pause()
         try:
             target.make(str(Path(target_path).parent))

@@ -19,7 +19,7 @@ from tests.spark.needed import need
 
 need("pyspark")
 
-from rmqd.spark.engine.spark_figures import Figures  # noqa: E402
+from rmqd.spark.engine.spark_figures import BatchProgress, Figures  # noqa: E402
 from rmqd.spark.handlers.range_outcome import RangeOutcome  # noqa: E402
 
 RETRY = "%RETRY%mailer"
@@ -103,13 +103,13 @@ def test_an_idle_batch_is_none() -> None:
     """Its offsets are what the query is at."""
     group = Group()
     group.figures.queues_are("orders", [at(5, 9)])
-    group.figures.batch_done({"triggerExecution": 5}, {queue("orders", 0): 7}, empty=True)
+    group.figures.batch_done(BatchProgress(True, {"triggerExecution": 5}, {queue("orders", 0): 7}))
     batches = group.now().batches
     assert batches is not None
     assert (batches.duration.count, batches.last_end) == (0, None)
     assert group.queue().position == 7
     phases = {"triggerExecution": 500, "latestOffset": 10, "getBatch": 20, "new": 1}
-    group.figures.batch_done(phases, {}, empty=False, retired=2)
+    group.figures.batch_done(BatchProgress(False, phases, retired=2))
     batches = group.now().batches
     assert batches is not None
     assert (batches.duration.count, batches.last_end) == (1, group.clock.wall())
@@ -120,8 +120,8 @@ def test_an_idle_batch_is_none() -> None:
 def test_rows_that_came_too_late_are_told_and_counted() -> None:
     group = Group()
     with capture_logs() as logs:
-        group.figures.dropped_late(2, "10:04")
-        group.figures.dropped_late(1, "10:05")
+        group.figures.batch_done(BatchProgress(True, late_rows=2, watermark="10:04"))
+        group.figures.batch_done(BatchProgress(True, late_rows=1, watermark="10:05"))
     assert [(entry["rows"], entry["watermark"]) for entry in logs] == [(2, "10:04"), (1, "10:05")]
     batches = group.now().batches
     assert batches is not None

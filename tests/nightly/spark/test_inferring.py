@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rmqd.spark.values.column_kinds import parse_kind
-from rmqd.spark.values.fitting import MOST_FIELDS, TooManyFieldsError, ddl_of, fit_of, infer_kind
+from rmqd.spark.values.fitting import MOST_FIELDS, TooManyFieldsError, fit_of, infer_kind
 
 INFERRED: dict[str, tuple[list[Any], str]] = {
     "plain": (
@@ -37,7 +37,7 @@ def test_a_schema_is_what_all_bodies_fit(documents: list[Any], ddl: str) -> None
     """It is read again as it was written, and each body fits."""
     kind, told = infer_kind(json.dumps(document).encode() for document in documents)
     assert kind is not None
-    assert (ddl_of(kind), told) == (ddl, len(documents))
+    assert (kind.ddl, told) == (ddl, len(documents))
     assert parse_kind(ddl) == kind
     for document in documents:
         fit_of(kind)(document)
@@ -47,7 +47,7 @@ def test_what_is_no_object_tells_nothing() -> None:
     assert infer_kind([b"", b"{", b"[1]", b"1", b"null", b"\xff", b'{"a": NaN}', b"{}"]) == (None, 0)
     kind, told = infer_kind([b"[", b'{"a": 1}'])
     assert kind is not None
-    assert (ddl_of(kind), told) == ("a bigint", 1)
+    assert (kind.ddl, told) == ("a bigint", 1)
 
 
 @pytest.mark.parametrize("levels", [101, 450, 2_000, 100_000])
@@ -56,7 +56,7 @@ def test_what_is_too_deep_tells_nothing(levels: int, begin: bytes, end: bytes) -
     deep = b'{"a":' + begin * levels + b"1" + end * levels + b"}"
     kind, told = infer_kind([b'{"id":1}', deep, b'{"id":2}'])
     assert kind is not None
-    assert (ddl_of(kind), told) == ("id bigint", 2)
+    assert (kind.ddl, told) == ("id bigint", 2)
 
 
 def test_names_that_are_data_are_no_columns() -> None:
@@ -76,4 +76,4 @@ def test_what_is_deep_is_read_again() -> None:
     kind, told = infer_kind([b'{"a":' * 95 + b"1" + b"}" * 95])
     assert kind is not None
     assert told == 1
-    assert parse_kind(ddl_of(kind)) == kind
+    assert parse_kind(kind.ddl) == kind

@@ -13,7 +13,7 @@ need("pyarrow")
 
 import pyarrow as pa  # type: ignore[import-untyped]  # noqa: E402
 
-from rmqd.spark.source.framed_reply import PropertyArrays  # noqa: E402
+from rmqd.spark.source.buffer_arrays import PropertyArrays  # noqa: E402
 
 ANYTHING = st.text("ab\x01\x02", max_size=12).map(str.encode) | st.binary(max_size=6)
 WRITTEN = (st.dictionaries(st.sampled_from("ABC"), st.sampled_from(["x", "y z"])) | PROPERTIES).map(format_properties)

@@ -43,7 +43,7 @@ def planned(broker: EmbeddedBroker, *filters: Filter, **options: str) -> list[Qu
 
 
 def spans(ranges: list[QueueRange]) -> dict[tuple[str, int], tuple[int, int]]:
-    return {(part.topic, part.queue_id): (part.start, part.end) for part in ranges}
+    return {(part.queue.topic, part.queue.queue_id): (part.start, part.end) for part in ranges}
 
 
 def test_queues_and_offsets(broker: EmbeddedBroker) -> None:
