@@ -260,6 +260,15 @@ class Lease(Protocol):
         """Whether no other member can own the queue. Any thread may read it."""
 
 
+class EndlessLease:
+    """The lease of a queue without a lock: always valid."""
+
+    valid = True
+
+
+ENDLESS: Final = EndlessLease()
+
+
 class OrderlyBatch(Batch):
     """A batch of an orderly group. It has the lease of the queue's lock under which it was handed out."""
 

@@ -33,15 +33,24 @@ TIMEOUT_SECONDS = 12.0
 class Pool:
     """The workers of a group without its pull loops: messages come from the test."""
 
-    def __init__(self, service: HandlerSlots, task: asyncio.Task[None]) -> None:
+    def __init__(self, service: HandlerSlots, task: asyncio.Task[None], *, is_by_key: bool) -> None:
         self.service = service
         self.task = task
+        self.is_by_key = is_by_key
 
     def queue(self, messages: int, number: int = 0) -> ProcessQueue:
         """A queue with messages to hand out."""
         place = MessageQueue(TOPIC, BROKER, number)
         queue = ProcessQueue(place, 0, TopicStats(TOPIC, is_retry=False))
         self.give(queue, messages)
+        return queue
+
+    def ordered(self, keys: Iterable[str], number: int = 0) -> ProcessQueue:
+        """A queue with a message of each key, in a group by keys or in an orderly one."""
+        if self.is_by_key:
+            return self.keyed(keys, number)
+        queue = self.queue(0, number)
+        self.give_keys(queue, keys)
         return queue
 
     def keyed(self, keys: Iterable[str], number: int = 0) -> KeyedProcessQueue:
@@ -93,7 +102,7 @@ def pool(broker: ScriptedBroker) -> Callable[..., contextlib.AbstractAsyncContex
             service = ConsumeMessageConcurrentlyService(options, handler, send_back, clock or SystemClock())
         task = asyncio.create_task(service.run())
         try:
-            yield Pool(service, task)
+            yield Pool(service, task, is_by_key=bool(options.order_by))
         finally:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, HandlerHungError):

@@ -13,7 +13,7 @@ from typing import Any, Final
 from rmqd.consumer.cache.flow_control import Reason
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.health.causes import CAUSES, Problem, explain_failure, found
+from rmqd.consumer.health.causes import CAUSES, STUCK, Problem, explain_failure, found
 from rmqd.consumer.stats.stats_snapshot import QueueSnapshot
 from rmqd.errors import RmqdError
 from rmqd.errors.broker_errors import (
@@ -320,7 +320,7 @@ class AssignmentStatus(ABC):
         return "pulling" if loop.is_behind else "waiting"
 
     def _cannot_be_consumed(self) -> str | None:
-        if self.stall is not None and CAUSES[self.stall.cause].stuck:
+        if self.stall is not None and STUCK in CAUSES[self.stall.cause].marks:
             return "stuck"
         if self._context.pauses.hold(self._message_queue) or self._waits_for_circuit():
             return "paused"

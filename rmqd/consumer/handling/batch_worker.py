@@ -28,16 +28,10 @@ from rmqd.consumer.handling.handler_failures import EXPIRED
 from rmqd.consumer.handling.handler_threads import UnusableHandlerError, check_result
 from rmqd.consumer.handling.ready_queues import ReadyQueues
 from rmqd.consumer.services import ConsumeMessageService
-from rmqd.handler_api.batch import Batch, LoadedHandler, ManualBatch, OrderlyBatch
+from rmqd.handler_api.batch import ENDLESS, Batch, LoadedHandler, ManualBatch, OrderlyBatch
 from rmqd.runtime.clock import Clock
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message, consume_start
-
-
-class _Unlocked:
-    """The lease of an orderly batch whose queue is not locked."""
-
-    valid = True
 
 
 def batch_in_background(options: ConsumerOptions, messages: list[Message]) -> Batch:
@@ -46,7 +40,7 @@ def batch_in_background(options: ConsumerOptions, messages: list[Message]) -> Ba
     if options.consume_mode != "orderly":
         return Batch(messages, queue)
     kind = OrderlyBatch if options.auto_commit else ManualBatch
-    return kind(_Unlocked(), messages, queue)
+    return kind(ENDLESS, messages, queue)
 
 
 async def called_in_background(

@@ -14,6 +14,7 @@ docs/deduplication.md describes the claims of a process that died.
 
 from __future__ import annotations
 
+import operator
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
@@ -30,7 +31,6 @@ from rmqd.handler_api.leases.lease_opening import open_store
 from rmqd.handler_api.leases.lease_store import Standing, Terms, key_of
 from rmqd.runtime.clock import Clock
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.message import Message
 from rmqd.wire.topics import unwrap_namespace
 
 POLL_AGAIN_SECONDS: Final = 1.0  # interval between attempts to claim a message that another member has claimed
@@ -39,6 +39,7 @@ SEEN_SECONDS: Final = 5.0  # how long a seen claim of another member counts as t
 BY_ID: Final = "msg_id"
 _WAIT: Final = Decision(Outcome.AGAIN, seconds=POLL_AGAIN_SECONDS)
 _WAIT_HERE: Final = Decision(Outcome.AGAIN, seconds=LOOK_AGAIN_HERE_SECONDS)
+_lasting_id: Final = operator.attrgetter("lasting_id")
 
 
 class Deduplication:
@@ -57,15 +58,16 @@ class Deduplication:
         self._claims = HeldClaims(store, owner, clock)
         self.run = self._claims.run
         self._is_by_id = options.deduplication.by == BY_ID
-        self._id_of = _id_by(options.deduplication.by)
-        self._calls: dict[Batch, _ClaimedCall] = {}  # calls whose batches are not settled
+        # None or an empty text if the message has no id of this kind
+        self._id_of = _lasting_id if self._is_by_id else value_by(options.deduplication.by)
+        self._calls: dict[Batch, Claim] = {}  # calls whose batches are not settled
         self._held_elsewhere: dict[MessageQueue, float] = {}  # when another member's claim was last seen (monotonic)
 
     async def close(self) -> None:
         """Confirm acknowledged messages of unsettled calls, and close the claims. Call after the last handler call."""
-        for called in self._calls.values():
-            if called.claim.has_ended:
-                self._claims.owe(called.claim, called.acknowledged(in_order=self._in_order))
+        for batch, claim in self._calls.items():
+            if claim.has_ended:
+                self._claims.owe(claim, self._acknowledged(batch))
         await self._claims.close()
 
     def explain(self, process_queue: ProcessQueue) -> Problem | None:
@@ -92,32 +94,32 @@ class Deduplication:
         Unless `more_follows`, the other claims are released first, because failed messages need not wait for the store.
         If the call has expired and still runs, they are released only when it ends.
         """
-        if (called := self._calls.get(batch)) is None:
+        if (claim := self._calls.get(batch)) is None:
             return
         if more_follows:
-            await self._claims.confirm(called.claim, done)
+            await self._claims.confirm(claim, done)
             return
         del self._calls[batch]
-        if called.claim.has_ended:
-            self._claims.release(called.claim, set(called.claim.keys).difference(done))
-        await self._claims.confirm(called.claim, done)
-        called.is_settled = True
-        if called.claim.has_ended:
-            self._claims.release(called.claim)
+        if claim.has_ended:
+            self._claims.release(claim, set(claim.keys).difference(done))
+        await self._claims.confirm(claim, done)
+        claim.is_settled = True
+        if claim.has_ended:
+            self._claims.release(claim)
 
     def abandon(self, batch: Batch) -> Callable[[], None]:
         """Stop waiting for a call that still runs. Returns a callback for its end.
 
         If it never ends, its claim ends with the lease.
         """
-        called = self._calls[batch]
-        self._claims.abandon(called.claim)
+        claim = self._calls[batch]
+        self._claims.abandon(claim)
 
         def ended() -> None:
-            called.claim.has_ended = True
+            claim.has_ended = True
             # the claims of an unsettled batch are released after its finished messages are confirmed
-            if called.is_settled:
-                self._claims.release(called.claim)
+            if claim.is_settled:
+                self._claims.release(claim)
 
         return ended
 
@@ -128,10 +130,12 @@ class Deduplication:
         claim = await worker.undisturbed(self._claim(batch, worker.process_queue), "claim")
         if claim is None:
             return None
-        called = self._calls[batch] = _ClaimedCall(batch, claim)
+        self._calls[batch] = claim
+        if batch.decided is None:
+            batch.decided = {}  # otherwise it would look like a batch without claims
         worker.batch, worker.is_called, worker.started = batch, True, self.clock.monotonic()
         try:
-            return await call(called.part)
+            return await call(batch.undecided())
         finally:
             if not claim.is_abandoned:
                 claim.has_ended = True
@@ -189,6 +193,18 @@ class Deduplication:
                     return index
         return len(batch)
 
+    def _acknowledged(self, batch: Batch) -> Iterator[int]:
+        """Yield the indexes of the messages that the handler itself has acknowledged.
+
+        In an orderly queue, stop before the first other message.
+        """
+        decided = batch.decisions()
+        for index in range(len(batch)):
+            if index in decided and decided[index].outcome is Outcome.ACK:
+                yield index
+            elif self._in_order:
+                return
+
     def _note_held(self, message_queue: MessageQueue) -> None:
         now = self.clock.monotonic()
         seen = {queue: at for queue, at in self._held_elsewhere.items() if now - at <= SEEN_SECONDS}
@@ -197,33 +213,3 @@ class Deduplication:
     def _leave_out(self, batch: Batch, indexes: Iterable[int], decision: Decision) -> None:
         for index in indexes:
             batch.decide(index, decision)
-
-
-class _ClaimedCall:
-    """One batch with claims, from the call until it is settled."""
-
-    def __init__(self, batch: Batch, claim: Claim) -> None:
-        self.claim = claim
-        self.is_settled = False
-        self._batch = batch
-        if batch.decided is None:
-            batch.decided = {}  # otherwise it would look like a batch without claims
-        self.part = batch.undecided()
-        """The messages that the handler gets."""
-
-    def acknowledged(self, *, in_order: bool) -> Iterator[int]:
-        """Yield the indexes of the messages that the handler itself has acknowledged.
-
-        With `in_order`, stop before the first other message. With `order_by`, no two messages have the same key.
-        """
-        decided = self._batch.decisions()
-        for index in range(len(self._batch)):
-            if index in decided and decided[index].outcome is Outcome.ACK:
-                yield index
-            elif in_order:
-                return
-
-
-def _id_by(by: str) -> Callable[[Message], str | None]:
-    """Return a function that returns a message's id; None or an empty text if it has no id of this kind."""
-    return (lambda message: message.lasting_id) if by == BY_ID else value_by(by)

@@ -44,6 +44,8 @@ class Claim:
     """Whether the call still runs after its deadline, and nothing waits for it."""
     has_ended: bool = False
     """Whether the handler call has ended."""
+    is_settled: bool = False
+    """Whether the batch is settled."""
 
 
 class HeldClaims:

@@ -52,12 +52,10 @@ class FailurePolicy:
         A lost handler process is retried in place only if `retry_on` names it. Otherwise one attempt could lose several
         processes to the same message.
         """
-        return all(self._is_retried(one) for one in leaves_of(error))
-
-    def _is_retried(self, error: BaseException) -> bool:
-        if not self.options.retry_on:
-            return not isinstance(error, (HandlerProcessLostError, *_DECISIONS))
-        return is_named(error, self.options.retry_on)
+        names, leaves = self.options.retry_on, leaves_of(error)
+        if not names:
+            return not any(isinstance(one, (HandlerProcessLostError, *_DECISIONS)) for one in leaves)
+        return all(is_named(one, names) for one in leaves)
 
 
 class _GuardedCall:
@@ -82,7 +80,8 @@ class _GuardedCall:
             if not again or number > policy.options.in_place or not self._can_repeat(pause):
                 break
             self._note(failures_of(batch, error)[again[0]], batch[again[0]], number, pause)
-            self._acknowledge_all_but(again)
+            for index in set(range(len(batch))).difference(again):
+                batch.decide(index, ACK)
             await policy.clock.sleep(pause)
             if not self._can_repeat(0):  # the queue may be in release by now
                 break
@@ -112,10 +111,6 @@ class _GuardedCall:
         if error is not None and not {*again, *decided}.issuperset(range(len(self._batch))):
             return []
         return again
-
-    def _acknowledge_all_but(self, again: list[int]) -> None:
-        for index in set(range(len(self._batch))).difference(again):
-            self._batch.decide(index, ACK)
 
     def _hand_out_again(self, again: list[int]) -> list[int]:
         """Clear the decisions about these messages and the messages behind them. Returns the indexes of both."""

@@ -8,6 +8,7 @@ The meaning of a repeated error for a queue or a group.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -35,20 +36,30 @@ class Problem:
     next: str
 
 
+class CauseMark(enum.Flag):
+    """How a daemon reports a cause."""
+
+    QUEUE = enum.auto()
+    """For a single queue."""
+    GROUP = enum.auto()
+    """For the whole group."""
+    STUCK = enum.auto()
+    """The queue's state is then stuck. Other causes appear as another state, such as paused."""
+    MILD = enum.auto()
+    """The queue soon resumes automatically, so that its log line is a warning."""
+
+
+QUEUE, GROUP, STUCK, MILD = CauseMark
+_ONLY_DIAGNOSED: Final = CauseMark(0)
+
+
 @dataclass(frozen=True, slots=True)
 class Cause:
     """A cause. `step` is the next step; `found` fills in its `{group}` and `{topic}`."""
 
     name: str
     step: str
-    of_queue: bool = False
-    """Whether a daemon reports it for a single queue."""
-    of_group: bool = False
-    """Whether a daemon reports it for the whole group."""
-    stuck: bool = False
-    """Whether the queue's state is then stuck. Other causes appear as another state, such as paused."""
-    mild: bool = False
-    """Whether the queue soon resumes automatically, so that its log line is a warning."""
+    marks: CauseMark = _ONLY_DIAGNOSED
     diagnosed_as: str = ""
     """The cause's name in `rmqd diagnose`; empty if it is the same."""
 
@@ -56,163 +67,132 @@ class Cause:
 # The order of `rmqd diagnose`: causes that stop a whole group come first, and causes before their consequences.
 _IN_ORDER: Final = (
     Cause(
-        "no_route",
-        "start the broker, or check its namesrvAddr; the group resumes automatically",
-        of_queue=True,
-        of_group=True,
-        stuck=True,
+        "no_route", "start the broker, or check its namesrvAddr; the group resumes automatically", QUEUE | GROUP | STUCK
     ),
     Cause(
         "broker_unreachable",
         "start the broker, or check the network to it; the group resumes automatically, see docs/high-availability.md",
-        of_queue=True,
-        of_group=True,
-        stuck=True,
+        QUEUE | GROUP | STUCK,
         diagnosed_as="no_route",
     ),
     Cause(
         "topic_missing",
         "create the topic, or remove it from the group's subscriptions; `rmqd topics list` lists all topics",
-        of_queue=True,
-        of_group=True,
-        stuck=True,
+        QUEUE | GROUP | STUCK,
     ),
     Cause("no_members", "start a member (`rmqd run --group {group}`, or the group's application)"),
     Cause(
         "consumption_disabled",
         "`mqadmin updateSubGroup -g {group} -s true` allows the group to consume again",
-        of_queue=True,
-        of_group=True,
-        stuck=True,
+        QUEUE | GROUP | STUCK,
     ),
     Cause(
         "no_permission",
         "permit reading the topic (`mqadmin updateTopicPerm -t {topic} -p 6`), the broker (its brokerPermission), or "
         "the user",
-        of_queue=True,
-        of_group=True,
-        stuck=True,
+        QUEUE | GROUP | STUCK,
     ),
     Cause(
         "client_id_conflict",
         "set a different instance_name for each process: two members with one client id get the same queues",
-        of_group=True,
+        GROUP,
     ),
     Cause(
         "mode_mismatch",
         "use another group for one of the applications: all members of a group must consume in the same mode",
-        of_group=True,
+        GROUP,
     ),
     Cause(
         "subscription_mismatch",
         "give all members the same subscriptions, or use another group for each application: otherwise messages are "
         "missed",
-        of_queue=True,
-        of_group=True,
-        stuck=True,
+        QUEUE | GROUP | STUCK,
     ),
     Cause(
         "offset_illegal",
         "set a valid offset with `rmqd offsets reset {group} {topic} --to last` (or `--to first`)",
-        of_queue=True,
-        of_group=True,
-        stuck=True,
+        QUEUE | GROUP | STUCK,
     ),
     Cause(
         "held_lock",
         "find the owner with `rmqd groups show {group}`; a member that has ended loses its lock after a minute",
-        of_queue=True,
-        mild=True,
+        QUEUE | MILD,
     ),
     Cause(
-        "orphaned_queue",
-        "`rmqd groups show {group}` lists the owner of each queue; restart the members without queues",
+        "orphaned_queue", "`rmqd groups show {group}` lists the owner of each queue; restart the members without queues"
     ),
     Cause(
         "allocate_failed",
         "give all members the same allocate_strategy with its settings; docs/configuration.md",
-        of_group=True,
+        GROUP,
         diagnosed_as="orphaned_queue",
     ),
     Cause(
         "poison_message",
         "find the message with `rmqd try {group} --bisect`; fix the handler, or set max_reconsume_times to dead-letter "
         "the message",
-        of_queue=True,
+        QUEUE,
     ),
     Cause(
         "corrupt_message",
         "skip it with `rmqd offsets reset {group} {topic} --skip 1`, or set `on_corrupt_message` and reload",
-        of_queue=True,
-        stuck=True,
+        QUEUE | STUCK,
         diagnosed_as="poison_message",
     ),
     Cause(
         "circuit_open",
         "check the service that the error names; the group resumes automatically when a test call succeeds",
-        of_queue=True,
-        of_group=True,
-        mild=True,
+        QUEUE | GROUP | MILD,
         diagnosed_as="failing_handler",
     ),
     Cause(
         "failing_handler",
         "the members' logs have the traceback (handler.failed); `rmqd try {group}` runs the handler and commits "
         "nothing. Sent-back messages are retried automatically, dead letters are kept: `rmqd dlq show {group}`",
-        of_queue=True,
-        of_group=True,
-        mild=True,
+        QUEUE | GROUP | MILD,
     ),
     Cause(
-        "broker_read_only",
-        "make the broker writable: until then, messages there cannot be retried or dead-lettered",
+        "broker_read_only", "make the broker writable: until then, messages there cannot be retried or dead-lettered"
     ),
     Cause(
         "retry_refused",
         "see send_back.failed in the log for the broker's reason; the send-back is retried every few seconds",
-        of_queue=True,
-        of_group=True,
+        QUEUE | GROUP,
         diagnosed_as="broker_read_only",
     ),
     Cause(
         "flow_control",
         "check the first unfinished message, which holds back the others, or raise pull_threshold_for_queue",
     ),
-    Cause("rate_limit", "raise pull_rate_limit and reload", of_queue=True, mild=True, diagnosed_as="flow_control"),
+    Cause("rate_limit", "raise pull_rate_limit and reload", QUEUE | MILD, diagnosed_as="flow_control"),
     Cause(
         "slow_handler",
         "set timeouts for calls inside the handler; raise concurrency, or add members if there are more queues",
-        of_queue=True,
-        mild=True,
+        QUEUE | MILD,
     ),
     Cause(
         "claim_store_away",
         "start the store of `deduplicate`, or check the network to it; the group resumes automatically",
-        of_queue=True,
-        of_group=True,
-        stuck=True,
+        QUEUE | GROUP | STUCK,
         diagnosed_as="slow_handler",
     ),
     Cause(
         "claimed_elsewhere",
         "wait until the other member has handled the messages, or its leases expire; docs/deduplication.md",
-        of_queue=True,
-        mild=True,
+        QUEUE | MILD,
         diagnosed_as="slow_handler",
     ),
-    Cause("paused", "resume it with `rmqd resume {group}`", of_queue=True, diagnosed_as="stalled_queue"),
+    Cause("paused", "resume it with `rmqd resume {group}`", QUEUE, diagnosed_as="stalled_queue"),
     Cause(
         "pull_failed",
         "see the broker's log; the pull is retried every second",
-        of_queue=True,
-        stuck=True,
+        QUEUE | STUCK,
         diagnosed_as="stalled_queue",
     ),
     Cause(
         "stalled_queue",
         "report this with the log around this line; the pull loop is restarted automatically",
-        of_queue=True,
-        stuck=True,
+        QUEUE | STUCK,
     ),
     Cause("clock_skew", "set both clocks by NTP (`timedatectl`)"),
     Cause("idle_member", "run fewer members, or add queues: a member without a queue only waits"),
@@ -220,8 +200,8 @@ _IN_ORDER: Final = (
 CAUSES: Final[Mapping[str, Cause]] = {cause.name: cause for cause in _IN_ORDER}
 DIAGNOSED: Final = tuple(cause.name for cause in _IN_ORDER if not cause.diagnosed_as)
 """The causes of `rmqd diagnose`, in its order."""
-STALL_CAUSES: Final = tuple(cause.name for cause in _IN_ORDER if cause.of_queue)
-GROUP_CAUSES: Final = tuple(cause.name for cause in _IN_ORDER if cause.of_group)
+STALL_CAUSES: Final = tuple(cause.name for cause in _IN_ORDER if QUEUE in cause.marks)
+GROUP_CAUSES: Final = tuple(cause.name for cause in _IN_ORDER if GROUP in cause.marks)
 
 
 def found(cause: str, evidence: str, *, group: str = "GROUP", topic: str = "TOPIC", step: str = "") -> Problem:

@@ -17,7 +17,7 @@ from rmqd.consumer.health.group_problems import KEPT
 from rmqd.consumer.rebalance.rebalance import Rebalance
 from rmqd.consumer.stats.counters import snapshots_of
 from rmqd.consumer.stats.stats_snapshot import MOST_MEMBERS, GroupSnapshot, HandlerRates, LastError, TopicSnapshot
-from rmqd.handler_api.batch import ProcessCounts
+from rmqd.handler_api.batch import ProcessCounts, leaves_of
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.plain_text import describe
 from rmqd.wire.topics import is_retry_topic
@@ -46,7 +46,7 @@ class GroupStatus:
 
     def failed(self, error: BaseException) -> None:
         """Called when the group ends because of `error`."""
-        causes = _leaves(error)
+        causes = leaves_of(error)
         self.state = "failed"
         self._failure = "; ".join(describe(cause) for cause in causes)
         self._hung = any(isinstance(cause, HandlerHungError) for cause in causes)
@@ -105,13 +105,6 @@ class GroupStatus:
             waits = f"group {self._context.options.group} waits for its first assignment of {', '.join(missing)}"
             return f"{waits}: {why}" if why else waits
         return None
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    """Return the errors inside exception groups."""
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
-    return [error]
 
 
 WINDOW_SECONDS: Final = 60.0

@@ -18,7 +18,7 @@ import structlog
 
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.health.causes import CAUSES, Problem, found
+from rmqd.consumer.health.causes import CAUSES, MILD, Problem, found
 from rmqd.consumer.health.group_problems import closed_problem, missing_problem
 from rmqd.consumer.health.group_status import RecentResults
 from rmqd.consumer.pull.pull_loop import PullLoop
@@ -208,13 +208,18 @@ class Watchdog:
         since = self._watches[queue].stands_since if queue in self._watches else now
         for told in stalled.keys() & self._watches.keys():
             self._watches[told].must_report_end = True
-        facts = {
-            "topic": queue.topic,
-            "broker": queue.broker_name,
-            "queues": sorted(queue.queue_id for queue in stalled),
-            "seconds": round(now - since),
-        }
-        _report_stalled(problem, facts)
+        is_mild = MILD in CAUSES[problem.cause].marks
+        say = log.info if problem.cause == "paused" else log.warning if is_mild else log.error
+        say(
+            "queue.stalled",
+            topic=queue.topic,
+            broker=queue.broker_name,
+            queues=sorted(queue.queue_id for queue in stalled),
+            seconds=round(now - since),
+            cause=problem.cause,
+            evidence=problem.evidence,
+            next=problem.next,
+        )
 
     def _report_end(self, queue: MessageQueue, watch: _Watch) -> None:
         for unreported in self._news.values():
@@ -284,14 +289,3 @@ class Watchdog:
             return missing_problem(topic)
         closed = sorted(queues.broker_name for queues in route.queue_datas if not queues.is_readable)
         return closed_problem(topic, closed) if closed else None
-
-
-def _report_stalled(problem: Problem, which: dict[str, object]) -> None:
-    """Log stalled queues; `which` contains their names and the duration."""
-    facts = {**which, "cause": problem.cause, "evidence": problem.evidence, "next": problem.next}
-    if problem.cause == "paused":
-        log.info("queue.stalled", **facts)
-    elif CAUSES[problem.cause].mild:
-        log.warning("queue.stalled", **facts)
-    else:
-        log.error("queue.stalled", **facts)

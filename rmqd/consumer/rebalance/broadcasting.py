@@ -13,6 +13,7 @@ import structlog
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.services import Ownership
+from rmqd.handler_api.batch import ENDLESS, EndlessLease
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
@@ -20,15 +21,6 @@ from rmqd.wire.messages.message import Message
 log = structlog.get_logger(__name__)
 
 NO_LIMIT: Final = -1
-
-
-class EndlessLease:
-    """Replaces a queue's lease for handlers that check whether they still own the queue: always valid."""
-
-    valid = True
-
-
-ENDLESS: Final = EndlessLease()
 
 
 class EveryQueue(Ownership):

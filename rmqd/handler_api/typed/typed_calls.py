@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rmqd.errors import RmqdError
@@ -27,6 +27,7 @@ Call = tuple[Any, dict[str, Any]]
 """The payload, or the payloads of a batch, and the keyword arguments."""
 
 
+@dataclass(frozen=True, slots=True)
 class TypedCalls:
     """A function of payloads, in the form of a handler that takes batches.
 
@@ -35,34 +36,19 @@ class TypedCalls:
     handled again after it.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        decoder: Decoder,
-        form: Form,
-        on_invalid: OnInvalid,
-        constants: Mapping[str, Any],
-        check: Callable[[object], None],
-        *,
-        is_async: bool,
-    ) -> None:
-        """`constants` are the arguments that are the same in each call; read when a call starts. `check` raises
-        RmqdError if the function returned something that it should have run.
-        """
-        self._function = function
-        self._check = check
-        self._is_async = is_async
-        self.decoder = decoder
-        self.constants = constants
-        self.per_batch = form.per_batch
-        self.invalid = _OUTCOMES[on_invalid]
-        self.varying: tuple[tuple[str, Source], ...] = tuple(
-            (name, source) for name, source in form.others.items() if source != "options"
-        )
+    function: Callable[..., Any]
+    decoder: Decoder
+    form: Form
+    on_invalid: OnInvalid
+    constants: Mapping[str, Any]
+    """The arguments that are the same in each call, such as the options. Read when a call starts."""
+    check: Callable[[object], None]
+    """Raises RmqdError if the function returned something that it should have run."""
+    is_async: bool
 
     def handler(self) -> Callable[[Batch], Any]:
         """Return the function that takes batches. It raises the exceptions that apply to all undecided messages."""
-        function, check = self._function, self._check
+        function, check = self.function, self.check
 
         @functools.wraps(function)
         def handle(batch: Batch) -> None:
@@ -87,7 +73,7 @@ class TypedCalls:
                     if not course.goes_on_after(error):
                         raise
 
-        return handle_async if self._is_async else handle
+        return handle_async if self.is_async else handle
 
 
 class _Course:
@@ -102,7 +88,7 @@ class _Course:
 
     def calls(self) -> Iterator[Call]:
         """Yield the arguments of one call after the other."""
-        return self._whole() if self._calls.per_batch else self._one_by_one()
+        return self._whole() if self._calls.form.per_batch else self._one_by_one()
 
     def goes_on_after(self, error: BaseException) -> bool:
         """Record the exception of a call about one of several messages. Returns False if the exception must be
@@ -156,14 +142,16 @@ class _Course:
 
     def _named(self, part: Batch) -> dict[str, Any]:
         values: dict[Source, Any] = {"message": part[0], "messages": list(part), "batch": part}
-        if any(source == "connection" for _, source in self._calls.varying):
+        others = self._calls.form.others
+        if "connection" in others.values():
             values["connection"] = offset_connection()
-        return {**self._calls.constants, **{name: values[source] for name, source in self._calls.varying}}
+        varying = {name: values[source] for name, source in others.items() if source != "options"}
+        return {**self._calls.constants, **varying}
 
     def _refused(self, error: Exception) -> Decision:
         """Return the decision for an error of the decoder. Raises RmqdError if the decoder is unusable."""
         if isinstance(error, InvalidPayloadError):
-            return Decision(self._calls.invalid, reason=str(error), error=error)
+            return Decision(_OUTCOMES[self._calls.on_invalid], reason=str(error), error=error)
         if isinstance(error, RmqdError):
             raise error
         return replace(decision_of(error), error=error)

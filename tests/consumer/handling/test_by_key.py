@@ -1,4 +1,7 @@
-"""How a group by key hands out batches: one at a time for each key, and what becomes of those that fail or hang."""
+"""How a group by key hands out batches: one at a time for each key, and what becomes of those that fail or hang.
+
+An orderly queue has one key: some tests are for both.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,7 @@ from typing import Any
 import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.rebalance.broadcasting import ENDLESS, EndlessLease
-from rmqd.handler_api.batch import Batch, DeadLetter, Decision, Outcome, Retry, Suspend
+from rmqd.handler_api.batch import ENDLESS, Batch, DeadLetter, Decision, EndlessLease, Outcome, Retry, Suspend
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
 from tests.clock import ManualClock
@@ -23,6 +25,7 @@ from tests.waiting import eventually
 
 GRACE_SECONDS = 5.5  # and a little: for a cancelled handler to end
 BY_KEY: dict[str, Any] = {"order_by": "keys", "suspend_current_queue_time_seconds": 0.02}
+ORDERLY: dict[str, Any] = {"consume_mode": "orderly", "suspend_current_queue_time_seconds": 0.02}
 
 
 class Noted:
@@ -203,21 +206,24 @@ async def test_a_paused_queue_that_is_left_hands_out_nothing(pool: StartPool, sc
     assert (queue.commit_offset(), queue.finished_above()) == (1, 2)
 
 
-async def test_a_queue_that_was_replaced_waits_for_the_batches_of_its_former_self(pool: StartPool) -> None:
+@pytest.mark.parametrize("order", [BY_KEY, ORDERLY], ids=["order_by", "orderly"])
+async def test_a_queue_that_was_replaced_waits_for_the_batches_of_its_former_self(
+    pool: StartPool, order: dict[str, Any]
+) -> None:
     """After a reset, say: a key never has two messages with handlers at once."""
-    handle = Noted()
+    handle, first = Noted(), [1] if order is BY_KEY else []
     handle.held["a"] = asyncio.Event()
-    async with pool(handle, concurrency=4, **BY_KEY) as running:
-        former = running.keyed(["a", "b"])
-        await eventually(lambda: handle.seen["b"] == [1], "one is handled")
+    async with pool(handle, concurrency=4, **order) as running:
+        former = running.ordered(["a", "b"])
+        await eventually(lambda: handle.seen["a"] == [0] and handle.seen["b"] == first, "one is handled")
         former.drop("offset_moved")
-        queue = running.keyed(["a", "b"])
-        other = running.keyed(["c"], 1)
+        queue = running.ordered(["a", "b"])
+        other = running.ordered(["c"], 1)
         await eventually(done(other), "another queue goes on")
-        assert (handle.seen["a"], handle.seen["b"]) == ([0], [1])
+        assert (handle.seen["a"], handle.seen["b"]) == ([0], first)
         handle.held["a"].set()
         await eventually(done(queue), "the new one is handled")
-    assert (handle.seen["a"], handle.seen["b"]) == ([0, 0], [1, 1])
+    assert (handle.seen["a"], handle.seen["b"]) == ([0, 0], [*first, 1])
     assert former.stats.snapshot().duplicates == {"offset_moved": 1}
 
 
@@ -314,15 +320,18 @@ async def test_each_message_rests_as_its_own_error_asks_for(pool: StartPool) -> 
     assert times[1] - times[0] >= 20.0
 
 
-async def test_a_dead_letter_that_no_broker_takes_holds_its_key(pool: StartPool, broker: ScriptedBroker) -> None:
+@pytest.mark.parametrize("order", [BY_KEY, ORDERLY], ids=["order_by", "orderly"])
+async def test_a_dead_letter_that_no_broker_takes_holds_its_key(
+    pool: StartPool, broker: ScriptedBroker, order: dict[str, Any]
+) -> None:
     """The message is handed over again after each rest."""
     handle = Noted()
     handle.failures["a"], handle.error = 99, DeadLetter("never")
     refused = Reply(ResponseCode.SYSTEM_ERROR, "no")
     broker.peer.on(RequestCode.SEND_MESSAGE_V2, refused)
     broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, refused)
-    async with pool(handle, **BY_KEY) as running:
-        queue = running.keyed(["a", "a", "b"])
+    async with pool(handle, **order) as running:
+        queue = running.ordered(["a", "a", "b"])
         await eventually(lambda: len(handle.seen["a"]) >= 3, "it is tried again")
         assert queue.commit_offset() == 0
         handle.failures["a"] = 1
@@ -330,3 +339,5 @@ async def test_a_dead_letter_that_no_broker_takes_holds_its_key(pool: StartPool,
         await eventually(done(queue), "a broker took it")
     assert set(handle.seen["a"][:-1]) == {0}
     assert (handle.seen["a"][-1], handle.seen["b"]) == (1, [2])
+    [sent] = broker.sent
+    assert sent.properties["RMQD_REASON"] == "never"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
 
 import pytest
 from structlog.testing import capture_logs
@@ -113,55 +112,6 @@ async def test_a_cancellation_that_a_handler_lets_out_is_a_failure_of_its_own(
         await eventually(done(queue), "all are handled")
     assert handled(queue) == {"acked": 2, "retried": 1}
     assert queue.stats.snapshot().exceptions == {"CancelledError": 1}
-
-
-async def test_taking_the_cancellation_back_does_not_keep_the_slot(pool: StartPool, broker: ScriptedBroker) -> None:
-    """As code does that catches a timeout of its own making, and goes on."""
-    clock, let_go = ManualClock(), asyncio.Event()
-
-    async def handle(batch: Batch) -> None:
-        while batch[0].queue_offset == 0 and not let_go.is_set():
-            try:
-                await let_go.wait()
-            except asyncio.CancelledError:
-                task = asyncio.current_task()
-                assert task is not None
-                task.uncancel()
-
-    async with pool(handle, clock=clock, concurrency=2) as running:
-        queue = running.queue(2)
-        await eventually(lambda: queue.in_flight == 1, "the handler has a batch")
-        await clock.advance(TIMEOUT_SECONDS)
-        await clock.advance(GRACE_SECONDS)
-        await eventually(done(queue), "the batch is sent back, and the other one is handled")
-        let_go.set()
-        await eventually(lambda: running.service.abandoned == 0, "the call has ended")
-    assert handled(queue) == {"acked": 1, "expired": 1}
-
-
-async def test_a_handler_that_ignores_its_cancellation_loses_its_slot(pool: StartPool, broker: ScriptedBroker) -> None:
-    """Its batch is sent back, another worker takes over, and what it returns in the end is nobody's result."""
-    clock, let_go = ManualClock(), asyncio.Event()
-
-    async def handle(batch: Batch) -> None:
-        while batch[0].queue_offset == 0 and not let_go.is_set():
-            with contextlib.suppress(asyncio.CancelledError):
-                await let_go.wait()
-
-    async with pool(handle, clock=clock, concurrency=2) as running:
-        queue = running.queue(1)
-        await eventually(lambda: queue.in_flight == 1, "the handler has a batch")
-        await clock.advance(TIMEOUT_SECONDS)
-        assert not broker.sent_back
-        await clock.advance(GRACE_SECONDS)
-        await eventually(done(queue), "the batch is sent back")
-        assert running.service.abandoned == 1
-        running.give(queue, 3)
-        await eventually(done(queue), "the others are handled")
-        let_go.set()
-        await eventually(lambda: running.service.abandoned == 0, "the call has ended")
-    assert handled(queue) == {"acked": 3, "expired": 1}
-    assert len(broker.sent_back) == 1
 
 
 async def test_a_sync_handler_is_left_to_its_thread(pool: StartPool, broker: ScriptedBroker) -> None:
@@ -274,29 +224,6 @@ async def test_time_that_a_send_back_takes_is_not_the_next_batchs(pool: StartPoo
         gate.open.set()
         await eventually(done(queue), "all are handled")
     assert handled(queue) == {"acked": 1, "retried": 1}
-
-
-async def test_a_handler_that_blocks_the_event_loop_is_named(pool: StartPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a while; one that awaits as long is not."""
-    monkeypatch.setattr("rmqd.consumer.handling.batch_worker.BLOCKED_SECONDS", 0.15)
-    monkeypatch.setattr("rmqd.consumer.handling.slots.TICK_SECONDS", 0.02)
-
-    async def handle(batch: Batch) -> None:
-        if batch[0].queue_offset == 0:
-            await asyncio.sleep(0.2)
-        else:
-            time.sleep(0.2)  # noqa: ASYNC251 - this is the fault
-
-    with capture_logs() as logs:
-        async with pool(handle, concurrency=1) as running:
-            queue = running.queue(1)
-            await eventually(done(queue), "the patient one is done")
-            assert not [entry for entry in logs if entry["event"] == "handler.blocked_loop"]
-            running.give(queue, 1)
-            await eventually(done(queue), "the blocking one is done")
-    [entry] = [entry for entry in logs if entry["event"] == "handler.blocked_loop"]
-    assert entry["handler"] == "testing"
-    assert 0.15 < entry["seconds"] < 0.6
 
 
 async def test_an_end_cancels_what_ignored_its_deadline_once_more(pool: StartPool) -> None:

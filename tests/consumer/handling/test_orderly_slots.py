@@ -10,14 +10,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.rebalance.broadcasting import EveryQueue
-from rmqd.consumer.stats.counters import TopicStats
-from rmqd.handler_api.batch import Batch, DeadLetter, Retry, Suspend
-from tests.client.peer import Reply
+from rmqd.handler_api.batch import Batch, Retry, Suspend
 from tests.clock import ManualClock
-from tests.consumer.groups import TOPIC
 from tests.consumer.pool import TIMEOUT_SECONDS, Gate, StartPool, done, handled
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
@@ -84,24 +79,6 @@ async def test_more_queues_than_slots_take_turns(pool: StartPool) -> None:
         queues = [running.queue(20, number) for number in range(3)]
         await eventually(lambda: all(done(queue)() for queue in queues), "all is handled")
     assert set(Counter(order[:15]).values()) == {5}
-
-
-async def test_a_queue_that_was_replaced_waits_for_the_batch_of_its_former_self(pool: StartPool) -> None:
-    """After a reset, say: the same MessageQueue never has two batches at once."""
-    gate = Gate()
-    async with pool(gate, concurrency=4, **ORDERLY) as running:
-        former = running.queue(2)
-        await eventually(lambda: gate.at_once == 1, "a batch is handled")
-        former.drop("offset_moved")
-        queue = ProcessQueue(former.message_queue, 0, TopicStats(TOPIC, is_retry=False))
-        running.give(queue, 2)
-        await asyncio.sleep(0.05)
-        assert gate.at_once == 1
-        gate.open.set()
-        await eventually(done(queue), "the new one is handled")
-    assert gate.most == 1
-    assert handled(queue) == {"acked": 2}
-    assert former.stats.snapshot().duplicates == {"offset_moved": 1}
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), Retry(delay_level=5), Suspend()])
@@ -215,24 +192,6 @@ async def test_the_last_attempt_ends_in_the_dead_letters(
     assert {k: v for k, v in handled(queue).items() if v} == (
         {"acked": 2, "dead_lettered": 1} | ({"retried": attempts - 1} if attempts > 1 else {})
     )
-
-
-async def test_a_dead_letter_that_no_broker_takes_keeps_the_queue(pool: StartPool, broker: ScriptedBroker) -> None:
-    """The message is handed over again after each rest."""
-    refused = Reply(ResponseCode.SYSTEM_ERROR, "no")
-    broker.peer.on(RequestCode.SEND_MESSAGE_V2, refused)
-    broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, refused)
-    handle = Attempts(99, error=DeadLetter("never"))
-    async with pool(handle, **ORDERLY) as running:
-        queue = running.queue(2)
-        await eventually(lambda: len(handle.seen) >= 3, "it is tried again")
-        assert queue.commit_offset() == 0
-        broker.peer.on(RequestCode.SEND_MESSAGE_V2, broker.send)
-        await eventually(done(queue), "a broker took it")
-    assert set(handle.offsets[:-1]) == {0}
-    assert handle.offsets[-1] == 1
-    [sent] = broker.sent
-    assert sent.properties["RMQD_REASON"] == "never"
 
 
 @pytest.mark.parametrize("order", [{}, {"order_by": "keys"}], ids=["orderly", "order_by"])

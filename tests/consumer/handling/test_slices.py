@@ -14,6 +14,7 @@ from rmqd.handler_api.batch import Batch
 from tests.clock import ManualClock
 from tests.consumer.blocks import block_of
 from tests.consumer.pool import TIMEOUT_SECONDS, Gate, StartPool, done, handled
+from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
 
 SLICE = "rmqd.consumer.handling.batch_worker.TIME_SLICE_SECONDS"
@@ -126,12 +127,16 @@ async def test_two_messages_of_two_queues_are_handled_side_by_side(pool: StartPo
         await eventually(lambda: all(done(queue)() for queue in queues), "all are handled")
 
 
-async def test_only_a_call_of_more_than_a_second_is_told_to_block(pool: StartPool) -> None:
+async def test_only_a_call_that_blocks_the_loop_for_more_than_a_second_is_reported(pool: StartPool) -> None:
+    """One that awaits for as long is not."""
     clock = ManualClock()
     seconds = iter((0.9, 1.0, 1.1))
 
     async def handle(batch: Batch) -> None:
-        clock.turn(next(seconds))
+        if batch.message_queue.queue_id == 4:
+            await clock.sleep(2)
+        else:
+            clock.turn(next(seconds))
 
     with capture_logs() as logs:
         async with pool(handle, clock=clock, concurrency=1) as running:
@@ -140,8 +145,10 @@ async def test_only_a_call_of_more_than_a_second_is_told_to_block(pool: StartPoo
                 await clock.advance(0.125)  # a tick came before the call
                 queue = running.queue(1, number)
                 await eventually(done(queue), "it is handled")
-    told = [entry["seconds"] for entry in logs if entry["event"] == "handler.blocked_loop"]
-    assert told == [pytest.approx(1.1)]
+            queue = running.queue(1, 4)
+            await clock.until(done(queue), "it is handled")
+    told = [(entry["handler"], entry["seconds"]) for entry in logs if entry["event"] == "handler.blocked_loop"]
+    assert told == [("testing", pytest.approx(1.1))]
 
 
 async def test_a_handler_that_cancels_its_own_task_harms_nobody(pool: StartPool) -> None:
@@ -159,17 +166,27 @@ async def test_a_handler_that_cancels_its_own_task_harms_nobody(pool: StartPool)
     assert handled(queue) == {"acked": 3}
 
 
-async def test_a_slot_is_lost_no_sooner_than_its_grace_ends_and_filled_again(pool: StartPool) -> None:
-    """As many batches at once as before, besides the call that hangs."""
+@pytest.mark.parametrize("takes_back", [False, True])
+async def test_a_slot_is_lost_no_sooner_than_its_grace_ends_and_filled_again(
+    pool: StartPool, broker: ScriptedBroker, *, takes_back: bool
+) -> None:
+    """As many batches at once as before, besides the call that hangs. Its result in the end does not count.
+
+    Some code takes its cancellation back, as if it were a timeout of its own.
+    """
     clock, let_go, gate = ManualClock(), asyncio.Event(), Gate()
 
     async def handle(batch: Batch) -> None:
         if batch[0].queue_offset:
             await gate(batch)
             return
+        task = asyncio.current_task()
+        assert task is not None
         while not let_go.is_set():
             with contextlib.suppress(asyncio.CancelledError):
                 await let_go.wait()
+            if takes_back:
+                task.uncancel()
 
     async with pool(handle, clock=clock, concurrency=2) as running:
         queue = running.queue(1)
@@ -184,6 +201,8 @@ async def test_a_slot_is_lost_no_sooner_than_its_grace_ends_and_filled_again(poo
         let_go.set()
         gate.open.set()
         await eventually(lambda: done(queue)() and running.service.abandoned == 0, "all has ended")
+    assert handled(queue) == {"acked": 4, "expired": 1}
+    assert len(broker.sent_back) == 1
 
 
 @pytest.mark.parametrize("ends", [True, False])
