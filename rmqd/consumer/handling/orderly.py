@@ -8,7 +8,7 @@ which messages can be taken. In an orderly group, messages are handed out only w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -82,19 +82,19 @@ class OrderlySettlement:
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Finish the acknowledged messages, and retry the rest later. Returns whether the queue is suspended."""
         report(process_queue, batch, error, self._clock.wall())
-        reasons, dead = self._reasons(batch, error), dict[int, str]()
+        decisions = decisions_of(batch, error)
+        reasons, dead = self._reasons(batch, decisions), set[int]()
         if reasons and self._confirm_settled is not None:
             # first: if the queue is lost while this waits for the store, the next owner would send dead letters again
-            await self._confirm_settled(batch, self._acknowledged(batch, error, dead), more_follows=True)
+            await self._confirm_settled(batch, self._acknowledged(batch, decisions, dead), more_follows=True)
         unfinished: Sequence[Message] = batch
         if reasons and not process_queue.dropped:
-            dead = await self._dead_letter(batch, reasons, error)
+            dead = await self._dead_letter(process_queue, batch, decisions, reasons, error)
             if not process_queue.dropped:
-                self._finish_dead_letters(process_queue, batch, error, dead)
                 unfinished = [message for index, message in enumerate(batch) if index not in dead]
         if self._confirm_settled is not None:  # for a dropped queue too: its next owner then skips finished messages
-            await self._confirm_settled(batch, self._acknowledged(batch, error, dead))
-        return still_ours(process_queue, unfinished) and self._carry_out(process_queue, batch, error, dead)
+            await self._confirm_settled(batch, self._acknowledged(batch, decisions, dead))
+        return still_ours(process_queue, unfinished) and self._carry_out(process_queue, batch, decisions, dead, error)
 
     def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
         """Settle a batch whose handler returned, without waiting.
@@ -102,29 +102,40 @@ class OrderlySettlement:
         Returns None and does nothing if `settle` must be called: to send a dead letter, report an error or confirm
         messages in a store.
         """
-        is_reported = any(one.error is not None for one in batch.decisions().values())
-        if self._confirm_settled is not None or process_queue.dropped or is_reported or self._reasons(batch, None):
+        decisions = decisions_of(batch, None)
+        is_reported = any(one.error is not None for one in decisions)
+        if self._confirm_settled is not None or process_queue.dropped or is_reported or self._reasons(batch, decisions):
             return None
         batch.end()
-        return self._carry_out(process_queue, batch, None, NOTHING)
+        return self._carry_out(process_queue, batch, decisions, set(), None)
 
     def _carry_out(
-        self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None, dead: Collection[int]
+        self,
+        process_queue: ProcessQueue,
+        batch: Batch,
+        decisions: list[Decision],
+        dead: set[int],
+        error: BaseException | None,
     ) -> bool:
         """Finish, hold or suspend each message that is not a dead letter. Returns whether the queue is suspended."""
         manual = batch if isinstance(batch, ManualBatch) else None
         if manual is not None and manual.closing is Closing.ROLLBACK:
             return self._roll_back(process_queue, batch, error)
-        decisions, done = decisions_of(batch, error), self._acknowledged(batch, error, dead)
+        done = self._acknowledged(batch, decisions, dead)
         for index in done:
             count_acknowledged(process_queue.stats, batch[index], batch.decisions().get(index), error)
-        left = [index for index in range(len(batch)) if index not in done and index not in dead]
+        left = sorted(set(range(len(batch))).difference(done, dead))
         for index in left:
             if decisions[index].outcome is not Outcome.AGAIN:
                 process_queue.stats.of(batch[index]).count("expired" if error is EXPIRED else "retried")
                 if decisions[index].outcome is not Outcome.ACK:  # else it only waits behind a failed message
                     batch[index].count_attempt()
-        self._finish(process_queue, [batch[index] for index in done], manual)
+        if manual is None:
+            process_queue.finish([batch[index] for index in done])
+        else:
+            process_queue.hold_uncommitted([batch[index] for index in done])
+            if manual.closing is Closing.COMMIT:
+                process_queue.commit()
         suspended: dict[float, list[Message]] = {}
         for line in ([index] for index in left) if self._is_by_key else filter(None, [left]):
             seconds = self._suspension([decisions[index] for index in line], error)
@@ -133,20 +144,12 @@ class OrderlySettlement:
             self._suspend(process_queue, messages, seconds)
         return bool(suspended) and not self._is_by_key
 
-    def _finish(self, process_queue: ProcessQueue, done: list[Message], manual: ManualBatch | None) -> None:
-        if manual is None:
-            process_queue.finish(done)
-            return
-        process_queue.hold_uncommitted(done)
-        if manual.closing is Closing.COMMIT:
-            process_queue.commit()
-
-    def _acknowledged(self, batch: Batch, error: BaseException | None, dead: Collection[int]) -> list[int]:
+    def _acknowledged(self, batch: Batch, decisions: list[Decision], dead: set[int]) -> list[int]:
         """Return the indexes of acknowledged messages. A message without a decision does not pass one of its key that
         is retried. `dead` are the indexes of accepted dead letters, which are finished.
         """
         decided, done, is_behind = batch.decisions(), list[int](), False
-        for index, decision in enumerate(decisions_of(batch, error)):
+        for index, decision in enumerate(decisions):
             if index in dead:
                 continue
             if decision.outcome is Outcome.ACK and (index in decided or not is_behind):
@@ -155,38 +158,42 @@ class OrderlySettlement:
                 is_behind = not self._is_by_key
         return done
 
-    def _reasons(self, batch: Batch, error: BaseException | None) -> dict[int, str]:
+    def _reasons(self, batch: Batch, decisions: list[Decision]) -> dict[int, str]:
         """Return why messages must be dead-lettered, by index: the handler's reason, or that attempts are used up.
 
         Empty after a rollback.
         """
         if isinstance(batch, ManualBatch) and batch.closing is Closing.ROLLBACK:
             return {}
-        decided = enumerate(zip(batch, decisions_of(batch, error), strict=True))
-        reasons = ((index, given_up(self._retry_policy, *one, self._delay_level)) for index, one in decided)
+        pairs = enumerate(zip(batch, decisions, strict=True))
+        reasons = ((index, given_up(self._retry_policy, *pair, self._delay_level)) for index, pair in pairs)
         return {index: reason for index, reason in reasons if reason is not None}
 
-    async def _dead_letter(self, batch: Batch, reasons: dict[int, str], error: BaseException | None) -> dict[int, str]:
-        """Send dead letters. Returns the reasons of those that a broker accepted, by index."""
-        decisions, send = decisions_of(batch, error), self._retry_policy.dead_letter
-        sent = await asyncio.gather(
-            *(
-                alone(batch[index], send(batch[index], reason, decisions[index].error or error))
-                for index, reason in reasons.items()
-            )
-        )
-        return {index: reason for (index, reason), is_taken in zip(reasons.items(), sent, strict=True) if is_taken}
+    async def _dead_letter(
+        self,
+        process_queue: ProcessQueue,
+        batch: Batch,
+        decisions: list[Decision],
+        reasons: dict[int, str],
+        error: BaseException | None,
+    ) -> set[int]:
+        """Send dead letters. Returns the indexes of those that a broker accepted.
 
-    def _finish_dead_letters(
-        self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None, dead: dict[int, str]
-    ) -> None:
-        """Finish accepted dead letters at once, so that they are not sent again, whatever happens to the batch."""
-        decisions = decisions_of(batch, error)
-        for index, reason in dead.items():
-            stats = process_queue.stats.of(batch[index])
-            stats.count("dead_lettered")
-            stats.dead_lettered(dead_letter_cause(decisions[index], self._delay_level), reason)
-        process_queue.finish([batch[index] for index in dead])
+        These are finished at once, so that they are not sent again, whatever happens to the rest of the batch.
+        """
+        send = self._retry_policy.dead_letter
+        requests = (
+            alone(batch[at], send(batch[at], reason, decisions[at].error or error)) for at, reason in reasons.items()
+        )
+        sent = await asyncio.gather(*requests)
+        dead = [index for index, is_taken in zip(reasons, sent, strict=True) if is_taken]
+        if not process_queue.dropped:
+            for index in dead:
+                stats = process_queue.stats.of(batch[index])
+                stats.count("dead_lettered")
+                stats.dead_lettered(dead_letter_cause(decisions[index], self._delay_level), reasons[index])
+            process_queue.finish([batch[index] for index in dead])
+        return set(dead)
 
     def _roll_back(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Retry all messages since the handler's last commit. As in Java, no attempt is counted."""

@@ -215,7 +215,8 @@ async def test_a_queue_that_was_replaced_waits_for_the_batches_of_its_former_sel
     handle.held["a"] = asyncio.Event()
     async with pool(handle, concurrency=4, **order) as running:
         former = running.ordered(["a", "b"])
-        await eventually(lambda: handle.seen["a"] == [0] and handle.seen["b"] == first, "one is handled")
+        left = 2 - len(first)
+        await eventually(lambda: handle.seen["a"] == [0] and former.cached_count == left, "a handler has one")
         former.drop("offset_moved")
         queue = running.ordered(["a", "b"])
         other = running.ordered(["c"], 1)
@@ -339,5 +340,4 @@ async def test_a_dead_letter_that_no_broker_takes_holds_its_key(
         await eventually(done(queue), "a broker took it")
     assert set(handle.seen["a"][:-1]) == {0}
     assert (handle.seen["a"][-1], handle.seen["b"]) == (1, [2])
-    [sent] = broker.sent
-    assert sent.properties["RMQD_REASON"] == "never"
+    assert broker.sent[0].properties["RMQD_REASON"] == "never"

@@ -154,8 +154,8 @@ def order_given_up_at_a_failure(patch: pytest.MonkeyPatch) -> None:
     """An orderly queue continues after a failed message, without waiting for its retry."""
     right = OrderlySettlement._carry_out
 
-    def carry_out(self: OrderlySettlement, process_queue: ProcessQueue, batch: Batch, error: Any, dead: Any) -> bool:
-        right(self, process_queue, batch, error, dead)
+    def carry_out(self: OrderlySettlement, *arguments: Any) -> bool:
+        right(self, *arguments)
         return False
 
     patch.setattr(OrderlySettlement, "_carry_out", carry_out)
