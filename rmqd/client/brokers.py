@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar, TypeVarTuple
+from typing import Final, Generic, Self, TypeVar, TypeVarTuple
 
 from rmqd.client.api.admin_requests import cluster_info
+from rmqd.client.instance import ClientInstance
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.errors import BrokerAwayError, NoBrokerError, RmqdError
-
-if TYPE_CHECKING:
-    from rmqd.client.instance import ClientInstance
-    from rmqd.client.remoting.remoting_client import RemotingClient
-    from rmqd.wire.bodies.route_data import ClusterInfo
-    from rmqd.wire.message_queue import MessageQueue
-
+from rmqd.wire.bodies.route_data import ClusterInfo
+from rmqd.wire.message_queue import MessageQueue
 
 MOST_AT_ONCE: Final = 32  # requests in flight, to limit the load on the brokers of a large cluster
 

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rmqd.client.api.admin_requests import consume_stats, consume_time_span, request_modes, topic_stats
 from rmqd.client.api.group_requests import consumer_connection, consumer_running_info, subscription_groups
@@ -14,19 +14,22 @@ from rmqd.client.api.offset_requests import query_consumer_offset
 from rmqd.client.brokers import Brokers, Responses
 from rmqd.errors import BrokerAwayError, NoBrokerError, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.errors.broker_errors import ConsumerNotOnlineError, MemberSilentError
-from rmqd.wire.bodies.group_bodies import PROP_CONSUME_ORDERLY, PROP_CONSUME_TYPE, PROP_CONSUMER_START_TIMESTAMP
-from rmqd.wire.bodies.heartbeat_data import ConsumeType
+from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody, SubscriptionGroupConfig
+from rmqd.wire.bodies.group_bodies import (
+    PROP_CONSUME_ORDERLY,
+    PROP_CONSUME_TYPE,
+    PROP_CONSUMER_START_TIMESTAMP,
+    ConsumerRunningInfo,
+    PopProcessQueueInfo,
+    ProcessQueueInfo,
+    QueueTimeSpan,
+)
+from rmqd.wire.bodies.heartbeat_data import ConsumeType, SubscriptionData
+from rmqd.wire.bodies.stats_bodies import Connection, ConsumerConnection, TopicOffset
 from rmqd.wire.lite_topic import parent_of
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.receipt_handle import ANY_QUEUE
 from rmqd.wire.topics import LIGHT_QUEUE_ID, dlq_topic, retry_topic
-
-if TYPE_CHECKING:
-    from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody, SubscriptionGroupConfig
-    from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo, PopProcessQueueInfo, ProcessQueueInfo, QueueTimeSpan
-    from rmqd.wire.bodies.heartbeat_data import SubscriptionData
-    from rmqd.wire.bodies.stats_bodies import Connection, ConsumerConnection, TopicOffset
-
 
 SILENT_SECONDS: Final = 5.0
 

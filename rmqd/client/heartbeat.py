@@ -11,26 +11,24 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import structlog
 
 from rmqd.client.api.group_requests import HEARTBEAT_TIMEOUT_SECONDS, send_heartbeat
 from rmqd.client.api.remoting_request import Coalesced
+from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.client.remoting.frame_reader import parsed
+from rmqd.client.remoting.peer_requests import Reply
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.client.routing.route_table import RouteTable
 from rmqd.errors import CircuitOpenError, ProtocolError, RemotingTimeoutError, RmqdError
 from rmqd.runtime.clock import doubled, spread, wait_within
 from rmqd.wire.bodies.group_bodies import ResetOffsetBody
-from rmqd.wire.bodies.heartbeat_data import HeartbeatData
+from rmqd.wire.bodies.heartbeat_data import ConsumerData, HeartbeatData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.fields import check_reset_size
 from rmqd.wire.message_queue import MessageQueue
-
-if TYPE_CHECKING:
-    from rmqd.client.remoting.connection import RemotingConnection
-    from rmqd.client.remoting.remoting_client import RemotingClient, Reply
-    from rmqd.client.routing.route_table import RouteTable
-    from rmqd.wire.bodies.heartbeat_data import ConsumerData
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +133,9 @@ class Heartbeat:
         self._under_way: dict[str, set[asyncio.Task[RmqdError | None]]] = {}
         self._reconcile = asyncio.Event()
         routes.on_change(lambda _: self._reconcile.set())
-        remoting.on_open(self._opened)
-        remoting.on_lost(lambda address, _: self.beat_soon(address))
-        remoting.on_silence(self.beat_soon)
+        remoting.opened.append(self._opened)
+        remoting.lost.append(lambda address, _: self.beat_soon(address))
+        remoting.silent.append(self.beat_soon)
 
     @property
     def brokers_up(self) -> Mapping[str, bool]:
@@ -231,14 +229,15 @@ class Heartbeat:
         until = self._clock.monotonic() + self._pause_seconds(address, broker)
         while (left := until - self._clock.monotonic()) > 0 and not broker.wake.is_set():
             await wait_within(self._clock, min(left, POLL_SECONDS), broker.wake.wait())
-            if broker.failures == 0 and self._remoting.silent_seconds(address) >= QUIET_SECONDS:
+            connection = self._remoting.connected(address) if broker.failures == 0 else None
+            if connection is not None and connection.silent_seconds >= QUIET_SECONDS:
                 return
 
     def _pause_seconds(self, address: str, broker: _Broker) -> float:
         if broker.failures == 0:
             return self._interval
         if self._remoting.is_down(address):  # the breaker lets no request through before its pause ends
-            return max(self._remoting.rest_seconds(address), RETRY_FIRST_SECONDS)
+            return max(self._remoting.breakers.rest_seconds(address), RETRY_FIRST_SECONDS)
         return spread(doubled(RETRY_FIRST_SECONDS, broker.failures, min(RETRY_MOST_SECONDS, self._interval)))
 
     async def _send_now(self, address: str) -> RmqdError | None:

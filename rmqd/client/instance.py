@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from rmqd.client.api.group_requests import unregister_client
-from rmqd.client.client_options import local_address, make_client_id
-from rmqd.client.heartbeat import Heartbeat
+from rmqd.client.client_options import ClientOptions, local_address, make_client_id
+from rmqd.client.heartbeat import GroupMembership, Heartbeat
+from rmqd.client.remoting.connection import RemotingConnection
+from rmqd.client.remoting.peer_requests import Reply
 from rmqd.client.remoting.pending import ClientSnapshot
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.cluster_id import ClusterId
@@ -25,18 +27,10 @@ from rmqd.client.sending.producer import Producer
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import RmqdError
 from rmqd.runtime.clock import Clock, SystemClock
-from rmqd.wire.message_queue import Identity
+from rmqd.wire.bodies.route_data import TopicRouteData
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.message_queue import Identity, MessageQueue
 from rmqd.wire.topics import unwrap_namespace
-
-if TYPE_CHECKING:
-    from rmqd.client.client_options import ClientOptions
-    from rmqd.client.heartbeat import GroupMembership
-    from rmqd.client.remoting.connection import RemotingConnection
-    from rmqd.client.remoting.remoting_client import Reply
-    from rmqd.wire.bodies.route_data import TopicRouteData
-    from rmqd.wire.command import RemotingCommand
-    from rmqd.wire.message_queue import MessageQueue
-
 
 log = structlog.get_logger(__name__)
 
@@ -143,9 +137,9 @@ class ClientInstance:
         )
         self._offset_requests: dict[str, asyncio.Semaphore] = {}  # key: broker name
         self._stop = asyncio.Event()
-        for code in GROUP_FIELDS:
-            self.remoting.on_request(code, self._asked)
-        self.remoting.on_notice(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._noticed)
+        requests = self.remoting.peer_requests
+        requests.handlers |= dict.fromkeys(GROUP_FIELDS, self._asked)
+        requests.notices[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = self._noticed
 
     @property
     def groups(self) -> Mapping[str, GroupMembership]:
@@ -197,7 +191,7 @@ class ClientInstance:
 
         It is opened, and a heartbeat sent, if necessary. Raises RmqdError, at once if the address is down.
         """
-        self.remoting.check(address)
+        self.remoting.breakers.check_answers(address)
         connection = self.remoting.connected(address) or await self.remoting.connection(address)
         if not self.heartbeat.is_known_on(connection):
             await self.heartbeat.beat_address(address)

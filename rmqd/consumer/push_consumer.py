@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from rmqd.client.instance import ClientInstance
-from rmqd.client.remoting.remoting_client import Reply
+from rmqd.client.remoting.peer_requests import Reply
 from rmqd.consumer.admin.member_requests import OperatorRequests
 from rmqd.consumer.assembly import assemble, subscriptions_of
 from rmqd.consumer.assigned.assignment import Assignment

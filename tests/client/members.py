@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rmqd.client.remoting.remoting_client import Reply
+from rmqd.client.remoting.peer_requests import Reply
 from rmqd.errors import RmqdError
 from rmqd.wire.bodies.heartbeat_data import ConsumerData, SubscriptionData
 from rmqd.wire.command import RemotingCommand

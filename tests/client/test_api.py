@@ -91,9 +91,9 @@ async def test_the_offsets_of_a_queue(remoting: RemotingClient, peer: Peer) -> N
         peer.on(code, Reply(ext_fields={"offset": value}))
     assert await offset.get_max_offset(remoting, peer.address, QUEUE) == 10
     assert await offset.get_min_offset(remoting, peer.address, QUEUE) == 2
-    assert await offset.search_offset(remoting, peer.address, QUEUE, 1700000000000, boundary="upper") == 5
+    assert await offset.search_offset(remoting, peer.address, QUEUE, 1700000000000) == 5
     fields = fields_of(peer, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
-    assert (fields["timestamp"], fields["boundaryType"]) == ("1700000000000", "upper")
+    assert (fields["timestamp"], fields["boundaryType"]) == ("1700000000000", "lower")
     peer.on(RequestCode.GET_EARLIEST_MSG_STORETIME, Reply(ext_fields={"timestamp": "-1"}))
     assert await offset.earliest_store_time(remoting, peer.address, QUEUE) is None
     peer.on(RequestCode.GET_EARLIEST_MSG_STORETIME, Reply(ext_fields={"timestamp": "1700000000000"}))
@@ -190,13 +190,6 @@ async def test_resetting_offsets(remoting: RemotingClient, peer: Peer) -> None:
         assert await admin.reset_offset(remoting, peer.address, "g", "T", admin.RESET_TO_END) == {QUEUE: 5}
     fields = peer.got(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)[0].ext_fields
     assert fields == {"topic": "T", "group": "g", "timestamp": "-1", "isForce": "true", "queueId": "-1"}
-
-
-async def test_what_members_hold(remoting: RemotingClient, peer: Peer) -> None:
-    """The broker's question to its members has another code than the question to the broker."""
-    body = b'{"consumerTable":{"a@1":{{"brokerName":"broker-a","queueId":3,"topic":"T"}:7}}}'
-    peer.on(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, Reply(body=body))
-    assert await admin.consumer_status(remoting, peer.address, "g", "T") == {"a@1": {QUEUE: 7}}
 
 
 async def test_messages_that_are_not_there(remoting: RemotingClient, peer: Peer) -> None:

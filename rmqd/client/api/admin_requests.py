@@ -5,16 +5,22 @@ Reads and sets whether groups pull or pop their topics on a broker.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-from rmqd.client.api.remoting_request import ADMIN_TIMEOUT_SECONDS, request
+from rmqd.client.api.remoting_request import ADMIN_TIMEOUT_SECONDS, admin, request
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors.broker_errors import BrokerError, BrokerFailureError, QueryNotFoundError
-from rmqd.wire.bodies.config_bodies import TopicConfig, TopicConfigSerializeWrapper, request_modes_from_json
-from rmqd.wire.bodies.group_bodies import GetConsumerStatusBody, GroupList, QueryConsumeTimeSpanBody, ResetOffsetBody
+from rmqd.wire.bodies.config_bodies import (
+    SetMessageRequestModeRequestBody,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    request_modes_from_json,
+)
+from rmqd.wire.bodies.group_bodies import GroupList, QueryConsumeTimeSpanBody, QueueTimeSpan, ResetOffsetBody
 from rmqd.wire.bodies.route_data import ClusterInfo, KVTable, TopicList
 from rmqd.wire.bodies.stats_bodies import ConsumeStats, TopicStatsTable
-from rmqd.wire.headers.group_headers import GetConsumerStatusRequestHeader, ResetOffsetRequestHeader
+from rmqd.wire.headers.group_headers import ResetOffsetRequestHeader
 from rmqd.wire.headers.topic_headers import (
     CreateTopicRequestHeader,
     DeleteTopicFromNamesrvRequestHeader,
@@ -32,15 +38,7 @@ from rmqd.wire.headers.topic_headers import (
     ViewMessageRequestHeader,
 )
 from rmqd.wire.loose_json import load_properties
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rmqd.client.remoting.remoting_client import RemotingClient
-    from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody
-    from rmqd.wire.bodies.group_bodies import QueueTimeSpan
-    from rmqd.wire.message_queue import MessageQueue
-
+from rmqd.wire.message_queue import MessageQueue
 
 KEY_TIMEOUT_SECONDS = 1.0  # a name server answers from memory
 RESET_TO_END = -1
@@ -48,9 +46,7 @@ RESET_TO_END = -1
 
 async def cluster_info(remoting: RemotingClient, address: str) -> ClusterInfo:
     """Return all brokers that a name server knows."""
-    code = RequestCode.GET_BROKER_CLUSTER_INFO
-    reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
-    return ClusterInfo.from_json(reply.body)
+    return ClusterInfo.from_json(await admin(remoting, address, RequestCode.GET_BROKER_CLUSTER_INFO))
 
 
 async def get_kv(remoting: RemotingClient, address: str, namespace: str, key: str) -> str:
@@ -73,43 +69,34 @@ async def put_kv(remoting: RemotingClient, address: str, namespace: str, key: st
 
 async def broker_runtime_info(remoting: RemotingClient, address: str) -> dict[str, str]:
     """Return a broker's runtime figures as text, by name."""
-    code = RequestCode.GET_BROKER_RUNTIME_INFO
-    reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
-    return KVTable.from_json(reply.body).table
+    return KVTable.from_json(await admin(remoting, address, RequestCode.GET_BROKER_RUNTIME_INFO)).table
 
 
 async def topic_list(remoting: RemotingClient, address: str) -> tuple[str, ...]:
     """Return all topics that a name server knows."""
-    code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-    reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
-    return TopicList.from_json(reply.body).topics
+    return TopicList.from_json(await admin(remoting, address, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).topics
 
 
 async def topic_configs(remoting: RemotingClient, address: str) -> dict[str, TopicConfig]:
     """Return the settings of all topics on one broker, by name."""
-    reply = await request(remoting, address, GetAllTopicConfigRequestHeader(), timeout_seconds=ADMIN_TIMEOUT_SECONDS)
-    return dict(TopicConfigSerializeWrapper.from_json(reply.body).topic_config_table)
+    body = await admin(remoting, address, GetAllTopicConfigRequestHeader())
+    return dict(TopicConfigSerializeWrapper.from_json(body).topic_config_table)
 
 
 async def topic_consumers(remoting: RemotingClient, address: str, topic: str) -> tuple[str, ...]:
     """Return the groups that consume a topic on one broker, or have an offset in it."""
-    header = QueryTopicConsumeByWhoRequestHeader(topic=topic)
-    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
-    return GroupList.from_json(reply.body).groups
+    return GroupList.from_json(await admin(remoting, address, QueryTopicConsumeByWhoRequestHeader(topic=topic))).groups
 
 
 async def topic_stats(remoting: RemotingClient, address: str, topic: str) -> TopicStatsTable:
     """Return the ends of a topic's queues on one broker."""
-    header = GetTopicStatsInfoRequestHeader(topic=topic)
-    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
-    return TopicStatsTable.from_json(reply.body)
+    return TopicStatsTable.from_json(await admin(remoting, address, GetTopicStatsInfoRequestHeader(topic=topic)))
 
 
 async def consume_stats(remoting: RemotingClient, address: str, group: str, *, topic: str = "") -> ConsumeStats:
     """Return a group's offsets on one broker, in one topic or in all topics that it subscribes to."""
     header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic or None)
-    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
-    return ConsumeStats.from_json(reply.body)
+    return ConsumeStats.from_json(await admin(remoting, address, header))
 
 
 async def consume_time_span(
@@ -117,8 +104,7 @@ async def consume_time_span(
 ) -> dict[MessageQueue, QueueTimeSpan]:
     """Return the age of a group's unhandled messages, for each queue on one broker."""
     header = QueryConsumeTimeSpanRequestHeader(topic=topic, group=group)
-    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
-    spans = QueryConsumeTimeSpanBody.from_json(reply.body).consume_time_span_set
+    spans = QueryConsumeTimeSpanBody.from_json(await admin(remoting, address, header)).consume_time_span_set
     return {span.message_queue: span for span in spans}
 
 
@@ -139,7 +125,7 @@ async def create_topic(
         perm=perm,
         attributes=",".join(f"+{key}={value}" for key, value in attributes.items()) if attributes else None,
     )
-    await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    await admin(remoting, address, header)
 
 
 async def topic_config(
@@ -153,21 +139,17 @@ async def topic_config(
 
 async def broker_config(remoting: RemotingClient, address: str) -> dict[str, str]:
     """Return a broker's current settings."""
-    code = RequestCode.GET_BROKER_CONFIG
-    reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
-    return load_properties(reply.body)
+    return load_properties(await admin(remoting, address, RequestCode.GET_BROKER_CONFIG))
 
 
 async def delete_topic(remoting: RemotingClient, address: str, topic: str) -> None:
     """Delete a topic on one broker, with its messages and all groups' offsets. A missing topic is not an error."""
-    header = DeleteTopicRequestHeader(topic=topic)
-    await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    await admin(remoting, address, DeleteTopicRequestHeader(topic=topic))
 
 
 async def forget_topic(remoting: RemotingClient, address: str, topic: str) -> None:
     """Remove a topic from a name server until a broker registers it again."""
-    header = DeleteTopicFromNamesrvRequestHeader(topic=topic)
-    await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    await admin(remoting, address, DeleteTopicFromNamesrvRequestHeader(topic=topic))
 
 
 async def reset_offset(
@@ -194,34 +176,18 @@ async def reset_offset(
         queue_id=-1 if queue_id is None else queue_id,
         offset=offset,
     )
-    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
-    return ResetOffsetBody.from_json(reply.body).offset_table
+    return ResetOffsetBody.from_json(await admin(remoting, address, header)).offset_table
 
 
-async def consumer_status(
-    remoting: RemotingClient, address: str, group: str, topic: str, *, client_id: str = ""
-) -> Mapping[str, Mapping[MessageQueue, int]]:
-    """Return the offsets of the group's members in a topic, by client id. The broker asks each member."""
-    header = GetConsumerStatusRequestHeader(topic=topic, group=group, client_addr=client_id or None)
-    # the header's own code is for the request that the broker then sends to its clients
-    code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
-    reply = await request(remoting, address, header, code=code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
-    return GetConsumerStatusBody.from_json(reply.body).consumer_table or {}
-
-
-async def view_message(
-    remoting: RemotingClient, address: str, commit_log_offset: int, *, topic: str = ""
-) -> bytes | None:
+async def view_message(remoting: RemotingClient, address: str, commit_log_offset: int) -> bytes | None:
     """Return the stored record at a commit log offset, undecoded; None if there is none."""
-    header = ViewMessageRequestHeader(offset=commit_log_offset, topic=topic or None)
     try:
-        reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+        return await admin(remoting, address, ViewMessageRequestHeader(offset=commit_log_offset))
     except BrokerFailureError as error:
         # the broker has no specific code: QueryMessageProcessor.viewMessageById
         if "can not find message" in error.remark:
             return None
         raise
-    return reply.body
 
 
 async def query_message(
@@ -231,16 +197,14 @@ async def query_message(
     key: str,
     *,
     max_messages: int = 32,
-    begin_ms: int = 0,
-    end_ms: int = 2**63 - 1,
     unique: bool = False,
 ) -> bytes:
     """Return stored records with a key, or with a unique key, one after another, undecoded; empty if none is found.
 
-    `begin_ms` and `end_ms` bound the store time. Brokers search by hash, so check the keys of the result.
+    Brokers search by hash, so check the keys of the result.
     """
     header = QueryMessageRequestHeader(
-        topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms
+        topic=topic, key=key, max_num=max_messages, begin_timestamp=0, end_timestamp=2**63 - 1
     )
     extra = {"_UNIQUE_KEY_QUERY": "true"} if unique else {}
     try:
@@ -254,12 +218,9 @@ async def request_modes(
     remoting: RemotingClient, address: str
 ) -> dict[tuple[str, str], SetMessageRequestModeRequestBody]:
     """Return the settings of `mqadmin setConsumeMode` on one broker, by topic and group."""
-    code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
-    reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
-    return request_modes_from_json(reply.body)
+    return request_modes_from_json(await admin(remoting, address, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE))
 
 
 async def set_request_mode(remoting: RemotingClient, address: str, mode: SetMessageRequestModeRequestBody) -> None:
     """Set whether a group pulls or pops a topic on one broker, like `mqadmin setConsumeMode`."""
-    code = RequestCode.SET_MESSAGE_REQUEST_MODE
-    await request(remoting, address, code, mode.to_json(), timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    await admin(remoting, address, RequestCode.SET_MESSAGE_REQUEST_MODE, mode.to_json())

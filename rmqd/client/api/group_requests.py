@@ -8,9 +8,9 @@ Requests about lite topics: a client's subscriptions to them (RIP-83, RocketMQ 5
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from rmqd.client.api.remoting_request import ADMIN_TIMEOUT_SECONDS, REQUEST_TIMEOUT_SECONDS, request
+from rmqd.client.api.remoting_request import REQUEST_TIMEOUT_SECONDS, admin, request
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import RequestCode
 from rmqd.errors.broker_errors import BrokerFailureError
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig, SubscriptionGroupWrapper
@@ -20,8 +20,8 @@ from rmqd.wire.bodies.group_bodies import (
     LockBatchRequestBody,
     LockBatchResponseBody,
 )
-from rmqd.wire.bodies.heartbeat_data import CheckClientRequestBody
-from rmqd.wire.bodies.pop_bodies import LiteSubscriptionCtlRequestBody
+from rmqd.wire.bodies.heartbeat_data import CheckClientRequestBody, HeartbeatData, SubscriptionData
+from rmqd.wire.bodies.pop_bodies import LiteSubscription, LiteSubscriptionCtlRequestBody
 from rmqd.wire.bodies.stats_bodies import ConsumerConnection
 from rmqd.wire.headers.group_headers import (
     DeleteSubscriptionGroupRequestHeader,
@@ -31,13 +31,7 @@ from rmqd.wire.headers.group_headers import (
     GetSubscriptionGroupConfigRequestHeader,
     UnregisterClientRequestHeader,
 )
-
-if TYPE_CHECKING:
-    from rmqd.client.remoting.remoting_client import RemotingClient
-    from rmqd.wire.bodies.heartbeat_data import HeartbeatData, SubscriptionData
-    from rmqd.wire.bodies.pop_bodies import LiteSubscription
-    from rmqd.wire.message_queue import MessageQueue
-
+from rmqd.wire.message_queue import MessageQueue
 
 HEARTBEAT_TIMEOUT_SECONDS = 3.0
 RELAYED_TIMEOUT_SECONDS = 12.0  # longer than a broker waits for a member: AdminBrokerProcessor.callConsumer
@@ -91,9 +85,8 @@ async def check_client_config(
 
 async def consumer_connection(remoting: RemotingClient, address: str, group: str) -> ConsumerConnection:
     """Return the group's members with connections and subscription. Raises ConsumerNotOnlineError if there are none."""
-    header = GetConsumerConnectionListRequestHeader(consumer_group=group)
-    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
-    return ConsumerConnection.from_json(reply.body)
+    body = await admin(remoting, address, GetConsumerConnectionListRequestHeader(consumer_group=group))
+    return ConsumerConnection.from_json(body)
 
 
 async def consumer_running_info(
@@ -114,22 +107,19 @@ async def subscription_group(remoting: RemotingClient, address: str, group: str)
     A broker with autoCreateSubscriptionGroup creates a missing group on this request. `subscription_groups` creates
     nothing.
     """
-    header = GetSubscriptionGroupConfigRequestHeader(group=group)
-    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
-    return SubscriptionGroupConfig.from_json(reply.body)
+    body = await admin(remoting, address, GetSubscriptionGroupConfigRequestHeader(group=group))
+    return SubscriptionGroupConfig.from_json(body)
 
 
 async def subscription_groups(remoting: RemotingClient, address: str) -> dict[str, SubscriptionGroupConfig]:
     """Return the settings of all groups on a broker, by name."""
-    code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-    reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
-    return dict(SubscriptionGroupWrapper.from_json(reply.body).subscription_group_table)
+    body = await admin(remoting, address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    return dict(SubscriptionGroupWrapper.from_json(body).subscription_group_table)
 
 
 async def update_subscription_group(remoting: RemotingClient, address: str, config: SubscriptionGroupConfig) -> None:
     """Create or change the group's settings on a broker."""
-    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-    await request(remoting, address, code, config.to_json(), timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    await admin(remoting, address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config.to_json())
 
 
 async def delete_subscription_group(remoting: RemotingClient, address: str, group: str) -> None:
@@ -137,8 +127,7 @@ async def delete_subscription_group(remoting: RemotingClient, address: str, grou
 
     Its retry topic and its dead letters stay, because they are topics.
     """
-    header = DeleteSubscriptionGroupRequestHeader(group_name=group, clean_offset=True)
-    await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    await admin(remoting, address, DeleteSubscriptionGroupRequestHeader(group_name=group, clean_offset=True))
 
 
 async def lock_batch(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final
 
 from rmqd.client.api.remoting_request import REQUEST_TIMEOUT_SECONDS, request
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.errors.broker_errors import QueryNotFoundError
 from rmqd.wire.headers.group_headers import (
     GetEarliestMsgStoretimeRequestHeader,
@@ -17,12 +18,8 @@ from rmqd.wire.headers.group_headers import (
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-
-if TYPE_CHECKING:
-    from rmqd.client.remoting.remoting_client import RemotingClient
-    from rmqd.wire.headers.request_header import RequestHeader
-    from rmqd.wire.message_queue import MessageQueue
-
+from rmqd.wire.headers.request_header import RequestHeader
+from rmqd.wire.message_queue import MessageQueue
 
 RESET_WAITS: Final = "Offset has been previously reset"
 DISTINGUISHES_NEW_GROUPS: Final = 412  # V5_0_0_SNAPSHOT: the first version of brokers that heeds setZeroIfNotFound
@@ -118,20 +115,13 @@ async def get_min_offset(remoting: RemotingClient, address: str, queue: MessageQ
     return await _offset(remoting, address, header)
 
 
-async def search_offset(
-    remoting: RemotingClient,
-    address: str,
-    queue: MessageQueue,
-    timestamp_ms: int,
-    *,
-    boundary: Literal["lower", "upper"] = "lower",
-) -> int:
+async def search_offset(remoting: RemotingClient, address: str, queue: MessageQueue, timestamp_ms: int) -> int:
     """Return the offset of the first message stored at or after a Unix time in milliseconds."""
     header = SearchOffsetRequestHeader(
         topic=queue.topic,
         queue_id=queue.queue_id,
         timestamp=timestamp_ms,
-        boundary_type=boundary,
+        boundary_type="lower",
         bname=queue.broker_name,
     )
     return await _offset(remoting, address, header)

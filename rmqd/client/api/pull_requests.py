@@ -5,15 +5,19 @@ Requests of POP: the broker's assignment of queues, acknowledgements, and invisi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rmqd.client.api.remoting_request import ADMIN_TIMEOUT_SECONDS, REQUEST_TIMEOUT_SECONDS, request
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors.broker_errors import NoPermissionError
 from rmqd.wire.bodies.heartbeat_data import SUBSCRIPTION_ALL, SubscriptionData
 from rmqd.wire.bodies.pop_bodies import (
+    BatchAck,
     BatchAckMessageRequestBody,
+    MessageQueueAssignment,
     QueryAssignmentRequestBody,
     QueryAssignmentResponseBody,
 )
@@ -23,17 +27,10 @@ from rmqd.wire.headers.pop_headers import (
     ChangeInvisibleTimeResponseHeader,
 )
 from rmqd.wire.headers.pull_headers import PullMessageRequestHeader, PullMessageResponseHeader
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import PullSysFlag
+from rmqd.wire.receipt_handle import PopHandle
 from rmqd.wire.topics import TOOLS_GROUP
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rmqd.client.remoting.remoting_client import RemotingClient
-    from rmqd.wire.bodies.pop_bodies import BatchAck, MessageQueueAssignment
-    from rmqd.wire.message_queue import MessageQueue
-    from rmqd.wire.receipt_handle import PopHandle
-
 
 _ANSWERS: Final = frozenset(
     {

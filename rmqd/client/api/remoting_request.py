@@ -15,19 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Hashable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from typing import Generic, TypeVar
 
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors.broker_errors import BrokerError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rmqd.client.remoting.remoting_client import RemotingClient
-    from rmqd.wire.command import RemotingCommand
-    from rmqd.wire.headers.request_header import RequestHeader
-
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.request_header import RequestHeader
 
 REQUEST_TIMEOUT_SECONDS = 3.0  # Java: mqClientApiTimeout
 ADMIN_TIMEOUT_SECONDS = 5.0  # Java: DefaultMQAdminExt's timeoutMillis
@@ -40,26 +35,28 @@ async def request(
     header: RequestHeader | RequestCode,
     body: bytes = b"",
     *,
-    code: RequestCode | None = None,
     extra_fields: Mapping[str, str] | None = None,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
     accepted: frozenset[ResponseCode] = SUCCESS,
 ) -> RemotingCommand:
     """Send a request and return its response. A code that is not in `accepted` raises the BrokerError for that code.
 
-    A request without header fields is given by its code. `code` overrides the header's own code if one header serves
-    two requests.
+    A request without header fields is given by its code.
     """
-    if isinstance(header, RequestCode):
-        code, ext_fields = header, {}
-    else:
-        code, ext_fields = code or header.code, header.ext_fields()
+    code, ext_fields = (header, {}) if isinstance(header, RequestCode) else (header.code, header.ext_fields())
     if extra_fields:
         ext_fields = {**ext_fields, **extra_fields}
     reply = await remoting.invoke(address, code, ext_fields, body, timeout_seconds)
     if reply.code not in accepted:
         raise BrokerError.of(reply.code, reply.remark, address, code)
     return reply
+
+
+async def admin(
+    remoting: RemotingClient, address: str, header: RequestHeader | RequestCode, body: bytes = b""
+) -> bytes:
+    """Send an operator's request, and return the body of the response."""
+    return (await request(remoting, address, header, body, timeout_seconds=ADMIN_TIMEOUT_SECONDS)).body
 
 
 K = TypeVar("K", bound=Hashable)

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rmqd.client.api.remoting_request import REQUEST_TIMEOUT_SECONDS, request
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import ResponseCode
 from rmqd.wire.headers.send_headers import (
     ConsumerSendMsgBackRequestHeader,
     RecallMessageRequestHeader,
     RecallMessageResponseHeader,
+    SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
 from rmqd.wire.messages.properties import MSG_REGION, TRACE_ON
-
-if TYPE_CHECKING:
-    from rmqd.client.remoting.remoting_client import RemotingClient
-    from rmqd.wire.headers.send_headers import SendMessageRequestHeaderV2
-
 
 DEFAULT_REGION = "DefaultRegion"  # Java: MixAll.DEFAULT_TRACE_REGION_ID; for brokers that do not report theirs
 # The message is in the broker's log, but the disk or the slave took longer than the broker waits.

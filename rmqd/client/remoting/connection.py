@@ -8,19 +8,16 @@ import functools
 import itertools
 import socket
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 import structlog
 
 from rmqd.client.remoting.frame_reader import Intake
-from rmqd.client.remoting.pending import PendingRequests
+from rmqd.client.remoting.pending import PendingRequests, Traffic
 from rmqd.client.remoting.security import Refusals
-from rmqd.errors import ProtocolError, RemotingClosedError, RemotingError, RemotingTimeoutError
+from rmqd.errors import ProtocolError, RemotingClosedError, RemotingTimeoutError
 from rmqd.runtime.clock import Clock
 from rmqd.wire.command import RemotingCommand, encode_request
-
-if TYPE_CHECKING:
-    from rmqd.client.remoting.pending import Traffic
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +31,7 @@ class RemotingConnection(asyncio.Protocol):
     """Sends requests, resolves their futures with the responses, and passes on the peer's own requests.
 
     It never reconnects. When either end closes the connection, `on_lost` is called at once. The callback must call
-    `fail_waiting`, so that no request waits for a response that cannot arrive.
+    `pending.fail`, so that no request waits for a response that cannot arrive.
     """
 
     def __init__(
@@ -78,9 +75,9 @@ class RemotingConnection(asyncio.Protocol):
         self._traffic = traffic
         self._on_lost = on_lost
         self._on_answer = on_answer
-        self._pending = PendingRequests(address, traffic, refusals, clock)
+        self.pending = PendingRequests(address, traffic, refusals, clock)
         self._intake = Intake(
-            max_frame_size_bytes, self._pending.resolve, functools.partial(on_request, self), self._failed
+            max_frame_size_bytes, self.pending.resolve, functools.partial(on_request, self), self._failed
         )
         self._transport: asyncio.Transport | None = None
         self._ending: asyncio.Transport | None = None
@@ -91,7 +88,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def __repr__(self) -> str:
         state = "closed" if self._transport is None else "open"
-        return f"<RemotingConnection {self.address} {state}, {len(self._pending)} waiting>"
+        return f"<RemotingConnection {self.address} {state}, {len(self.pending)} waiting>"
 
     @property
     def is_open(self) -> bool:
@@ -106,7 +103,7 @@ class RemotingConnection(asyncio.Protocol):
     @property
     def silent_seconds(self) -> float:
         """How long the peer has sent nothing while a request waited for its response; 0 if none waits."""
-        oldest_at = self._pending.oldest_at
+        oldest_at = self.pending.oldest_at
         return 0.0 if oldest_at is None else self._clock.monotonic() - max(self.received_at, oldest_at)
 
     @property
@@ -122,18 +119,9 @@ class RemotingConnection(asyncio.Protocol):
         """
         if self._transport is None:
             raise RemotingClosedError(self.address, self.close_reason)
-        future = self._pending.add(code, opaque, timeout_seconds)
+        future = self.pending.add(code, opaque, timeout_seconds)
         self.write(frame)
         return future
-
-    def hand_over(
-        self, waiting: asyncio.Future[RemotingCommand], on_response: Callable[[RemotingCommand], object]
-    ) -> asyncio.Future[RemotingCommand]:
-        """Pass the response of an abandoned call to `on_response`. The caller must settle `waiting`.
-
-        Returns the future with the response, or the error if there is none.
-        """
-        return self._pending.hand_over(waiting, on_response)
 
     async def invoke(
         self, code: int, ext_fields: dict[str, str], body: bytes, timeout_seconds: float
@@ -145,7 +133,7 @@ class RemotingConnection(asyncio.Protocol):
         try:
             return await future
         finally:
-            self._pending.drop(opaque)
+            self.pending.drop(opaque)
 
     async def invoke_oneway(self, code: int, ext_fields: dict[str, str], body: bytes = b"") -> None:
         """Send a request that gets no response."""
@@ -249,14 +237,6 @@ class RemotingConnection(asyncio.Protocol):
             if self._ending is not None:
                 self._ending.abort()
             await self._ended.wait()
-
-    async def finished(self, timeout_seconds: float) -> None:
-        """Wait up to this time for the responses to requests whose own timeout is not longer."""
-        await self._pending.finished(timeout_seconds)
-
-    def fail_waiting(self, make_error: Callable[[], RemotingError]) -> None:
-        """Fail every waiting request, each with its own exception, because each is raised in another task."""
-        self._pending.fail(make_error)
 
     def _flush(self) -> None:
         """Send the frames that were queued since the last turn of the loop.

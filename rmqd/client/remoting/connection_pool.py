@@ -8,8 +8,11 @@ from typing import Final
 
 import structlog
 
+from rmqd.client.client_options import ClientOptions
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.client.remoting.connector import RENEWED, Breakers, Connector
+from rmqd.client.remoting.peer_requests import PeerRequests
+from rmqd.client.remoting.pending import Traffic
 from rmqd.client.remoting.security import Security
 from rmqd.errors import ConnectionRenewedError, RemotingClosedError, RemotingConnectError, RemotingError, TlsError
 from rmqd.runtime.clock import Clock
@@ -31,18 +34,16 @@ class ConnectionPool:
     reason when a connection ended while it served the address.
     """
 
-    def __init__(
-        self,
-        security: Security,
-        breakers: Breakers,
-        make: Callable[[ConnectionPool, str], RemotingConnection],
-        clock: Clock,
-    ) -> None:
+    def __init__(self, options: ClientOptions, clock: Clock) -> None:
+        self.clock = clock
+        self.traffic = Traffic()
+        self.security = Security(options, clock)
+        self.breakers = Breakers(clock)
+        self.peer_requests = PeerRequests()
         self.opened: list[Callable[[str], None]] = []
         self.lost: list[Callable[[str, str], None]] = []
-        self._breakers = breakers
-        self._clock = clock
-        self._connector = Connector(security, breakers, lambda address: make(self, address), clock)
+        self._max_frame_size = options.max_frame_size_bytes
+        self._connector = Connector(self.security, self.breakers, self._new_connection, clock)
         self._connections: dict[str, RemotingConnection] = {}
         self._successors: dict[str, RemotingConnection] = {}
         self._opening: dict[str, asyncio.Task[RemotingConnection]] = {}
@@ -50,9 +51,17 @@ class ConnectionPool:
         self._kept: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    def get(self, address: str) -> RemotingConnection | None:
+    def is_down(self, address: str) -> bool:
+        """Return whether no connection could be made, or the peer was silent, without a response since."""
+        return self.breakers.is_open(address)
+
+    def connected(self, address: str) -> RemotingConnection | None:
         """Return the open connection to an address, if there is one."""
         return self._connections.get(address)
+
+    def ready(self, address: str) -> RemotingConnection | None:
+        """Return the open connection to an address; None if there is none, or the address is down."""
+        return None if self.breakers.is_open(address) else self._connections.get(address)
 
     async def connection(self, address: str) -> RemotingConnection:
         """Return the open connection to an address, or open one for all simultaneous callers."""
@@ -63,7 +72,7 @@ class ConnectionPool:
         if (explaining := self._explaining.get(address)) is not None:
             await asyncio.wait([explaining])
         if (opening := self._opening.get(address)) is None:
-            self._breakers.check_rest(address)
+            self.breakers.check_rest(address)
             opening = asyncio.create_task(self._open(address), name=f"connect:{address}")
             self._opening[address] = opening
             opening.add_done_callback(lambda task: self._opening_ended(address, task))
@@ -96,7 +105,7 @@ class ConnectionPool:
             # The first connection received bytes while the second one could not be opened, as after a short break of
             # the network. That closed the breaker, and the failure has opened it again. Nothing else would close it,
             # because only the first bytes of a connection do, or the first bytes after a silence.
-            self._breakers.answered(address)
+            self.breakers.answered(address)
             return current
         if self._closed or self._connections.get(address) is not current or not current.is_suspect:
             successor.close("it is not needed any more")  # the first one was lost, or has received bytes meanwhile
@@ -109,7 +118,7 @@ class ConnectionPool:
     def on_received(self, connection: RemotingConnection) -> None:
         """Called when the peer sent bytes on this connection, for the first time or after a silence."""
         address = connection.address
-        self._breakers.answered(address)
+        self.breakers.answered(address)
         successor = self._successors.get(address)
         if successor is None or not self.uses(connection):
             return
@@ -144,14 +153,14 @@ class ConnectionPool:
 
     def give_up(self, address: str, reason: str) -> None:
         """Stop using an address. Waiting requests fail with ConnectionRenewedError, so that callers ask another one."""
-        self._breakers.answered(address)
+        self.breakers.answered(address)
         for connections in (self._successors, self._connections):
             if (connection := connections.pop(address, None)) is not None:
-                connection.fail_waiting(lambda: ConnectionRenewedError(address, reason))
+                connection.pending.fail(lambda: ConnectionRenewedError(address, reason))
                 connection.close(reason)
 
     def called(self, address: str, host: str) -> None:
-        """Record the host name of a numeric address. The peer's certificate is checked against it."""
+        """Check the certificate of a numeric address against the host name that resolved to it."""
         self._connector.called(address, host)
 
     def start_anew(self) -> None:
@@ -166,8 +175,9 @@ class ConnectionPool:
             self._keep(self._renew(connection), f"renew:{connection.address}")
 
     async def close(self) -> None:
-        """Close every connection, and cancel the tasks of this pool."""
+        """Close every connection, and wait for the tasks of this client."""
         self._closed = True
+        await self.peer_requests.close()
         tasks = [*self._opening.values(), *self._explaining.values(), *self._kept]
         for task in tasks:
             task.cancel()
@@ -187,14 +197,14 @@ class ConnectionPool:
         if is_successor:
             del self._successors[address]
         if self._closed:
-            connection.fail_waiting(lambda: RemotingClosedError(address, connection.close_reason))
+            connection.pending.fail(lambda: RemotingClosedError(address, connection.close_reason))
             return
         if is_current and not connection.was_answered and not connection.was_closed_here:
             task = asyncio.create_task(self._explain(connection), name=f"why was {address} closed")
             self._explaining[address] = task
             task.add_done_callback(lambda _: self._explaining.pop(address, None))
         else:
-            connection.fail_waiting(lambda: RemotingClosedError(address, connection.close_reason))
+            connection.pending.fail(lambda: RemotingClosedError(address, connection.close_reason))
         if is_current or is_successor:  # not if it was replaced, or if its address is unused
             self._judge(connection, is_successor=is_successor)
             for callback in self.lost:
@@ -203,16 +213,28 @@ class ConnectionPool:
     def _judge(self, connection: RemotingConnection, *, is_successor: bool) -> None:
         """Tell the circuit breaker if the end of a connection is a failure of its address."""
         address, reason = connection.address, connection.close_reason
-        seconds = self._clock.monotonic() - connection.made_at
+        seconds = self.clock.monotonic() - connection.made_at
         by_peer = not connection.was_closed_here
         if connection.corruption is not None or (by_peer and connection.was_answered and seconds < YOUNG_SECONDS):
-            self._breakers.broke(address, RemotingClosedError(address, reason))  # even if it sometimes answers
+            self.breakers.broke(address, RemotingClosedError(address, reason))  # even if it sometimes answers
         elif is_successor and by_peer and not connection.was_answered:
-            self._breakers.failed(address, RemotingClosedError(address, reason))
+            self.breakers.failed(address, RemotingClosedError(address, reason))
+
+    def _new_connection(self, address: str) -> RemotingConnection:
+        return RemotingConnection(
+            address,
+            max_frame_size_bytes=self._max_frame_size,
+            traffic=self.traffic,
+            on_request=self.peer_requests.asked,
+            on_lost=self.ended,
+            on_answer=self.on_received,
+            clock=self.clock,
+            refusals=self.security.refusals,
+        )
 
     async def _open(self, address: str) -> RemotingConnection:
         connection = await self._connector.connect(address)
-        connection.is_suspect = self._breakers.is_silent(address)
+        connection.is_suspect = self.breakers.is_silent(address)
         self._connections[address] = connection
         self._call_opened(address)
         return connection
@@ -233,10 +255,10 @@ class ConnectionPool:
             error = await self._connector.why_lost(connection)
         finally:
             if error is None:
-                connection.fail_waiting(lambda: RemotingClosedError(address, connection.close_reason))
+                connection.pending.fail(lambda: RemotingClosedError(address, connection.close_reason))
             else:
                 reason = error.reason
-                connection.fail_waiting(lambda: TlsError(address, reason))
+                connection.pending.fail(lambda: TlsError(address, reason))
 
     async def _renew(self, old: RemotingConnection) -> None:
         """Open the successor first, so that the broker does not see this client leave."""
@@ -257,20 +279,20 @@ class ConnectionPool:
 
     async def _end(self, connection: RemotingConnection, reason: str) -> None:
         try:
-            await connection.finished(FINISH_SECONDS)
+            await connection.pending.finished(FINISH_SECONDS)
         finally:
             await self._end_now(connection, reason)
 
     async def _end_silent(self, connection: RemotingConnection, reason: str) -> None:
         # a broker that was stopped answers on both connections at about the same time
         try:
-            await self._clock.sleep(SILENT_FINISH_SECONDS)
+            await self.clock.sleep(SILENT_FINISH_SECONDS)
         finally:
             await self._end_now(connection, reason)
 
     async def _end_now(self, connection: RemotingConnection, reason: str) -> None:
         """End a connection, also if the task is cancelled at the client's end, because nothing else closes it."""
-        connection.fail_waiting(lambda: ConnectionRenewedError(connection.address, reason))
+        connection.pending.fail(lambda: ConnectionRenewedError(connection.address, reason))
         connection.close(reason)
         await connection.ended(CLOSE_SECONDS)
 

@@ -24,7 +24,8 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.client.remoting.security import Security, explain, why_closed
@@ -180,25 +181,26 @@ MOST_BROKEN_SECONDS = 0.5  # a missing member's queues are acquired by other mem
 FORGET_SECONDS = 60.0  # how long a break counts
 
 
+@dataclass(slots=True)
 class _Breaker:
     """The failures of one address."""
 
-    __slots__ = ("broke_at", "broken", "error", "failed_at", "failures", "is_probed", "is_silent", "losses", "until")
+    error: RemotingError | None = None
+    """The last failure; None if only connections were lost."""
+    failures: int = 0
+    failed_at: float = float("-inf")
+    losses: int = 0
+    """The number of connections that ended without a response."""
+    broken: int = 0
+    """The number of breaks, each within FORGET_SECONDS of the previous one."""
+    broke_at: float = 0.0
+    is_silent: bool = False
+    """Whether the last failure was a silence: the peer accepts connections, and does not respond."""
+    is_probed: bool = False
+    until: float = 0.0
 
-    def __init__(self) -> None:
-        self.error: RemotingError | None = None
-        """The last failure; None if only connections were lost."""
-        self.failures = 0
-        self.failed_at = float("-inf")
-        self.losses = 0
-        """The number of connections that ended without a response."""
-        self.broken = 0
-        """The number of breaks, each within FORGET_SECONDS of the previous one."""
-        self.broke_at = 0.0
-        self.is_silent = False
-        """Whether the last failure was a silence: the peer accepts connections, and does not respond."""
-        self.is_probed = False
-        self.until = 0.0
+
+_WITHOUT_FAILURE: Final = _Breaker()
 
 
 class Breakers:
@@ -216,8 +218,7 @@ class Breakers:
 
     def failed_since(self, address: str, asked_at: float) -> bool:
         """Return whether the address has failed since `asked_at`, without a response after it."""
-        breaker = self._breakers.get(address)
-        return breaker is not None and breaker.failed_at >= asked_at
+        return self._of(address).failed_at >= asked_at
 
     def lost(self, address: str) -> bool:
         """Record a lost connection. Returns True unless it is the first loss since the address last responded."""
@@ -244,10 +245,9 @@ class Breakers:
 
     def answered(self, address: str) -> None:
         """Close the breaker. Only breaks within the last minute are kept."""
-        former = self._breakers.pop(address, None)
-        if former is not None and former.broken and self._now() - former.broke_at < FORGET_SECONDS:
-            breaker = self._breakers[address] = _Breaker()
-            breaker.broken, breaker.broke_at = former.broken, former.broke_at
+        former = self._breakers.pop(address, _WITHOUT_FAILURE)
+        if former.broken and self._now() - former.broke_at < FORGET_SECONDS:
+            self._breakers[address] = _Breaker(broken=former.broken, broke_at=former.broke_at)
 
     def forget(self) -> None:
         """Close all breakers, and forget all failures."""
@@ -255,53 +255,49 @@ class Breakers:
 
     def is_open(self, address: str) -> bool:
         """Return whether the address failed and has not responded since, even if its pause has ended."""
-        breaker = self._breakers.get(address)
-        return breaker is not None and breaker.error is not None
+        return self._of(address).error is not None
 
     def reason(self, address: str) -> str | None:
         """Return the reason of the last failure; None if the address has responded since, or never failed."""
-        breaker = self._breakers.get(address)
-        return None if breaker is None or breaker.error is None else breaker.error.reason
+        error = self._of(address).error
+        return None if error is None else error.reason
 
     def is_silent(self, address: str) -> bool:
         """Return whether the peer at the address accepts connections and does not respond."""
-        breaker = self._breakers.get(address)
-        return breaker is not None and breaker.is_silent
+        return self._of(address).is_silent
 
     def rest_seconds(self, address: str) -> float:
         """Return the remaining seconds of the pause in which no request is sent to the address."""
-        breaker = self._breakers.get(address)
-        return 0.0 if breaker is None or breaker.error is None else max(0.0, breaker.until - self._now())
+        breaker = self._of(address)
+        return 0.0 if breaker.error is None else max(0.0, breaker.until - self._now())
 
     def check_rest(self, address: str) -> None:
         """Raise CircuitOpenError, or TlsError, during the pause after a failure."""
-        breaker = self._breakers.get(address)
-        if breaker is not None and breaker.error is not None and self._now() < breaker.until:
-            raise _open(address, breaker.error)
+        if self.rest_seconds(address):
+            self.check_answers(address)
 
     def check_answers(self, address: str) -> None:
         """Raise the same until the address responds again: for requests that may wait for long."""
-        breaker = self._breakers.get(address)
-        if breaker is not None and breaker.error is not None:
-            raise _open(address, breaker.error)
+        error = self._of(address).error
+        if error is not None:  # a new exception for each caller, because raising one adds to its traceback
+            kind = TlsError if isinstance(error, TlsError) else CircuitOpenError
+            raise kind(address, error.reason)
 
     @contextlib.contextmanager
     def probe(self, address: str) -> Iterator[None]:
         """Enter as the one request that probes a silent peer. Raises for other requests meanwhile."""
         self.check_rest(address)
-        breaker = self._breakers.get(address)
-        if breaker is None or breaker.error is None:
+        breaker = self._of(address)
+        if breaker.error is None:
             yield
             return
         if breaker.is_probed:
-            raise _open(address, breaker.error)
+            self.check_answers(address)
         breaker.is_probed = True
         try:
             yield
         finally:
             breaker.is_probed = False
 
-
-def _open(address: str, error: RemotingError) -> RemotingConnectError:
-    """Return a new exception for each caller, because raising one adds to its traceback."""
-    return TlsError(address, error.reason) if isinstance(error, TlsError) else CircuitOpenError(address, error.reason)
+    def _of(self, address: str) -> _Breaker:
+        return self._breakers.get(address, _WITHOUT_FAILURE)

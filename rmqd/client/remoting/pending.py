@@ -23,18 +23,14 @@ from rmqd.runtime.histogram import Histogram, HistogramSnapshot
 from rmqd.wire.command import RemotingCommand
 
 
+@dataclass(slots=True)
 class _Pending:
-    __slots__ = ("code", "deadline", "future", "started", "timeout", "version")
-
-    def __init__(
-        self, code: int, version: int, future: asyncio.Future[RemotingCommand], started: float, timeout: float
-    ) -> None:
-        self.code = code
-        self.version = version
-        self.future = future
-        self.started = started
-        self.timeout = timeout
-        self.deadline = started + timeout
+    code: int
+    version: int
+    future: asyncio.Future[RemotingCommand]
+    started: float
+    timeout: float
+    deadline: float
 
 
 class PendingRequests:
@@ -65,7 +61,8 @@ class PendingRequests:
     def add(self, code: int, opaque: int, timeout_seconds: float) -> asyncio.Future[RemotingCommand]:
         """Add a request that is being sent. The future gives its response, or RemotingTimeoutError."""
         future: asyncio.Future[RemotingCommand] = self._loop.create_future()
-        pending = _Pending(code, self._refusals.version, future, self._clock.monotonic(), timeout_seconds)
+        now = self._clock.monotonic()
+        pending = _Pending(code, self._refusals.version, future, now, timeout_seconds, now + timeout_seconds)
         self._pending[opaque] = pending
         if pending.deadline < self._timer_at:
             self._arm(pending.deadline)

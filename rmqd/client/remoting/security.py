@@ -23,7 +23,7 @@ import ssl
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
@@ -33,12 +33,7 @@ from rmqd.errors import TlsFileError
 from rmqd.errors.broker_errors import AccessRefusal, AccessRefusedError
 from rmqd.runtime.clock import Clock
 from rmqd.wire.acl import Credentials
-from rmqd.wire.command import encode_request
-
-if TYPE_CHECKING:
-    from rmqd.client.client_options import TlsOptions
-    from rmqd.wire.command import RemotingCommand
-
+from rmqd.wire.command import RemotingCommand, encode_request
 
 log = structlog.get_logger(__name__)
 

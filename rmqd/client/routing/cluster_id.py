@@ -19,21 +19,18 @@ import secrets
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from rmqd.client.api.admin_requests import cluster_info, get_kv, put_kv
 from rmqd.client.api.remoting_request import Coalesced
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.client.routing.name_server_client import NameServers
 from rmqd.errors import NameServerError, ProtocolError, RemotingTimeoutError, RmqdError
 from rmqd.errors.broker_errors import BrokerError, QueryNotFoundError
 from rmqd.runtime.own_threads import in_own_thread
-from rmqd.wire.bodies.route_data import ClusterInfo
-
-if TYPE_CHECKING:
-    from rmqd.client.remoting.remoting_client import RemotingClient
-    from rmqd.client.routing.name_server_client import NameServers
-    from rmqd.wire.bodies.route_data import BrokerData
+from rmqd.wire.bodies.route_data import BrokerData, ClusterInfo
 
 log = structlog.get_logger(__name__)
 

@@ -27,6 +27,7 @@ from rmqd.client.api.admin_requests import cluster_info
 from rmqd.client.api.remoting_request import Coalesced, request
 from rmqd.client.client_options import without_password
 from rmqd.client.remoting.frame_reader import parsed
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import ResponseCode
 from rmqd.errors import CircuitOpenError, NameServerError, RmqdError
 from rmqd.errors.broker_errors import BrokerError
@@ -38,8 +39,6 @@ from rmqd.wire.topics import is_light_queue
 
 if TYPE_CHECKING:
     from urllib.request import Request
-
-    from rmqd.client.remoting.remoting_client import RemotingClient
 
 
 async def get_route(remoting: RemotingClient, address: str, topic: str) -> TopicRouteData:

@@ -9,15 +9,16 @@ import random
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import structlog
 
 from rmqd.client.api.group_requests import send_heartbeat
 from rmqd.client.api.send_requests import SendReceipt, recall_message, send_message
 from rmqd.client.client_options import local_address
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.client.routing.route_table import RouteTable
 from rmqd.client.routing.routes import vip_address
-from rmqd.client.sending.outgoing_message import OutgoingMessage, SendResult
+from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage, SendResult
 from rmqd.codes import ResponseCode
 from rmqd.errors import (
     BrokerTooOldError,
@@ -27,6 +28,7 @@ from rmqd.errors import (
     RouteNotFoundError,
 )
 from rmqd.errors.broker_errors import BrokerError
+from rmqd.runtime.clock import Clock
 from rmqd.wire.bodies.heartbeat_data import HeartbeatData
 from rmqd.wire.headers.send_headers import SendBatchMessageRequestHeader, SendMessageRequestHeaderV2
 from rmqd.wire.lite_topic import RecallHandle
@@ -35,12 +37,6 @@ from rmqd.wire.messages.encode import BatchMember, encode_batch
 from rmqd.wire.messages.message_id import UniqueKeys
 from rmqd.wire.messages.properties import UNIQ_KEY, WAIT, format_properties
 from rmqd.wire.topics import DEFAULT_TOPIC, INNER_PRODUCER_GROUP
-
-if TYPE_CHECKING:
-    from rmqd.client.remoting.remoting_client import RemotingClient
-    from rmqd.client.routing.route_table import RouteTable
-    from rmqd.client.sending.outgoing_message import MessageQueueSelector
-    from rmqd.runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
 

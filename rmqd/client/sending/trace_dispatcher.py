@@ -9,23 +9,19 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
-from rmqd.client.sending.outgoing_message import OutgoingMessage
+from rmqd.client.client_options import TraceOptions
+from rmqd.client.routing.route_table import RouteTable
+from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage, SendResult
+from rmqd.client.sending.producer import Producer
 from rmqd.codes import ResponseCode
 from rmqd.errors import RmqdError
+from rmqd.runtime.clock import Clock
 from rmqd.wire.topics import INNER_PRODUCER_GROUP, unwrap_namespace
 from rmqd.wire.trace import TRACE_PRODUCER_PREFIX, TraceData, TraceMessageType, TracePart, pub_record, trace_messages
-
-if TYPE_CHECKING:
-    from rmqd.client.client_options import TraceOptions
-    from rmqd.client.routing.route_table import RouteTable
-    from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage, SendResult
-    from rmqd.client.sending.producer import Producer
-    from rmqd.runtime.clock import Clock
-
 
 log = structlog.get_logger(__name__)
 

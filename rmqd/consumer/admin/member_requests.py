@@ -19,7 +19,7 @@ import structlog
 
 from rmqd.client.api.remoting_request import Coalesced
 from rmqd.client.heartbeat import PushedResets
-from rmqd.client.remoting.remoting_client import Reply
+from rmqd.client.remoting.peer_requests import Reply
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.admin.running_info_report import SAMPLE_SECONDS, Rates, running_info
 from rmqd.consumer.cache.process_queue import ProcessQueue

@@ -61,7 +61,7 @@ class BrokerWatch:
         master = client.routes.master(name)
         if master is None:
             return f"no name server has a route to the master of broker {name}"
-        reason = client.remoting.why_down(master)
+        reason = client.remoting.breakers.reason(master)
         return None if reason is None else f"the master of broker {name} ({master}) does not answer: {reason}"
 
 

@@ -158,7 +158,7 @@ class PopRequest:
         try:
             return await future
         except asyncio.CancelledError:
-            connection.hand_over(future, partial(came_late, connection))
+            connection.pending.hand_over(future, partial(came_late, connection))
             raise
         finally:
             self.under_way -= 1

@@ -132,7 +132,7 @@ class _Waiting(NamedTuple):
 
     def give_up(self, on_response: Callable[[int, RemotingCommand], None]) -> None:
         """Pass the response to `on_response`, with the requested offset. The caller settles the future."""
-        later = self.connection.hand_over(self.future, partial(on_response, self.offset))
+        later = self.connection.pending.hand_over(self.future, partial(on_response, self.offset))
         if self.commit is not None:
             later.add_done_callback(self.commit.ended)
 

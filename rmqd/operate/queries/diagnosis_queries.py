@@ -6,31 +6,25 @@ import asyncio
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rmqd.client.api.admin_requests import broker_config, broker_runtime_info, consume_stats, topic_stats
 from rmqd.client.api.pull_requests import read_part
-from rmqd.client.brokers import Brokers
-from rmqd.client.group_reader import GroupReader, by_member
+from rmqd.client.brokers import Brokers, Responses
+from rmqd.client.group_reader import GroupReader, MemberReport, by_member
+from rmqd.client.instance import ClientInstance
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.client.routing.route_table import RouteTable
+from rmqd.consumer.health.causes import Problem
+from rmqd.consumer.health.group_problems import Finding
 from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
 from rmqd.operate.diagnosis.diagnosis_facts import BrokerFacts, DiagnosisSnapshot, SeenMessage, TopicFacts
 from rmqd.operate.diagnosis.progress_findings import judge, needs_second_snapshot, stuck
 from rmqd.operate.queries.message_queries import FoundMessage, decoded
-from rmqd.wire.bodies.route_data import MASTER_ID
+from rmqd.wire.bodies.route_data import MASTER_ID, ClusterInfo
+from rmqd.wire.bodies.stats_bodies import ConsumerConnection
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic, retry_topic, topic_of_pop_retry
-
-if TYPE_CHECKING:
-    from rmqd.client.brokers import Responses
-    from rmqd.client.group_reader import MemberReport
-    from rmqd.client.instance import ClientInstance
-    from rmqd.client.remoting.remoting_client import RemotingClient
-    from rmqd.client.routing.route_table import RouteTable
-    from rmqd.consumer.health.causes import Problem
-    from rmqd.consumer.health.group_problems import Finding
-    from rmqd.wire.bodies.route_data import ClusterInfo
-    from rmqd.wire.bodies.stats_bodies import ConsumerConnection
-
 
 _RUNTIME: Final = re.compile(r"\[ (\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]")
 _MOST_DISK: Final = 0.90  # the maximum in Java: CleanCommitLogService limits diskSpaceWarningLevelRatio

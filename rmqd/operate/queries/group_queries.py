@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 from rmqd.client.api.admin_requests import (
     consume_stats,
@@ -25,20 +24,16 @@ from rmqd.client.api.admin_requests import (
     topic_configs,
 )
 from rmqd.client.api.group_requests import delete_subscription_group, subscription_groups
-from rmqd.client.group_reader import GroupReader, QueueLag, by_member
+from rmqd.client.brokers import Brokers
+from rmqd.client.group_reader import GroupReader, MemberReport, QueueLag, TopicLag, by_member
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.errors import RmqdError
 from rmqd.errors.broker_errors import RequestCodeNotSupportedError, TopicNotExistError
-from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody
+from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody, SubscriptionGroupConfig
+from rmqd.wire.bodies.stats_bodies import ConsumerConnection
 from rmqd.wire.command import version_name
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import dlq_topic, is_system_group, retry_topic
-
-if TYPE_CHECKING:
-    from rmqd.client.brokers import Brokers
-    from rmqd.client.group_reader import MemberReport, TopicLag
-    from rmqd.client.remoting.remoting_client import RemotingClient
-    from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
-    from rmqd.wire.bodies.stats_bodies import ConsumerConnection
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,27 +9,23 @@ import asyncio
 import heapq
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rmqd.client.api.admin_requests import topic_config, topic_configs, topic_consumers, topic_stats
 from rmqd.client.api.offset_requests import get_max_offset, get_min_offset, query_consumer_offset, search_offset
 from rmqd.client.api.pull_requests import read_part
+from rmqd.client.brokers import Brokers
+from rmqd.client.instance import ClientInstance
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.errors.broker_errors import TopicNotExistError
-from rmqd.wire.bodies.config_bodies import MESSAGE_TYPE
+from rmqd.wire.bodies.config_bodies import MESSAGE_TYPE, TopicConfig
+from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 from rmqd.wire.bodies.route_data import PERM_READ, PERM_WRITE
+from rmqd.wire.bodies.stats_bodies import TopicStatsTable
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import frame_messages, open_all
+from rmqd.wire.messages.message import CorruptMessage, Message
 from rmqd.wire.topics import REPLY_TOPIC_SUFFIX, SYSTEM_TOPIC_PREFIX, is_dlq_topic, is_retry_topic, is_system_topic
-
-if TYPE_CHECKING:
-    from rmqd.client.brokers import Brokers
-    from rmqd.client.instance import ClientInstance
-    from rmqd.operate.queries.message_queries import FoundMessage
-    from rmqd.wire.bodies.config_bodies import TopicConfig
-    from rmqd.wire.bodies.heartbeat_data import SubscriptionData
-    from rmqd.wire.bodies.stats_bodies import TopicStatsTable
-    from rmqd.wire.message_queue import MessageQueue
-    from rmqd.wire.messages.message import CorruptMessage, Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +235,11 @@ async def read_window(
         block = open_all(frame_messages(part.records, window.queue, namespace=namespace))
         block.min_offset, block.max_offset = part.min_offset, part.max_offset
         yield Read(
-            [one for one in block.messages if offset <= one.queue_offset < window.end and matches(one, subscription)],
+            [
+                one
+                for one in block.messages
+                if offset <= one.queue_offset < window.end and matches(one.tags, subscription)
+            ],
             [one for one in block.corrupt if offset <= one.message.queue_offset < window.end],
         )
         if part.next_offset <= offset:  # the queue ends here now
@@ -299,9 +299,9 @@ class _Backwards:
         return self.oldest_ms > other.oldest_ms
 
 
-def matches(message: Message | FoundMessage, subscription: SubscriptionData) -> bool:
+def matches(tags: str | None, subscription: SubscriptionData) -> bool:
     """Return whether a message has a subscribed tag. Brokers compare only the hash of a tag, which others may share."""
-    return not subscription.tags_set or message.tags in subscription.tags_set
+    return not subscription.tags_set or tags in subscription.tags_set
 
 
 def queue_address(client: ClientInstance, queue: MessageQueue) -> str:

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
@@ -25,27 +25,20 @@ from rmqd.client.api.group_requests import get_consumer_list, subscription_group
 from rmqd.client.api.offset_requests import query_consumer_offset, update_consumer_offset
 from rmqd.client.brokers import Brokers
 from rmqd.client.instance import ClientInstance
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.consumer.allocate import AllocateStrategy, averagely
+from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.hooks import Hook, HookContext
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.errors import RmqdError
+from rmqd.handler_api.batch import LoadedHandler
 from rmqd.operate.queries.group_queries import remove_group
-from rmqd.operate.queries.topic_queries import between, queue_address
-from rmqd.operate.replay.replay_plan import Failures
+from rmqd.operate.queries.topic_queries import OffsetWindow, between, queue_address
+from rmqd.operate.replay.replay_plan import Failures, ReplayPlan
 from rmqd.plugins.strategies import hooks_of
 from rmqd.runtime.plain_text import describe
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
 from rmqd.wire.messages.message import Message
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rmqd.client.remoting.remoting_client import RemotingClient
-    from rmqd.consumer.consumer_options import ConsumerOptions
-    from rmqd.handler_api.batch import LoadedHandler
-    from rmqd.operate.queries.topic_queries import OffsetWindow
-    from rmqd.operate.replay.replay_plan import Failures, ReplayPlan
-
 
 log = structlog.get_logger(__name__)
 

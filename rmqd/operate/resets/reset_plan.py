@@ -6,23 +6,20 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from rmqd.client.api.admin_requests import broker_config, topic_stats
 from rmqd.client.api.offset_requests import query_consumer_offset, search_offset
-from rmqd.client.group_reader import GroupReader
+from rmqd.client.brokers import Brokers
+from rmqd.client.group_reader import GroupReader, MemberReport
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.errors import BrokerAwayError, OffsetResetError, RmqdError, RouteNotFoundError
 from rmqd.operate.queries.group_queries import message_model
+from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
 from rmqd.wire.bodies.route_data import is_logical
+from rmqd.wire.bodies.stats_bodies import ConsumerConnection, TopicOffset, TopicStatsTable
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import dlq_topic, is_light_queue
-
-if TYPE_CHECKING:
-    from rmqd.client.brokers import Brokers
-    from rmqd.client.group_reader import MemberReport
-    from rmqd.client.remoting.remoting_client import RemotingClient
-    from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
-    from rmqd.wire.bodies.stats_bodies import ConsumerConnection, TopicOffset, TopicStatsTable
 
 
 @dataclass(frozen=True, slots=True)

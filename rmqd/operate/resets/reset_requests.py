@@ -19,21 +19,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from rmqd.client.api.admin_requests import RESET_TO_END, reset_offset
 from rmqd.client.api.offset_requests import update_consumer_offset
+from rmqd.client.brokers import Brokers
 from rmqd.client.group_reader import GroupReader
-from rmqd.errors import OffsetResetError
-from rmqd.operate.resets.reset_plan import SERVER_SIDE_RESET, WayOf, read_places
-
-if TYPE_CHECKING:
-    from rmqd.client.brokers import Brokers
-    from rmqd.client.remoting.remoting_client import RemotingClient
-    from rmqd.errors import RmqdError
-    from rmqd.operate.resets.reset_plan import Goal, GroupPlaces, PlannedMove, QueuePlace, ResetPlan
-    from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
-    from rmqd.wire.message_queue import MessageQueue
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.errors import OffsetResetError, RmqdError
+from rmqd.operate.resets.reset_plan import (
+    SERVER_SIDE_RESET,
+    Goal,
+    GroupPlaces,
+    PlannedMove,
+    QueuePlace,
+    ResetPlan,
+    WayOf,
+    read_places,
+)
+from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
+from rmqd.wire.message_queue import MessageQueue
 
 
 def has_obeyed(target: int, before: QueuePlace, now: QueuePlace) -> bool:

@@ -35,7 +35,7 @@ from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
-    from rmqd.client.remoting.remoting_client import Reply
+    from rmqd.client.remoting.peer_requests import Reply
     from rmqd.spark.session.group_spec import GroupSpec
 
 

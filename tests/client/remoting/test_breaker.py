@@ -126,7 +126,7 @@ def test_a_connection_that_is_lost_once_is_nothing(breakers: Breakers) -> None:
 async def test_a_silent_peer_keeps_only_the_first_request_waiting(remoting: RemotingClient, peer: Peer) -> None:
     peer.on(ASK, None)
     told: list[str] = []
-    remoting.on_silence(told.append)
+    remoting.silent.append(told.append)
     with pytest.raises(RemotingTimeoutError):
         await remoting.invoke(peer.address, ASK, {})
     assert told == [peer.address]
@@ -134,7 +134,7 @@ async def test_a_silent_peer_keeps_only_the_first_request_waiting(remoting: Remo
     with pytest.raises(CircuitOpenError, match="silent"):
         await remoting.invoke(peer.address, OTHER, {}, timeout_seconds=60)
     with pytest.raises(CircuitOpenError):
-        remoting.check(peer.address)
+        remoting.breakers.check_answers(peer.address)
     assert len(peer.requests) == 1
     assert remoting.connected(peer.address) is not None, "it may only be slow: what waits there goes on waiting"
 
@@ -202,7 +202,7 @@ async def test_one_silence_is_one_failure_however_many_requests_wait_in_it(
     for task in waiting:
         task.cancel()
     await asyncio.wait(waiting)
-    assert 0 < remoting.rest_seconds(peer.address) <= FIRST_SECONDS
+    assert 0 < remoting.breakers.rest_seconds(peer.address) <= FIRST_SECONDS
 
 
 async def test_a_silent_peer_that_is_reconnected_to_is_still_only_probed(remoting: RemotingClient, peer: Peer) -> None:

@@ -154,7 +154,7 @@ async def test_what_cannot_be_taken_ends_the_connection(remoting: RemotingClient
     def fail(command: RemotingCommand, address: str) -> None:
         raise MemoryError
 
-    remoting.on_notice(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fail)
+    remoting.peer_requests.notices[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = fail
     await remoting.invoke(peer.address, ASK, {})
     for _ in range(1000):
         await peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {}, oneway=True)

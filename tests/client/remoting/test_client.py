@@ -9,8 +9,9 @@ import pytest
 
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.remoting.frame_reader import MOST_AT_ONCE as MOST_IN_A_TURN
-from rmqd.client.remoting.remoting_client import MOST_AT_ONCE, RemotingClient
-from rmqd.client.remoting.remoting_client import Reply as ClientReply
+from rmqd.client.remoting.peer_requests import MOST_AT_ONCE
+from rmqd.client.remoting.peer_requests import Reply as ClientReply
+from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.name_server_client import get_route
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import (
@@ -72,7 +73,7 @@ async def test_a_call_that_nobody_waits_for_any_more_is_still_heard(remoting: Re
         try:
             await until
         except asyncio.CancelledError:
-            connection.hand_over(until, lambda reply: heard.append(number.encode() + reply.body))
+            connection.pending.hand_over(until, lambda reply: heard.append(number.encode() + reply.body))
             raise
 
     early, late = (remoting.call(connection, ASK, {"n": number}, 60.0) for number in "12")
@@ -179,8 +180,8 @@ async def test_a_lost_connection_fails_what_waits_and_is_made_anew(remoting: Rem
     """The waiting request learns of it at once; the next one connects again; both callbacks are called."""
     opened: list[str] = []
     lost: list[tuple[str, str]] = []
-    remoting.on_open(opened.append)
-    remoting.on_lost(lambda address, reason: lost.append((address, reason)))
+    remoting.opened.append(opened.append)
+    remoting.lost.append(lambda address, reason: lost.append((address, reason)))
     peer.on(ASK, None)
     waiting = asyncio.create_task(remoting.invoke(peer.address, ASK, {}, timeout_seconds=30))
     await peer.received(ASK)
@@ -212,8 +213,8 @@ async def test_the_peers_requests_are_answered_beside_ours(remoting: RemotingCli
     async def quick(command: RemotingCommand, address: str) -> ClientReply:
         raise RmqdError("not now")
 
-    remoting.on_request(ASK, slow)
-    remoting.on_request(OTHER, quick)
+    remoting.peer_requests.handlers[ASK] = slow
+    remoting.peer_requests.handlers[OTHER] = quick
     await remoting.connection(peer.address)
     await eventually(lambda: peer.connections, "the peer has the connection")
     asked = asyncio.create_task(peer.ask(ASK, {}, b"abc"))
@@ -231,7 +232,7 @@ async def test_a_fault_of_ours_is_answered_too(remoting: RemotingClient, peer: P
     async def faulty(command: RemotingCommand, address: str) -> ClientReply:
         raise KeyError("queueId")
 
-    remoting.on_request(ASK, faulty)
+    remoting.peer_requests.handlers[ASK] = faulty
     await remoting.connection(peer.address)
     await eventually(lambda: peer.connections, "the peer has the connection")
     reply = await peer.ask(ASK, {})
@@ -246,7 +247,7 @@ async def test_one_way_requests_of_the_peer_get_no_answer(remoting: RemotingClie
         handled.set()
         return (ResponseCode.SUCCESS, "", {}, b"")
 
-    remoting.on_request(ASK, handler)
+    remoting.peer_requests.handlers[ASK] = handler
     await remoting.connection(peer.address)
     await eventually(lambda: peer.connections, "the peer has the connection")
     await peer.push(ASK, {}, oneway=True)
@@ -278,7 +279,7 @@ async def test_closing_ends_everything(peer: Peer) -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    client.on_request(OTHER, never)
+    client.peer_requests.handlers[OTHER] = never
     peer.on(ASK, None)
     waiting = asyncio.create_task(client.invoke(peer.address, ASK, {}, timeout_seconds=30))
     await peer.received(ASK)
@@ -307,8 +308,8 @@ async def test_a_flood_of_requests_is_answered_so_many_at_a_time(remoting: Remot
         await release.wait()
         return (ResponseCode.SUCCESS, "", {}, b"")
 
-    remoting.on_request(ASK, slow)
-    remoting.on_notice(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, lambda command, address: noticed.set())
+    remoting.peer_requests.handlers[ASK] = slow
+    remoting.peer_requests.notices[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = lambda command, address: noticed.set()
     await remoting.connection(peer.address)
     await eventually(lambda: peer.connections, "the peer has the connection")
     asked = [await peer.push(ASK, {}) for _ in range(MOST_AT_ONCE + 100)]
@@ -339,9 +340,8 @@ async def test_very_many_frames_at_once_are_taken_in_many_turns_of_the_loop(peer
 
     peer.on(ASK, flood)
     client = RemotingClient(clock=clock)  # which stands still: the answer comes behind all frames
-    client.on_notice(
-        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-        lambda command, address: came.append((turn, int(command.ext_fields["n"]))),
+    client.peer_requests.notices[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = lambda command, address: came.append(
+        (turn, int(command.ext_fields["n"]))
     )
     turns = asyncio.create_task(count_turns())
     await client.invoke(peer.address, ASK, {})

@@ -54,12 +54,12 @@ def test_a_line_that_speaks_again_while_a_second_one_cannot_be_made_serves_on() 
         network.apart.add(frozenset(("server", "client")))
         with pytest.raises(RemotingError):
             await ask(remoting)
-        await asyncio.sleep(remoting.rest_seconds(ADDRESS))
+        await asyncio.sleep(remoting.breakers.rest_seconds(ADDRESS))
         probe = asyncio.create_task(ask(remoting))
         await asyncio.sleep(0.1)
         network.apart.clear()  # what was sent before arrives, and the connection that was asked for never comes
         await probe
-        remoting.check(ADDRESS)
+        remoting.breakers.check_answers(ADDRESS)
         await ask(remoting)
         await remoting.close()
 

@@ -106,7 +106,7 @@ async def test_all_that_came_before_the_peer_closed_is_taken() -> None:
         await writer.wait_closed()
 
     async with RawServer(serve, server_context()) as server, client_with(TLS) as client:
-        client.on_notice(NOTICE, lambda command, address: came.append(command.opaque))
+        client.peer_requests.notices[NOTICE] = lambda command, address: came.append(command.opaque)
         assert (await client.invoke(server.address, ASK, {})).code == ResponseCode.SUCCESS
         await eventually(lambda: client.connected(server.address) is None, "the connection is gone")
     assert came == list(range(1000))
@@ -352,7 +352,7 @@ async def test_what_fails_is_said_once_a_minute(monkeypatch: pytest.MonkeyPatch)
             refusals = client.security.refusals
             monkeypatch.setattr(refusals, "_now", lambda: now)
             for now in (0.0, 1.0, 59.0, 60.0, 61.0, 120.0, 121.0):  # noqa: B007 read by the clock
-                client._pool.start_anew()
+                client.start_anew()
                 with pytest.raises(RmqdError) as caught:
                     await client.invoke(peer.address, ASK, {})
                 assert caught.value.is_reported

@@ -178,7 +178,7 @@ async def test_who_was_missing_when_our_line_broke_is_waited_for(case: Case) -> 
     body = json.dumps({"consumerIdList": [case.client.client_id, "other"]}).encode()
     case.broker.peer.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Reply(body=body))
     await case.broker.peer.listen()
-    await case.clock.advance(case.client.remoting.rest_seconds(case.broker.peer.address))
+    await case.clock.advance(case.client.remoting.breakers.rest_seconds(case.broker.peer.address))
     await case.client.remoting.connection(case.broker.peer.address)
     await case.clock.advance(1)
     assert not acquiring.done()

@@ -26,7 +26,7 @@ from tests.simulation.members.java_queue import JavaQueue
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
-    from rmqd.client.remoting.remoting_client import Reply
+    from rmqd.client.remoting.peer_requests import Reply
     from rmqd.consumer.consumer_options import ConsumerOptions
     from rmqd.wire.command import RemotingCommand
     from rmqd.wire.message_queue import MessageQueue

@@ -36,7 +36,7 @@ def answers_mixed_up(patch: pytest.MonkeyPatch) -> None:
 @plant
 def requests_of_a_lost_connection_wait_on(patch: pytest.MonkeyPatch) -> None:
     """Requests on an ended connection wait for their deadlines."""
-    patch.setattr(RemotingConnection, "fail_waiting", lambda self, make_error: None)
+    patch.setattr(PendingRequests, "fail", lambda self, make_error: None)
 
 
 @plant(needs=tries("lose"))
@@ -98,7 +98,7 @@ def silent_line_never_replaced(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=tries("mute"))
 def silence_not_noticed(patch: pytest.MonkeyPatch) -> None:
     """Unanswered pulls count as held by their broker."""
-    patch.setattr(RemotingClient, "silent_seconds", lambda self, address: 0.0)
+    patch.setattr(RemotingConnection, "silent_seconds", property(lambda self: 0.0))
     patch.setattr(RemotingClient, "_note_silence", lambda self, connection, seconds: None)
 
 
@@ -151,7 +151,7 @@ def one_connection_for_each_caller(patch: pytest.MonkeyPatch) -> None:
     async def connection(self: ConnectionPool, address: str) -> RemotingConnection:
         if (known := self._connections.get(address)) is not None:
             return known
-        self._breakers.check_rest(address)
+        self.breakers.check_rest(address)
         return await self._open(address)
 
     patch.setattr(ConnectionPool, "connection", connection)
