@@ -27,8 +27,7 @@ from rmqd.client.brokers import Brokers
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.health.consistency import check_filters
 from rmqd.errors import InvalidNameError, RmqdError
-from rmqd.operate.queries.message_queries import Found, FoundMessage, find_by_id, find_by_key
-from rmqd.operate.queries.message_queries import follow
+from rmqd.operate.queries.message_queries import Found, FoundMessage, find_by_id, find_by_key, follow
 from rmqd.runtime.plain_text import printable_lines
 from rmqd.wire.bodies.heartbeat_data import (
     EXPRESSION_TAG,

@@ -19,10 +19,10 @@ from rmqd.cli.terminal.output import Columns, count, document_table, say, say_js
 from rmqd.client.brokers import Brokers
 from rmqd.client.instance import ClientInstance
 from rmqd.errors import ExitCode
-from rmqd.operate.resets.reset_plan import Goal, PlannedMove, ResetPlan, Scope, broadcasting, plan_reset
+from rmqd.operate.resets.reset_plan import OffsetChange, PlannedMove, ResetPlan, plan_reset
 from rmqd.operate.resets.reset_requests import MovedQueue, ResetOutcome, State, carry_out
 from rmqd.runtime.files import make_folder, replace_file, sync_folder
-from rmqd.wire.topics import without_namespace
+from rmqd.wire.topics import unwrap_namespace, without_namespace
 
 _FORM: Final = "rmqd offsets 1"
 _LONGEST: Final = 180  # limit for the names in a file name, which may have 250 characters; the file has the full names
@@ -119,101 +119,84 @@ _WORDS: dict[State, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetChange:
-    """The requested reset."""
-
-    group: str
-    topic: str
-    goal: Goal
-    scope: Scope
-    wait_seconds: float
-    confirmation: Confirmation
-
-
-def change_offsets(cluster: ClusterOptions, target: ClusterTarget, change: OffsetChange) -> None:
+def change_offsets(
+    cluster: ClusterOptions,
+    target: ClusterTarget,
+    change: OffsetChange,
+    *,
+    wait_seconds: float,
+    confirmation: Confirmation,
+) -> None:
     """Show the plan, ask, and reset the group. Ends the command with 1 or 69 if a queue did not reach its target."""
-    _refuse_broadcasting(target, change.group)
     namespace = target.options.namespace
-    names = target.wrapped(change.group), target.wrapped(change.topic)
-    plan = target.ask(lambda client: _plan(client, names, change.goal, change.scope))
-    rows = [_as_planned(move) for move in plan.moves]
+    _, plan = target.ask(lambda client: _plan(client, change))
+    planned = without_namespace(_document(plan), namespace)
     if not plan.due:
         if cluster.as_json:
-            say_json(_document(change, None, rows, []))
+            say_json(planned)
         else:
             say([] if plan.errors else ["nothing to do: every queue is at its target"])
         end_for_errors(plan.errors, [namespace])
         return
-    if change.confirmation.dry_run and cluster.as_json:
-        say_json(_document(change, None, rows, []))
-    change.confirmation.ask(without_namespace(list(_plan_lines(change, plan)), namespace), err=cluster.as_json)
-    course = _Course(target, change, plan, names, quiet=cluster.as_json)
+    if confirmation.dry_run and cluster.as_json:
+        say_json(planned)
+    confirmation.ask(without_namespace(list(_plan_lines(plan)), namespace), err=cluster.as_json)
+    course = _Course(target, plan, wait_seconds, quiet=cluster.as_json)
     try:
         outcome = target.ask(course.run)
     except KeyboardInterrupt:
         fail(ExitCode.INTERRUPTED, f"rmqd: {course.cut()}")
     if cluster.as_json:
-        say_json(_document(change, course.path, [_as_moved(one) for one in outcome.queues], _members(outcome)))
+        say_json(planned | {"backup": course.path and str(course.path), **_result(outcome)})
     else:
         say(_outcome_lines(outcome))
-    end_for_errors(outcome.errors, [namespace], _not_obeyed(outcome, change.group))
+    end_for_errors(outcome.errors, [namespace], _not_obeyed(outcome, planned["group"]))
 
 
-async def _plan(client: ClientInstance, names: tuple[str, str], goal: Goal, scope: Scope) -> ResetPlan:
-    return await plan_reset(await Brokers.look_up(client), *names, goal, scope)
+async def _plan(client: ClientInstance, change: OffsetChange) -> tuple[Brokers, ResetPlan]:
+    brokers = await Brokers.look_up(client)
+    return brokers, await plan_reset(brokers, change)
 
 
 class _Course:
     """The steps after confirmation. The plan is made again, because a running group moves on meanwhile."""
 
-    def __init__(
-        self, target: ClusterTarget, change: OffsetChange, confirmed: ResetPlan, names: tuple[str, str], *, quiet: bool
-    ) -> None:
+    def __init__(self, target: ClusterTarget, shown: ResetPlan, wait_seconds: float, *, quiet: bool) -> None:
         self.path: Path | None = None
         """The backup."""
         self._is_sent = False
         self._target = target
-        self._change = change
-        self._confirmed = confirmed
-        self._names = names
+        self._shown = shown
+        self._wait_seconds = wait_seconds
         self._quiet = quiet
 
     async def run(self, client: ClientInstance) -> ResetOutcome:
         """Reset the group, unless nothing is left to do."""
-        brokers = await Brokers.look_up(client)
-        plan = await plan_reset(brokers, *self._names, self._fixed_goal(), self._change.scope)
+        brokers, plan = await _plan(client, self._shown.confirmed)
         if plan.due:
             await client.cluster_id.learn()
             self._save(plan, client.cluster_id.id)
-        return await carry_out(brokers, plan, self._change.wait_seconds, sent=lambda: self._print_sent(plan))
+        return await carry_out(brokers, plan, self._wait_seconds, sent=lambda: self._print_sent(plan))
 
     def cut(self) -> str:
         """Return the state after an interruption, and the next steps."""
         if self.path is None:
             return "interrupted; nothing was changed"
         moved = "was reset; whether its members applied it is unknown" if self._is_sent else "may be reset in part"
+        group = unwrap_namespace(self._shown.change.group, self._target.options.namespace)
         return (
-            f"interrupted; the group {moved}: `rmqd groups show {self._change.group}` shows its offsets, "
+            f"interrupted; the group {moved}: `rmqd groups show {group}` shows its offsets, "
             f"`rmqd offsets restore {self.path}` undoes it"
         )
 
-    def _fixed_goal(self) -> Goal:
-        """Return a fixed goal: a skip counts from the shown offsets, and never moves a queue back."""
-        if self._change.goal.kind != "skip":
-            return self._change.goal
-        shown = {(move.queue.broker_name, move.queue.queue_id): move.wanted for move in self._confirmed.moves}
-        return Goal("exact", offsets=shown, forward_only=True)
-
     def _save(self, plan: ResetPlan, cluster: str) -> None:
-        change, target = self._change, self._target
+        options, folder = self._target.options, self._target.state_dir / "backups"
         saved = tuple(
             SavedOffset(move.queue.broker_name, move.queue.queue_id, move.place.committed) for move in plan.moves
         )
-        options = target.options
+        group, topic = (unwrap_namespace(name, options.namespace) for name in (plan.change.group, plan.change.topic))
         where = options.namespace, options.shown_nameserver
-        backup = Backup(change.group, change.topic, *where, now_text(), saved, cluster)
-        folder = target.state_dir / "backups"
+        backup = Backup(group, topic, *where, now_text(), saved, cluster)
         try:
             self.path = backup.write(folder)
         except OSError as error:
@@ -231,18 +214,11 @@ class _Course:
             say([f"sent; waiting for {count(len(plan.places.members), 'member')} to apply the reset"])
 
 
-def _refuse_broadcasting(target: ClusterTarget, group: str) -> None:
-    if target.config is None or group not in target.config.groups:
-        return
-    if target.config.groups[group].message_model == "broadcasting":
-        fail(ExitCode.FAILURE, f"rmqd: {broadcasting(group)}")
-
-
-def _plan_lines(change: OffsetChange, plan: ResetPlan) -> Iterable[str]:
+def _plan_lines(plan: ResetPlan) -> Iterable[str]:
     due = plan.due
     gained, skipped = sum(move.gained for move in due), sum(move.skipped for move in due)
     yield (
-        f"{change.group}, {change.topic}: {count(len(due), 'queue')} to reset, "
+        f"{plan.change.group}, {plan.change.topic}: {count(len(due), 'queue')} to reset, "
         f"{count(gained, 'message')} handled again, {skipped} skipped"
     )
     yield from document_table(_MOVES, [_as_planned(move) | {"effect": _effect(move)} for move in plan.moves])
@@ -296,24 +272,19 @@ def _not_obeyed(outcome: ResetOutcome, group: str) -> list[str]:
     return lines
 
 
-def _members(outcome: ResetOutcome) -> list[dict[str, object]]:
+def _document(plan: ResetPlan) -> dict[str, Any]:
+    queues = [_as_planned(move) for move in plan.moves]
+    names = {"group": plan.change.group, "topic": plan.change.topic}
+    return {**names, "backup": None, "queues": queues, "members": list[object]()}
+
+
+def _result(outcome: ResetOutcome) -> dict[str, Any]:
     late = {one.now.owner for one in outcome.queues if one.state == "not_obeyed"}
-    return [
+    members = [
         {"client_id": one, "answers": one not in outcome.silent, "obeyed": one not in late}
         for one in sorted(outcome.members)
     ]
-
-
-def _document(
-    change: OffsetChange, path: Path | None, queues: list[dict[str, Any]], members: list[dict[str, object]]
-) -> dict[str, Any]:
-    return {
-        "group": change.group,
-        "topic": change.topic,
-        "backup": None if path is None else str(path),
-        "queues": queues,
-        "members": members,
-    }
+    return {"queues": [_as_moved(one) for one in outcome.queues], "members": members}
 
 
 def _as_planned(move: PlannedMove) -> dict[str, Any]:

@@ -10,15 +10,16 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from rmqd.cli.offset_changes import Backup, OffsetChange, change_offsets
-from rmqd.cli.terminal.cluster_command import ClusterOptions, Confirmation
+from rmqd.cli.offset_changes import Backup, change_offsets
+from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget, Confirmation
+from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import Force, GroupName, TopicName, duration_ms, moment_ms, topic_names
 from rmqd.cli.terminal.output import Columns, say_table
 from rmqd.client.brokers import Brokers
 from rmqd.client.group_reader import GroupReader, TopicLag
 from rmqd.client.instance import ClientInstance
-from rmqd.errors import RmqdError
-from rmqd.operate.resets.reset_plan import Goal, Scope
+from rmqd.errors import ExitCode, RmqdError
+from rmqd.operate.resets.reset_plan import Goal, OffsetChange, Scope, broadcasting
 
 _QUEUES: Final[Columns] = {
     "topic": "topic",
@@ -60,9 +61,17 @@ def reset(
 
     Example: rmqd offsets reset order-mailer orders --to 2026-11-25T08:00:00+01:00
     """
-    goal, wait_seconds = _goal(to, skip), duration_ms(wait, "--wait") / 1000
-    change = OffsetChange(group, topic, goal, Scope(broker, queue), wait_seconds, confirmation)
-    change_offsets(cluster, cluster.target(group), change)
+    goal, wait_seconds, target = _goal(to, skip), duration_ms(wait, "--wait") / 1000, cluster.target(group)
+    change = _change(target, group, topic, goal, Scope(broker, queue))
+    change_offsets(cluster, target, change, wait_seconds=wait_seconds, confirmation=confirmation)
+
+
+def _change(target: ClusterTarget, group: str, topic: str, goal: Goal, scope: Scope) -> OffsetChange:
+    """Return the change, with the names at the brokers. Ends the command if the group is configured as broadcasting."""
+    configured = None if target.config is None else target.config.groups.get(group)
+    if configured is not None and configured.message_model == "broadcasting":
+        fail(ExitCode.FAILURE, f"rmqd: {broadcasting(group)}")
+    return OffsetChange(target.wrapped(group), target.wrapped(topic), goal, scope)
 
 
 def _goal(to: str | None, skip: int | None) -> Goal:
@@ -101,8 +110,8 @@ def restore(
     ):
         raise typer.BadParameter(other, param_hint="PATH")
     offsets = {(one.broker, one.queue): one.offset for one in backup.offsets if one.offset is not None}
-    goal = Goal("exact", offsets=offsets)
-    change_offsets(cluster, target, OffsetChange(backup.group, backup.topic, goal, Scope(), wait_seconds, confirmation))
+    change = _change(target, backup.group, backup.topic, Goal("exact", offsets=offsets), Scope())
+    change_offsets(cluster, target, change, wait_seconds=wait_seconds, confirmation=confirmation)
 
 
 async def _known_cluster_id(client: ClientInstance) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, Literal
 
@@ -58,6 +58,28 @@ class Goal:
                 return (ends.min_offset if committed is None else committed) + self.number
             case "exact":
                 return (self.offsets or {}).get((queue.broker_name, queue.queue_id))
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A selection of a topic's queues: one broker's, or one queue id, or both. None stands for all."""
+
+    broker: str | None = None
+    queue_id: int | None = None
+
+    def has(self, queue: MessageQueue) -> bool:
+        """Return whether a queue is selected."""
+        return self.broker in (None, queue.broker_name) and self.queue_id in (None, queue.queue_id)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetChange:
+    """The requested reset of a group in a topic, by their names at the brokers."""
+
+    group: str
+    topic: str
+    goal: Goal
+    scope: Scope = Scope()
 
 
 SERVER_SIDE_RESET: Final = "useServerSideResetOffset"
@@ -185,11 +207,9 @@ class PlannedMove:
 
 @dataclass(frozen=True, slots=True)
 class ResetPlan:
-    """A group's reset in a topic. `errors` are by broker: its queues stay, because it does not answer, or refuses."""
+    """The plan of a change. `errors` are by broker: its queues stay, because it does not answer, or refuses."""
 
-    group: str
-    topic: str
-    goal: Goal
+    change: OffsetChange
     moves: tuple[PlannedMove, ...]
     errors: Mapping[str, RmqdError]
     places: GroupPlaces
@@ -200,27 +220,24 @@ class ResetPlan:
         """The queues that are not at their target yet."""
         return tuple(move for move in self.moves if move.is_due)
 
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """A selection of a topic's queues: one broker's, or one queue id, or both. None stands for all."""
-
-    broker: str | None = None
-    queue_id: int | None = None
-
-    def has(self, queue: MessageQueue) -> bool:
-        """Return whether a queue is selected."""
-        return self.broker in (None, queue.broker_name) and self.queue_id in (None, queue.queue_id)
+    @property
+    def confirmed(self) -> OffsetChange:
+        """The change with a fixed goal: a skip counts from the shown offsets, and never moves a queue back."""
+        if self.change.goal.kind != "skip":
+            return self.change
+        shown = {(move.queue.broker_name, move.queue.queue_id): move.wanted for move in self.moves}
+        return replace(self.change, goal=Goal("exact", offsets=shown, forward_only=True))
 
 
-async def plan_reset(brokers: Brokers, group: str, topic: str, goal: Goal, scope: Scope) -> ResetPlan:
+async def plan_reset(brokers: Brokers, change: OffsetChange) -> ResetPlan:
     """Return the plan. Raises RmqdError if the topic or the group cannot be reset at all."""
+    group, topic = change.group, change.topic
     if topic == dlq_topic(group):
         raise OffsetResetError(
             f"{topic} contains the group's dead letters, and members do not consume it; "
             "`rmqd dlq replay` handles them again, and `rmqd dlq purge` settles them"
         )
-    queues = await _queues(brokers, topic, scope)
+    queues = await _queues(brokers, topic, change.scope)
     names = sorted({queue.broker_name for queue in queues})
     here = [name for name in names if name in brokers.masters]
     reader = GroupReader(brokers, group)
@@ -239,8 +256,8 @@ async def plan_reset(brokers: Brokers, group: str, topic: str, goal: Goal, scope
         raise OffsetResetError(f"no broker of topic {topic} knows group {group}; run `rmqd groups list` to see all")
     errors |= {name: OffsetResetError(f"this broker does not know group {group}: {_UNKNOWN}") for name in unknown}
     asked = [queue for queue in queues if queue.broker_name not in errors]
-    moves, refused = await _moves(brokers, goal, asked, stats.found, places)
-    return ResetPlan(group, topic, goal, moves, errors | refused, places, ways.found)
+    moves, refused = await _moves(brokers, change.goal, asked, stats.found, places)
+    return ResetPlan(change, moves, errors | refused, places, ways.found)
 
 
 def broadcasting(group: str) -> OffsetResetError:

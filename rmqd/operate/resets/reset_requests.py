@@ -121,7 +121,7 @@ class ResetWatch:
         self._brokers = brokers
         self._plan = plan
         self._targets = targets
-        self._reader = GroupReader(brokers, plan.group)
+        self._reader = GroupReader(brokers, plan.change.group)
         self._wait_seconds = wait_seconds
         self._clock = brokers.client.clock
         self._lost_since: dict[MessageQueue, float] = {}
@@ -130,7 +130,7 @@ class ResetWatch:
         """Poll until all queues are at their targets, or the time is over."""
         deadline = self._clock.monotonic() + self._wait_seconds
         while open_queues := [queue for queue in self._targets if queue not in self.states]:
-            seen = await read_places(self._reader, self._plan.topic, open_queues)
+            seen = await read_places(self._reader, self._plan.change.topic, open_queues)
             self.members, self.silent, self.errors = seen.members, seen.silent, dict(seen.errors)
             self.now.update(seen.places)
             is_last = self._clock.monotonic() >= deadline
@@ -162,7 +162,7 @@ class ResetWatch:
         return self._clock.monotonic() - since >= LOST_SECONDS
 
     async def _send_again(self, lost: list[MessageQueue]) -> None:
-        remoting, group = self._brokers.client.remoting, self._plan.group
+        remoting, group = self._brokers.client.remoting, self._plan.change.group
         pulled = [queue for queue in lost if self._plan.ways[queue.broker_name] is WayOf.PULLED]
         await self._brokers.ask_about(
             pulled, lambda address, queue: _reset_one(remoting, address, group, queue, self._targets[queue])
@@ -279,7 +279,7 @@ async def _push_all(
 
 async def _send(brokers: Brokers, plan: ResetPlan) -> tuple[dict[MessageQueue, int], dict[MessageQueue, RmqdError]]:
     """Send the resets. Returns the target of each queue, and the errors of the others."""
-    remoting, group = brokers.client.remoting, plan.group
+    remoting, change = brokers.client.remoting, plan.change
     singly: list[MessageQueue] = []
     at_once: dict[str, list[PlannedMove]] = {}
     by_queue = {move.queue: move for move in plan.due}
@@ -292,13 +292,15 @@ async def _send(brokers: Brokers, plan: ResetPlan) -> tuple[dict[MessageQueue, i
     async def send_one(address: str, queue: MessageQueue) -> dict[MessageQueue, int]:
         target = by_queue[queue].target
         if plan.ways[queue.broker_name] is WayOf.PULLED:
-            return await _reset_one(remoting, address, group, queue, None if plan.goal.kind == "last" else target)
-        return await _store_one(remoting, address, group, queue, target)
+            return await _reset_one(
+                remoting, address, change.group, queue, None if change.goal.kind == "last" else target
+            )
+        return await _store_one(remoting, address, change.group, queue, target)
 
     async def push(address: str, queue: MessageQueue) -> dict[MessageQueue, int]:
         meant = {move.queue for move in plan.moves}
-        of_broker = {one for one in brokers.client.routes.queues(plan.topic) if one.broker_name == queue.broker_name}
-        return await _push_all(remoting, address, group, plan.topic, plan.goal, is_whole=of_broker <= meant)
+        of_broker = {one for one in brokers.client.routes.queues(change.topic) if one.broker_name == queue.broker_name}
+        return await _push_all(remoting, address, change.group, change.topic, change.goal, is_whole=of_broker <= meant)
 
     ones, pushes = await asyncio.gather(
         brokers.ask_about(singly, send_one),
