@@ -17,9 +17,10 @@ from rmqd.cli.terminal.cluster_command import ClusterOptions
 from rmqd.cli.terminal.commands import Failed
 from rmqd.cli.terminal.options import duration_ms, moment_ms, topic_names
 from rmqd.cli.terminal.output import say
+from rmqd.client.api.send_requests import SendResult
 from rmqd.client.client_options import MOST_TRACE_CALLS, TraceOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage, SendResult, by_hash, by_id
+from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage, by_hash, by_id
 from rmqd.client.sending.trace_dispatcher import TracedProducer
 from rmqd.errors import InvalidNameError
 from rmqd.runtime.clock import SystemClock

@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
 import structlog
 
 from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.client.api.send_requests import SendResult
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.sending.outgoing_message import OutgoingMessage, SendResult, by_hash, by_id
+from rmqd.client.sending.outgoing_message import OutgoingMessage, by_hash, by_id
 from rmqd.errors import RmqdError
 from rmqd.runtime.event_loop import close_loop, keep_running
 from rmqd.runtime.logs.log_setup import log_by_logging

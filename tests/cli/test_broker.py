@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from rmqd.client.api.send_requests import SendResult
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.sending.outgoing_message import OutgoingMessage, SendResult
+from rmqd.client.sending.outgoing_message import OutgoingMessage
 from tests.cli.command import TOP
 from tests.cli.in_process import rmqd
 

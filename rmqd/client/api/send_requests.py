@@ -14,6 +14,7 @@ from rmqd.wire.headers.send_headers import (
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import MSG_REGION, TRACE_ON
 
 DEFAULT_REGION = "DefaultRegion"  # Java: MixAll.DEFAULT_TRACE_REGION_ID; for brokers that do not report theirs
@@ -29,19 +30,24 @@ STORED = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class SendReceipt:
-    """The position of a stored message. `status` is SUCCESS, or names the slow part; the message is stored anyway."""
+class SendResult:
+    """A stored message's position. `offset_msg_id` is its place in the broker's log; comma-separated for a batch.
 
-    status: ResponseCode
+    `status` is SUCCESS, or names the slow part; the message is stored anyway.
+    """
+
     offset_msg_id: str
-    queue_id: int
+    queue: MessageQueue
     queue_offset: int
+    status: ResponseCode
     region: str
     """The broker's region, for message trace."""
     is_traced: bool
     """Whether the broker wants message trace of stored messages."""
-    recall_handle: str | None
-    """The handle that recalls a timer message; brokers return it since 5.3.2."""
+    recall_handle: str | None = None
+    """The handle for `Producer.recall`; None if the message is not timed, or cannot be recalled."""
+    msg_id: str = ""
+    """The message's unique key, which the producer has made."""
 
 
 async def send_message(
@@ -51,15 +57,15 @@ async def send_message(
     body: bytes,
     *,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
-) -> SendReceipt:
+) -> SendResult:
     """Store one message. After a RemotingTimeoutError or RemotingClosedError it may or may not be stored."""
     reply = await request(remoting, address, header, body, timeout_seconds=timeout_seconds, accepted=STORED)
     stored = SendMessageResponseHeader.from_ext_fields(reply.ext_fields)
-    return SendReceipt(
-        ResponseCode(reply.code),
+    return SendResult(
         stored.msg_id,
-        stored.queue_id,
+        MessageQueue(header.topic, header.broker_name or "", stored.queue_id),
         stored.queue_offset,
+        ResponseCode(reply.code),
         region=reply.ext_fields.get(MSG_REGION) or DEFAULT_REGION,
         is_traced=reply.ext_fields.get(TRACE_ON) != "false",
         recall_handle=stored.recall_handle,

@@ -1,4 +1,4 @@
-"""A message to send, its properties, and the result of the send.
+"""A message to send, and its properties.
 
 Selects the queue of an ordered message: messages that must stay in order go to the same queue.
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rmqd.codes import ResponseCode
 from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
 from rmqd.errors.broker_errors import BrokerError, BrokerFailureError
 from rmqd.wire.bodies.heartbeat_data import java_hash
@@ -75,23 +74,6 @@ class OutgoingMessage:
         if self.sharding_key:
             properties[SHARDING_KEY] = self.sharding_key
         return properties
-
-
-@dataclass(frozen=True, slots=True)
-class SendResult:
-    """A stored message's position. `msg_id` is its unique key; `offset_msg_id` is its place in the broker's log."""
-
-    msg_id: str
-    offset_msg_id: str
-    queue: MessageQueue
-    queue_offset: int
-    status: ResponseCode
-    region: str
-    """The broker's region, for message trace."""
-    is_traced: bool
-    """Whether the broker wants message trace of stored messages."""
-    recall_handle: str | None = None
-    """The handle for `Producer.recall`; None if the message is not timed, or cannot be recalled."""
 
 
 MessageQueueSelector = Callable[[Sequence[MessageQueue]], MessageQueue]

@@ -8,17 +8,17 @@ import os
 import random
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from rmqd.client.api.group_requests import send_heartbeat
-from rmqd.client.api.send_requests import SendReceipt, recall_message, send_message
+from rmqd.client.api.send_requests import SendResult, recall_message, send_message
 from rmqd.client.client_options import local_address
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.route_table import RouteTable
 from rmqd.client.routing.routes import vip_address
-from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage, SendResult
+from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage
 from rmqd.codes import ResponseCode
 from rmqd.errors import (
     BrokerTooOldError,
@@ -107,18 +107,7 @@ class Producer:
         deadline = self._clock.monotonic() + timeout_seconds
         queues = await self._candidates(message.topic, queue, broker_name, selector, timeout_seconds)
         sending = _Sending(message, producer_group, properties, deadline, self._in_turn(queues))
-        chosen, receipt = await self._try(sending)
-        stored = MessageQueue(message.topic, chosen.broker_name, receipt.queue_id)
-        return SendResult(
-            msg_id,
-            receipt.offset_msg_id,
-            stored,
-            receipt.queue_offset,
-            receipt.status,
-            region=receipt.region,
-            is_traced=receipt.is_traced,
-            recall_handle=receipt.recall_handle,
-        )
+        return replace(await self._try(sending), msg_id=msg_id)
 
     async def send_batch(
         self,
@@ -127,11 +116,11 @@ class Producer:
         selector: MessageQueueSelector | None = None,
         timeout_seconds: float = SEND_TIMEOUT_SECONDS,
         producer_group: str = INNER_PRODUCER_GROUP,
-    ) -> SendReceipt:
+    ) -> SendResult:
         """Store messages of one topic in one queue, in order, with one request. The attempts are as for `send`.
 
         Either all are stored or none. They must not have a delay or a time, or a retry topic, and together they must
-        not exceed the maximum size of a message. The receipt has comma-separated ids, and the first offset.
+        not exceed the maximum size of a message. The result has comma-separated offset ids, and the first offset.
 
         Raises the errors of `send`; an error does not say which of the messages caused it.
         """
@@ -145,8 +134,7 @@ class Producer:
         queues = await self._candidates(topic, None, None, selector, timeout_seconds)
         properties = format_properties({WAIT: "true"})
         sending = _Sending(batch, producer_group, properties, deadline, self._in_turn(queues), is_batch=True)
-        _, receipt = await self._try(sending)
-        return receipt
+        return await self._try(sending)
 
     def _unique_key(self, message: OutgoingMessage) -> str:
         return message.properties.get(UNIQ_KEY) or self._unique_keys.next(self._clock.wall())
@@ -205,7 +193,7 @@ class Producer:
                 broker_name, f"the broker did not confirm the recall within {timeout_seconds:.3g} s"
             ) from None
 
-    async def _try(self, sending: _Sending) -> tuple[MessageQueue, SendReceipt]:
+    async def _try(self, sending: _Sending) -> SendResult:
         last_broker = ""
         tries = 0
         while True:
@@ -216,8 +204,8 @@ class Producer:
             last_broker, remaining = queue.broker_name, max(sending.deadline - self._clock.monotonic(), 0)
             # a broker that hangs must leave time for an attempt at another one
             outcome = await self._send_once(queue, sending, remaining / 2 if tries < MAX_TRIES else remaining)
-            if isinstance(outcome, SendReceipt):
-                return queue, outcome
+            if isinstance(outcome, SendResult):
+                return outcome
             self._routes.refresh_soon([sending.message.topic])
             if tries == MAX_TRIES or self._clock.monotonic() >= sending.deadline:
                 raise outcome
@@ -225,7 +213,7 @@ class Producer:
 
     async def _send_once(
         self, queue: MessageQueue, sending: _Sending, timeout_seconds: float
-    ) -> SendReceipt | RmqdError:
+    ) -> SendResult | RmqdError:
         """Make one attempt. Returns the receipt, or an error that another attempt may avoid."""
         try:
             async with self._clock.timeout(timeout_seconds):
@@ -241,7 +229,7 @@ class Producer:
                 return error
             raise
 
-    async def _send_to(self, queue: MessageQueue, sending: _Sending, timeout_seconds: float) -> SendReceipt:
+    async def _send_to(self, queue: MessageQueue, sending: _Sending, timeout_seconds: float) -> SendResult:
         address = self._routes.master(self._routes.endpoint(queue))
         if address is None:
             raise RouteNotFoundError(

@@ -13,9 +13,10 @@ from typing import Final
 
 import structlog
 
+from rmqd.client.api.send_requests import SendResult
 from rmqd.client.client_options import TraceOptions
 from rmqd.client.routing.route_table import RouteTable
-from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage, SendResult
+from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage
 from rmqd.client.sending.producer import Producer
 from rmqd.codes import ResponseCode
 from rmqd.errors import RmqdError

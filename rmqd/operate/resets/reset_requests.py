@@ -16,8 +16,7 @@ In both cases the stored offset is not above `at`: a commit in flight may undo t
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -29,7 +28,6 @@ from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.errors import OffsetResetError, RmqdError
 from rmqd.operate.resets.reset_plan import (
     SERVER_SIDE_RESET,
-    Goal,
     GroupPlaces,
     PlannedMove,
     QueuePlace,
@@ -199,11 +197,6 @@ class ResetOutcome:
     silent: frozenset[str]
     pushed_by: frozenset[str]
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether every queue reached its target."""
-        return not self.errors and all(one.state not in ("not_obeyed", "failed") for one in self.queues)
-
 
 async def carry_out(
     brokers: Brokers, plan: ResetPlan, wait_seconds: float, *, sent: Callable[[], None] = lambda: None
@@ -247,67 +240,38 @@ async def _reset_one(
     return await reset_offset(remoting, address, group, queue.topic, to_end, queue_id=queue.queue_id, offset=target)
 
 
-async def _store_one(
-    remoting: RemotingClient, address: str, group: str, queue: MessageQueue, target: int
-) -> dict[MessageQueue, int]:
-    """Store an offset without notifying members. Returns it. Raises RmqdError."""
-    if not await update_consumer_offset(remoting, address, group, queue, target):
-        raise OffsetResetError("another reset waits for the group's next pull")
-    return {queue: target}
-
-
-async def _push_all(
-    remoting: RemotingClient, address: str, group: str, topic: str, goal: Goal, *, is_whole: bool
-) -> dict[MessageQueue, int]:
-    """Ask a broker to push a reset of all its queues of the topic to the members. `is_whole`: all of them are selected.
-
-    Returns the new offsets. Raises RmqdError.
-    """
-    timestamp_ms = goal.timestamp_ms
+def _pushed_time(plan: ResetPlan, broker: str, queues: Iterable[MessageQueue]) -> int:
+    """Return the time of a reset that the broker pushes. `queues` are all of the topic. Raises OffsetResetError."""
+    old = f"this broker pushes resets to members (RocketMQ 4, or {SERVER_SIDE_RESET}=false)"
+    timestamp_ms = plan.change.goal.timestamp_ms
     if timestamp_ms is None:
-        raise OffsetResetError(
-            f"this broker pushes resets to members (RocketMQ 4, or {SERVER_SIDE_RESET}=false), which works only "
-            "by time: use --to first, last or a time, or stop the members"
-        )
-    if not is_whole:
-        raise OffsetResetError(
-            f"this broker pushes resets to members (RocketMQ 4, or {SERVER_SIDE_RESET}=false), always for all queues: "
-            "omit --broker and --queue, or stop the members"
-        )
-    return await reset_offset(remoting, address, group, topic, timestamp_ms)
+        raise OffsetResetError(f"{old}, which works only by time: use --to first, last or a time, or stop the members")
+    if {queue for queue in queues if queue.broker_name == broker} - {move.queue for move in plan.moves}:
+        raise OffsetResetError(f"{old}, always for all queues: omit --broker and --queue, or stop the members")
+    return timestamp_ms
 
 
 async def _send(brokers: Brokers, plan: ResetPlan) -> tuple[dict[MessageQueue, int], dict[MessageQueue, RmqdError]]:
     """Send the resets. Returns the target of each queue, and the errors of the others."""
-    remoting, change = brokers.client.remoting, plan.change
-    singly: list[MessageQueue] = []
-    at_once: dict[str, list[PlannedMove]] = {}
-    by_queue = {move.queue: move for move in plan.due}
-    for move in plan.due:
-        if _is_pushed(plan, move.queue.broker_name):
-            at_once.setdefault(move.queue.broker_name, []).append(move)
-        else:
-            singly.append(move.queue)
+    remoting, routes, change = brokers.client.remoting, brokers.client.routes, plan.change
+    due = {move.queue: move.target for move in plan.due}
 
-    async def send_one(address: str, queue: MessageQueue) -> dict[MessageQueue, int]:
-        target = by_queue[queue].target
-        if plan.ways[queue.broker_name] is WayOf.PULLED:
-            return await _reset_one(
-                remoting, address, change.group, queue, None if change.goal.kind == "last" else target
-            )
-        return await _store_one(remoting, address, change.group, queue, target)
+    async def reset(address: str, queue: MessageQueue) -> dict[MessageQueue, int]:
+        target, broker = due[queue], queue.broker_name
+        if _is_pushed(plan, broker):
+            timestamp_ms = _pushed_time(plan, broker, routes.queues(change.topic))
+            return await reset_offset(remoting, address, change.group, change.topic, timestamp_ms)
+        if plan.ways[broker] is WayOf.PULLED:
+            wanted = None if change.goal.kind == "last" else target
+            return await _reset_one(remoting, address, change.group, queue, wanted)
+        if not await update_consumer_offset(remoting, address, change.group, queue, target):
+            raise OffsetResetError("another reset waits for the group's next pull")
+        return {queue: target}
 
-    async def push(address: str, queue: MessageQueue) -> dict[MessageQueue, int]:
-        meant = {move.queue for move in plan.moves}
-        of_broker = {one for one in brokers.client.routes.queues(change.topic) if one.broker_name == queue.broker_name}
-        return await _push_all(remoting, address, change.group, change.topic, change.goal, is_whole=of_broker <= meant)
-
-    ones, pushes = await asyncio.gather(
-        brokers.ask_about(singly, send_one),
-        brokers.ask_about([moves[0].queue for moves in at_once.values()], push),
-    )
-    told = {
-        queue: offset for part in (ones, pushes) for table in part.found.values() for queue, offset in table.items()
-    }
-    refused = {move.queue: error for queue, error in pushes.errors.items() for move in at_once[queue.broker_name]}
-    return {queue: told[queue] for queue in by_queue if queue in told}, {**ones.errors, **refused}
+    # a broker that pushes is asked once, about its first queue
+    first = {queue.broker_name: queue for queue in reversed(due)}
+    asked = {queue: first[queue.broker_name] if _is_pushed(plan, queue.broker_name) else queue for queue in due}
+    answers = await brokers.ask_about(dict.fromkeys(asked.values()), reset)
+    told = {queue: offset for table in answers.found.values() for queue, offset in table.items()}
+    errors = {queue: answers.errors[one] for queue, one in asked.items() if one in answers.errors}
+    return {queue: told[queue] for queue in due if queue in told}, errors

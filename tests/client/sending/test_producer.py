@@ -221,7 +221,7 @@ async def test_a_batch_is_one_request_to_one_queue(world: World, brokers: list[P
     assert (first.body, first.flag, second.body, second.flag) == (b"first", 5, b"second", 0)
     assert (first.properties["UNIQ_KEY"], first.properties["TAGS"], first.properties["KEYS"]) == ("ABC", "paid", "k1")
     assert (second.properties["colour"], len(second.properties["UNIQ_KEY"])) == ("red", 32)
-    assert (receipt.offset_msg_id, receipt.queue_id, receipt.queue_offset) == ("A,B", 1, 7)
+    assert (receipt.offset_msg_id, receipt.queue.queue_id, receipt.queue_offset) == ("A,B", 1, 7)
 
 
 async def test_a_batch_goes_to_another_broker_as_a_whole(world: World, brokers: list[Peer]) -> None:

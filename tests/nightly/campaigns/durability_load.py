@@ -181,7 +181,8 @@ class Load:
             self.acknowledged.later += numbers
         else:
             self.acknowledged.stored += [
-                Stored(receipt.queue_id, receipt.queue_offset + place, number) for place, number in enumerate(numbers)
+                Stored(receipt.queue.queue_id, receipt.queue_offset + place, number)
+                for place, number in enumerate(numbers)
             ]
 
     async def _consume(self, queue_id: int) -> None:
