@@ -208,18 +208,21 @@ class Watchdog:
         since = self._watches[queue].stands_since if queue in self._watches else now
         for told in stalled.keys() & self._watches.keys():
             self._watches[told].must_report_end = True
-        is_mild = MILD in CAUSES[problem.cause].marks
-        say = log.info if problem.cause == "paused" else log.warning if is_mild else log.error
-        say(
-            "queue.stalled",
-            topic=queue.topic,
-            broker=queue.broker_name,
-            queues=sorted(queue.queue_id for queue in stalled),
-            seconds=round(now - since),
-            cause=problem.cause,
-            evidence=problem.evidence,
-            next=problem.next,
-        )
+        facts = {
+            "topic": queue.topic,
+            "broker": queue.broker_name,
+            "queues": sorted(queue.queue_id for queue in stalled),
+            "seconds": round(now - since),
+            "cause": problem.cause,
+            "evidence": problem.evidence,
+            "next": problem.next,
+        }
+        if problem.cause == "paused":
+            log.info("queue.stalled", **facts)
+        elif MILD in CAUSES[problem.cause].marks:
+            log.warning("queue.stalled", **facts)
+        else:
+            log.error("queue.stalled", **facts)
 
     def _report_end(self, queue: MessageQueue, watch: _Watch) -> None:
         for unreported in self._news.values():
