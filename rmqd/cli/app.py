@@ -28,7 +28,7 @@ COMMANDS: Final[dict[str, str | tuple[str, str]]] = {
     ),
     "run": ("daemon_commands:run", "Run the consumer groups of a configuration until a signal."),
     "check": ("check_command:check", "Check a configuration and its handlers; with --connect also the cluster."),
-    "schema": ("check_command:schema", "Print the JSON Schema of the configuration."),
+    "schema": ("schema_command:schema", "Print the JSON Schema of the configuration."),
     "handlers": ("handler_commands:handlers", "List the installed handlers and pipelines, and their options."),
     "new": "Create a project.\n\nExample: rmqd new handler order-book",
     "new handler": (

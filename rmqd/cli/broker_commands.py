@@ -18,8 +18,8 @@ import typer
 
 from rmqd.broker.broker_settings import BrokerSettings, UnknownSettingError
 from rmqd.broker.embedded_rocketmq import EmbeddedOptions, embedded_rocketmq
-from rmqd.cli.terminal.options import group_names, one_of
-from rmqd.errors import ExitCode, InvalidNameError, RmqdError
+from rmqd.cli.terminal.options import group_names, name_and_value, one_of, topic_name
+from rmqd.errors import ExitCode, RmqdError
 from rmqd.runtime.event_loop import (
     leave,
     put_off_garbage_collection,
@@ -28,7 +28,6 @@ from rmqd.runtime.event_loop import (
     signals_handled,
 )
 from rmqd.runtime.logs.log_setup import configure_logging
-from rmqd.wire.topics import check_topic
 
 MAX_PORT = 65535
 MAX_QUEUES = 1024
@@ -70,7 +69,7 @@ def broker(
     host, port = _host_and_port(listen)
     wanted = dict(_topic(text) for text in topics or ())
     try:
-        changed = BrokerSettings().changed(dict(_pair(setting) for setting in settings or ()))
+        changed = BrokerSettings().changed(dict(name_and_value(setting, "--setting") for setting in settings or ()))
     except UnknownSettingError as error:
         raise typer.BadParameter(str(error), param_hint="--setting") from error
     put_off_garbage_collection()
@@ -129,17 +128,7 @@ def _topic(text: str) -> tuple[str, int]:
         raise typer.BadParameter(
             f"{text!r} is not name:queues, such as orders:4, with up to {MAX_QUEUES} queues", param_hint="--topic"
         )
-    try:
-        return check_topic(name), int(queues or DEFAULT_QUEUES)
-    except InvalidNameError as error:
-        raise typer.BadParameter(str(error), param_hint="--topic") from error
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise typer.BadParameter(f"{text!r} is not name=value", param_hint="--setting")
-    return name, value
+    return topic_name(name, "--topic"), int(queues or DEFAULT_QUEUES)
 
 
 ENGINES = ("local", "spark")

@@ -1,4 +1,4 @@
-"""`rmqd check`: whether a configuration and its handlers are right. `rmqd schema`: its JSON Schema."""
+"""`rmqd check`: whether a configuration and its handlers are right."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import typer
 
 from rmqd.cli.terminal.options import ConfigPath, Output, Overrides
 from rmqd.cli.terminal.output import say, say_json
-from rmqd.config.load import config_schema
 from rmqd.config.model.group_model import GroupConfig
 from rmqd.config.model.root_model import RootConfig
 from rmqd.config.model.spark_model import SparkConfig
@@ -254,13 +253,3 @@ def _problem(problem: object) -> dict[str, str]:
     if isinstance(problem, ConfigProblem):
         return {"place": problem.place, "key": path_text(problem.path), "message": problem.message}
     return {"place": "", "key": "", "message": str(problem)}
-
-
-def schema() -> None:
-    """Print the JSON Schema of the configuration.
-
-    Editors use it to complete and check rmqd.yaml.
-
-    Example: rmqd schema > rmqd.schema.json
-    """
-    say_json(config_schema())

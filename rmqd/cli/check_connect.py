@@ -1,7 +1,4 @@
-"""For `rmqd check --connect`: checks whether brokers let a POP group pop its topics, without changes.
-
-`rmqd check --connect`: checks whether the cluster agrees with the configuration. It only reads.
-"""
+"""`rmqd check --connect`: checks whether the cluster agrees with the configuration. It only reads."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from rmqd.cli.terminal.cluster_command import ask_cluster
 from rmqd.cli.terminal.output import Answer, count
@@ -18,6 +15,9 @@ from rmqd.client.api.group_requests import check_client_config, consumer_connect
 from rmqd.client.api.offset_requests import get_min_offset, query_consumer_offset
 from rmqd.client.api.pull_requests import query_assignment
 from rmqd.client.api.remoting_request import request
+from rmqd.client.instance import ClientInstance
+from rmqd.config.model.root_model import RootConfig
+from rmqd.consumer.consumer_options import ConsumerOptions, Subscription
 from rmqd.consumer.health.causes import Problem, found
 from rmqd.consumer.health.consistency import why_refused
 from rmqd.consumer.health.group_problems import (
@@ -38,57 +38,15 @@ from rmqd.errors.broker_errors import (
 )
 from rmqd.operate.diagnosis.member_findings import conflict_problem, pulling_problem
 from rmqd.plugins.model_options import consumer_options
-from rmqd.wire.bodies.heartbeat_data import sql_subscription, tag_subscription
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
+from rmqd.wire.bodies.heartbeat_data import SubscriptionData, sql_subscription, tag_subscription
 from rmqd.wire.bodies.pop_bodies import MessageRequestMode, QueryAssignmentRequestBody
+from rmqd.wire.bodies.route_data import ClusterInfo, TopicRouteData
+from rmqd.wire.bodies.stats_bodies import ConsumerConnection
 from rmqd.wire.headers.pull_headers import PullMessageRequestHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import PullSysFlag
 from rmqd.wire.topics import SUBSCRIPTION_ALL, without_namespace
-
-if TYPE_CHECKING:
-    from rmqd.client.instance import ClientInstance
-    from rmqd.config.model.root_model import RootConfig
-    from rmqd.consumer.consumer_options import ConsumerOptions, Subscription
-    from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
-    from rmqd.wire.bodies.heartbeat_data import SubscriptionData
-    from rmqd.wire.bodies.route_data import ClusterInfo, TopicRouteData
-    from rmqd.wire.bodies.stats_bodies import ConsumerConnection
-
-
-Finding = tuple[Literal["ok", "warning", "error", "unreachable"], str, str]
-"""The severity, the topic, and the message."""
-
-
-async def pop_findings(
-    client: ClientInstance, address: str, where: str, group: str, topics: Iterable[str]
-) -> list[Finding]:
-    """Check each topic at one broker. `where` is the broker's name in messages."""
-    return [await _finding(client, address, where, group, topic) for topic in topics]
-
-
-async def _finding(client: ClientInstance, address: str, where: str, group: str, topic: str) -> Finding:
-    try:
-        mode = await _mode(client, address, group, topic)
-    except RequestCodeNotSupportedError:
-        return "error", topic, f"{where} does not support POP; use RocketMQ 5, or consume_mode: concurrently"
-    except RmqdError as error:
-        told = f"{where} does not return the group's mode: {error}"
-        return "unreachable" if isinstance(error, RemotingError) else "error", topic, told
-    if mode is MessageRequestMode.POP:
-        return "ok", topic, f"{where} lets the group pop"
-    problem = pulling_problem(group, topic, where, "the configuration")
-    return "warning", topic, f"{problem.evidence}; {problem.next}"
-
-
-async def _mode(client: ClientInstance, address: str, group: str, topic: str) -> MessageRequestMode:
-    """Return the mode that the broker assigns to members; without members, the mode that an administrator set."""
-    body = QueryAssignmentRequestBody(topic, group, client.client_id)
-    told = await query_assignment(client.remoting, address, body)
-    if told:
-        return told[0].mode
-    was_set = (await request_modes(client.remoting, address)).get((topic, group))
-    return MessageRequestMode.PULL if was_set is None else MessageRequestMode(was_set.mode)
-
 
 Level = Literal["ok", "warning", "error", "unreachable"]
 
@@ -172,6 +130,7 @@ class _GroupCheck:
         self._name = group.group
         self._group = group
         self._subject = f"groups.{name}"
+        self._pops = group.consume_mode == "pop"
 
     async def run(self) -> list[Check]:
         topics = list(self._group.subscriptions)
@@ -212,7 +171,7 @@ class _GroupCheck:
             _or_error(broker_config(self._client.remoting, address)),
             _or_error(consumer_connection(self._client.remoting, address, self._name)),
             asyncio.gather(*(self._filter_check(address, where, topic) for topic in topics)),
-            self._mode_checks(address, where, topics),
+            asyncio.gather(*(self._mode_check(address, where, topic) for topic in topics if self._pops)),
         )
         if isinstance(settings, RemotingError) or isinstance(members, RemotingError):
             silent = settings if isinstance(settings, RemotingError) else members
@@ -229,11 +188,29 @@ class _GroupCheck:
             *modes,
         ]
 
-    async def _mode_checks(self, address: str, where: str, topics: Iterable[str]) -> list[Check]:
-        if self._group.consume_mode != "pop":
-            return []
-        found = await pop_findings(self._client, address, where, self._name, topics)
-        return [Check(level, f"{self._subject}.subscriptions.{topic}", message) for level, topic, message in found]
+    async def _mode_check(self, address: str, where: str, topic: str) -> Check:
+        """Check whether the broker lets a POP group pop the topic."""
+        subject = f"{self._subject}.subscriptions.{topic}"
+        try:
+            mode = await self._mode(address, topic)
+        except RequestCodeNotSupportedError:
+            return Check(
+                "error", subject, f"{where} does not support POP; use RocketMQ 5, or consume_mode: concurrently"
+            )
+        except RmqdError as error:
+            level: Level = "unreachable" if isinstance(error, RemotingError) else "error"
+            return Check(level, subject, _refusal(where, "the group's mode", error))
+        if mode is MessageRequestMode.POP:
+            return Check("ok", subject, f"{where} lets the group pop")
+        return _of("warning", subject, pulling_problem(self._name, topic, where, "the configuration"))
+
+    async def _mode(self, address: str, topic: str) -> MessageRequestMode:
+        """Return the mode that the broker assigns to members; without members, the mode that an administrator set."""
+        body = QueryAssignmentRequestBody(topic, self._name, self._client.client_id)
+        if assigned := await query_assignment(self._client.remoting, address, body):
+            return assigned[0].mode
+        was_set = (await request_modes(self._client.remoting, address)).get((topic, self._name))
+        return MessageRequestMode.PULL if was_set is None else MessageRequestMode(was_set.mode)
 
     async def _rights_checks(self, address: str, queues: Iterable[MessageQueue], *, is_known: bool) -> list[Check]:
         """Send a member's requests that change nothing, to find refusals by access control.

@@ -15,7 +15,7 @@ from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.daemon_client import DaemonClient, DaemonRefusedError, DaemonUnreachableError, find_daemon
 from rmqd.cli.terminal.options import ConfigPath, GroupName, Http, Output, Overrides, group_names, topic_names
 from rmqd.cli.terminal.output import Answer, say_json, table
-from rmqd.errors import ConfigError, ExitCode
+from rmqd.errors import ExitCode
 from rmqd.runtime.plain_text import printable_values
 
 
@@ -203,8 +203,6 @@ def ask(
     """Return the running daemon's response. Ends the command with the documented exit code if there is none."""
     try:
         return question(find_daemon(http, config, token_file=token_file))
-    except ConfigError as error:
-        fail(ExitCode.CONFIG, problems=map(str, error.problems))
     except DaemonUnreachableError as error:
         fail(ExitCode.UNAVAILABLE, f"rmqd: {error}; start it, or give its address with --http or --config")
     except DaemonRefusedError as error:

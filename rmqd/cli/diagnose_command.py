@@ -11,16 +11,14 @@ import typer
 
 from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget, end_for_errors
 from rmqd.cli.terminal.commands import fail
-from rmqd.cli.terminal.daemon_client import DaemonRefusedError, DaemonUnreachableError, find_daemon
+from rmqd.cli.terminal.daemon_client import DaemonUnreachableError, find_daemon
 from rmqd.cli.terminal.options import GroupName, Http
-from rmqd.cli.terminal.output import say, say_json
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.health.causes import Problem
-from rmqd.errors import ConfigError, ExitCode
+from rmqd.errors import ExitCode
 from rmqd.operate.diagnosis.cluster_findings import findings_of_daemon
 from rmqd.operate.queries import diagnosis_queries
 from rmqd.operate.queries.diagnosis_queries import Diagnosis
-from rmqd.wire.topics import without_namespace
 
 WIDTH = 80
 _NO_BREAK = "\0"  # a character that commands do not contain
@@ -44,11 +42,8 @@ def diagnose(cluster: ClusterOptions, group: GroupName, http: Http = None) -> No
         found = findings_of_daemon(of_daemon, group, options.namespace)
         return await diagnosis_queries.diagnose(client, target.wrapped(group), topics, found)
 
-    diagnosis = without_namespace(target.ask(ask), options.namespace)
-    if cluster.as_json:
-        say_json(_document(diagnosis))
-    else:
-        say(_lines(diagnosis))
+    diagnosis = target.shown(target.ask(ask))
+    cluster.say(_document(diagnosis), _lines(diagnosis))
     if diagnosis.problems:
         raise typer.Exit(ExitCode.FAILURE)
     end_for_errors(diagnosis.errors, [options.namespace])
@@ -63,14 +58,10 @@ def _ask_daemon(cluster: ClusterOptions, group: str, http: str | None) -> Mappin
         return {}
     try:
         groups = find_daemon(http, cluster.config).status()["groups"]
-    except ConfigError as error:
-        fail(ExitCode.CONFIG, problems=map(str, error.problems))
     except DaemonUnreachableError as error:
         if http is not None:
             fail(ExitCode.UNAVAILABLE, f"rmqd: {error}; omit --http to ask only the brokers")
         return {}
-    except DaemonRefusedError as error:
-        fail(ExitCode.FAILURE, f"rmqd: {error}")
     return next((one for one in groups if one.get("name") == group), {})
 
 

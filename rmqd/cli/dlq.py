@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -10,36 +9,26 @@ from typing import Annotated, Any, Final
 import typer
 
 from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget
-from rmqd.cli.terminal.commands import fail
-from rmqd.cli.terminal.options import GroupName, moment_or_age_ms
-from rmqd.cli.terminal.output import Columns, body_cell, count, message_document, say, say_table
+from rmqd.cli.terminal.options import GroupName, moment_or_age_ms, name_and_value
+from rmqd.cli.terminal.output import Columns, body_cell, message_document, say, say_table
 from rmqd.client.brokers import Brokers
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.handling.send_back import RMQD_EXCEPTION
-from rmqd.errors import ExitCode, InvalidNameError, RmqdError
+from rmqd.errors import RmqdError
 from rmqd.operate.dead_letters import dead_letter_listing
 from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Letter, Marks
-from rmqd.operate.dead_letters.dead_letter_replay import expect_group
 from rmqd.operate.queries.message_queries import FoundMessage, found_message
-from rmqd.wire.topics import check_group
 
-_MOST_KINDS: Final = 20
-_GROUPS: Final[Columns] = {
-    "group": "group",
-    "left": "left",
-    "messages": "messages",
-    "last": "last_stored_ms",
-    "brokers": "brokers",
-}
-_LETTERS: Final[Columns] = {
-    "came": "stored_at_ms",
-    "id": "msg_id",
-    "topic": "origin_topic",
-    "retries": "reconsume_times",
-    "reason": "reason",
-    "keys": "keys",
-    "body": body_cell,
-}
+_GROUPS: Final[Columns] = ("group", "left", "messages", ("last", "last_stored_ms"), "brokers")
+_LETTERS: Final[Columns] = (
+    ("came", "stored_at_ms"),
+    ("id", "msg_id"),
+    ("topic", "origin_topic"),
+    ("retries", "reconsume_times"),
+    "reason",
+    "keys",
+    ("body", body_cell),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +59,7 @@ class LetterOptions:
             frozenset(self.ids or ()),
             frozenset(self.keys or ()),
             frozenset(self.tags or ()),
-            tuple(map(_name_and_value, self.properties or ())),
+            tuple(name_and_value(text, "--property") for text in self.properties or ()),
             self.reason or "",
         )
 
@@ -89,58 +78,6 @@ async def marks_reader(target: ClusterTarget, client: ClientInstance) -> Callabl
         return marks
 
     return read
-
-
-def unread_marks(target: ClusterTarget, group: str) -> Marks:
-    """Return the marks before they are read. Ends the command with 1 if the group's name is invalid."""
-    try:
-        return Marks(target.state_dir, check_group(group))  # the name becomes a folder's name
-    except InvalidNameError as error:
-        fail(ExitCode.FAILURE, f"rmqd: {error}")
-
-
-async def read_marks(client: ClientInstance, group: str, marks: Marks, *, to_write: bool) -> Brokers:
-    """Read the marks, and lock them against other writers if `to_write`. Returns the brokers.
-
-    Raises RmqdError, also if no broker knows the group, so that a misspelt name leaves no folder behind.
-    """
-    brokers = await Brokers.look_up(client)
-    await expect_group(brokers, group)
-    await client.cluster_id.learn(may_write=to_write)
-    marks.belong_to(client.identity(group))
-    if to_write:
-        marks.hold()
-    marks.load()
-    return brokers
-
-
-def kinds_lines(kinds: Counter[str | None]) -> list[str]:
-    """Return a line for each reason, the most frequent first."""
-    width = len(str(max(kinds.values(), default=0)))
-    lines = [
-        f"  {number:>{width}}  {reason or '(no reason given)'}" for reason, number in kinds.most_common(_MOST_KINDS)
-    ]
-    more = kinds.most_common()[_MOST_KINDS:]
-    if more:
-        lines.append(f"  {sum(number for _, number in more):>{width}}  for {count(len(more), 'other reason')}")
-    return lines
-
-
-def kinds_document(kinds: Counter[str | None]) -> list[dict[str, Any]]:
-    """Return the reasons and their numbers of messages as JSON."""
-    return [{"reason": reason, "messages": number} for reason, number in kinds.most_common()]
-
-
-def topics_text(topics: Counter[str | None]) -> str:
-    """Return the original topics of messages as a short text."""
-    return ", ".join(f"{topic or '(unknown)'} {number}" for topic, number in topics.most_common(_MOST_KINDS))
-
-
-def _name_and_value(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise typer.BadParameter(f"{text!r} is not name=value", param_hint="--property")
-    return name, value
 
 
 def list_dead_letters(cluster: ClusterOptions) -> None:

@@ -2,33 +2,81 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
-from rmqd.cli.dlq import LetterOptions, kinds_document, kinds_lines, read_marks, topics_text, unread_marks
+from rmqd.cli.dlq import LetterOptions
 from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget, Confirmation, end_for_errors
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import GroupName
-from rmqd.cli.terminal.output import CommandProgress, count, say, say_json, was
+from rmqd.cli.terminal.output import CommandProgress, count, was
 from rmqd.client.brokers import Brokers
 from rmqd.client.instance import ClientInstance
 from rmqd.errors import ExitCode, RmqdError
 from rmqd.operate.dead_letters import dead_letter_sending
 from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Marks
-from rmqd.operate.dead_letters.dead_letter_replay import Plan, Receivers, Replay, ReplayOutcome, make_plan, receivers
-from rmqd.wire.topics import retry_topic, without_namespace
+from rmqd.operate.dead_letters.dead_letter_replay import (
+    Plan,
+    Receivers,
+    Replay,
+    ReplayOutcome,
+    expect_group,
+    make_plan,
+    receivers,
+)
+from rmqd.wire.topics import check_group, retry_topic
+
+_MOST_KINDS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayTask:
-    """The arguments. `group` is as brokers know it."""
+class _Selection:
+    """Dead letters of a group. `group` is the name on the command line, `name` is as brokers know it."""
 
+    target: ClusterTarget
     group: str
+    name: str
     marks: Marks
     choice: DeadLetterFilter
-    rate: float
+
+    @classmethod
+    def of(cls, cluster: ClusterOptions, letters: LetterOptions, group: str) -> _Selection:
+        """Return the selected letters, with marks that are not yet read. Raises InvalidNameError."""
+        choice, target = letters.filter(), cluster.target(group)
+        name = check_group(target.wrapped(group))  # the name becomes a folder's name
+        return cls(target, group, name, Marks(target.state_dir, name), choice)
+
+    async def plan(self, client: ClientInstance, *, to_write: bool) -> tuple[Brokers, Plan, dict[str, RmqdError]]:
+        """Read the marks, and lock them against other writers if `to_write`. Returns the brokers and the letters.
+
+        Raises RmqdError, also if no broker knows the group, so that a misspelt name leaves no folder behind.
+        """
+        brokers = await Brokers.look_up(client)
+        await expect_group(brokers, self.name)
+        await client.cluster_id.learn(may_write=to_write)
+        self.marks.belong_to(client.identity(self.name))
+        if to_write:
+            self.marks.hold()
+        self.marks.load()
+        return brokers, *await make_plan(brokers, self.name, self.marks, self.choice)
+
+    def lines(self, plan: Plan, purpose: str = "") -> list[str]:
+        """Return the first lines of a plan: the chosen letters by reason and topic."""
+        width = len(str(max(plan.reasons.values(), default=0)))
+        kinds = plan.reasons.most_common()
+        lines = [f"{self.group}: {plan.chosen} of {count(plan.left, 'dead letter')} left{purpose}"]
+        lines += [f"  {number:>{width}}  {reason or '(no reason given)'}" for reason, number in kinds[:_MOST_KINDS]]
+        if more := kinds[_MOST_KINDS:]:
+            lines.append(f"  {sum(number for _, number in more):>{width}}  for {count(len(more), 'other reason')}")
+        topics = (f"{topic or '(unknown)'} {number}" for topic, number in plan.topics.most_common(_MOST_KINDS))
+        return [*lines, f"of the topics: {', '.join(topics)}"]
+
+
+def _reasons(kinds: Counter[str | None]) -> list[dict[str, Any]]:
+    return [{"reason": reason, "messages": number} for reason, number in kinds.most_common()]
 
 
 def replay(
@@ -50,53 +98,45 @@ def replay(
 
     Example: rmqd dlq replay order-mailer --reason timeout --since 2h --rate 50
     """
-    choice = letters.filter()
-    target = cluster.target(group)
-    namespace = target.options.namespace
-    name = target.wrapped(group)
-    task = ReplayTask(name, unread_marks(target, name), choice, rate)
-    plan, who, unasked = target.ask(lambda client: _plan(client, task, to_write=not confirmation.dry_run))
-    if not plan.chosen and not task.marks.windows:
-        _nothing(cluster, group, namespace, plan)
-        end_for_errors(unasked, [namespace])
+    selection = _Selection.of(cluster, letters, group)
+    target = selection.target
+
+    async def make(client: ClientInstance) -> tuple[Plan, Receivers, dict[str, RmqdError]]:
+        brokers, plan, errors = await selection.plan(client, to_write=not confirmation.dry_run)
+        who, unasked = await receivers(brokers, selection.name)
+        return plan, who, {**errors, **unasked}
+
+    plan, who, unasked = target.ask(make)
+    if not plan.chosen and not selection.marks.windows:
+        none_chosen = f"the options select none of the {count(plan.left, 'dead letter')} left"
+        line = none_chosen if plan.left else f"{group} has no dead letters left"
+        cluster.say(target.shown(_replayed(group, plan, ReplayOutcome(), plan.left)), [line])
+        end_for_errors(unasked, [target.options.namespace])
         return
-    if confirmation.dry_run and cluster.as_json:
-        say_json(_document(group, namespace, plan, ReplayOutcome(untried=plan.chosen), plan.left))
-    confirmation.ask(_plan_lines(group, namespace, task, plan, who), err=cluster.as_json)
-    outcome = _carry_out(target, task, plan, who)
-    left = plan.left - outcome.sent - outcome.found
-    if cluster.as_json:
-        say_json(_document(group, namespace, plan, outcome, max(0, left)))
-    else:
-        say(_outcome_lines(outcome, max(0, left)))
+    planned = target.shown(_replayed(group, plan, ReplayOutcome(untried=plan.chosen), plan.left))
+    lines = target.shown(_replay_lines(selection, plan, who, rate))
+    confirmation.ask(lines, as_json=cluster.as_json, document=planned)
+    outcome = _replay(selection, plan, who, rate)
+    left = max(0, plan.left - outcome.sent - outcome.found)
+    cluster.say(target.shown(_replayed(group, plan, outcome, left)), _outcome_lines(outcome, left))
     more = [f"rmqd: {count(outcome.untried, 'message')} {was(outcome.untried)} not tried"] if outcome.untried else []
     more += [f"rmqd: {count(len(outcome.failed), 'message')} failed"] if outcome.failed else []
     errors = {**unasked, **outcome.errors}
     if outcome.sent:  # the cluster can be reached, at least partly
         more, errors = [*(f"rmqd: {where}: {error}" for where, error in errors.items()), *more], {}
-    end_for_errors(errors, [namespace], more)
+    end_for_errors(errors, [target.options.namespace], more)
 
 
-async def _plan(
-    client: ClientInstance, task: ReplayTask, *, to_write: bool
-) -> tuple[Plan, Receivers, dict[str, RmqdError]]:
-    brokers = await read_marks(client, task.group, task.marks, to_write=to_write)
-    plan, errors = await make_plan(brokers, task.group, task.marks, task.choice)
-    who, unasked = await receivers(brokers, task.group)
-    return plan, who, {**errors, **unasked}
-
-
-def _carry_out(target: ClusterTarget, task: ReplayTask, plan: Plan, who: Receivers) -> ReplayOutcome:
+def _replay(selection: _Selection, plan: Plan, who: Receivers, rate: float) -> ReplayOutcome:
     progress = CommandProgress(plan.chosen, "replayed")
 
     async def run(client: ClientInstance) -> ReplayOutcome:
-        brokers = await Brokers.look_up(client)
         one = Replay(
-            brokers,
-            task.group,
-            task.marks,
-            task.choice,
-            per_second=task.rate,
+            await Brokers.look_up(client),
+            selection.name,
+            selection.marks,
+            selection.choice,
+            per_second=rate,
             orderly=who.is_orderly,
             on_progress=progress.report,
         )
@@ -104,37 +144,27 @@ def _carry_out(target: ClusterTarget, task: ReplayTask, plan: Plan, who: Receive
             return await one.run(plan)
 
     try:
-        return target.ask(run)
+        return selection.target.ask(run)
     except KeyboardInterrupt:
         fail(ExitCode.INTERRUPTED, "rmqd: interrupted; run the same command to continue")
 
 
-def _nothing(cluster: ClusterOptions, group: str, namespace: str, plan: Plan) -> None:
-    if cluster.as_json:
-        say_json(_document(group, namespace, plan, ReplayOutcome(), plan.left))
-    elif plan.left:
-        say([f"the options select none of the {count(plan.left, 'dead letter')} left"])
-    else:
-        say([f"{group} has no dead letters left"])
-
-
-def _plan_lines(group: str, namespace: str, task: ReplayTask, plan: Plan, who: Receivers) -> list[str]:
-    lines = [f"{group}: {plan.chosen} of {count(plan.left, 'dead letter')} left", *kinds_lines(plan.reasons)]
-    lines.append(f"of the topics: {topics_text(plan.topics)}")
+def _replay_lines(selection: _Selection, plan: Plan, who: Receivers, rate: float) -> list[str]:
+    lines = selection.lines(plan)
     if who.is_orderly:
         way = "by send-back, because members consume in order: reconsume times continue, one more for each message"
     else:
         way = "as new messages with reconsume times from 0"
-    lines.append(f"to {retry_topic(task.group)}, which only this group reads, {way}")
+    lines.append(f"to {retry_topic(selection.name)}, which only this group reads, {way}")
     lines.append(
         f"{count(who.members, 'member')} to handle them" if who.members else "no members now: they wait for one"
     )
-    if task.rate:
-        lines.append(f"at most {task.rate:g} per second")
+    if rate:
+        lines.append(f"at most {rate:g} per second")
     lines += [f"{number} cannot be replayed: {why}" for why, number in plan.refused.items()]
-    if cut := sum(len(window.keys) for window in task.marks.windows.values()):
+    if cut := sum(len(window.keys) for window in selection.marks.windows.values()):
         lines.append(f"{cut} {was(cut)} in flight when an earlier run was interrupted; none is sent twice")
-    return without_namespace(lines, namespace)
+    return lines
 
 
 def _outcome_lines(outcome: ReplayOutcome, left: int) -> list[str]:
@@ -147,8 +177,8 @@ def _outcome_lines(outcome: ReplayOutcome, left: int) -> list[str]:
     return lines
 
 
-def _document(group: str, namespace: str, plan: Plan, outcome: ReplayOutcome, left: int) -> dict[str, Any]:
-    document = {
+def _replayed(group: str, plan: Plan, outcome: ReplayOutcome, left: int) -> dict[str, Any]:
+    return {
         "group": group,
         "topic": retry_topic(group),
         "chosen": plan.chosen,
@@ -157,11 +187,10 @@ def _document(group: str, namespace: str, plan: Plan, outcome: ReplayOutcome, le
         "failed": [asdict(one) for one in outcome.failed],
         "untried": outcome.untried,
         "left": left,
-        "reasons": kinds_document(plan.reasons),
+        "reasons": _reasons(plan.reasons),
         "topics": dict(plan.topics),
         "ways": outcome.ways,
     }
-    return without_namespace(document, namespace)
 
 
 def purge(confirmation: Confirmation, letters: LetterOptions, cluster: ClusterOptions, group: GroupName) -> None:
@@ -175,69 +204,47 @@ def purge(confirmation: Confirmation, letters: LetterOptions, cluster: ClusterOp
 
     Example: rmqd dlq purge order-mailer --until 2026-11-01T00:00:00Z --reason "no such order"
     """
-    choice = letters.filter()
-    target = cluster.target(group)
-    namespace = target.options.namespace
-    name = target.wrapped(group)
-    marks = unread_marks(target, name)
-    plan, unasked = target.ask(
-        lambda client: _plan_purge(client, name, marks, choice, to_write=not confirmation.dry_run)
-    )
+    selection = _Selection.of(cluster, letters, group)
+    target = selection.target
+    _, plan, unasked = target.ask(lambda client: selection.plan(client, to_write=not confirmation.dry_run))
     purged, errors = 0, dict[str, RmqdError]()
-    if confirmation.dry_run and cluster.as_json:
-        say_json(_purge_document(group, namespace, plan, purged))
     if plan.chosen:
-        confirmation.ask(_purge_lines(group, namespace, plan), err=cluster.as_json)
+        lines = [
+            *selection.lines(plan, ": to be settled without being handled again"),
+            "brokers keep them until they expire; rmqd will no longer count, show or replay them",
+        ]
+        planned = target.shown(_purged(group, plan, purged))
+        confirmation.ask(target.shown(lines), as_json=cluster.as_json, document=planned)
         progress = CommandProgress(plan.chosen, "settled")
         try:
-            purged, errors = target.ask(lambda client: _purge(client, plan, marks, choice, progress))
+            purged, errors = target.ask(lambda client: _purge(client, plan, selection, progress))
         except KeyboardInterrupt:
             done = f"{progress.done} of {plan.chosen} settled"
             fail(ExitCode.INTERRUPTED, f"rmqd: interrupted; {done}; run the same command to continue")
-    if not cluster.as_json:
-        say([f"{purged} settled; {max(0, plan.left - purged)} left"])
-    elif not confirmation.dry_run:
-        say_json(_purge_document(group, namespace, plan, purged))
-    end_for_errors({**unasked, **errors}, [namespace])
+    document = target.shown(_purged(group, plan, purged))
+    cluster.say(document, [f"{purged} settled; {document['left']} left"])
+    end_for_errors({**unasked, **errors}, [target.options.namespace])
 
 
-def _purge_lines(group: str, namespace: str, plan: Plan) -> list[str]:
-    lines = [
-        f"{group}: {plan.chosen} of {count(plan.left, 'dead letter')} left: to be settled without being handled again",
-        *kinds_lines(plan.reasons),
-        f"of the topics: {topics_text(plan.topics)}",
-        "brokers keep them until they expire; rmqd will no longer count, show or replay them",
-    ]
-    return without_namespace(lines, namespace)
-
-
-def _purge_document(group: str, namespace: str, plan: Plan, purged: int) -> dict[str, Any]:
-    document = {
+def _purged(group: str, plan: Plan, purged: int) -> dict[str, Any]:
+    return {
         "group": group,
         "chosen": plan.chosen,
         "purged": purged,
         "left": max(0, plan.left - purged),
-        "reasons": kinds_document(plan.reasons),
+        "reasons": _reasons(plan.reasons),
         "topics": dict(plan.topics),
     }
-    return without_namespace(document, namespace)
-
-
-async def _plan_purge(
-    client: ClientInstance, group: str, marks: Marks, choice: DeadLetterFilter, *, to_write: bool
-) -> tuple[Plan, dict[str, RmqdError]]:
-    brokers = await read_marks(client, group, marks, to_write=to_write)
-    return await make_plan(brokers, group, marks, choice)
 
 
 async def _purge(
-    client: ClientInstance, plan: Plan, marks: Marks, choice: DeadLetterFilter, progress: CommandProgress
+    client: ClientInstance, plan: Plan, selection: _Selection, progress: CommandProgress
 ) -> tuple[int, dict[str, RmqdError]]:
     purged, errors = 0, dict[str, RmqdError]()
     with progress:
         for queue in plan.queues:
             try:
-                async for some in dead_letter_sending.purge(client, queue, marks, choice):
+                async for some in dead_letter_sending.purge(client, queue, selection.marks, selection.choice):
                     purged += some
                     progress.report(purged)
             except RmqdError as error:

@@ -18,7 +18,7 @@ from rmqd.cli.terminal.cluster_command import (
 )
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import GroupName, TopicName, WithSystem, duration_ms, group_names, one_of
-from rmqd.cli.terminal.output import Columns, count, document_table, format_age, plain, say, say_json, say_table
+from rmqd.cli.terminal.output import Columns, count, document_table, format_age, plain, say, say_table
 from rmqd.client.brokers import Brokers
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.group_reader import TopicLag, read_lags
@@ -29,47 +29,38 @@ from rmqd.operate.queries.group_queries import ModeChange
 from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody
 from rmqd.wire.topics import without_namespace, wrap_namespace
 
-_GROUPS: Final[Columns] = {
-    "group": "group",
-    "members": "members",
-    "type": "consume_type",
-    "model": "message_model",
-    "lag": "lag",
-    "rate": "rate",
-    "brokers": "brokers",
-}
-_MEMBERS: Final[Columns] = {
-    "member": "client_id",
-    "address": "address",
-    "language": "language",
-    "version": "version",
-    "queues": lambda one: "?" if one["queues"] is None else str(one["queues"]),
-}
-_QUEUES: Final[Columns] = {
-    "topic": "topic",
-    "broker": "broker",
-    "queue": "queue",
-    "owner": "owner",
-    "committed": "committed",
-    "max": "max",
-    "lag": "lag",
-    "age": "lag_seconds",
-}
-_BROKERS: Final[Columns] = {
-    "broker": "broker",
-    "may consume": "consume_enable",
-    "may broadcast": "consume_broadcast_enable",
-    "retries": "retry_max_times",
-    "retry queues": "retry_queue_nums",
-    "modes": lambda one: ", ".join(f"{topic} {mode}" for topic, mode in one["modes"].items()) or "-",
-}
-_LAGS: Final[Columns] = {
-    "group": "group",
-    "topic": "topic",
-    "queues": lambda one: str(len(one["queues"])),
-    "lag": "lag",
-    "age": "lag_seconds",
-}
+_GROUPS: Final[Columns] = (
+    "group",
+    "members",
+    ("type", "consume_type"),
+    ("model", "message_model"),
+    "lag",
+    "rate",
+    "brokers",
+)
+_MEMBERS: Final[Columns] = (
+    ("member", "client_id"),
+    "address",
+    "language",
+    "version",
+    ("queues", lambda one: "?" if one["queues"] is None else str(one["queues"])),
+)
+_QUEUES: Final[Columns] = ("topic", "broker", "queue", "owner", "committed", "max", "lag", ("age", "lag_seconds"))
+_BROKERS: Final[Columns] = (
+    "broker",
+    ("may consume", "consume_enable"),
+    ("may broadcast", "consume_broadcast_enable"),
+    ("retries", "retry_max_times"),
+    ("retry queues", "retry_queue_nums"),
+    ("modes", lambda one: ", ".join(f"{topic} {mode}" for topic, mode in one["modes"].items()) or "-"),
+)
+_LAGS: Final[Columns] = (
+    "group",
+    "topic",
+    ("queues", lambda one: str(len(one["queues"]))),
+    "lag",
+    ("age", "lag_seconds"),
+)
 
 
 def set_mode(
@@ -100,18 +91,14 @@ def set_mode(
     due = [change for change in changes if change.is_due]
     errors: Mapping[str, RmqdError] = {}
     if due:
-        if confirmation.dry_run and cluster.as_json:
-            say_json([_document(change, errors) for change in changes])
         plan = [] if is_known else [f"no broker knows group {group} yet: this prepares it; see `rmqd groups list`"]
         plan += [f"{change.broker}: {_mode_text(change.now)} -> {_mode_text(change.then)}" for change in due]
-        confirmation.ask([f"{group}, {topic}:", *plan], err=cluster.as_json)
+        planned = [_document(change, errors) for change in changes]
+        confirmation.ask([f"{group}, {topic}:", *plan], as_json=cluster.as_json, document=planned)
         errors = target.ask(partial(_carry_out, changes))
-    if cluster.as_json:
-        say_json([_document(change, errors) for change in changes])
-    elif done := [change.broker for change in due if change.broker not in errors]:
-        say([f"set on {', '.join(done)}"])
-    else:
-        say(["nothing was set" if due else f"all brokers are set to {mode} already"])
+    done = ", ".join(change.broker for change in due if change.broker not in errors)
+    none_set = "nothing was set" if due else f"all brokers are set to {mode} already"
+    cluster.say([_document(change, errors) for change in changes], [f"set on {done}" if done else none_set])
     end_for_errors(errors, [target.options.namespace])
 
 
@@ -182,7 +169,7 @@ def _say_group(group: dict[str, Any]) -> None:
     brokers = [{"broker": name} | settings for name, settings in group["brokers"].items()]
     for columns, rows in (
         (_MEMBERS, group["members"]),
-        ({"topic": "topic", "subscription": "subscription"}, subscriptions),
+        (("topic", "subscription"), subscriptions),
         (_QUEUES, group["queues"]),
         (_BROKERS, brokers),
     ):
@@ -217,10 +204,7 @@ def lag(
     if target.config is None and not groups:
         raise typer.BadParameter("give group names, or a configuration with groups (--config)", param_hint="GROUP")
     lags, errors = _ask(groups, target)
-    if cluster.as_json:
-        say_json(plain(lags))
-    else:
-        typer.echo("\n".join(document_table(_LAGS, plain(lags))))
+    cluster.say(plain(lags), document_table(_LAGS, plain(lags)))
     late = [
         f"rmqd: {one.group}, {one.topic}: the oldest waiting message is {format_age(one.lag_seconds)} old, "
         f"over the limit of {fail_over}"

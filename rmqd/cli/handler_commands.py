@@ -17,9 +17,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from rmqd.cli.terminal.options import Output, topic_names
+from rmqd.cli.terminal.options import Output, topic_name, topic_names
 from rmqd.cli.terminal.output import plain, say_json
-from rmqd.errors import InvalidNameError
 from rmqd.plugins.entry_points import installed
 from rmqd.plugins.handler_catalogue import (
     HANDLER_ENTRY_POINTS,
@@ -27,7 +26,6 @@ from rmqd.plugins.handler_catalogue import (
     OptionDescription,
     describe_installed,
 )
-from rmqd.wire.topics import check_topic
 
 
 def handlers(output: Output = "table") -> None:
@@ -103,10 +101,7 @@ def new_handler(
             "expected another name",
             param_hint="NAME",
         )
-    try:
-        check_topic(topic)
-    except InvalidNameError as error:
-        raise typer.BadParameter(str(error), param_hint="--topic") from None
+    topic_name(topic, "--topic")
     folder = Path(name)
     try:
         folder.mkdir()

@@ -38,15 +38,15 @@ from rmqd.wire.bodies.heartbeat_data import (
 )
 from rmqd.wire.topics import TOOLS_GROUP, without_namespace
 
-_MESSAGES: Final[Columns] = {
-    "stored": "stored_at_ms",
-    "broker": "broker",
-    "queue": "queue",
-    "offset": "offset",
-    "id": "msg_id",
-    "tags": "tags",
-    "body": body_cell,
-}
+_MESSAGES: Final[Columns] = (
+    ("stored", "stored_at_ms"),
+    "broker",
+    "queue",
+    "offset",
+    ("id", "msg_id"),
+    "tags",
+    ("body", body_cell),
+)
 
 
 def get(

@@ -15,14 +15,14 @@ from typing import Any, Final
 
 from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget, Confirmation, end_for_errors
 from rmqd.cli.terminal.commands import fail
-from rmqd.cli.terminal.output import Columns, count, document_table, say, say_json
+from rmqd.cli.terminal.output import Columns, count, document_table, say
 from rmqd.client.brokers import Brokers
 from rmqd.client.instance import ClientInstance
 from rmqd.errors import ExitCode
 from rmqd.operate.resets.reset_plan import OffsetChange, PlannedMove, ResetPlan, plan_reset
 from rmqd.operate.resets.reset_requests import MovedQueue, ResetOutcome, State, carry_out
 from rmqd.runtime.files import make_folder, replace_file, sync_folder
-from rmqd.wire.topics import unwrap_namespace, without_namespace
+from rmqd.wire.topics import unwrap_namespace
 
 _FORM: Final = "rmqd offsets 1"
 _LONGEST: Final = 180  # limit for the names in a file name, which may have 250 characters; the file has the full names
@@ -102,14 +102,7 @@ def _saved(document: dict[str, Any]) -> SavedOffset:
     return one
 
 
-_MOVES: Final[Columns] = {
-    "broker": "broker",
-    "queue": "queue",
-    "from": "from",
-    "to": "to",
-    "messages": "effect",
-    "member": "member",
-}
+_MOVES: Final[Columns] = ("broker", "queue", "from", "to", ("messages", "effect"), "member")
 _WORDS: dict[State, str] = {
     "moved": "reset, and applied by members",
     "stored": "stored",
@@ -128,29 +121,22 @@ def change_offsets(
     confirmation: Confirmation,
 ) -> None:
     """Show the plan, ask, and reset the group. Ends the command with 1 or 69 if a queue did not reach its target."""
-    namespace = target.options.namespace
+    namespaces = [target.options.namespace]
     _, plan = target.ask(lambda client: _plan(client, change))
-    planned = without_namespace(_document(plan), namespace)
+    planned = target.shown(_document(plan))
     if not plan.due:
-        if cluster.as_json:
-            say_json(planned)
-        else:
-            say([] if plan.errors else ["nothing to do: every queue is at its target"])
-        end_for_errors(plan.errors, [namespace])
+        cluster.say(planned, [] if plan.errors else ["nothing to do: every queue is at its target"])
+        end_for_errors(plan.errors, namespaces)
         return
-    if confirmation.dry_run and cluster.as_json:
-        say_json(planned)
-    confirmation.ask(without_namespace(list(_plan_lines(plan)), namespace), err=cluster.as_json)
+    confirmation.ask(target.shown(list(_plan_lines(plan))), as_json=cluster.as_json, document=planned)
     course = _Course(target, plan, wait_seconds, quiet=cluster.as_json)
     try:
         outcome = target.ask(course.run)
     except KeyboardInterrupt:
         fail(ExitCode.INTERRUPTED, f"rmqd: {course.cut()}")
-    if cluster.as_json:
-        say_json(planned | {"backup": course.path and str(course.path), **_result(outcome)})
-    else:
-        say(_outcome_lines(outcome))
-    end_for_errors(outcome.errors, [namespace], _not_obeyed(outcome, planned["group"]))
+    moved = planned | {"backup": course.path and str(course.path), **_result(outcome)}
+    cluster.say(moved, _outcome_lines(outcome))
+    end_for_errors(outcome.errors, namespaces, _not_obeyed(outcome, planned["group"]))
 
 
 async def _plan(client: ClientInstance, change: OffsetChange) -> tuple[Brokers, ResetPlan]:

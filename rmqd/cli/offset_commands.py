@@ -21,16 +21,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.errors import ExitCode, RmqdError
 from rmqd.operate.resets.reset_plan import Goal, OffsetChange, Scope, broadcasting
 
-_QUEUES: Final[Columns] = {
-    "topic": "topic",
-    "broker": "broker",
-    "queue": "queue",
-    "committed": "committed",
-    "min": "min",
-    "max": "max",
-    "lag": "lag",
-    "age": "lag_seconds",
-}
+_QUEUES: Final[Columns] = ("topic", "broker", "queue", "committed", "min", "max", "lag", ("age", "lag_seconds"))
 
 Wait = Annotated[str, typer.Option("--wait", help="Time for members to apply the reset")]
 LONGEST_WAIT = "45s"  # a broker holds a pull for up to 20 s, and an older Java client pauses for 10 s

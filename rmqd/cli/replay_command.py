@@ -26,14 +26,14 @@ from rmqd.wire.topics import without_namespace
 
 PRINT_SECONDS = 5.0
 MOST_SHOWN = 20
-_WINDOWS: Final[Columns] = {
-    "topic": "topic",
-    "broker": "broker",
-    "queue": "queue",
-    "from": "from",
-    "to": "to",
-    "messages": lambda one: str(one["to"] - one["from"]),
-}
+_WINDOWS: Final[Columns] = (
+    "topic",
+    "broker",
+    "queue",
+    "from",
+    "to",
+    ("messages", lambda one: str(one["to"] - one["from"])),
+)
 
 
 def replay(
@@ -72,14 +72,14 @@ def replay(
     plan, is_new = _plan(ours, folder, since, until, abandon=abandon, force=force)
     shown = without_namespace(plan, ours.options.namespace)
     if abandon:
-        confirmation.ask([f"{shown.shadow} will be removed from the brokers"], err=cluster.as_json)
+        confirmation.ask([f"{shown.shadow} will be removed from the brokers"], as_json=cluster.as_json)
         ours.ask(lambda client: replay_run.refuse_second_run(client, plan))
         raise typer.Exit(_end(ours, folder, plan))
     passed = 0 if is_new else ours.ask(lambda client: replay_run.handled(client, plan))
     if cluster.as_json and confirmation.dry_run:
         say_json(_document(shown, passed))
         raise typer.Exit
-    confirmation.ask(_plan_lines(shown, folder, passed, rate, retries), err=cluster.as_json)
+    confirmation.ask(_plan_lines(shown, folder, passed, rate, retries), as_json=cluster.as_json)
     ours.ask(lambda client: _begin(client, plan, folder))
     progress, stopped = _run(ours, plan, folder.failures(plan), rate, retries)
     code = _end(ours, folder, plan) if progress.is_done else stopped
@@ -91,10 +91,7 @@ def _plan(
     ours: OwnGroup, folder: ReplayFolder, since: str | None, until: str | None, *, abandon: bool, force: bool
 ) -> tuple[ReplayPlan, bool]:
     """Return the plan to continue, or a new one; and whether it is new."""
-    try:
-        plan = folder.read(is_forced=force)
-    except RmqdError as error:
-        fail(ExitCode.FAILURE, f"rmqd: {error}")
+    plan = folder.read(is_forced=force)
     if plan is not None:
         if not abandon and since is not None and (since, until) != (plan.since, plan.until):
             to = f" --to {plan.until}" if plan.until else ""
@@ -159,8 +156,8 @@ def _run(ours: OwnGroup, plan: ReplayPlan, failures: Failures, rate: int, retrie
     configure_logging("warning", ours.config.log.format, namespaces=ours.config.namespaces)
     try:
         return run_in_loop(run()), 128 + signals[-1] if signals else ExitCode.FAILURE
-    except RmqdError as error:
-        fail(ExitCode.FAILURE, f"rmqd: {error}")
+    except RmqdError:
+        raise
     except Exception as error:  # noqa: BLE001 raised by the handler's `start` or `stop`; ends the group
         fail(ExitCode.FAILURE, f"rmqd: the handler cannot be run: {describe(error)}")
 

@@ -15,17 +15,16 @@ import typer
 
 from rmqd.cli.terminal.cluster_command import ClusterOptions
 from rmqd.cli.terminal.commands import Failed
-from rmqd.cli.terminal.options import duration_ms, moment_ms, topic_names
+from rmqd.cli.terminal.options import duration_ms, moment_ms, name_and_value, topic_name, topic_names
 from rmqd.cli.terminal.output import say
 from rmqd.client.api.send_requests import SendResult
 from rmqd.client.client_options import MOST_TRACE_CALLS, TraceOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage, by_hash, by_id
 from rmqd.client.sending.trace_dispatcher import TracedProducer
-from rmqd.errors import InvalidNameError
 from rmqd.runtime.clock import SystemClock
 from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG, meant_filter
-from rmqd.wire.topics import TRACE_TOPIC, check_topic
+from rmqd.wire.topics import TRACE_TOPIC
 
 IN_FLIGHT = 64
 _KEY = "--sharding-key"
@@ -74,10 +73,7 @@ def send(
 
     Example: rmqd send orders '{"id": 17, "step": 2}' --sharding-key order-17 --delay 90s
     """
-    try:
-        check_topic(topic)
-    except InvalidNameError as error:
-        raise typer.BadParameter(str(error), param_hint="TOPIC") from None
+    topic_name(topic, "TOPIC")
     if "||" in tags or meant_filter(tags, EXPRESSION_TAG) is not None:
         told = f"{tags!r} is an expression, and a message has one tag; expected a single word, such as paid"
         raise typer.BadParameter(told, param_hint="--tags")
@@ -267,9 +263,7 @@ def _properties(pairs: list[str], taken: Mapping[str, str]) -> dict[str, str]:
     """Return the properties of `--property`. `taken` maps properties of other options to these options."""
     properties = {}
     for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not key or not equals:
-            raise typer.BadParameter(f"{pair!r} is not of the form k=v", param_hint="--property")
+        key, value = name_and_value(pair, "--property", "of the form k=v")
         if key in taken:
             raise typer.BadParameter(f"{taken[key]} sets {key}; expected only one of them", param_hint="--property")
         properties[key] = value

@@ -10,12 +10,13 @@ import shlex
 import signal
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import ConfigPath, Overrides, SparkGroup, duration_ms, group_names, one_of
 from rmqd.cli.terminal.output import count, say
 from rmqd.config.model.value_kinds import parse_size_bytes
@@ -31,6 +32,18 @@ from rmqd.spark.submit.submission import NO_ENVIRONMENT, Submission, submission_
 
 if TYPE_CHECKING:
     from rmqd.spark.pipelines.compaction import Chunk
+
+
+@contextmanager
+def _errors_of(command: str) -> Iterator[None]:
+    """End the command with 1 for an error. Errors of the configuration are reported like those of other commands."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (RmqdError, OSError) as error:
+        typer.echo(f"rmqd spark {command}: {error}", err=True)
+        raise typer.Exit(ExitCode.FAILURE) from None
 
 
 def compact(
@@ -60,14 +73,11 @@ def compact(
         wanted_bytes = parse_size_bytes(size)
     except ValueError as error:
         raise typer.BadParameter(f"{error}; expected a size such as 128MiB", param_hint="--size") from None
-    try:
-        order = order_of(config, group, tuple(overrides or ()), any_engine=True)
-        # imported after the check that pyarrow is installed
-        from rmqd.spark.pipelines.archive_compaction import archive_to_compact, compact_archive
+    order = order_of(config, group, tuple(overrides or ()), any_engine=True)
+    # imported after the check that pyarrow is installed
+    from rmqd.spark.pipelines.archive_compaction import archive_to_compact, compact_archive
 
-        archive_to_compact(order)
-    except ConfigError as error:
-        fail(ExitCode.CONFIG, problems=map(str, error.problems))
+    archive_to_compact(order)
     configure_logging(order.config.log.level, order.config.log.format)
 
     def show_chunk(chunk: Chunk) -> None:
@@ -75,7 +85,7 @@ def compact(
         mib = chunk.size_bytes / (1 << 20)
         say([f"{chunk.partition or '.'}: {count(len(chunk.names), 'file')} of {mib:.1f} MiB {what}"])
 
-    try:
+    with _errors_of("compact"):
         session = build_session(order)
         try:
             made = compact_archive(
@@ -88,11 +98,6 @@ def compact(
             )
         finally:
             session.stop()
-    except ConfigError as error:
-        fail(ExitCode.CONFIG, problems=map(str, error.problems))
-    except RmqdError as error:
-        typer.echo(f"rmqd spark compact: {error}", err=True)
-        raise typer.Exit(ExitCode.FAILURE) from None
     if not dry_run:
         say([f"{count(made, 'file')} written"])
 
@@ -115,12 +120,9 @@ def pack(
     Example: rmqd spark pack environment.tar.gz
     """
     left_out: list[str] = []
-    try:
+    with _errors_of("pack"):
         files = packed_files(included=include or (), left_out=None if include_secrets else left_out)
         pack_files(files, archive)
-    except (RmqdError, OSError) as error:
-        typer.echo(f"rmqd spark pack: {error}", err=True)
-        raise typer.Exit(ExitCode.FAILURE) from None
     say((f"omitted: {one}" for one in left_out), err=True)
     typer.echo(f"{archive}: {archive.stat().st_size / 1e6:.0f} MB")
 
@@ -142,12 +144,7 @@ def run(
 
     from rmqd.spark.engine.driver import run_group, share_import_path
 
-    try:
-        order = order_of(config, group, tuple(overrides or ()))
-    except ConfigError as error:
-        for problem in error.problems:
-            typer.echo(str(problem), err=True)
-        raise typer.Exit(ExitCode.CONFIG) from None
+    order = order_of(config, group, tuple(overrides or ()))
     stop, force_stop = threading.Event(), threading.Event()
     cut_short: list[int] = []
 
@@ -208,26 +205,20 @@ def submit(
 
     folder = Path(tempfile.mkdtemp(prefix="rmqd-submit-"))
     try:
-        program = submitting.find_spark_submit(spark_home)
-        named = (f"groups.{group}.spark.master={master}",) if master else ()
-        order = order_of(config, group, (*(overrides or ()), *named))
-        archive = environment or str(folder / "environment.tar.gz")
-        submission = _submission(order, deploy_mode, archive, is_named=bool(environment), passed=passed or [])
-        if dry_run:
-            typer.echo(shlex.join(submission.command(program, folder)))
-            raise typer.Exit(ExitCode.OK)
-        provide_programs()  # spark-submit logs the progress
-        if submission.environment and not environment:
-            _pack(order, include or [], Path(archive))
-        submitting.write_folder(submission, folder)
-        code = submitting.run(submission, program, folder)
-    except ConfigError as error:
-        for problem in error.problems:
-            typer.echo(str(problem), err=True)
-        raise typer.Exit(ExitCode.CONFIG) from None
-    except (RmqdError, OSError) as error:
-        typer.echo(f"rmqd spark submit: {error}", err=True)
-        raise typer.Exit(ExitCode.FAILURE) from None
+        with _errors_of("submit"):
+            program = submitting.find_spark_submit(spark_home)
+            named = (f"groups.{group}.spark.master={master}",) if master else ()
+            order = order_of(config, group, (*(overrides or ()), *named))
+            archive = environment or str(folder / "environment.tar.gz")
+            submission = _submission(order, deploy_mode, archive, is_named=bool(environment), passed=passed or [])
+            if dry_run:
+                typer.echo(shlex.join(submission.command(program, folder)))
+                raise typer.Exit(ExitCode.OK)
+            provide_programs()  # spark-submit logs the progress
+            if submission.environment and not environment:
+                _pack(order, include or [], Path(archive))
+            submitting.write_folder(submission, folder)
+            code = submitting.run(submission, program, folder)
     finally:
         submitting.remove_folder(folder)
     raise typer.Exit(code)

@@ -118,10 +118,8 @@ def _read(path: Path, config: Path | None) -> list[Case]:
             cases += read_cases(file, config)
         except ConfigError as error:
             problems += error.problems
-    for problem in problems:
-        typer.echo(str(problem), err=True)
     if problems:
-        raise typer.Exit(ExitCode.CONFIG)
+        raise ConfigError(problems)
     return cases
 
 

@@ -11,27 +11,15 @@ from rmqd.cli.terminal.options import WithSystem, topic_names
 from rmqd.cli.terminal.output import Columns, count, say, say_table
 from rmqd.operate.queries import topic_queries
 
-_TOPICS: Final[Columns] = {
-    "topic": "topic",
-    "queues": "queues",
-    "may": "permissions",
-    "type": "message_type",
-    "brokers": "brokers",
-}
-_BROKERS: Final[Columns] = {
-    "broker": "broker",
-    "read queues": "read_queues",
-    "write queues": "write_queues",
-    "may": "permissions",
-    "attributes": lambda one: ", ".join(f"{key}={value}" for key, value in sorted(one["attributes"].items())) or "-",
-}
-_QUEUES: Final[Columns] = {
-    "broker": "broker",
-    "queue": "queue",
-    "min": "min",
-    "max": "max",
-    "last stored": "last_stored_ms",
-}
+_TOPICS: Final[Columns] = ("topic", "queues", ("may", "permissions"), ("type", "message_type"), "brokers")
+_BROKERS: Final[Columns] = (
+    "broker",
+    ("read queues", "read_queues"),
+    ("write queues", "write_queues"),
+    ("may", "permissions"),
+    ("attributes", lambda one: ", ".join(f"{key}={value}" for key, value in sorted(one["attributes"].items())) or "-"),
+)
+_QUEUES: Final[Columns] = ("broker", "queue", "min", "max", ("last stored", "last_stored_ms"))
 
 
 def list_topics(cluster: ClusterOptions, with_system: WithSystem = False) -> None:

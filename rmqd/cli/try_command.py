@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import typer
@@ -17,24 +18,26 @@ from rmqd.cli.terminal.output import count, say, say_json
 from rmqd.errors import ExitCode
 from rmqd.operate.try_handler.selection import Chosen, Selection, batches_of, choose
 from rmqd.operate.try_handler.trial import BatchReport, Bisection, BisectResult, HandlerTrial
-from rmqd.operate.try_handler.trial_process import CallResult, HandlerUnusableError, TrialDecision
+from rmqd.operate.try_handler.trial_process import CallResult, TrialDecision
 from rmqd.wire.messages.message import CorruptMessage, Message
 from rmqd.wire.topics import dlq_topic, wrap_namespace
 
 _NOTHING = "nothing was committed, sent back or dead-lettered"
 
 
+@dataclass(slots=True)
 class TrialReporter:
-    """Prints a line for each message when its batch is finished: a table, or one JSON document per line."""
+    """Prints a line for each message when its batch is finished: a table, or one JSON document per line.
 
-    def __init__(self, *, as_json: bool, lie_in: str = "") -> None:
-        """`lie_in` is the topic that stores the messages, if that differs from their original topic."""
-        self._as_json = as_json
-        self._lie_in = lie_in
-        self._batches = 0
-        self._outcomes: Counter[str] = Counter()
-        self.failures = 0
-        """The number of failed calls and corrupt messages."""
+    `lie_in` is the topic that stores the messages, if that differs from their original topic.
+    """
+
+    as_json: bool
+    lie_in: str = ""
+    failures: int = 0
+    """The number of failed calls and corrupt messages."""
+    _batches: int = 0
+    _outcomes: Counter[str] = field(default_factory=Counter)
 
     def batch(self, report: BatchReport) -> None:
         """Print the outcome of a batch."""
@@ -42,33 +45,32 @@ class TrialReporter:
         self.failures += report.result.is_failure
         for message, verdict in zip(report.messages, report.result.verdicts, strict=True):
             self._outcomes[verdict.outcome] += 1
-            if self._as_json:
-                _say_document(document(message, verdict, report, self._lie_in) | {"batch": self._batches})
-            else:
-                self._say_line(message, _decided(verdict, report.result), f"{report.result.seconds:.3f} s")
-        if not self._as_json:
+            result = document(message, verdict, report, self.lie_in) | {"batch": self._batches}
+            self._say(result, _decided(verdict, report.result), f"{report.result.seconds:.3f} s")
+        if not self.as_json:
             say(f"    {line}" for line in _why(report))
 
     def corrupt(self, corrupt: CorruptMessage) -> None:
         """Print a corrupt message, which the handler does not get."""
         self.failures += 1
         self._outcomes["corrupt"] += 1
-        message = corrupt.message
-        if self._as_json:
-            _say_document(_place(message, self._lie_in) | {"outcome": "corrupt", "error": corrupt.reason})
-        else:
-            self._say_line(message, f"corrupt: {corrupt.reason}", "-")
+        result = _place(corrupt.message, self.lie_in) | {"outcome": "corrupt", "error": corrupt.reason}
+        self._say(result, f"corrupt: {corrupt.reason}", "-")
 
     def end(self, at_end: str | None, *, is_cut: bool = False) -> None:
         """Print the totals. `at_end` is the error of stopping the handler."""
         parts = ", ".join(f"{number} {outcome.replace('_', '-')}" for outcome, number in self._outcomes.most_common())
         lines = [f"error while the handler stopped: {at_end}"] if at_end else []
         lines += ["cut short"] if is_cut else []
-        say([*lines, f"{parts or 'no message'}; {_NOTHING}"], err=self._as_json)
+        say([*lines, f"{parts or 'no message'}; {_NOTHING}"], err=self.as_json)
 
-    def _say_line(self, message: Message, decided: str, took: str) -> None:
-        place = f"{_stored_in(message, self._lie_in)}:{message.broker_name}:{message.queue_id}:{message.queue_offset}"
-        say(["  ".join((f"{took:>9}", message.msg_id, place, message.tags or "-", message.keys or "-", decided))])
+    def _say(self, result: dict[str, Any], decided: str, took: str) -> None:
+        if self.as_json:
+            typer.echo(json.dumps(result))
+            return
+        place = "{stored_in}:{broker}:{queue}:{offset}".format(**result)
+        tags, keys = result["tags"] or "-", result["keys"] or "-"
+        say(["  ".join((f"{took:>9}", result["msg_id"], place, tags, keys, decided))])
 
 
 def document(message: Message, verdict: TrialDecision, report: BatchReport, lie_in: str) -> dict[str, Any]:
@@ -92,8 +94,8 @@ def say_finding(finding: BisectResult, name: str, lie_in: str, *, as_json: bool)
     lines, following = [*_found(finding, lie_in)], [*_next(finding, name, lie_in)]
     if as_json:
         say_json(_finding_document(finding, name, lie_in) | {"answer_text": " ".join(lines), "next": following})
-        return
-    say([*lines, *(f"  {line}" for line in following)])
+    else:
+        say([*lines, *(f"  {line}" for line in following)])
 
 
 def _finding_document(finding: BisectResult, name: str, lie_in: str) -> dict[str, Any]:
@@ -188,16 +190,11 @@ def _why(report: BatchReport) -> list[str]:
     return [result.error + (f", at {result.place}" if result.place else "")]
 
 
-def _stored_in(message: Message, lie_in: str) -> str:
-    """Return the topic of the message's offset, which for a retry or dead letter is not the handler's topic."""
-    return lie_in or message.message_queue.topic
-
-
 def _place(message: Message, lie_in: str) -> dict[str, Any]:
     return {
         "msg_id": message.msg_id,
         "topic": message.topic,
-        "stored_in": _stored_in(message, lie_in),
+        "stored_in": lie_in or message.message_queue.topic,  # of a retry or dead letter not the handler's topic
         "broker": message.broker_name,
         "queue": message.queue_id,
         "offset": message.queue_offset,
@@ -208,14 +205,8 @@ def _place(message: Message, lie_in: str) -> dict[str, Any]:
 
 def _line_of_place(message: Message, lie_in: str) -> str:
     keys = f", keys {message.keys}" if message.keys else ""
-    return (
-        f"{message.msg_id}, {_stored_in(message, lie_in)}, {message.broker_name}, queue {message.queue_id}, "
-        f"offset {message.queue_offset}{keys}"
-    )
-
-
-def _say_document(document: dict[str, Any]) -> None:
-    typer.echo(json.dumps(document))
+    place = "{msg_id}, {stored_in}, {broker}, queue {queue}, offset {offset}"
+    return place.format(**_place(message, lie_in)) + keys
 
 
 MOST_RUNS = 16
@@ -282,7 +273,7 @@ def try_group(
 def _try(ours: OwnGroup, chosen: Chosen, timeout_seconds: float, cluster: ClusterOptions) -> int:
 
     trial = HandlerTrial(ours.config, timeout_seconds)
-    reporter = TrialReporter(as_json=cluster.as_json, lie_in=dlq_topic(ours.name) if chosen.are_dead_letters else "")
+    reporter = TrialReporter(cluster.as_json, dlq_topic(ours.name) if chosen.are_dead_letters else "")
 
     async def run() -> None:
         batches = batches_of(chosen.messages, ours.options.consume_message_batch_max_size)
@@ -294,8 +285,6 @@ def _try(ours: OwnGroup, chosen: Chosen, timeout_seconds: float, cluster: Cluste
         reporter.corrupt(one)
     try:
         asyncio.run(run())
-    except HandlerUnusableError as error:
-        fail(ExitCode.FAILURE, f"rmqd: {error}")
     except KeyboardInterrupt:
         reporter.end(None, is_cut=True)
         return ExitCode.INTERRUPTED
@@ -314,8 +303,6 @@ def _bisect(ours: OwnGroup, chosen: Chosen, timeout_seconds: float, cluster: Clu
     )
     try:
         finding = asyncio.run(search.find(chosen.messages))
-    except HandlerUnusableError as error:
-        fail(ExitCode.FAILURE, f"rmqd: {error}")
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     say_finding(finding, ours.name, dlq_topic(ours.name) if chosen.are_dead_letters else "", as_json=cluster.as_json)

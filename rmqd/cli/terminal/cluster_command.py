@@ -82,6 +82,10 @@ class ClusterTarget:
         """Return the name of a topic or group as brokers know it."""
         return wrap_namespace(name, self.options.namespace)
 
+    def shown(self, value: Answer) -> Answer:
+        """Return a copy whose names of topics and groups have no namespace."""
+        return without_namespace(value, self.options.namespace)
+
     def ask(self, question: Callable[[ClientInstance], Awaitable[Answer]]) -> Answer:
         """Ask a question at the cluster, see `ask_cluster`."""
         return ask_cluster(self.options, question)
@@ -125,6 +129,13 @@ class ClusterOptions:
     def as_json(self) -> bool:
         """Whether the output is JSON."""
         return self.output == "json"
+
+    def say(self, document: object, lines: Iterable[str]) -> None:
+        """Print a document as JSON, or the lines."""
+        if self.as_json:
+            say_json(document)
+        else:
+            say(lines)
 
     def target(self, group: str = "") -> ClusterTarget:
         """Return the cluster at `--nameserver`, else the configuration's, else $NAMESRV_ADDR's.
@@ -176,7 +187,7 @@ class ClusterOptions:
             return await question(await Brokers.look_up(client))
 
         found, errors = target.ask(ask)
-        shown = document(without_namespace(found, target.options.namespace))
+        shown = document(target.shown(found))
         if self.as_json:
             say_json(shown)
         else:
@@ -191,12 +202,15 @@ class Confirmation:
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")] = False
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan")] = False
 
-    def ask(self, plan: Iterable[str], *, err: bool = False) -> None:
-        """Show the plan and ask for confirmation. Ends the command if the answer is no.
+    def ask(self, plan: Iterable[str], *, as_json: bool, document: object = None) -> None:
+        """Show the plan and ask for confirmation. Ends the command with --dry-run, or if the answer is no.
 
-        With `err` the plan is written to standard error, so that standard output contains only data.
+        With `-o json` the plan is written to standard error, so that standard output contains only data: with
+        --dry-run the document.
         """
-        say(plan, err=err)
+        if as_json and self.dry_run and document is not None:
+            say_json(document)
+        say(plan, err=as_json)
         if self.dry_run:
             raise typer.Exit(ExitCode.OK)
         if self.yes:
@@ -205,7 +219,7 @@ class Confirmation:
             fail(
                 ExitCode.FAILURE, "rmqd: nothing was changed, because there is no terminal for confirmation; use --yes"
             )
-        if code := _refusal(err):
+        if code := _refusal(as_json):
             fail(code, "rmqd: nothing was changed")
 
 
@@ -232,20 +246,17 @@ class OwnGroup:
 
     @classmethod
     def find(cls, cluster: ClusterOptions, name: str) -> OwnGroup:
-        """Return the group. Ends the command with 78 if the configuration is wrong, with 2 if the group is unknown."""
+        """Return the group. Raises ConfigError; ends the command with 2 if the group is unknown."""
         from rmqd.plugins.model_options import consumer_options, load_runnable
 
-        try:
-            config = load_runnable(cluster.config, cluster.overrides or (), groups=[name])
-            if name not in config.groups:
-                known = ", ".join(config.groups) or "none"
-                raise typer.BadParameter(f"unknown group {name}; expected one of {known}", param_hint="GROUP")
-            settings = config.groups[name]
-            if settings.handler is None:
-                raise typer.BadParameter(f"{name} has a pipeline; expected a group with a handler", param_hint="GROUP")
-            options = consumer_options(config, name)
-        except ConfigError as error:
-            fail(ExitCode.CONFIG, problems=map(str, error.problems))
+        config = load_runnable(cluster.config, cluster.overrides or (), groups=[name])
+        if name not in config.groups:
+            known = ", ".join(config.groups) or "none"
+            raise typer.BadParameter(f"unknown group {name}; expected one of {known}", param_hint="GROUP")
+        settings = config.groups[name]
+        if settings.handler is None:
+            raise typer.BadParameter(f"{name} has a pipeline; expected a group with a handler", param_hint="GROUP")
+        options = consumer_options(config, name)
         return cls(name, config.of_group(name), settings, options, cluster.target(name).options)
 
     def ask(self, question: Callable[[ClientInstance], Awaitable[Answer]]) -> Answer:

@@ -8,6 +8,7 @@ that several commands share are declared once, as a dataclass.
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import inspect
 import re
@@ -21,6 +22,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from rmqd.cli.terminal.output import say, say_json
+from rmqd.errors import ConfigError, ExitCode, RmqdError
 
 _SHOWN: Final[dict[object, str]] = {Path: "PATH", list[Path]: "PATH", int: "NUMBER", float: "NUMBER"}
 _MAKE: Final[dict[object, Callable[[str], Any]]] = {str: str, list[str]: str, Path: Path, list[Path]: Path}
@@ -50,7 +52,7 @@ def fail(code: int, error: str = "", *, problems: Iterable[str] = (), has_printe
 class Command(TyperCommand):
     """A command: its name, its first sentence for the list of commands, and its function, as module:function.
 
-    With `-o json` it prints JSON even if it fails before it has data.
+    Errors of rmqd end it with 78 or 1. With `-o json` it prints JSON even if it fails before it has data.
     """
 
     def __init__(self, name: str, place: str, summary: str, *, hidden: bool = False) -> None:
@@ -62,7 +64,9 @@ class Command(TyperCommand):
         if self.callback is None:
             module, function = self._place.split(":")
             app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+            gc.disable()  # imported objects stay: collections would only scan them repeatedly
             app.command()(_with_fields(getattr(importlib.import_module(f"rmqd.cli.{module}"), function)))
+            gc.enable()
             made = get_command(app)
             self.params, self.callback, self.help = made.params, made.callback, made.help
         return self
@@ -83,7 +87,7 @@ class Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            return self._invoke(ctx)
         except _USAGE_ERROR as error:
             if ctx.params.get("output") == "json":
                 _say_usage_error(error)
@@ -92,6 +96,14 @@ class Command(TyperCommand):
             if failed.document is not None and ctx.params.get("output") == "json":
                 say_json(failed.document)
             raise
+
+    def _invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ConfigError as error:
+            fail(ExitCode.CONFIG, problems=map(str, error.problems))
+        except RmqdError as error:
+            fail(ExitCode.FAILURE, f"rmqd: {error}")
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words of the usage line, with required arguments as `GROUP` instead of `{GROUP}`."""

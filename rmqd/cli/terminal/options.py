@@ -13,6 +13,9 @@ from typing import Annotated
 
 import typer
 
+from rmqd.errors import InvalidNameError
+from rmqd.wire.topics import check_topic
+
 
 def group_names(context: typer.Context) -> list[str]:
     """Return the configured groups."""
@@ -111,3 +114,19 @@ def moment_or_age_ms(text: str, option: str) -> int:
         return round(time.time() * 1000 - parse_duration_ms(text))
     except ValueError:
         return moment_ms(text, option, ", or an age such as 10m")
+
+
+def topic_name(text: str, option: str) -> str:
+    """Return the text if it can name a topic. Raises typer.BadParameter, which names the option."""
+    try:
+        return check_topic(text)
+    except InvalidNameError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+def name_and_value(text: str, option: str, form: str = "name=value") -> tuple[str, str]:
+    """Return the parts of name=value. Raises typer.BadParameter, which names the option."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise typer.BadParameter(f"{text!r} is not {form}", param_hint=option)
+    return name, value

@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -64,17 +64,18 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 Answer = TypeVar("Answer")
-Columns = Mapping[str, str | Callable[[dict[str, Any]], str]]
-"""The columns of a table of JSON documents: each title with the key of the value, or with a function for the text."""
+Columns = Sequence[str | tuple[str, str | Callable[[dict[str, Any]], str]]]
+"""The columns of a table of JSON documents: the key of each value, or the title with the key or with a function."""
 
 
 def document_table(columns: Columns, documents: Iterable[dict[str, Any]]) -> list[str]:
     """Return the lines of a table of JSON documents. The unit in a key decides how the value is written."""
+    named = dict((one, one) if isinstance(one, str) else one for one in columns)
     rows = [
-        [_cell(column, one.get(column)) if isinstance(column, str) else column(one) for column in columns.values()]
+        [_cell(value, one.get(value)) if isinstance(value, str) else value(one) for value in named.values()]
         for one in documents
     ]
-    return table([*columns], rows)
+    return table([*named], rows)
 
 
 def _cell(key: str, value: Any) -> str:
