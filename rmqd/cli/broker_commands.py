@@ -78,7 +78,6 @@ def broker(
 
 
 async def _run(options: EmbeddedOptions) -> int:
-
     stop = asyncio.Event()
     try:
         # SIGHUP means that the terminal was closed: there is no configuration to reload
@@ -89,11 +88,8 @@ async def _run(options: EmbeddedOptions) -> int:
                 _warn_of_strangers(options.host)
                 settle_garbage_collection()
                 await stop.wait()
-    except OSError as error:
-        print(f"rmqd broker: {error.strerror or error}", file=sys.stderr)
-        return ExitCode.FAILURE
-    except RmqdError as error:
-        print(f"rmqd broker: {error}", file=sys.stderr)
+    except (OSError, RmqdError) as error:
+        print(f"rmqd broker: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
         return ExitCode.FAILURE
     return ExitCode.OK
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
@@ -93,7 +94,7 @@ def list_dead_letters(cluster: ClusterOptions) -> None:
         read = await marks_reader(target, brokers.client)
         return await dead_letter_listing.list_dead_letters(brokers, read, namespace=target.options.namespace)
 
-    cluster.show(target, ask, lambda groups: say_table(_GROUPS, groups))
+    cluster.show(target, ask, partial(say_table, _GROUPS))
 
 
 def show(
@@ -122,9 +123,7 @@ def show(
             say([f"rmqd: only the newest {most} are shown; use --most for more"], err=True)
         return [_shown(letter) for letter in newest.letters], errors
 
-    cluster.show(
-        target, ask, lambda letters: say_table(_LETTERS, letters), lambda letters: [one.document() for one in letters]
-    )
+    cluster.show(target, ask, partial(say_table, _LETTERS), lambda letters: [one.document() for one in letters])
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,11 +138,8 @@ def list_groups(cluster: ClusterOptions, with_system: WithSystem = False) -> Non
     Example: rmqd groups list --nameserver 10.0.0.5:9876
     """
     target = cluster.target()
-    cluster.show(
-        target,
-        lambda brokers: group_queries.list_groups(brokers, namespace=target.options.namespace, with_system=with_system),
-        lambda groups: say_table(_GROUPS, groups),
-    )
+    ask = partial(group_queries.list_groups, namespace=target.options.namespace, with_system=with_system)
+    cluster.show(target, ask, partial(say_table, _GROUPS))
 
 
 def show_group(cluster: ClusterOptions, group: GroupName) -> None:

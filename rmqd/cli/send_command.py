@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -89,7 +89,6 @@ def send(
     }
     others = _properties(properties or [], {name: option for name, (option, value) in named.items() if value})
     target = cluster.target()
-    namespace = target.options.namespace
     message = OutgoingMessage(
         target.wrapped(topic),
         _body(body),
@@ -101,7 +100,7 @@ def send(
         sharding_key=sharding_key or "",
         properties=others,
     )
-    report = _JsonReport(namespace) if cluster.as_json else _LineReport(namespace)
+    report = _Report(target.options.namespace, cluster.as_json)
     try:
         target.ask(lambda client: _send_all(client, message, selector, count, report, trace))
     except Failed as failed:
@@ -158,40 +157,29 @@ async def _results(
         await asyncio.gather(*sending, return_exceptions=True)
 
 
+@dataclass(slots=True)
 class _Report:
-    """Prints each result at once, so that a later failure does not hide it."""
+    """Prints each result at once, so that a later failure does not hide it: a line, or an element of a JSON array."""
 
-    def __init__(self, namespace: str) -> None:
-        self.sent = 0
-        self._namespace = namespace
+    namespace: str
+    as_json: bool
+    sent: int = 0
 
     def add(self, result: SendResult) -> None:
-        self.write(replace(result, queue=result.queue.without(self._namespace)))
+        result = replace(result, queue=result.queue.without(self.namespace))
+        if self.as_json:
+            typer.echo(f"{',' if self.sent else '['}\n  {json.dumps(_document(result))}", nl=False)
+        else:
+            queue, status = result.queue, result.status
+            slow = "" if status == 0 else f"  {status.name}: stored, but not yet as safely as the broker asks"
+            where = f"{queue.topic}  {queue.broker_name}  queue {queue.queue_id}  offset {result.queue_offset}"
+            say([f"{result.msg_id}  {where}{slow}"])
         self.sent += 1
 
-    def write(self, result: SendResult) -> None:
-        raise NotImplementedError
-
     def end(self) -> None:
-        """Complete the output after the last message."""
-
-
-class _LineReport(_Report):
-    def write(self, result: SendResult) -> None:
-        queue = result.queue
-        slow = "" if result.status == 0 else f"  {result.status.name}: stored, but not yet as safely as the broker asks"
-        where = f"{queue.topic}  {queue.broker_name}  queue {queue.queue_id}  offset {result.queue_offset}"
-        say([f"{result.msg_id}  {where}{slow}"])
-
-
-class _JsonReport(_Report):
-    """Prints a JSON array, one element per line. It is complete even after a failure."""
-
-    def write(self, result: SendResult) -> None:
-        typer.echo(f"{',' if self.sent else '['}\n  {json.dumps(_document(result))}", nl=False)
-
-    def end(self) -> None:
-        typer.echo("\n]" if self.sent else "[]")
+        """Complete the JSON array, also after a failure."""
+        if self.as_json:
+            typer.echo("\n]" if self.sent else "[]")
 
 
 def _document(result: SendResult) -> dict[str, Any]:

@@ -25,15 +25,12 @@ from rmqd.testing.case_run import ENDING, Case, CaseReport, find_case_files, rea
 ENDINGS = (".py", ".yaml", ".yml", ".toml")
 
 
-def run_again_and_again(path: Path, config: Path | None, output: str, *, chaos: bool, kills: bool) -> None:
+def run_again_and_again(path: Path) -> None:
     """Run the cases, and again after each change, until Ctrl-C.
 
     Each run is a new process, which keeps no old code: no modules, and no objects that modules created on import.
     """
-    command = [sys.executable, "-m", "rmqd", "test", str(path), "-o", output]
-    command += ["--config", str(config)] if config is not None else []
-    command += ["--chaos"] if chaos else []
-    command += ["--chaos-kills"] if kills else []
+    command = [sys.executable, "-m", "rmqd", *(word for word in sys.argv[1:] if word != "--watch")]
     files = FileWatch([Path(), path if path.is_dir() else path.parent], endings=ENDINGS)
     try:
         while True:
@@ -85,7 +82,7 @@ def run_cases(
     Example: rmqd test tests/mailer.cases.yaml
     """
     if watch:
-        run_again_and_again(path, config, output, chaos=chaos, kills=chaos_kills)
+        run_again_and_again(path)
         return
     cases = _read(path, config)
     configure_logging("critical", "auto")  # failures of handlers are the subject of cases, and the report shows them

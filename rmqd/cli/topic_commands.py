@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
@@ -30,11 +31,8 @@ def list_topics(cluster: ClusterOptions, with_system: WithSystem = False) -> Non
     Example: rmqd topics list --nameserver 10.0.0.5:9876
     """
     target = cluster.target()
-    cluster.show(
-        target,
-        lambda brokers: topic_queries.list_topics(brokers, namespace=target.options.namespace, with_system=with_system),
-        lambda topics: say_table(_TOPICS, topics),
-    )
+    ask = partial(topic_queries.list_topics, namespace=target.options.namespace, with_system=with_system)
+    cluster.show(target, ask, partial(say_table, _TOPICS))
 
 
 def show_topic(
