@@ -26,7 +26,7 @@ COMMANDS: Final[dict[str, str | tuple[str, str]]] = {
         "broker_commands:demo",
         "Run a RocketMQ, a producer of orders and a consumer group in this process, and watch them.",
     ),
-    "run": ("daemon_commands:run", "Run the consumer groups of a configuration until a signal."),
+    "run": ("run_command:run", "Run the consumer groups of a configuration until a signal."),
     "check": ("check_command:check", "Check a configuration and its handlers; with --connect also the cluster."),
     "schema": ("schema_command:schema", "Print the JSON Schema of the configuration."),
     "handlers": ("handler_commands:handlers", "List the installed handlers and pipelines, and their options."),
@@ -152,7 +152,7 @@ COMMANDS: Final[dict[str, str | tuple[str, str]]] = {
         "spark_commands:pack",
         "Pack rmqd, all plugin distributions and their requirements into an archive for a cluster.",
     ),
-    "_worker": ("daemon_commands:worker", "Serve the parent process at the other end of an inherited socket."),
+    "_worker": ("run_command:worker", "Serve the parent process at the other end of an inherited socket."),
 }
 """Each command with its function, as module:function, and its summary, the first sentence of the help. Each first word
 that several commands have in common, with its help."""

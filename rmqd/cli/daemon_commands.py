@@ -1,9 +1,7 @@
-"""The commands that run the daemon, show its state, and change it while it runs."""
+"""The commands that show the running daemon, and change it."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,71 +11,10 @@ import typer
 
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.daemon_client import DaemonClient, DaemonRefusedError, DaemonUnreachableError, find_daemon
-from rmqd.cli.terminal.options import ConfigPath, GroupName, Http, Output, Overrides, group_names, topic_names
+from rmqd.cli.terminal.options import GroupName, Http, Output, group_names, topic_names
 from rmqd.cli.terminal.output import Answer, say_json, table
 from rmqd.errors import ExitCode
 from rmqd.runtime.plain_text import printable_values
-
-
-def run(
-    config: ConfigPath = None,
-    overrides: Overrides = None,
-    groups: Annotated[
-        list[str] | None, typer.Option("--group", help="Run only this group; repeatable", autocompletion=group_names)
-    ] = None,
-    workers: Annotated[
-        int, typer.Option("--workers", min=1, max=64, help="Processes that share the groups' queues")
-    ] = 1,
-    reload: Annotated[
-        bool,
-        typer.Option("--reload", help="For development: restart a group when files of its handler change"),
-    ] = False,
-) -> None:
-    """Run the consumer groups of a configuration until a signal.
-
-    SIGTERM or SIGINT drains and exits with 0; a second one ends the drain at once and exits with 128 + its number.
-    SIGHUP reloads the configuration; an invalid one changes nothing.
-
-    With --reload each group runs in its own process, which drains and is replaced when a file of its handler's package
-    changes. If the changed code cannot be imported, the group pauses, and the log shows the error, until it is fixed.
-
-    Example: rmqd run --config /etc/rmqd/rmqd.yaml --set log.level=debug --group order-mailer
-    """
-    from rmqd.runtime.event_loop import leave, put_off_garbage_collection
-
-    put_off_garbage_collection()
-    if reload:
-        write_no_bytecode()
-
-    from rmqd.daemon.daemon import RunOptions, run_daemon
-
-    options = RunOptions(config, tuple(overrides or ()), tuple(groups or ()), workers, reload)
-    leave(run_daemon(options))
-
-
-def write_no_bytecode() -> None:
-    """Do not let this process and its workers write compiled modules.
-
-    Python mistakes one for its source if the source has the same size and was written in the same second, even if
-    edited.
-    """
-    sys.dont_write_bytecode = True
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-
-
-def worker(descriptor: Annotated[int, typer.Argument(help="The inherited socket to the parent")]) -> None:
-    """Serve the parent process at the other end of an inherited socket.
-
-    Only rmqd run can start it.
-    """
-    from rmqd.runtime.event_loop import leave, put_off_garbage_collection
-
-    put_off_garbage_collection()
-
-    from rmqd.daemon.workers.worker_main import run_worker
-
-    leave(run_worker(descriptor))
-
 
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Configuration with daemon address and token")]
 TokenFile = Annotated[

@@ -30,7 +30,7 @@ __all__ = ["pipe", "restored"]
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "module", ["cli.daemon_commands", "runtime.event_loop", "daemon.daemon", "daemon.workers.worker_main"]
+    "module", ["cli.run_command", "runtime.event_loop", "daemon.daemon", "daemon.workers.worker_main"]
 )
 def test_what_a_start_imports_does_not_import_rich(module: str) -> None:
     """It would take as long as everything else that a start needs."""
