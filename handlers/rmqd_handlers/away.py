@@ -12,17 +12,16 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, Literal, TypeVar
 
-from pydantic import Field
-
 from rmqd import Batch, Message
 from rmqd_handlers.message_values import InvalidBodyError, Opened
+from rmqd_handlers.option_kinds import option
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
-RETRY_FOR: Final[Any] = Field(
+RETRY_FOR: Final[Any] = option(
     "30s",
-    description="how long a batch is retried in place while the other side is unavailable; then it waits in its queue; "
+    "how long a batch is retried in place while the other side is unavailable; then it waits in its queue; "
     "keep it below consume_timeout",
 )
 FIRST_SECONDS: Final = 0.1
@@ -95,8 +94,8 @@ async def try_again(
 
 
 OnInvalid = Literal["dead_letter", "retry", "skip"]
-ON_INVALID: Final[Any] = Field(
-    "dead_letter", description="how to settle a message that cannot be written as it is: dead_letter, retry or skip"
+ON_INVALID: Final[Any] = option(
+    "dead_letter", "how to settle a message that cannot be written as it is: dead_letter, retry or skip"
 )
 
 

@@ -1,25 +1,22 @@
-"""Converts a message to the arguments and id of a task.
+"""The handler `celery`: a batch is acknowledged when Celery's broker has all of its tasks.
 
-The connections to Celery's broker. They block, so all of this runs in threads.
-
-The handler `celery`: a batch is acknowledged when Celery's broker has all of its tasks.
+Its connections block, so they are used in threads.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from rmqd import Batch
 from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid, acknowledge_written, try_again, valid
 from rmqd_handlers.message_values import InvalidBodyError, MessageValue, Opened, as_text, parse_value
-from rmqd_handlers.option_kinds import DurationSeconds, need
+from rmqd_handlers.option_kinds import MAX_CONNECTIONS, DurationSeconds, HandlerOptions, need, option
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,81 +61,6 @@ class CelerySettingError(ValueError):
     """Celery does not have this setting."""
 
 
-class TaskSender:
-    """A Celery app without tasks, with a pool of connections."""
-
-    def __init__(self, url: str, timeout_seconds: float, settings: Mapping[str, Any]) -> None:
-        """Raises SettingError."""
-        from celery import Celery
-        from celery.app.defaults import SETTING_KEYS
-
-        if unknown := sorted(settings.keys() - SETTING_KEYS):
-            raise CelerySettingError(f"unknown Celery setting: {', '.join(unknown)}")
-        self._url = url
-        self._timeout_seconds = timeout_seconds
-        self._app = Celery("rmqd", set_as_current=False, broker=url)
-        given = dict(settings)
-        transport = {**self._transport_options(), **given.pop("broker_transport_options", {})}
-        self._app.conf.update(given, broker_transport_options=transport, task_publish_retry=False)
-        self._idle: deque[Any] = deque()
-
-    def connect(self) -> None:
-        """Open a first connection. Raises OperationalError if the broker is unavailable."""
-        self._idle.append(self._connected())
-
-    def send(self, name: str, queue: str | None, tasks: deque[CeleryTask]) -> None:
-        """Send the tasks. Each is removed from `tasks` when the broker has it. Raises OperationalError."""
-        from kombu.exceptions import OperationalError
-
-        try:
-            producer = self._idle.popleft()
-        except IndexError:
-            producer = self._connected()
-        try:
-            while tasks:
-                task = tasks[0]
-                options = {"queue": queue} if queue else {}
-                self._app.send_task(name, task.args, task.kwargs, task_id=task.id, producer=producer, **options)
-                tasks.popleft()
-        except BaseException as error:
-            connection = producer.connection
-            connection.release()
-            if isinstance(error, (*connection.connection_errors, *connection.channel_errors)):
-                # kombu does not convert some errors, such as full memory or a missing permission
-                raise OperationalError(str(error)) from error
-            raise
-        self._idle.append(producer)
-
-    def close(self) -> None:
-        """Close the idle connections."""
-        while self._idle:
-            self._idle.popleft().connection.release()
-        self._app.close()
-
-    def _connected(self) -> Any:
-        from kombu.exceptions import OperationalError
-
-        # with an explicit URL, because CELERY_BROKER_URL in the environment would override it
-        connection = self._app.connection_for_write(url=self._url, connect_timeout=self._timeout_seconds)
-        try:
-            return self._app.amqp.Producer(connection.channel(), auto_declare=False)
-        except connection.connection_errors as error:
-            connection.release()
-            raise OperationalError(str(error)) from error
-        except BaseException:
-            connection.release()
-            raise
-
-    def _transport_options(self) -> dict[str, Any]:
-        seconds = self._timeout_seconds
-        if self._url.startswith(("amqp", "pyamqp")):
-            # otherwise the broker confirms nothing, and tasks that it refuses are lost
-            return {"confirm_publish": True, "read_timeout": seconds, "write_timeout": seconds}
-        if self._url.startswith(("redis", "sentinel")):
-            return {"socket_timeout": seconds, "socket_connect_timeout": seconds}
-        return {}
-
-
 BODY = parse_value("body")
 
 
@@ -147,39 +69,26 @@ class Celery:
 
     calls_limited_by: ClassVar[str] = "max_connections"
 
-    class Options(BaseModel):
-        model_config = ConfigDict(extra="forbid", validate_default=True)
-
+    class Options(HandlerOptions):
         url: SecretStr = Field(
             description="Celery's broker: redis://user:password@host:6379/0, amqp://user:password@host:5672/vhost, or "
             "another URL that Celery supports"
         )
         task: str = Field(description="the task's name: shop.tasks.pack", min_length=1)
-        queue: str | None = Field(None, description="Celery's queue; default: as in task_routes, or celery")
-        args: list[MessageValue] = Field(
-            default_factory=list,
-            description="the task's positional arguments: a JSON path into the body, a field such as msg_id, or "
+        queue: str | None = option(None, "Celery's queue; default: as in task_routes, or celery")
+        args: list[MessageValue] = option(
+            [],
+            "the task's positional arguments: a JSON path into the body, a field such as msg_id, or "
             "properties.NAME; the default is the body as text, if kwargs is not set either",
         )
-        kwargs: dict[str, MessageValue] = Field(
-            default_factory=dict, description="the task's keyword arguments and their values"
-        )
-        task_id: MessageValue = Field(
-            "msg_id",  # type: ignore[assignment]
-            description="the task's id, with which workers recognise a redelivered message",
-        )
-        client: dict[str, Any] = Field(
-            default_factory=dict,
-            description="Celery settings by name, such as {task_default_priority: 5, broker_use_ssl: true}",
+        kwargs: dict[str, MessageValue] = option({}, "the task's keyword arguments and their values")
+        task_id: MessageValue = option("msg_id", "the task's id, with which workers recognise a redelivered message")
+        client: dict[str, Any] = option(
+            {}, "Celery settings by name, such as {task_default_priority: 5, broker_use_ssl: true}"
         )
         on_invalid: OnInvalid = ON_INVALID
-        timeout: Annotated[DurationSeconds, Field(gt=0)] = Field(
-            "5s",  # type: ignore[assignment]
-            description="timeout for connecting to the broker, and for its responses",
-        )
-        max_connections: Annotated[int, Field(ge=1, le=1000)] = Field(
-            4, description="connections of this process; further batches wait for one"
-        )
+        timeout: DurationSeconds = option("5s", "timeout for connecting to the broker, and for its responses", gt=0)
+        max_connections: int = MAX_CONNECTIONS
         retry_for: DurationSeconds = RETRY_FOR
 
         @model_validator(mode="after")
@@ -192,17 +101,40 @@ class Celery:
         need("celery", "celery")
         self._options = options
         self._args = options.args if options.args or options.kwargs else [BODY]
+        self._url = options.url.get_secret_value()
         self._slots = asyncio.Semaphore(options.max_connections)
-        self._sender: TaskSender
+        self._idle: deque[Any] = deque()  # producers, each with a connection
+        self._app: Any  # without tasks
 
     async def start(self) -> None:
         """Connect now: a wrong password, or an unavailable broker, fails the start instead of each message."""
-        one = self._options
-        self._sender = TaskSender(one.url.get_secret_value(), one.timeout, one.client)
-        await asyncio.to_thread(self._sender.connect)
+        from celery import Celery as App
+        from celery.app.defaults import SETTING_KEYS
+
+        settings = dict(self._options.client)
+        if unknown := sorted(settings.keys() - SETTING_KEYS):
+            raise CelerySettingError(f"unknown Celery setting: {', '.join(unknown)}")
+        self._app = App("rmqd", set_as_current=False, broker=self._url)
+        transport = {**self._transport_options(), **settings.pop("broker_transport_options", {})}
+        self._app.conf.update(settings, broker_transport_options=transport, task_publish_retry=False)
+        self._idle.append(await asyncio.to_thread(self._connected))
+
+    def _transport_options(self) -> dict[str, Any]:
+        seconds = self._options.timeout
+        if self._url.startswith(("amqp", "pyamqp")):
+            # otherwise the broker confirms nothing, and tasks that it refuses are lost
+            return {"confirm_publish": True, "read_timeout": seconds, "write_timeout": seconds}
+        if self._url.startswith(("redis", "sentinel")):
+            return {"socket_timeout": seconds, "socket_connect_timeout": seconds}
+        return {}
 
     async def stop(self) -> None:
-        await asyncio.to_thread(self._sender.close)
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        while self._idle:
+            self._idle.popleft().connection.release()
+        self._app.close()
 
     async def handle(self, batch: Batch) -> None:
         from kombu.exceptions import OperationalError
@@ -214,16 +146,52 @@ class Celery:
             acknowledge_written(batch)
 
     def _task(self, opened: Opened) -> CeleryTask:
-        task_id = self._options.task_id
-        found = task_id(opened)
-        if found is None:
-            raise InvalidBodyError(f"the message has no {task_id.text}, which is used as the id of its task")
+        task_id = self._options.task_id.required(opened, ", which is used as the id of its task")
         return CeleryTask(
-            as_text(found),
+            as_text(task_id),
             [_plain(value(opened)) for value in self._args],
             {name: _plain(value(opened)) for name, value in self._options.kwargs.items()},
         )
 
     async def _send(self, tasks: deque[CeleryTask]) -> None:
         async with self._slots:
-            await asyncio.to_thread(self._sender.send, self._options.task, self._options.queue, tasks)
+            await asyncio.to_thread(self._send_all, tasks)
+
+    def _send_all(self, tasks: deque[CeleryTask]) -> None:
+        """Send the tasks. Each is removed from `tasks` when the broker has it. Raises OperationalError."""
+        from kombu.exceptions import OperationalError
+
+        try:
+            producer = self._idle.popleft()
+        except IndexError:
+            producer = self._connected()
+        options = {"queue": self._options.queue} if self._options.queue else {}
+        try:
+            while tasks:
+                task = tasks[0]
+                self._app.send_task(
+                    self._options.task, task.args, task.kwargs, task_id=task.id, producer=producer, **options
+                )
+                tasks.popleft()
+        except BaseException as error:
+            connection = producer.connection
+            connection.release()
+            if isinstance(error, (*connection.connection_errors, *connection.channel_errors)):
+                # kombu does not convert some errors, such as full memory or a missing permission
+                raise OperationalError(str(error)) from error
+            raise
+        self._idle.append(producer)
+
+    def _connected(self) -> Any:
+        """Return a producer with a new connection. Raises OperationalError if the broker is unavailable."""
+        from kombu.exceptions import OperationalError
+
+        # with an explicit URL, because CELERY_BROKER_URL in the environment would override it
+        connection = self._app.connection_for_write(url=self._url, connect_timeout=self._options.timeout)
+        try:
+            return self._app.amqp.Producer(connection.channel(), auto_declare=False)
+        except BaseException as error:
+            connection.release()
+            if isinstance(error, connection.connection_errors):
+                raise OperationalError(str(error)) from error
+            raise

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rmqd import Batch, DeadLetter, Retry
 from rmqd_handlers.away import mark_waiting
 from rmqd_handlers.message_values import to_json_lines
-from rmqd_handlers.option_kinds import DurationSeconds
+from rmqd_handlers.option_kinds import DurationSeconds, HandlerOptions, option
 
 logger = logging.getLogger(__name__)
 
@@ -46,22 +46,14 @@ class CommandFailed(Exception):
 class Exec:
     """Runs a command per batch. Its exit status decides: 0 acknowledges, 65 dead-letters, all others retry."""
 
-    class Options(BaseModel):
-        model_config = ConfigDict(extra="forbid", validate_default=True)
-
+    class Options(HandlerOptions):
         command: Annotated[list[str], Field(min_length=1)] = Field(
             description="program and arguments, run without a shell; for a shell use [sh, -c, ...]"
         )
-        env: dict[str, str] = Field(default_factory=dict, description="variables to add to the daemon's environment")
-        pass_env: list[str] = Field(
-            default_factory=list,
-            description="variables of the daemon to pass on although their names look like secrets",
-        )
-        cwd: Path | None = Field(None, description="working directory; default: the daemon's")
-        kill_after: DurationSeconds = Field(
-            "5s",  # type: ignore[assignment]
-            description="at a timeout, the time between SIGTERM and SIGKILL",
-        )
+        env: dict[str, str] = option({}, "variables to add to the daemon's environment")
+        pass_env: list[str] = option([], "variables of the daemon to pass on although their names look like secrets")
+        cwd: Path | None = option(None, "working directory; default: the daemon's")
+        kill_after: DurationSeconds = option("5s", "at a timeout, the time between SIGTERM and SIGKILL")
 
     def __init__(self, options: Options) -> None:
         self._options = options

@@ -106,6 +106,7 @@ def error_text(error: Any, names: Iterable[str], values: Iterable[object]) -> st
     values, such as in the text of a trigger, are removed if they are one of these values. DETAIL and CONTEXT, where
     PostgreSQL shows rows, are never included.
     """
+    error = _of_driver(error)
     text = _first_line(_until_unknown_quote(words_of(error), frozenset(names)))
     known = {str(value) for value in values if value is not None} - {""}
     for value in sorted(known, key=len, reverse=True):  # one value may be the start of another
@@ -121,7 +122,12 @@ def error_text(error: Any, names: Iterable[str], values: Iterable[object]) -> st
 
 def connection_error_text(error: Any) -> str:
     """Return the error of a failed connection, which cannot contain values of a body."""
+    error = _of_driver(error)
     return f"{_title(error)}: {_first_line(words_of(error))}"
+
+
+def _of_driver(error: Any) -> Any:
+    return getattr(error, "orig", None) or error  # SQLAlchemy's errors contain the driver's
 
 
 def state_of(error: Any) -> str | None:

@@ -16,12 +16,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rmqd import Batch
 from rmqd_handlers.away import mark_waiting
 from rmqd_handlers.message_values import to_json_lines
-from rmqd_handlers.option_kinds import SizeBytes
+from rmqd_handlers.option_kinds import HandlerOptions, SizeBytes, option
 
 logger = logging.getLogger(__name__)
 
@@ -52,24 +52,16 @@ class AppendFile:
         if not lines:
             return
         with self._turn:
-            while not self._append_unless_full(lines):
-                pass
-
-    def _append_unless_full(self, lines: bytes) -> bool:
-        with self._locked() as (fd, size_bytes):
-            if size_bytes > 0 and size_bytes + len(lines) > self._max_size_bytes:
-                self._rotate()
-                return False
-            self._write(fd, lines, size_bytes)
-            return True
+            while True:
+                with self._locked() as (fd, size_bytes):
+                    if size_bytes == 0 or size_bytes + len(lines) <= self._max_size_bytes:
+                        self._write(fd, lines, size_bytes)
+                        return
+                    self._rotate()
 
     def close(self) -> None:
         with self._turn:
             self._close()
-
-    def rotated(self) -> list[Path]:
-        """Return the renamed files, oldest first."""
-        return sorted(self._path.parent.glob(f"{self._path.name}.[0-9]*Z"))
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[tuple[int, int]]:
@@ -121,7 +113,7 @@ class AppendFile:
         os.rename(self._path, target)
         self._close()
         if self._keep is not None:
-            rotated = self.rotated()
+            rotated = sorted(self._path.parent.glob(f"{self._path.name}.[0-9]*Z"))  # oldest first
             for old in rotated[: max(0, len(rotated) - self._keep)]:
                 old.unlink(missing_ok=True)
         sync_folder(self._path.parent)
@@ -173,18 +165,12 @@ def sync_folder(folder: Path) -> None:
 class JsonLines:
     """Appends each batch to a file that rotates by size. A batch is written completely and fsynced, or it waits."""
 
-    class Options(BaseModel):
-        model_config = ConfigDict(extra="forbid", validate_default=True)
-
+    class Options(HandlerOptions):
         path: Path = Field(description="file to append to; relative paths start at the daemon's working directory")
-        max_size: Annotated[SizeBytes, Field(gt=0)] = Field(
-            "100MiB",  # type: ignore[assignment]
-            description="the file is renamed to PATH.<UTC time> before it would grow beyond this",
+        max_size: SizeBytes = option(
+            "100MiB", "the file is renamed to PATH.<UTC time> before it would grow beyond this", gt=0
         )
-        keep: Annotated[int, Field(ge=0)] | None = Field(
-            None,
-            description="how many renamed files to keep; default: all",
-        )
+        keep: Annotated[int, Field(ge=0)] | None = option(None, "how many renamed files to keep; default: all")
 
     def __init__(self, options: Options) -> None:
         self._file = AppendFile(options.path, max_size_bytes=options.max_size, keep=options.keep)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from rmqd import Batch, Message
-from rmqd_handlers.option_kinds import SizeBytes
+from rmqd_handlers.option_kinds import HandlerOptions, SizeBytes, option
 
 logger = logging.getLogger(__name__)
 
@@ -16,14 +14,12 @@ logger = logging.getLogger(__name__)
 class Log:
     """Writes one line per message to the daemon's log, and acknowledges the message."""
 
-    class Options(BaseModel):
-        model_config = ConfigDict(extra="forbid", validate_default=True)
-
-        level: Literal["debug", "info", "warning", "error"] = Field("info", description="level of the lines")
-        body: Literal["never", "always"] = Field(
-            "never", description="whether to log the body too; bodies often contain data that must not be logged"
+    class Options(HandlerOptions):
+        level: Literal["debug", "info", "warning", "error"] = option("info", "level of the lines")
+        body: Literal["never", "always"] = option(
+            "never", "whether to log the body too; bodies often contain data that must not be logged"
         )
-        body_limit: SizeBytes = Field("256B", description="how much of a longer body is logged")  # type: ignore[assignment]
+        body_limit: SizeBytes = option("256B", "how much of a longer body is logged")
 
     def __init__(self, options: Options) -> None:
         self._level = logging.getLevelNamesMapping()[options.level.upper()]

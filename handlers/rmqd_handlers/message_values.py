@@ -97,6 +97,12 @@ class Value:
             return opened.message.properties.get(self.of_property)
         return field_of(opened.message, self.text)
 
+    def required(self, opened: Opened, why: str = "") -> Any:
+        """Return the value, or raise InvalidBodyError if it is missing; `why` continues its text."""
+        if (value := self(opened)) is None:
+            raise InvalidBodyError(f"the message has no {self.text}{why}")
+        return value
+
     @property
     def is_timestamp(self) -> bool:
         """Whether it is a RocketMQ timestamp, in milliseconds since 1970."""

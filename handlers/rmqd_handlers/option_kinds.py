@@ -19,10 +19,23 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BeforeValidator, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 from rmqd_handlers.message_values import MOST_DIGITS
 
+
+class HandlerOptions(BaseModel):
+    model_config = ConfigDict(extra="forbid", validate_default=True)
+
+
+def option(default: Any, description: str, **checks: Any) -> Any:
+    """Return a field of options that may be left out. `checks` are pydantic's, such as `gt`."""
+    if default in ({}, []):
+        return Field(default_factory=type(default), description=description, **checks)
+    return Field(default, description=description, **checks)
+
+
+MAX_CONNECTIONS: Final[Any] = option(4, "connections of this process; further batches wait for one", ge=1, le=1000)
 SIZE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 DURATION_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 

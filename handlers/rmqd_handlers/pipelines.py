@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from rmqd_handlers.option_kinds import parse_duration_seconds
+from rmqd_handlers.option_kinds import option, parse_duration_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,21 +36,19 @@ class ArchiveOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    columns: list[str] | None = Field(
-        None, description="the source's columns to keep besides date and topic; default: all", min_length=1
+    columns: list[str] | None = option(
+        None, "the source's columns to keep besides date and topic; default: all", min_length=1
     )
-    date_of: Literal["store_timestamp", "born_timestamp"] = Field(
+    date_of: Literal["store_timestamp", "born_timestamp"] = option(
         "store_timestamp",
-        description="the time that determines the date: when the broker stored the message, or its producer created it",
+        "the time that determines the date: when the broker stored the message, or its producer created it",
     )
-    utc_offset: Annotated[str, AfterValidator(_offset)] = Field(
-        "+00:00", description="the time zone of the date, as an offset from UTC such as +08:00"
+    utc_offset: Annotated[str, AfterValidator(_offset)] = option(
+        "+00:00", "the time zone of the date, as an offset from UTC such as +08:00"
     )
-    body: Literal["binary", "text"] = Field(
-        "binary", description="text reads bodies as UTF-8, with U+FFFD for invalid bytes"
-    )
-    files: Annotated[int, Field(ge=0, le=1000)] = Field(
-        1, description="files per date and topic in each micro-batch; 0: one per task, without a shuffle"
+    body: Literal["binary", "text"] = option("binary", "text reads bodies as UTF-8, with U+FFFD for invalid bytes")
+    files: int = option(
+        1, "files per date and topic in each micro-batch; 0: one per task, without a shuffle", ge=0, le=1000
     )
 
     @property
@@ -92,10 +90,10 @@ class SelectOptions(BaseModel):
     columns: list[str] = Field(
         description="SQL over the source's columns: `value.id`, `queue_offset`, `upper(tags) AS kind`", min_length=1
     )
-    where: str = Field("", description="an SQL condition, such as `_bad_row IS NULL`; empty: all messages")
-    bad_rows: Literal["", "fail", "leave_out", "only"] = Field(
+    where: str = option("", "an SQL condition, such as `_bad_row IS NULL`; empty: all messages")
+    bad_rows: Literal["", "fail", "leave_out", "only"] = option(
         "",
-        description="for messages whose body does not fit the source's schema: fail at the first one; skip them; "
+        "for messages whose body does not fit the source's schema: fail at the first one; skip them; "
         "return only them; empty: decided by `where`",
     )
 
@@ -137,16 +135,16 @@ class PerMinuteOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    window: Annotated[str, AfterValidator(_above_zero)] = Field("1m", description="a duration: the length of a window")
-    lateness: Annotated[str, AfterValidator(_duration)] = Field(
-        "10m", description="a duration: how much older than the latest message a counted message may be"
+    window: Annotated[str, AfterValidator(_above_zero)] = option("1m", "a duration: the length of a window")
+    lateness: Annotated[str, AfterValidator(_duration)] = option(
+        "10m", "a duration: how much older than the latest message a counted message may be"
     )
-    time_of: Literal["born_timestamp", "store_timestamp"] = Field(
+    time_of: Literal["born_timestamp", "store_timestamp"] = option(
         "born_timestamp",
-        description="the time at which a message is counted: when its producer created it, at the latest when it was "
+        "the time at which a message is counted: when its producer created it, at the latest when it was "
         "stored; or when the broker stored it",
     )
-    sum: str | None = Field(None, description="the path of a number in JSON bodies to sum: $.amount", pattern=r"^\$")
+    sum: str | None = option(None, "the path of a number in JSON bodies to sum: $.amount", pattern=r"^\$")
 
 
 def per_minute(frame: DataFrame, spark: SparkSession, options: PerMinuteOptions) -> DataFrame:

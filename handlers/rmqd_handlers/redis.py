@@ -12,14 +12,14 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from rmqd import Batch
 from rmqd_handlers.away import ON_INVALID, RETRY_FOR, AwayError, OnInvalid, acknowledge_written, try_again, valid
 from rmqd_handlers.message_values import InvalidBodyError, MessageValue, Opened, Value, as_bytes, as_text, parse_value
-from rmqd_handlers.option_kinds import DurationSeconds, need
+from rmqd_handlers.option_kinds import MAX_CONNECTIONS, DurationSeconds, HandlerOptions, need, option
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -63,29 +63,6 @@ class RedisEntry:
     """Names and values of a stream's entry, or the one element of a list."""
 
 
-@dataclass(frozen=True, slots=True)
-class RedisTarget:
-    """The destination of entries."""
-
-    key: str
-    add: str
-    """XADD, RPUSH or LPUSH."""
-    max_length: int
-    """0 means no limit."""
-    remember_ms: int
-    """0 means that messages are not remembered."""
-
-    def call(self, entries: Sequence[RedisEntry]) -> list[bytes | str | int]:
-        """Return the arguments of EVAL."""
-        # the braces make a cluster keep the marks on the key's node
-        marks = [*(entry.mark for entry in entries), *(entry.former_mark for entry in entries)]
-        keys = [self.key, *(f"rmqd:{{{self.key}}}:{mark}" for mark in marks)]
-        arguments: list[bytes | str | int] = [self.add, self.max_length, self.remember_ms]
-        for entry in entries:
-            arguments += [len(entry.parts), *entry.parts]
-        return [SCRIPT, len(keys), *keys, *arguments]
-
-
 FIELDS: Final[Mapping[str, Value]] = {
     name: parse_value(name) for name in ("body", "topic", "msg_id", "keys", "tags", "born_timestamp")
 }
@@ -99,41 +76,33 @@ class RedisHandler:
 
     calls_limited_by: ClassVar[str] = "max_connections"
 
-    class Options(BaseModel):
-        model_config = ConfigDict(extra="forbid", validate_default=True)
-
+    class Options(HandlerOptions):
         url: SecretStr = Field(description="redis://user:password@host:6379/0; rediss:// with TLS; or unix:///path")
         key: str = Field(description="the key of the stream or the list", min_length=1)
-        mode: Literal["stream", "list", "list_left"] = Field(
-            "stream", description="stream: XADD; list: RPUSH, at its end; list_left: LPUSH, at its head"
+        mode: Literal["stream", "list", "list_left"] = option(
+            "stream", "stream: XADD; list: RPUSH, at its end; list_left: LPUSH, at its head"
         )
-        fields: dict[str, MessageValue] = Field(
-            default_factory=dict,
-            description="for a stream, each field of an entry and its value: a JSON path into the body, a field such "
+        fields: dict[str, MessageValue] = option(
+            {},
+            "for a stream, each field of an entry and its value: a JSON path into the body, a field such "
             "as msg_id, or properties.NAME; default: body, topic, msg_id, keys, tags and born_timestamp",
         )
-        value: MessageValue | None = Field(None, description="for a list, the value of an element; default: the body")
-        max_length: Annotated[int, Field(ge=0)] = Field(
-            0, description="maximum length: the oldest are dropped, in a stream with some delay; 0: no limit"
+        value: MessageValue | None = option(None, "for a list, the value of an element; default: the body")
+        max_length: int = option(
+            0, "maximum length: the oldest are dropped, in a stream with some delay; 0: no limit", ge=0
         )
-        remember: DurationSeconds | None = Field(
-            None, description="how long a redelivered message is skipped; default: it is added again"
+        remember: DurationSeconds | None = option(
+            None, "how long a redelivered message is skipped; default: it is added again"
         )
-        remember_by: MessageValue = Field(
-            "msg_id",  # type: ignore[assignment]
-            description="the identity of a message in a group and topic; msg_id if the value is missing",
+        remember_by: MessageValue = option(
+            "msg_id", "the identity of a message in a group and topic; msg_id if the value is missing"
         )
-        wait_replicas: Annotated[int, Field(ge=0)] = Field(
-            0, description="how many replicas must have a batch before it is acknowledged"
-        )
+        wait_replicas: int = option(0, "how many replicas must have a batch before it is acknowledged", ge=0)
         on_invalid: OnInvalid = ON_INVALID
-        timeout: Annotated[DurationSeconds, Field(gt=0)] = Field(
-            "5s",  # type: ignore[assignment]
-            description="timeout for connecting to Redis, for its responses, and for replicas",
+        timeout: DurationSeconds = option(
+            "5s", "timeout for connecting to Redis, for its responses, and for replicas", gt=0
         )
-        max_connections: Annotated[int, Field(ge=1, le=1000)] = Field(
-            4, description="connections of this process; further batches wait for one"
-        )
+        max_connections: int = MAX_CONNECTIONS
         retry_for: DurationSeconds = RETRY_FOR
 
         @field_validator("url")
@@ -157,12 +126,6 @@ class RedisHandler:
         need("redis", "redis")
         self._options = options
         self._values = dict(options.fields or FIELDS)
-        self._target = RedisTarget(
-            options.key,
-            {"stream": "XADD", "list": "RPUSH", "list_left": "LPUSH"}[options.mode],
-            options.max_length,
-            round((options.remember or 0) * 1000),
-        )
         self._slots = asyncio.Semaphore(options.max_connections)
         self._home: Redis  # the client of the URL
         self._client: Redis  # the client of the cluster node with the key
@@ -217,10 +180,7 @@ class RedisHandler:
 
     def _parts(self, opened: Opened) -> list[bytes | str]:
         if self._options.mode != "stream":
-            value = (self._options.value or BODY)(opened)
-            if value is None:
-                raise InvalidBodyError(f"the message has no {self._options.value and self._options.value.text}")
-            return [as_bytes(value)]
+            return [as_bytes((self._options.value or BODY).required(opened))]
         parts: list[bytes | str] = []
         for name, of in self._values.items():
             value = of(opened)
@@ -230,6 +190,18 @@ class RedisHandler:
             raise InvalidBodyError(f"the message has none of {', '.join(of.text for of in self._values.values())}")
         return parts
 
+    def _arguments(self, entries: Sequence[RedisEntry]) -> list[bytes | str | int]:
+        """Return the arguments of EVAL."""
+        one = self._options
+        # the braces make a cluster keep the marks on the key's node
+        marks = [*(entry.mark for entry in entries), *(entry.former_mark for entry in entries)]
+        keys = [one.key, *(f"rmqd:{{{one.key}}}:{mark}" for mark in marks)]
+        add = {"stream": "XADD", "list": "RPUSH", "list_left": "LPUSH"}[one.mode]
+        arguments: list[bytes | str | int] = [add, one.max_length, round((one.remember or 0) * 1000)]
+        for entry in entries:
+            arguments += [len(entry.parts), *entry.parts]
+        return [SCRIPT, len(keys), *keys, *arguments]
+
     async def _add(self, entries: list[RedisEntry], until: float) -> None:
         """Add the entries once, and wait for replicas until the time `until`. Raises AwayError if too few have them."""
         from redis.exceptions import ConnectionError as LostError
@@ -238,7 +210,7 @@ class RedisHandler:
         # WAIT counts earlier commands on its connection; if the connection breaks, only adding again makes sure
         async with self._slots, self._client.client() as connection:
             try:
-                await _ask(connection, "EVAL", *self._target.call(entries))
+                await _ask(connection, "EVAL", *self._arguments(entries))
             except ReadOnlyError:
                 await self._client.connection_pool.disconnect()  # new connections may reach the new master
                 raise

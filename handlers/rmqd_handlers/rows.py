@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
-from pydantic import Field
-
 from rmqd import AlreadyHandled, Batch, Message
 from rmqd_handlers.away import ChangedError, OnInvalid, acknowledge_written, adopt, refuse, trial_of, try_again, valid
 from rmqd_handlers.faults import ErrorCause
 from rmqd_handlers.message_values import Opened, Value, number_in
+from rmqd_handlers.option_kinds import option
 
 logger = logging.getLogger(__name__)
 
@@ -28,16 +27,13 @@ COLUMNS_TEXT: Final = (
     "each column to write, and its value: a JSON path into the body such as $.order.id, a field such as msg_id, "
     "or properties.NAME"
 )
-KEY: Final[Any] = Field(
-    default_factory=list,
-    description="the columns of a unique index: a row with an existing key is skipped, or replaced with upsert; "
+KEY: Final[Any] = option(
+    [],
+    "the columns of a unique index: a row with an existing key is skipped, or replaced with upsert; "
     "without a key, a redelivered message is written again",
 )
-VERSION: Final[Any] = Field(
-    None, description="for upsert, a column: a row with a smaller value in it does not replace an existing row"
-)
-MAX_CONNECTIONS: Final[Any] = Field(
-    4, ge=1, le=1000, description="connections of this process; further batches wait for one"
+VERSION: Final[Any] = option(
+    None, "for upsert, a column: a row with a smaller value in it does not replace an existing row"
 )
 
 

@@ -5,6 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+UNIQUE_KEYS: Final = """
+    SELECT array_agg(a.attname::text)
+    FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1])
+    WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indimmediate
+      AND i.indpred IS NULL AND i.indexprs IS NULL
+    GROUP BY i.indexrelid
+"""
+"""Selects the sets of columns that are valid keys for `on_conflict`: each has a unique index of only columns, for all
+rows, and checked immediately. Parameter: the table's name in SQL.
+"""
 TARGET: Final = "t"
 """The alias of the table in an INSERT with `on_conflict`."""
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, NoReturn
 
-from rmqd_handlers.cdc.columns import NO_COLUMN_SCHEMA, PER_SECOND, ChangeColumn, ColumnSchema, Reader, described
+from rmqd_handlers.cdc.columns import PER_SECOND, ChangeColumn, ColumnSchema, Reader, described
 
 NO_COLUMN_SCHEMAS: Final[Mapping[str, ColumnSchema]] = {}
 
@@ -81,9 +81,7 @@ class Maker:
         return RowChange({**self._blank, **key}, True, place.time_ms, place.number, place.position)
 
     def _key(self, values: Mapping[str, Any], schemas: Mapping[str, ColumnSchema]) -> dict[str, Any]:
-        key = {
-            name: self._reader.value(name, values.get(name), schemas.get(name, NO_COLUMN_SCHEMA)) for name in self._keys
-        }
+        key = self._reader.row(values, schemas, self._keys)
         if missing := [name for name, value in key.items() if value is None]:
             raise BadChangeError(f"the row has no key: {', '.join(missing)} is missing")
         return key

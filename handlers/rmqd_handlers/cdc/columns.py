@@ -9,7 +9,7 @@ import base64
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
@@ -102,12 +102,16 @@ class Reader:
         self._binary = binary
         self._per_second = per_second
 
-    def row(self, values: Mapping[str, Any], schema: Mapping[str, ColumnSchema]) -> dict[str, Any]:
-        """Return all columns of a row; missing ones are null. Raises BadValueError with the column's name."""
-        return {name: self.value(name, values.get(name), schema.get(name, NO_COLUMN_SCHEMA)) for name in self._columns}
+    def row(
+        self, values: Mapping[str, Any], schemas: Mapping[str, ColumnSchema], names: Iterable[str] = ()
+    ) -> dict[str, Any]:
+        """Return the columns `names`, by default all; missing ones are null. Raises BadValueError."""
+        return {
+            name: self._value(name, values.get(name), schemas.get(name, NO_COLUMN_SCHEMA))
+            for name in names or self._columns
+        }
 
-    def value(self, name: str, value: Any, schema: ColumnSchema = NO_COLUMN_SCHEMA) -> Any:
-        """Return one column's value. Raises BadValueError."""
+    def _value(self, name: str, value: Any, schema: ColumnSchema) -> Any:
         if value is None:
             return None
         if value in UNAVAILABLE:

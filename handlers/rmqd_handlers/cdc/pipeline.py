@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from rmqd_handlers.cdc.change_formats import BadChangeError, Maker, RowChange, canal_changes, debezium_changes
 from rmqd_handlers.cdc.columns import PER_SECOND, BadValueError, ChangeColumn, Reader, base_64, latin_1, parse_columns
+from rmqd_handlers.option_kinds import option
 from rmqd_handlers.pipelines import PLACE
 
 if TYPE_CHECKING:
@@ -66,18 +67,18 @@ class Options(BaseModel):
         alias="schema", description="the columns of the rows, with types: id bigint, amount decimal(12,2)"
     )
     keys: list[str] = Field(description="the key columns of a row, the same as sink.keys", min_length=1)
-    order: Literal["offset", "position", "time"] = Field(
+    order: Literal["offset", "position", "time"] = option(
         "offset",
-        description="the order of changes with the same key: offset, the position in the queue, if each key has one "
+        "the order of changes with the same key: offset, the position in the queue, if each key has one "
         "queue; position, the position in the source's log (debezium); or time, the time in the source, then the "
         "position in the queue, which may be wrong if statements wait for each other",
     )
-    time_unit: Literal["milliseconds", "microseconds", "nanoseconds"] | None = Field(
-        None, description="the unit of timestamps that are numbers since 1970 (debezium without schema)"
+    time_unit: Literal["milliseconds", "microseconds", "nanoseconds"] | None = option(
+        None, "the unit of timestamps that are numbers since 1970 (debezium without schema)"
     )
-    bad_rows: Literal["fail", "leave_out", "only"] = Field(
+    bad_rows: Literal["fail", "leave_out", "only"] = option(
         "fail",
-        description="for messages that are not changes: fail at the first one; skip them; or "
+        "for messages that are not changes: fail at the first one; skip them; or "
         "return only them, with the reason in _bad_row",
     )
 
@@ -100,7 +101,7 @@ def cdc(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame:
     if options.bad_rows == "only":
         return frame.select(*READ).mapInArrow(BadRows(decoder), BAD_DDL)
     columns = ", ".join(column.sql for column in parse_columns(options.columns))
-    rows = Rows(decoder, must_fit=options.bad_rows == "fail", keeps_place=True)
+    rows = Rows(decoder, must_fit=options.bad_rows == "fail")
     changes = frame.select(*READ).mapInArrow(rows, f"{columns}, {DELETED} boolean, {ORDER} array<bigint>, {PLACE_DDL}")
     return changes.withMetadata(ORDER, {**_kind(options), KEYS_TOLD: options.keys})
 
@@ -157,19 +158,17 @@ class Rows:
 
     decoder: ChangeDecoder
     must_fit: bool
-    keeps_place: bool = False
-    """Whether rows have `_place`, which a sink uses to name the message of a refused row."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decode a partition. Raises ValueError with topic, queue and offset for a bad message, if `must_fit`."""
-        types = _arrow_types(self.decoder.columns) | ({PLACE: _place_type()} if self.keeps_place else {})
-        for batch in batches:
-            found: dict[str, list[Any]] = {name: [] for name in types}
-            for place, body in _messages(batch):
-                self._decode(body, place, found)
-            yield _batch(found, types)
+        import pyarrow as pa
 
-    def _decode(self, body: bytes | None, place: dict[str, Any], found: dict[str, list[Any]]) -> None:
+        schema = _arrow_schema(self.decoder.columns)
+        for batch in batches:
+            rows = [row for place, body in _messages(batch) for row in self._rows(body, place)]
+            yield pa.RecordBatch.from_pylist(rows, schema=schema)
+
+    def _rows(self, body: bytes | None, place: dict[str, Any]) -> list[dict[str, Any]]:
         try:
             changes = self.decoder.changes(body, place["queue_offset"])
         except (BadChangeError, BadValueError) as error:
@@ -180,14 +179,8 @@ class Rows:
                     f"{str(error)[:_MOST_CHARACTERS]}; set bad_rows: leave_out, and use a second group that stores "
                     "such messages with bad_rows: only"
                 ) from None
-            return
-        for change, order in changes:
-            for name, value in change.row.items():
-                found[name].append(value)
-            found[DELETED].append(change.is_deleted)
-            found[ORDER].append(order)
-            if self.keeps_place:
-                found[PLACE].append(place)
+            return []
+        return [{**one.row, DELETED: one.is_deleted, ORDER: order, PLACE: place} for one, order in changes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,20 +207,7 @@ def _messages(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any], bytes | N
         yield dict(zip(names, place, strict=True)), body
 
 
-def _batch(found: dict[str, list[Any]], types: dict[str, Any]) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    arrays = [pa.array(found[name], kind) for name, kind in types.items()]
-    return pa.RecordBatch.from_arrays(arrays, names=list(types))
-
-
-def _place_type() -> Any:
-    import pyarrow as pa
-
-    return pa.struct([("topic", pa.string()), ("queue_id", pa.int32()), ("queue_offset", pa.int64())])
-
-
-def _arrow_types(columns: Sequence[ChangeColumn]) -> dict[str, Any]:
+def _arrow_schema(columns: Sequence[ChangeColumn]) -> pa.Schema:
     import pyarrow as pa
 
     plain = {
@@ -239,4 +219,5 @@ def _arrow_types(columns: Sequence[ChangeColumn]) -> dict[str, Any]:
         column.name: pa.decimal128(column.precision, column.scale) if column.kind == "decimal" else plain[column.kind]
         for column in columns
     }
-    return {**types, DELETED: pa.bool_(), ORDER: pa.list_(pa.int64())}
+    place = pa.struct([("topic", pa.string()), ("queue_id", pa.int32()), ("queue_offset", pa.int64())])
+    return pa.schema({**types, DELETED: pa.bool_(), ORDER: pa.list_(pa.int64()), PLACE: place})

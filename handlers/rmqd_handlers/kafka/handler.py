@@ -11,13 +11,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
 from rmqd import Batch, Message
 from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid, acknowledge_written, mark_waiting, refuse, valid
 from rmqd_handlers.kafka.kafka_producer import (
     KafkaRecord,
-    Mapped,
     RecordFailure,
     Topic,
     Written,
@@ -26,8 +25,8 @@ from rmqd_handlers.kafka.kafka_producer import (
     is_refused,
     is_unknown,
 )
-from rmqd_handlers.message_values import MessageValue
-from rmqd_handlers.option_kinds import DurationSeconds, need
+from rmqd_handlers.message_values import MessageValue, Opened, as_bytes
+from rmqd_handlers.option_kinds import DurationSeconds, HandlerOptions, need, option
 
 if TYPE_CHECKING:
     from rmqd_handlers.kafka.kafka_producer import KafkaProducer
@@ -108,9 +107,7 @@ class TopicMissingError(Exception):
 class Kafka:
     """Writes each message as a record of an Apache Kafka topic. Records with the same key keep their order."""
 
-    class Options(BaseModel):
-        model_config = ConfigDict(extra="forbid", validate_default=True)
-
+    class Options(HandlerOptions):
         bootstrap_servers: str = Field(
             description="some of the brokers: kafka-1:9092,kafka-2:9092; they know the others", min_length=1
         )
@@ -118,23 +115,22 @@ class Kafka:
             description="the topic, or a template with values of the message in braces: orders, rmq.{topic}, "
             "orders-{properties.region}"
         )
-        key: Annotated[str, Field(pattern=r"^(keys|sharding_key|none|property:.+)$")] = Field(
+        key: Annotated[str, Field(pattern=r"^(keys|sharding_key|none|property:.+)$")] = option(
             "keys",
-            description="the key of a record: keys, sharding_key, property:NAME or none; records with the same key go "
+            "the key of a record: keys, sharding_key, property:NAME or none; records with the same key go "
             "to one partition, in order; records without a key to any partition",
         )
-        value: MessageValue = Field(
-            "body",  # type: ignore[assignment]
-            description="the value of a record: a JSON path into the body, a field such as body, or properties.NAME",
+        value: MessageValue = option(
+            "body", "the value of a record: a JSON path into the body, a field such as body, or properties.NAME"
         )
-        headers: dict[str, MessageValue] | None = Field(
+        headers: dict[str, MessageValue] | None = option(
             None,
-            description="each header of a record and its value; default: the message's own properties by "
+            "each header of a record and its value; default: the message's own properties by "
             "name, including KEYS and TAGS, and its msg_id as UNIQ_KEY",
         )
-        client: ClientSettings = Field(
-            default_factory=dict,
-            description="client settings with librdkafka's names, such as {security.protocol: SASL_SSL, "
+        client: ClientSettings = option(
+            {},
+            "client settings with librdkafka's names, such as {security.protocol: SASL_SSL, "
             "sasl.mechanism: SCRAM-SHA-512, compression.type: zstd}",
         )
         on_invalid: OnInvalid = ON_INVALID
@@ -143,7 +139,6 @@ class Kafka:
     def __init__(self, options: Options) -> None:
         need("confluent_kafka", "kafka")
         self._options = options
-        self._mapped = Mapped(options.topic, options.key, options.value, options.headers)
         self._settings = client_settings(options.bootstrap_servers, options.retry_for, options.client)
         self._producer: KafkaProducer
         self._one_by_one: KafkaProducer | None = None
@@ -165,7 +160,7 @@ class Kafka:
             await self._one_by_one.close()
 
     async def handle(self, batch: Batch) -> None:
-        if written := valid(batch, self._mapped.of, self._options.on_invalid):
+        if written := valid(batch, self._record, self._options.on_invalid):
             waiting, reason = await self._write(batch, written)
             acknowledge_written(batch, [message for message, _ in waiting])
             if waiting:
@@ -173,6 +168,25 @@ class Kafka:
                 failed = NotConfirmedError(reason)
                 mark_waiting(failed)
                 raise failed
+
+    def _record(self, opened: Opened) -> KafkaRecord:
+        one, message = self._options, opened.message
+        value = as_bytes(one.value.required(opened))
+        match one.key:
+            case "none":
+                key = None
+            case "keys":
+                key = message.keys
+            case "sharding_key":
+                key = message.properties.get("__SHARDINGKEY")
+            case _:
+                key = message.properties.get(one.key.removeprefix("property:"))
+        headers: dict[str, Any] = {**message.own_properties, "UNIQ_KEY": message.msg_id}
+        if one.headers is not None:
+            values = {name: of(opened) for name, of in one.headers.items()}
+            headers = {name: as_bytes(value) for name, value in values.items() if value is not None}
+        topic, key_bytes = one.topic.of(opened), key.encode() if key else None
+        return KafkaRecord(topic, key_bytes, value, list(headers.items()), message.born_timestamp)
 
     async def _write(self, batch: Batch, written: list[Written]) -> tuple[Sequence[Written], str]:
         """Write the batch. Returns the unconfirmed records, which wait, and the reason."""

@@ -21,7 +21,7 @@ from pydantic import BeforeValidator
 
 from rmqd import Message
 from rmqd_handlers.faults import KAFKA_ERRORS
-from rmqd_handlers.message_values import InvalidBodyError, Opened, Value, as_bytes, as_text, parse_value
+from rmqd_handlers.message_values import InvalidBodyError, Opened, Value, as_text, parse_value
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 Header = tuple[str, str | bytes | None]
+_PART: Final = ", which is part of its topic's name"
 _EXPRESSION: Final = re.compile(r"\{([^{}]*)\}")
 
 
@@ -60,7 +61,7 @@ class TopicName:
         """Return the name for a message. Raises InvalidBodyError if a value is missing, or the name is invalid for
         Kafka.
         """
-        name = "".join(part if isinstance(part, str) else _given(part, opened) for part in self.parts)
+        name = "".join(part if isinstance(part, str) else as_text(part.required(opened, _PART)) for part in self.parts)
         if not is_topic(name):
             raise InvalidBodyError(
                 f"{name!r} is not a valid Kafka topic name; expected up to 249 letters, digits, '.', '_' and '-'"
@@ -88,56 +89,6 @@ Topic = Annotated[TopicName, BeforeValidator(parse_topic, json_schema_input_type
 def is_topic(name: str) -> bool:
     """Return whether Kafka accepts it as a topic's name."""
     return TOPIC.fullmatch(name) is not None and name not in (".", "..")
-
-
-@dataclass(frozen=True, slots=True)
-class Mapped:
-    """How messages become records."""
-
-    topic: TopicName
-    key: str
-    """keys, sharding_key, property:NAME or none."""
-    value: Value
-    headers: Mapping[str, Value] | None
-    """None means the properties by name."""
-
-    def of(self, opened: Opened) -> KafkaRecord:
-        """Return the record of a message. Raises InvalidBodyError if it cannot be one."""
-        value = self.value(opened)
-        if value is None:
-            raise InvalidBodyError(f"the message has no {self.value.text}")
-        key = self._key(opened.message)
-        return KafkaRecord(
-            self.topic.of(opened),
-            key.encode() if key else None,
-            as_bytes(value),
-            self._headers(opened),
-            opened.message.born_timestamp,
-        )
-
-    def _key(self, message: Message) -> str | None:
-        match self.key:
-            case "none":
-                return None
-            case "keys":
-                return message.keys
-            case "sharding_key":
-                return message.properties.get("__SHARDINGKEY")
-        return message.properties.get(self.key.removeprefix("property:"))
-
-    def _headers(self, opened: Opened) -> list[Header]:
-        if self.headers is None:
-            properties = {**opened.message.own_properties, "UNIQ_KEY": opened.message.msg_id}
-            return list(properties.items())
-        values = ((name, of(opened)) for name, of in self.headers.items())
-        return [(name, as_bytes(value)) for name, value in values if value is not None]
-
-
-def _given(value: Value, opened: Opened) -> str:
-    given = value(opened)
-    if given is None:
-        raise InvalidBodyError(f"the message has no {value.text}, which is part of its topic's name")
-    return as_text(given)
 
 
 Written = tuple[Message, KafkaRecord]

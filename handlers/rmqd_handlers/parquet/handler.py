@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from rmqd import Batch, Message, MessageQueue
 from rmqd.destinations.archive_manifest import encode
 from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid, acknowledge_written, try_again, valid
 from rmqd_handlers.message_values import MessageValue, Opened, time_of
-from rmqd_handlers.option_kinds import DurationSeconds, SizeBytes, TypeName, need
+from rmqd_handlers.option_kinds import DurationSeconds, HandlerOptions, SizeBytes, TypeName, need, option
 from rmqd_handlers.parquet.stored_files import (
     RANGE,
     SCHEME,
@@ -145,38 +145,27 @@ PARTITIONS: Final = {"date", "topic"}
 class Parquet:
     """Writes messages to Parquet files by time and size. A message is acknowledged when its file is in the manifest."""
 
-    class Options(BaseModel):
-        model_config = ConfigDict(extra="forbid", validate_default=True)
-
+    class Options(HandlerOptions):
         path: str = Field(
             description="a folder, which is created if it is missing; or s3://bucket/folder", min_length=1
         )
-        columns: dict[str, MessageValue] = Field(
-            default_factory=dict,
-            description="each column and its value: a JSON path into the body such as $.order.id, a field such as "
+        columns: dict[str, MessageValue] = option(
+            {},
+            "each column and its value: a JSON path into the body such as $.order.id, a field such as "
             "msg_id, or properties.NAME; default: the columns of the pipeline archive",
         )
-        types: dict[str, TypeName] = Field(
-            default_factory=dict,
-            description="types of columns that are not text: int32, int64, float64, decimal(12,2), boolean, timestamp, "
+        types: dict[str, TypeName] = option(
+            {},
+            "types of columns that are not text: int32, int64, float64, decimal(12,2), boolean, timestamp, "
             "date, binary; fields of a message have default types",
         )
-        roll_after: DurationSeconds = Field(
-            "1m",  # type: ignore[assignment]
-            description="a file is closed this long after its first message; keep it below consume_timeout",
+        roll_after: DurationSeconds = option(
+            "1m", "a file is closed this long after its first message; keep it below consume_timeout"
         )
-        roll_size: Annotated[SizeBytes, Field(gt=0)] = Field(
-            "64MiB",  # type: ignore[assignment]
-            description="a file is closed when the bodies of its messages reach this size",
-        )
-        compression: Literal["zstd", "snappy", "gzip", "none"] = Field("zstd", description="compression of the columns")
-        s3: S3Options | None = Field(
-            None, description="for s3://: endpoint, region, access_key, secret_key, and others"
-        )
-        timeout: Annotated[DurationSeconds, Field(gt=0)] = Field(
-            "10s",  # type: ignore[assignment]
-            description="timeout for connecting to S3, and for its responses",
-        )
+        roll_size: SizeBytes = option("64MiB", "a file is closed when the bodies of its messages reach this size", gt=0)
+        compression: Literal["zstd", "snappy", "gzip", "none"] = option("zstd", "compression of the columns")
+        s3: S3Options | None = option(None, "for s3://: endpoint, region, access_key, secret_key, and others")
+        timeout: DurationSeconds = option("10s", "timeout for connecting to S3, and for its responses", gt=0)
         on_invalid: OnInvalid = ON_INVALID
         retry_for: DurationSeconds = RETRY_FOR
 

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
@@ -48,24 +48,11 @@ class S3Options(BaseModel):
     ca_file: Path | None = Field(None, description="the authorities to trust for the server's certificate")
 
 
-class Store(Protocol):
-    """Names are paths relative to the store. All methods block, and raise OSError."""
-
-    def check(self) -> None:
-        """Raise OSError if the store is not writable."""
-
-    def put(self, name: str, content: Any) -> None:
-        """Write a file. After the return it is durable. Readers never see a part of it."""
-
-    def get(self, name: str) -> bytes:
-        """Return the content of a file."""
-
-    def names(self, folder: str) -> Sequence[str]:
-        """Return the names of files in a folder; empty if the folder is missing."""
-
-
 class LocalFolder:
-    """A folder. Unfinished files have names that start with a dot, which readers of folders skip."""
+    """A folder. Unfinished files have names that start with a dot, which readers of folders skip.
+
+    Names are relative to the folder. All methods block, and raise OSError.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -76,6 +63,7 @@ class LocalFolder:
             raise PermissionError(f"{self._path} is not writable for this user")
 
     def put(self, name: str, content: Any) -> None:
+        """Write a file. After the return it is durable. Readers never see a part of it."""
         path = self._path / name
         _make(path.parent)
         unfinished = path.with_name(f".{path.name}.tmp")
@@ -101,7 +89,7 @@ class LocalFolder:
 
 
 class Bucket:
-    """An S3 bucket, or a folder in it. An object appears when it was sent completely."""
+    """An S3 bucket, or a folder in it, with the same methods. An object appears when it was sent completely."""
 
     def __init__(self, url: str, options: S3Options, timeout_seconds: float) -> None:
         from pyarrow import fs  # type: ignore[import-untyped]
@@ -144,6 +132,9 @@ class Bucket:
 
         found = self._files.get_file_info(fs.FileSelector(f"{self._path}/{folder}", allow_not_found=True))
         return [one.base_name for one in found if one.type is fs.FileType.File]
+
+
+Store = LocalFolder | Bucket
 
 
 def _make(folder: Path) -> None:

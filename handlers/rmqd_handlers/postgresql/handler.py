@@ -13,17 +13,26 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from rmqd.destinations.upsert_sql import TARGET, listed, on_conflict, quoted
+from rmqd.destinations.upsert_sql import TARGET, UNIQUE_KEYS, listed, on_conflict, quoted
 from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid
 from rmqd_handlers.faults import ErrorCause, error_text, fault_of, is_standby, is_unprepared, may_pass
 from rmqd_handlers.message_values import MessageValue, Opened, Value, as_bytes, as_json, as_text, time_of
-from rmqd_handlers.option_kinds import BACKEND, CONNECT_SECONDS, DurationSeconds, LibpqUrl, conninfo_of, need
+from rmqd_handlers.option_kinds import (
+    BACKEND,
+    CONNECT_SECONDS,
+    MAX_CONNECTIONS,
+    DurationSeconds,
+    HandlerOptions,
+    LibpqUrl,
+    conninfo_of,
+    need,
+    option,
+)
 from rmqd_handlers.rows import (
     COLUMNS_TEXT,
     KEY,
-    MAX_CONNECTIONS,
     TABLE_PATTERN,
     VERSION,
     RefusedRow,
@@ -94,14 +103,6 @@ COLUMNS = """
     JOIN pg_type t ON t.oid = a.atttypid
     JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
     WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
-"""
-# valid in ON CONFLICT: unique, only columns, for all rows, and checked immediately
-UNIQUE_KEYS = """
-    SELECT array_agg(a.attname::text)
-    FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1])
-    WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indimmediate
-      AND i.indpred IS NULL AND i.indexprs IS NULL
-    GROUP BY i.indexrelid
 """
 
 
@@ -224,18 +225,16 @@ def _quotes_no_row(record: logging.LogRecord) -> bool:
 class PostgreSql(RowHandler[Table]):
     """Writes each message as a row of a table. With a unique key, a redelivered message adds no second row."""
 
-    class Options(BaseModel):
-        model_config = ConfigDict(extra="forbid", validate_default=True)
-
+    class Options(HandlerOptions):
         url: LibpqUrl = Field(
             description="the database: postgresql://user:password@host/database, or libpq's keywords; "
             "several hosts with target_session_attrs=read-write follow a failover"
         )
         table: str = Field(description="the table, which must exist: orders, or shop.orders", pattern=TABLE_PATTERN)
         columns: Annotated[dict[str, MessageValue], Field(min_length=1)] = Field(description=COLUMNS_TEXT)
-        mode: Mode = Field(
+        mode: Mode = option(
             "insert",
-            description="insert; upsert, which replaces the row with the same key; or copy, which inserts with COPY: "
+            "insert; upsert, which replaces the row with the same key; or copy, which inserts with COPY: "
             "faster for large batches",
         )
         key: list[str] = KEY

@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rmqd.offset_stores import OffsetStoreError, StoredProgress, StoredQueue
-from rmqd_handlers.option_kinds import CONNECT_SECONDS, LibpqUrl, conninfo_of, need
-from rmqd_handlers.rows import MAX_CONNECTIONS
+from rmqd_handlers.option_kinds import CONNECT_SECONDS, MAX_CONNECTIONS, HandlerOptions, LibpqUrl, conninfo_of, need
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
@@ -42,9 +41,7 @@ WHERE (cluster, consumer_group, topic, broker, queue, owner) = (%s, %s, %s, %s, 
 class PostgresqlOffsets:
     """Keeps offsets in the table `rmqd_offsets`. Handlers use the connections of its transactions."""
 
-    class Options(BaseModel):
-        model_config = ConfigDict(extra="forbid", validate_default=True)
-
+    class Options(HandlerOptions):
         url: LibpqUrl = Field(description="the database: postgresql://user:password@host/database, or libpq's keywords")
         max_connections: int = MAX_CONNECTIONS
 

@@ -14,23 +14,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 
 from rmqd import AlreadyHandled, Message
 from rmqd_handlers.away import AwayError
-from rmqd_handlers.faults import ErrorCause
+from rmqd_handlers.faults import ErrorCause, connection_error_text, error_text
 from rmqd_handlers.option_kinds import CONNECT_SECONDS
 from rmqd_handlers.rows import RefusedRow, Row, Rows, RowsRefusedError, WrittenRows
-from rmqd_handlers.sql.engine import (
-    connection_error_text,
-    error_text,
-    fault_of,
-    has_ended,
-    is_of_connection,
-    make_engine,
-    may_pass,
-)
+from rmqd_handlers.sql.engine import fault_of, has_ended, is_of_connection, make_engine, may_pass
 from rmqd_handlers.sql.target import RowTarget
+
+logger = logging.getLogger(__name__)
 
 _MYSQL: Final = ("pymysql", "mysqldb")
 
@@ -71,15 +65,17 @@ class Work:
             raise OverError
 
     def cancel_statement(self) -> None:
-        """Cancel the running statement in the database, if there is one. Call it in a thread. Raises the driver's
-        exceptions.
+        """Cancel the running statement in the database, if there is one. Call it in a thread.
 
         If the database does not cancel it, or the driver is unknown here, the statement runs until the database
         responds.
         """
-        with self._at_connection:
-            if self._connection is not None:
-                _cancel(self._connection)
+        try:
+            with self._at_connection:
+                if self._connection is not None:
+                    _cancel(self._connection)
+        except Exception as error:  # noqa: BLE001  any exception of a driver
+            logger.warning("sql.statement_not_cancelled", extra={"error": connection_error_text(error)})
 
 
 def _cancel(connection: Connection) -> None:
@@ -92,16 +88,9 @@ def _cancel(connection: Connection) -> None:
     elif name == "pysqlite":
         driver.interrupt()
     elif name in _MYSQL:
-        _kill_query(connection.engine, driver.thread_id())
+        with connection.engine.connect() as other:
+            other.exec_driver_sql(f"KILL QUERY {driver.thread_id()}")
 
-
-def _kill_query(engine: Engine, number: int) -> None:
-    """Cancel with another connection, as MySQL and MariaDB need it."""
-    with engine.connect() as connection:
-        connection.exec_driver_sql(f"KILL QUERY {number}")
-
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -141,7 +130,7 @@ class Database:
             return await self._in_thread(lambda: self._write(target, rows, work))
         except asyncio.CancelledError:  # the thread still works: it must not commit, nor keep its connection
             work.give_up()
-            self._cancelling.submit(_cancel_statement, work)
+            self._cancelling.submit(work.cancel_statement)
             raise
 
     async def close(self) -> None:
@@ -279,13 +268,6 @@ class Database:
             if error is not of_row or has_ended(connection):
                 raise _EndedError(refused) from None
             written.refused.append(refused)
-
-
-def _cancel_statement(work: Work) -> None:
-    try:
-        work.cancel_statement()
-    except Exception as error:  # noqa: BLE001  any exception of a driver
-        logger.warning("sql.statement_not_cancelled", extra={"error": connection_error_text(error)})
 
 
 def _check_committable(connection: Connection) -> None:

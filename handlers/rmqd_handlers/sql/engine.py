@@ -1,11 +1,8 @@
-"""Configures SQLAlchemy's connections.
-
-The meaning of SQLAlchemy's and drivers' errors for a batch, and their texts without values of a body.
-"""
+"""Configures SQLAlchemy's connections, and tells the meaning of its errors for a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -14,7 +11,6 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, Stateme
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from rmqd_handlers import faults
-from rmqd_handlers import faults as database_errors
 from rmqd_handlers.faults import ErrorCause
 from rmqd_handlers.option_kinds import BACKEND, CONNECT_SECONDS, PARAMETERS
 from rmqd_handlers.sql.target import json_serializer
@@ -144,17 +140,3 @@ def is_of_connection(error: Exception) -> bool:
     statements.
     """
     return isinstance(error, DBAPIError) and (faults.is_standby(error.orig) or faults.is_unprepared(error.orig))
-
-
-def error_text(error: Exception, names: Iterable[str], values: Iterable[object]) -> str:
-    """Return the error of a statement without values of a body."""
-    return database_errors.error_text(_origin(error), names, values)
-
-
-def connection_error_text(error: Exception) -> str:
-    """Return the error of a failed connection."""
-    return database_errors.connection_error_text(_origin(error))
-
-
-def _origin(error: Exception) -> Any:
-    return error.orig if isinstance(error, StatementError) and error.orig is not None else error

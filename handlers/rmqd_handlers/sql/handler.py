@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from rmqd_handlers.away import ON_INVALID, RETRY_FOR, AwayError, OnInvalid
+from rmqd_handlers.faults import connection_error_text
 from rmqd_handlers.message_values import MessageValue
-from rmqd_handlers.option_kinds import DurationSeconds, SqlAlchemyUrl, need
+from rmqd_handlers.option_kinds import MAX_CONNECTIONS, DurationSeconds, HandlerOptions, SqlAlchemyUrl, need, option
 from rmqd_handlers.rows import (
     COLUMNS_TEXT,
     KEY,
-    MAX_CONNECTIONS,
     TABLE_PATTERN,
     VERSION,
     RowHandler,
@@ -32,37 +32,29 @@ if TYPE_CHECKING:
 class Sql(RowHandler["RowTarget"]):
     """Writes each message as a row of a table, or with a statement, in any database that SQLAlchemy supports."""
 
-    class Options(BaseModel):
-        model_config = ConfigDict(extra="forbid", validate_default=True)
-
+    class Options(HandlerOptions):
         url: SqlAlchemyUrl = Field(
             description="the database as an SQLAlchemy URL: sqlite:////path/to/file, postgresql+psycopg://…, "
             "mysql+pymysql://user:password@host/shop; its driver must be installed"
         )
-        table: str | None = Field(
-            None, description="the table, which must exist: orders, or shop.orders", pattern=TABLE_PATTERN
-        )
-        columns: dict[str, MessageValue] = Field(default_factory=dict, description=COLUMNS_TEXT)
-        mode: Literal["insert", "upsert"] = Field(
-            "insert", description="insert; or upsert, which replaces the row with the same key"
+        table: str | None = option(None, "the table, which must exist: orders, or shop.orders", pattern=TABLE_PATTERN)
+        columns: dict[str, MessageValue] = option({}, COLUMNS_TEXT)
+        mode: Literal["insert", "upsert"] = option(
+            "insert", "insert; or upsert, which replaces the row with the same key"
         )
         key: list[str] = KEY
         version: str | None = VERSION
-        statement: str | None = Field(
-            None, description="instead of a table, the statement for each message, with parameters such as :id"
+        statement: str | None = option(
+            None, "instead of a table, the statement for each message, with parameters such as :id"
         )
-        parameters: dict[str, MessageValue] = Field(
-            default_factory=dict, description="each parameter of the statement, and its value, as in columns"
+        parameters: dict[str, MessageValue] = option(
+            {}, "each parameter of the statement, and its value, as in columns"
         )
-        once: bool = Field(
-            False,
-            description="whether a redelivered message is skipped, with the mark of message.once in the same "
-            "transaction",
+        once: bool = option(
+            False, "whether a redelivered message is skipped, with the mark of message.once in the same transaction"
         )
         on_invalid: OnInvalid = ON_INVALID
-        connect_args: dict[str, Any] = Field(
-            default_factory=dict, description="arguments for the driver, such as {ssl: {ca: /etc/ssl/ca.pem}}"
-        )
+        connect_args: dict[str, Any] = option({}, "arguments for the driver, such as {ssl: {ca: /etc/ssl/ca.pem}}")
         max_connections: int = MAX_CONNECTIONS
         retry_for: DurationSeconds = RETRY_FOR
 
@@ -106,8 +98,6 @@ class Sql(RowHandler["RowTarget"]):
         return isinstance(error, AwayError)
 
     async def _read_target(self) -> RowTarget:
-        from rmqd_handlers.sql.engine import connection_error_text
-
         try:
             return await self._database.look(self._find)
         except Exception as error:  # noqa: BLE001  any exception of a driver

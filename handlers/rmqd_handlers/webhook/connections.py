@@ -23,9 +23,10 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, SecretStr, model_validator
 
 from rmqd_handlers.faults import HTTP_STATUSES
+from rmqd_handlers.option_kinds import option
 
 if TYPE_CHECKING:
     import httpx
@@ -36,11 +37,11 @@ class Tls(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    ca_file: Path | None = Field(None, description="PEM file of the authorities to trust; default: the system's")
-    cert_file: Path | None = Field(None, description="PEM file of this client's certificate")
-    key_file: Path | None = Field(None, description="PEM file of this client's key")
-    key_password: SecretStr | None = Field(None, description="password of key_file")
-    verify: bool = Field(True, description="check the server's certificate and host name")
+    ca_file: Path | None = option(None, "PEM file of the authorities to trust; default: the system's")
+    cert_file: Path | None = option(None, "PEM file of this client's certificate")
+    key_file: Path | None = option(None, "PEM file of this client's key")
+    key_password: SecretStr | None = option(None, "password of key_file")
+    verify: bool = option(True, "check the server's certificate and host name")
 
     @classmethod
     def usual(cls) -> Self:
@@ -93,15 +94,11 @@ class Connections:
                 await client.aclose()
                 raise
             self._idle.append((time.monotonic(), client))
-            await self._close_old()
+            await self.close(IDLE_SECONDS)
 
-    async def close(self) -> None:
-        """Close the idle clients. No call is running."""
-        while self._idle:
-            await self._idle.popleft()[1].aclose()
-
-    async def _close_old(self) -> None:
-        while self._idle and time.monotonic() - self._idle[0][0] > IDLE_SECONDS:
+    async def close(self, idle_seconds: float = -1.0) -> None:
+        """Close the clients that are idle for longer."""
+        while self._idle and time.monotonic() - self._idle[0][0] > idle_seconds:
             await self._idle.popleft()[1].aclose()
 
 

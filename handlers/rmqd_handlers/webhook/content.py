@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from rmqd import Message
-from rmqd_handlers.message_values import InvalidBodyError, Opened, time_of, to_record
+from rmqd_handlers.message_values import InvalidBodyError, time_of, to_record
 
 Scheme = Literal["standard_webhooks", "sha256"]
 PREFIX: Final = "whsec_"
@@ -78,25 +78,18 @@ class Contents:
         if self.format == "cloudevents_binary":
             attributes = {f"ce-{name}": as_header(value) for name, value in self._attributes(message).items()}
             return self._call(message, {"Content-Type": self.content_type} | attributes)
-        if self.format == "json":
-            return self._call(message, {"Content-Type": "application/json"}, _as_json(to_record(message)))
-        headers = {"Content-Type": "application/cloudevents+json"}
-        return self._call(message, headers, _as_json(self._event(message)))
+        kind = "application/cloudevents+json" if self.format == "cloudevents" else "application/json"
+        return self._call(message, {"Content-Type": kind}, _as_json(self.item(message)))
 
-    def of_many(self, messages: Sequence[Message]) -> WebhookCall:
-        """Return a call with all messages, as a JSON array."""
-        call_id = hashlib.sha256(" ".join(message.msg_id for message in messages).encode()).hexdigest()[:32]
-        if self.format == "json":
-            content, kind = _as_json([to_record(message) for message in messages]), "application/json"
-        else:
-            content = _as_json([self._event(message) for message in messages])
-            kind = "application/cloudevents-batch+json"
-        return WebhookCall(call_id, content, {"Content-Type": kind})
+    def of_many(self, items: Sequence[tuple[Message, dict[str, Any]]]) -> WebhookCall:
+        """Return a call with all messages, as a JSON array of their items."""
+        call_id = hashlib.sha256(" ".join(message.msg_id for message, _ in items).encode()).hexdigest()[:32]
+        kind = "application/cloudevents-batch+json" if self.format == "cloudevents" else "application/json"
+        return WebhookCall(call_id, _as_json([item for _, item in items]), {"Content-Type": kind})
 
-    def check(self, opened: Opened) -> None:
-        """Raise InvalidBodyError if the message cannot be part of a JSON array."""
-        if self.format == "cloudevents":
-            self._event(opened.message)
+    def item(self, message: Message) -> dict[str, Any]:
+        """Return the JSON object of a message. Raises InvalidBodyError if the body is not JSON, but must be."""
+        return self._event(message) if self.format == "cloudevents" else to_record(message)
 
     def _call(self, message: Message, headers: dict[str, str], content: bytes | None = None) -> WebhookCall:
         # the id is a property that the producer may set to any text

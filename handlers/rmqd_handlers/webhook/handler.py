@@ -6,10 +6,10 @@ import asyncio
 import logging
 import re
 import time
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from rmqd import Batch, DeadLetter, Retry, Suspend
 from rmqd_handlers.away import (
@@ -24,7 +24,7 @@ from rmqd_handlers.away import (
     valid,
 )
 from rmqd_handlers.message_values import InvalidBodyError
-from rmqd_handlers.option_kinds import DurationSeconds, need
+from rmqd_handlers.option_kinds import DurationSeconds, HandlerOptions, need, option
 from rmqd_handlers.webhook.connections import (
     IDLE_SECONDS,
     Action,
@@ -58,49 +58,40 @@ class Webhook:
 
     calls_limited_by: ClassVar[str] = "max_connections"
 
-    class Options(BaseModel):
-        model_config = ConfigDict(extra="forbid", validate_default=True)
-
+    class Options(HandlerOptions):
         url: str = Field(description="the destination: http:// or https://", pattern=r"^https?://[^/]+")
-        per_call: Literal["message", "batch"] = Field(
-            "message", description="message: a call for each; batch: one for the whole batch, as a JSON array"
+        per_call: Literal["message", "batch"] = option(
+            "message", "message: a call for each; batch: one for the whole batch, as a JSON array"
         )
-        format: Format = Field(
+        format: Format = option(
             "body",
-            description="body: the body as it is, fields as headers; json: the record that jsonl writes; cloudevents: "
+            "body: the body as it is, fields as headers; json: the record that jsonl writes; cloudevents: "
             "CloudEvents 1.0 in JSON; cloudevents_binary: CloudEvents with attributes as headers",
         )
-        content_type: str = Field("application/json", description="the media type of the messages' bodies")
-        event_type: str = Field("rocketmq.message", description="for CloudEvents: the attribute type", min_length=1)
-        event_source: str | None = Field(
-            None, description="for CloudEvents: the attribute source; default: /topics/TOPIC"
-        )
-        headers: dict[str, str] = Field(
-            default_factory=dict, description="headers of every call, such as Authorization"
-        )
-        signing_secret: SecretStr | None = Field(None, description="secret that signs each call with HMAC-SHA256")
-        signing: Scheme = Field(
+        content_type: str = option("application/json", "the media type of the messages' bodies")
+        event_type: str = option("rocketmq.message", "for CloudEvents: the attribute type", min_length=1)
+        event_source: str | None = option(None, "for CloudEvents: the attribute source; default: /topics/TOPIC")
+        headers: dict[str, str] = option({}, "headers of every call, such as Authorization")
+        signing_secret: SecretStr | None = option(None, "secret that signs each call with HMAC-SHA256")
+        signing: Scheme = option(
             "standard_webhooks",
-            description="standard_webhooks: the headers webhook-id, webhook-timestamp and webhook-signature; "
+            "standard_webhooks: the headers webhook-id, webhook-timestamp and webhook-signature; "
             "sha256: the header X-Hub-Signature-256, over the content alone",
         )
-        on_status: dict[Status, Action] = Field(
-            default_factory=dict,
-            description="how to settle messages by status, such as {409: ack, 4xx: dead_letter}: ack, wait, "
+        on_status: dict[Status, Action] = option(
+            {},
+            "how to settle messages by status, such as {409: ack, 4xx: dead_letter}: ack, wait, "
             "retry (a counted attempt) or dead_letter; default: 2xx is ack, 400, 406, 410, 413, 415 and 422 are "
             "dead_letter, all others are wait",
         )
-        timeout: Annotated[DurationSeconds, Field(gt=0)] = Field(
-            "10s",  # type: ignore[assignment]
-            description="timeout of a call: to connect, to send the content, and to read the whole response",
+        timeout: DurationSeconds = option(
+            "10s", "timeout of a call: to connect, to send the content, and to read the whole response", gt=0
         )
         retry_for: DurationSeconds = RETRY_FOR
         on_invalid: OnInvalid = ON_INVALID
-        max_connections: Annotated[int, Field(ge=1, le=1000)] = Field(
-            20, description="connections of this process; further calls wait for one"
-        )
+        max_connections: int = option(20, "connections of this process; further calls wait for one", ge=1, le=1000)
         tls: Tls = Field(default_factory=Tls.usual, description="ca_file, cert_file, key_file, key_password, verify")
-        proxy: SecretStr | None = Field(None, description="an HTTP proxy: http://user:password@host:port")
+        proxy: SecretStr | None = option(None, "an HTTP proxy: http://user:password@host:port")
 
         @field_validator("url")
         @classmethod
@@ -197,10 +188,9 @@ class Webhook:
             raise failure
 
     async def _handle_at_once(self, batch: Batch) -> None:
-        sendable = valid(batch, self._contents.check, self._options.on_invalid)
-        if sendable:
-            call = self._contents.of_many([message for message, _ in sendable])
-            await self._post(batch, call, time.monotonic() + self._options.retry_for)
+        items = valid(batch, lambda opened: self._contents.item(opened.message), self._options.on_invalid)
+        if items:
+            await self._post(batch, self._contents.of_many(items), time.monotonic() + self._options.retry_for)
             acknowledge_written(batch)
 
     async def _post(self, batch: Batch, call: WebhookCall, until: float) -> None:

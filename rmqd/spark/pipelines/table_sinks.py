@@ -57,9 +57,7 @@ class DeltaTable:
 
     def prepare(self, schema: StructType) -> None:
         """Create the table if it is missing. Raises RmqdError for a missing Delta Lake or for unsuitable columns."""
-        java = self._spark.sparkContext._jvm
-        assert java is not None
-        if not _has_class(java, EXTENSION):
+        if not _has_class(_java(self._spark), EXTENSION):
             raise RmqdError(
                 "sink.format: delta needs the Delta Lake package, which Spark does not contain; "
                 f"use parquet, or set spark.conf: {CONF} with a version for this Spark"
@@ -213,6 +211,10 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def _java(spark: SparkSession) -> Any:
+    return spark.sparkContext._jvm
+
+
 def _has_class(java: Any, name: str) -> bool:
     from py4j.protocol import Py4JError
 
@@ -290,16 +292,10 @@ class JdbcTable:
 
     @property
     def _jdbc(self) -> Any:
-        java = self._spark.sparkContext._jvm
-        assert java is not None
-        return java.org.apache.spark.sql.execution.datasources.jdbc
+        return _java(self._spark).org.apache.spark.sql.execution.datasources.jdbc
 
     def _dialect(self) -> Any:
-        java = self._spark.sparkContext._jvm
-        assert java is not None
-        return java.org.apache.spark.sql.jdbc.JdbcDialects.get(self._options["url"])
+        return _java(self._spark).org.apache.spark.sql.jdbc.JdbcDialects.get(self._options["url"])
 
     def _scala_options(self) -> Any:
-        java = self._spark.sparkContext._jvm
-        assert java is not None
-        return java.PythonUtils.toScalaMap(self._options)
+        return _java(self._spark).PythonUtils.toScalaMap(self._options)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from rmqd.destinations.upsert_sql import listed, quoted
+from rmqd.destinations.upsert_sql import UNIQUE_KEYS, listed, quoted
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.spark.pipelines.postgresql.upsert_statements import OWN
 
@@ -170,12 +170,6 @@ _COLUMNS: Final = (
     "attnotnull AND NOT atthasdef AND attidentity = '', format_type(atttypid, atttypmod) FROM pg_attribute "
     "WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
 )
-_UNIQUE: Final = (
-    "SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid "
-    "AND a.attnum = ANY((string_to_array(i.indkey::text, ' ')::int2[])[1:i.indnkeyatts]) "
-    "WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL "
-    "AND i.indexprs IS NULL GROUP BY i.indexrelid"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +293,7 @@ def read_shape(connection: Connection[tuple[Any, ...]], table: str, rows: Struct
         raise RmqdError(f"there is no table {table}; create it, for example with CREATE TABLE {table} ({made})")
     oid, schema, name = found
     columns = {row[0]: TableColumn(*row[1:]) for row in connection.execute(_COLUMNS, (oid,))}
-    unique = tuple(frozenset(row[0]) for row in connection.execute(_UNIQUE, (oid,)))
+    unique = tuple(frozenset(row[0]) for row in connection.execute(UNIQUE_KEYS, (table,)))
     return TableShape(schema, name, columns, unique)
 
 
