@@ -142,7 +142,7 @@ def _idle_keys(config: RootConfig) -> Iterator[object]:
         if "deduplicate" in group.model_fields_set and group.deduplicate is None:
             message = "empty, so nothing is deduplicated; expected {} for all defaults, or omit it"
             yield group.problem(name, ("deduplicate",), message, at_key=True)
-        if group.consume_message_batch_max_wait and group.consume_message_batch_max_size == 1:
+        if group.consume_message_batch_max_wait_seconds and group.consume_message_batch_max_size == 1:
             message = "a batch of one message is always full; expected consume_message_batch_max_size above 1"
             yield group.problem(name, ("consume_message_batch_max_wait",), message, at_key=True)
         for path, setting in _keys_without_effect(group):

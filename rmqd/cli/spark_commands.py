@@ -19,10 +19,10 @@ import typer
 
 from rmqd.cli.terminal.options import ConfigPath, Overrides, SparkGroup, duration_ms, group_names, one_of
 from rmqd.cli.terminal.output import count, say
-from rmqd.config.model.value_kinds import parse_size_bytes
 from rmqd.errors import ConfigError, ExitCode, RmqdError
 from rmqd.runtime.event_loop import leave
 from rmqd.runtime.logs.log_setup import configure_logging
+from rmqd.runtime.value_kinds import parse_size_bytes
 from rmqd.spark.prepare import provide_programs
 from rmqd.spark.session.group_spec import GroupSpec, build_session, order_of, session_conf
 from rmqd.spark.submit import submission as submitting

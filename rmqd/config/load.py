@@ -1,8 +1,4 @@
-"""Loads a configuration: from a path to a valid RootConfig, or to an error with all of its problems.
-
-The JSON Schema of the configuration, for editors.
-
-A configuration to display: every key with its current value, without secrets.
+"""Loads a configuration, with all of its problems if it has any; its JSON Schema; and its keys without secrets.
 
 Hidden values: keys that the models declare as secrets; options with names like `password`; passwords inside URLs and
 longer texts; and all values from `${...}` in options whose meaning rmqd does not know.
@@ -21,13 +17,13 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from rmqd.client.client_options import NAMESRV_ADDR
-from rmqd.config.model.forms import Section
+from rmqd.config.model.forms import Section, fields_of, keys_of, kind_of
 from rmqd.config.model.root_model import RootConfig
-from rmqd.config.model.value_kinds import Duration, Size, Substituted, Text, format_duration, format_size
 from rmqd.config.problems import ConfigFinding, ConfigProblem, KeyPath
 from rmqd.config.reading.config_source import ConfigData, Source, find_config, read_source
 from rmqd.config.rules.group_rules import group_findings, root_findings
 from rmqd.errors import ConfigError
+from rmqd.runtime.value_kinds import Duration, Size, Substituted, Text, key_of
 
 LISTEN_VARIABLE: Final = "RMQD_HTTP_LISTEN"
 
@@ -169,6 +165,12 @@ def config_schema() -> dict[str, Any]:
     """Return the JSON Schema of `rmqd.yaml`. Defaults and limits have their units, as in the file."""
     schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     schema |= _without_titles(RootConfig.model_json_schema())
+    for section in Section.__subclasses__():
+        if (part := schema["$defs"].get(section.__name__)) is not None:
+            part["properties"] = {key: part["properties"][key] for key in keys_of(section)}
+            for key, field in keys_of(section).items():
+                if isinstance(kind := kind_of(field), Duration | Size) and not field.is_required():
+                    part["properties"][key]["default"] = kind.written(field.default)
     return schema | {"title": "rmqd configuration"}
 
 
@@ -214,21 +216,17 @@ def given_config(config: RootConfig) -> dict[str, Any]:
 
 def _section(section: Section, only_given: bool) -> dict[str, Any]:
     shown = {}
-    for name, field in type(section).model_fields.items():
+    for name, field in fields_of(type(section)):
         if not only_given or name in section.model_fields_set:
-            shown[name] = _field(field, getattr(section, name), only_given)
+            shown[key_of(name)] = _field(field, getattr(section, name), only_given)
     return shown
 
 
 def _field(field: FieldInfo, value: object, only_given: bool) -> Any:
-    kind = next((one for one in field.metadata if isinstance(one, Duration | Size | Text)), None)
+    kind = kind_of(field)
     if isinstance(kind, Text) and kind.secret:
         return HIDDEN if value else ""
-    if isinstance(kind, Duration) and isinstance(value, int | float):
-        return format_duration(value * 1000)
-    if isinstance(kind, Size) and isinstance(value, int):
-        return value if value < 0 else format_size(value)
-    return _value(value, only_given)
+    return kind.written(value) if isinstance(kind, Duration | Size) else _value(value, only_given)
 
 
 def _value(value: object, only_given: bool, name: str = "") -> Any:

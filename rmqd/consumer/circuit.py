@@ -94,7 +94,7 @@ class Circuit:
     @property
     def is_on(self) -> bool:
         """Whether the options can open the circuit."""
-        return bool(self.options.consecutive or self.options.ratio)
+        return self.options.is_on
 
     def change(self, options: CircuitOptions | None) -> None:
         """Apply new options. None, or options that never open a circuit, close an open circuit for good."""

@@ -1,19 +1,22 @@
 """The settings of one consumer group: plain values with units in their names.
 
-There are no defaults here. Defaults and valid ranges belong to the configuration; a second set of defaults in an engine
-would sooner or later differ.
+`GroupKeys` declares the keys that the engine reads, each once: type, kind with its range, meaning, default. The
+configuration's model of a group has the same fields, with their names without the unit as keys. So the schema, the
+documentation and the options of the engine follow from this declaration.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from rmqd.client.client_options import TraceOptions
 from rmqd.consumer.allocate import AllocateStrategy
 from rmqd.handler_api.leases.lease_opening import StoreName
 from rmqd.offset_stores import OffsetStore
+from rmqd.runtime.value_kinds import Choice, Duration, Flag, HookNames, Share, Size, Text, Whole, key, with_kinds
 
 MessageModel = Literal["clustering", "broadcasting"]
 ConsumeMode = Literal["concurrently", "orderly", "pop"]
@@ -50,99 +53,242 @@ class FailureOptions:
     """Exception names that dead-letter the message at once."""
 
 
-@dataclass(frozen=True, slots=True)
+@with_kinds
+@dataclass(frozen=True)
 class CircuitOptions:
-    """When a group stops calling its handler, and for how long."""
+    """When the group stops calling its handler, so that a failing service does not use up its messages' attempts."""
 
-    consecutive: int
-    """Failed calls in a row that open the circuit; 0 disables this rule."""
-    ratio: float
-    """Share of failed calls within the window that opens the circuit; 0 disables this rule."""
-    window_seconds: float
-    open_for_seconds: float
+    consecutive: int = key(
+        Whole(0, 10_000), 0, "consecutive failed calls within window that open the circuit, 0 to 10000; 0: never"
+    )
+    ratio: float = key(
+        Share(),
+        0.0,
+        "share of failed calls, out of at least 10 within window, that opens the circuit, 0.0 to 1.0; 0.0: never",
+    )
+    window_seconds: float = key(
+        Duration("1s", "1h"),
+        30.0,
+        "a duration, 1s to 1h: how long a failed call counts, and how long its messages may wait",
+    )
+    open_for_seconds: float = key(
+        Duration("100ms", "1h"), 15.0, "a duration, 100ms to 1h: how long no call is made, before one test call"
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether failures can open the circuit."""
+        return bool(self.consecutive or self.ratio)
 
 
-@dataclass(frozen=True, slots=True)
+_BY: Final = r"^(msg_id|keys|property:.+)$"
+
+
+@with_kinds
+@dataclass(frozen=True)
 class DeduplicationOptions:
-    """How a group recognizes a message that was handled before, and where it stores the records."""
+    """Leases on messages, before their handler is called, and records of handled messages."""
 
-    by: str
-    """The identity of a message: `msg_id`, `keys` or `property:NAME`."""
-    store: StoreName
-    url: str
-    """For `sqlite`, the path of the file."""
-    keep_seconds: float
-    """How long a record of a handled message is kept."""
+    by: str = key(
+        Text("msg_id, keys, or property:NAME", lambda text: re.search(_BY, text) is not None, pattern=_BY),
+        "msg_id",
+        "the identity of a message: msg_id | keys | property:NAME; messages without it are not deduplicated",
+    )
+    store: StoreName = key(
+        Choice(("sqlite", "redis", "postgresql")),
+        "sqlite",
+        "where handled messages are recorded: a file, for the processes of one machine; Redis; a table in PostgreSQL",
+    )
+    url: str = key(
+        Text(),
+        "",
+        "redis://... or postgresql://...; sqlite: a path, or empty for deduplicate/<group>.sqlite3 in state_dir",
+    )
+    keep_seconds: float = key(
+        Duration("1m", "3650d"), 259_200.0, "a duration, 1m to 3650d: how long a handled message is remembered"
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerOptions:
-    """All settings of one group that the engine needs."""
+ORDER: Final = r"^(keys|sharding_key|property:.+)?$"
+
+
+def is_order(text: str) -> bool:
+    """Return whether a text is a value of `order_by`."""
+    return re.search(ORDER, text) is not None
+
+
+@with_kinds
+@dataclass(frozen=True, kw_only=True)
+class GroupKeys:
+    """The keys of a group that its engine reads: RocketMQ's parameters in snake case, with the Java client's defaults.
+
+    A default is in the unit of its field. `live` marks the keys that a running group applies (`Consumer.change`).
+    """
+
+    message_model: MessageModel = key(
+        Choice(("clustering", "broadcasting")),
+        "clustering",
+        "clustering: the members share the queues; broadcasting: each member gets every message",
+    )
+    consume_mode: ConsumeMode = key(
+        Choice(("concurrently", "orderly", "pop")),
+        "concurrently",
+        "concurrently: several batches of a queue at once; orderly: one after the other; pop: with POP",
+    )
+    order_by: str = key(
+        Text('keys, sharding_key, property:NAME, or ""', is_order, pattern=ORDER),
+        "",
+        "messages with the same keys | sharding_key | property:NAME are handled one at a time and in order",
+    )
+    consume_from_where: ConsumeFromWhere = key(
+        Choice(("last_offset", "first_offset", "timestamp")),
+        "last_offset",
+        "start position of a new group; a queue, broker or topic that is added to an existing group starts at its "
+        "first message",
+        live=True,
+    )
+    hooks: HooksWanted = key(
+        HookNames(),
+        "all",
+        "the installed hooks that the group uses, for every batch and as filters: all | none | [NAME, ...]",
+    )
+    consume_message_batch_max_size: int = key(Whole(1, 1024), 1, "maximum number of messages in a batch, 1 to 1024")
+    consume_message_batch_max_wait_seconds: float = key(
+        Duration("0s", "5m"),
+        0.0,
+        "a duration, 0s to 5m: how long the oldest message waits for a full batch; 0s: it does not wait",
+    )
+    consume_timeout_seconds: float = key(
+        Duration("1ms"),
+        900.0,
+        "a duration: how long a handler may take for a batch before it is sent back for a retry; in an orderly group "
+        "it is only reported",
+    )
+    max_reconsume_times: int = key(
+        Whole(0, 2**31 - 1, also=(-1,), meaning="for Java's default"),
+        -1,
+        "N: N+1 attempts, then the dead letters; -1: 16 in concurrent and pop groups, no limit in orderly groups and "
+        "with order_by",
+    )
+    auto_commit: bool = key(
+        Flag(),
+        True,
+        "orderly groups: commit when the handler returns; false: batch.commit() and batch.rollback() decide",
+    )
+    delay_level_when_next_consume: int = key(
+        Whole(-1), 0, "delay level of a retry; 0: the broker decides (3 + times); -1: directly to the dead letters"
+    )
+    suspend_current_queue_time_seconds: float = key(
+        Duration("10ms", "30s"),
+        1.0,
+        "a duration, 10ms to 30s: how long an orderly queue, or a value of order_by, is suspended before a retry",
+    )
+    pull_batch_size: int = key(Whole(1, 1024), 32, "messages requested in one pull, 1 to 1024", live=True)
+    pull_interval_seconds: float = key(
+        Duration("0s", "65535ms"),
+        0.0,
+        "a duration, 0s to 65535ms: delay after each pull that returned messages",
+        live=True,
+    )
+    pull_threshold_for_queue: int = key(
+        Whole(1, 65535), 1000, "a queue with more cached messages than this is not pulled, 1 to 65535", live=True
+    )
+    pull_threshold_size_for_queue_bytes: int = key(
+        Size("1MiB", "1024MiB"),
+        100 << 20,
+        "a queue with more cached bytes than this is not pulled: a size, 1MiB to 1GiB",
+        live=True,
+    )
+    pull_threshold_for_topic: int = key(
+        Whole(1, 6_553_500, also=(-1,), meaning="for no limit"),
+        -1,
+        "cached messages of a topic, shared by its queues in this process, 1 to 6553500; -1: no limit",
+        live=True,
+    )
+    pull_threshold_size_for_topic_bytes: int = key(
+        Size("1MiB", "102400MiB", unlimited=True),
+        -1,
+        "cached bytes of a topic, shared by its queues in this process: a size, 1MiB to 100GiB; -1: no limit",
+        live=True,
+    )
+    consume_concurrently_max_span: int = key(
+        Whole(1, 65535),
+        2000,
+        "maximum distance between the lowest and highest cached offset, and maximum number of handled messages "
+        "after an unfinished one; beyond it a queue is not pulled, 1 to 65535",
+        live=True,
+    )
+    persist_consumer_offset_interval_seconds: float = key(
+        Duration("10ms"), 5.0, "a duration: how often offsets are committed to the broker", live=True
+    )
+    shutdown_timeout_seconds: float = key(
+        Duration("0s"), 30.0, "a duration: how long a stop waits for the batches that are being handled", live=True
+    )
+    queue_handover_timeout_seconds: float = key(
+        Duration("0s"),
+        5.0,
+        "a duration: how long a new owner of a queue waits for the previous one to finish and commit",
+    )
+    pull_rate_limit: int = key(
+        Whole(0), 0, "maximum messages per second; 0: no limit; changeable while the group runs", live=True
+    )
+    max_body_size_bytes: int = key(
+        Size("1KiB", "1024MiB"),
+        16 << 20,
+        "limit of a decompressed body; a message with a larger body is corrupt: a size, 1KiB to 1GiB",
+        live=True,
+    )
+    pop_invisible_time_seconds: float = key(
+        Duration("5s", "300s"),
+        60.0,
+        "a duration, 5s to 5m: how long a popped message is hidden from others (consume_mode: pop)",
+        live=True,
+    )
+    pop_batch_nums: int = key(Whole(1, 32), 32, "messages requested in one pop, 1 to 32 (consume_mode: pop)", live=True)
+    pop_threshold_for_queue: int = key(
+        Whole(1), 96, "a queue with more unacknowledged messages than this is not popped (consume_mode: pop)", live=True
+    )
+    on_corrupt_message: OnCorruptMessage = key(
+        Choice(("stop", "dead_letter", "skip")),
+        "stop",
+        "a message that cannot be decoded: stop the queue before it, dead-letter it, or skip it",
+        live=True,
+    )
+    on_offset_illegal: OnOffsetIllegal = key(
+        Choice(("correct", "stop")),
+        "correct",
+        "correct: continue at the broker's offset, logged and counted, as in Java; stop: hold the queue",
+        live=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerOptions(GroupKeys):
+    """All settings of one group that the engine needs: its keys, and values that depend on other keys or plugins."""
 
     group: str
     """The name at the brokers, with the namespace if there is one. Topic names here have the namespace too."""
-    namespace: str
+    namespace: str = ""
     """Removed from the names that handlers and hooks see; empty for none."""
-    message_model: MessageModel
     local_offsets_directory: str
     """Folder for a broadcasting group's offsets, in a subfolder with the group's name without the namespace."""
-    consume_mode: ConsumeMode
-    order_by: str
-    """Order of messages: `keys`, `sharding_key` or `property:NAME`; empty if only the consume mode decides."""
     subscriptions: Mapping[str, Subscription]
     """By topic name, without the group's retry topic."""
-    consume_from_where: ConsumeFromWhere
-    consume_timestamp_ms: int | None
+    consume_timestamp_ms: int | None = None
     """Unix time in milliseconds; None unless `consume_from_where` is `timestamp`."""
     allocate_strategy: AllocateStrategy
     concurrency: int
-    auto_concurrency: bool
+    auto_concurrency: bool = False
     """Whether the group finds the best number of concurrent calls itself, with `concurrency` as the limit."""
-    hooks: HooksWanted
-    """The installed hooks to call: all, none or a tuple of names."""
-    consume_message_batch_max_size: int
-    consume_message_batch_max_wait_seconds: float
-    """How long the oldest message may wait for a full batch; 0: no wait."""
-    consume_timeout_seconds: float
-    max_reconsume_times: int
-    """-1: as in Java, 16 in concurrent groups, and unlimited if failed messages are retried in place."""
-    delay_level_when_next_consume: int
-    """0: the broker decides (3 + reconsume times); -1: dead-letter at once."""
-    auto_commit: bool
-    """Orderly groups: whether a handler's return commits; if False, the handler commits explicitly."""
-    suspend_current_queue_time_seconds: float
-    """How long a queue, or a key, is suspended before a retry in place."""
-    pull_batch_size: int
-    pull_interval_seconds: float
-    pull_threshold_for_queue: int
-    pull_threshold_size_for_queue_bytes: int
-    pull_threshold_for_topic: int
-    """-1: no limit."""
-    pull_threshold_size_for_topic_bytes: int
-    """-1: no limit."""
-    consume_concurrently_max_span: int
-    persist_consumer_offset_interval_seconds: float
-    shutdown_timeout_seconds: float
-    queue_handover_timeout_seconds: float
-    pop_invisible_time_seconds: float
-    """Pop groups: how long a popped message stays invisible to other members."""
-    pop_batch_nums: int
-    pop_threshold_for_queue: int
-    pull_rate_limit: int
-    """Messages a second; 0: no limit."""
-    max_body_size_bytes: int
-    """Limit after decompression; a message with a larger body is corrupt."""
-    on_corrupt_message: OnCorruptMessage
-    on_offset_illegal: OnOffsetIllegal
-    failures: FailureOptions | None
+    failures: FailureOptions | None = None
     """None: failed messages are sent back at once, as in Java."""
-    circuit: CircuitOptions | None
+    circuit: CircuitOptions | None = None
     """None: failed calls never stop further calls."""
-    deduplication: DeduplicationOptions | None
+    deduplication: DeduplicationOptions | None = None
     """None: a redelivered message is handled again."""
-    offset_store: Callable[[], OffsetStore] | None
+    offset_store: Callable[[], OffsetStore] | None = None
     """Creates the group's custom offset store; None for the brokers, or for a file in a broadcasting group."""
-    trace: TraceOptions | None
+    trace: TraceOptions | None = None
     """Where message trace is sent; None if it is disabled."""
     replay: str = ""
     """For a shadow group, the id of its replay, which has deduplication records separate from other replays."""

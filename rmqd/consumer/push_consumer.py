@@ -32,7 +32,7 @@ from rmqd.consumer.offsets.persistence import OffsetPersistence
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.consumer.rebalance.broadcasting import announce
 from rmqd.consumer.rebalance.rebalance import Rebalance
-from rmqd.consumer.services import RetryPolicy
+from rmqd.consumer.services import Consumer, RetryPolicy
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.handler_api.batch import LoadedHandler
@@ -97,7 +97,7 @@ def _changed_filters(context: GroupContext, options: ConsumerOptions) -> dict[st
     return {topic: wanted[topic] for topic, filter_now in options.subscriptions.items() if filter_now != before[topic]}
 
 
-class PushConsumer:
+class PushConsumer(Consumer):
     """Consumes one group with the group's consume mode and message model.
 
     `run` starts the handler, joins the group and consumes until `stop`. It returns when the handlers have finished,
@@ -155,37 +155,31 @@ class PushConsumer:
         self._status.state = "stopped"
 
     def stop(self, *, shutdown_timeout_seconds: float | None = None) -> None:
-        """Request a graceful end; handlers get `shutdown_timeout` to finish."""
         if shutdown_timeout_seconds is not None:
             self._drain_seconds = shutdown_timeout_seconds
         self._stopping.set()
 
     def force_stop(self) -> None:
-        """End at once: finished messages are committed, messages in flight are delivered again."""
         self._drain_seconds = 0.0
         self._stopping.set()
         for assigned in self._rebalance.assigned.values():
             assigned.force_stop()
 
     async def change(self, options: ConsumerOptions) -> None:
-        """Apply changed options, as far as they are read while the group runs. Return when they are in force."""
         with structlog.contextvars.bound_contextvars(group=self.group):
             await change_while_running(self._context, self._rebalance, options)
         self._drain_seconds = options.shutdown_timeout_seconds
 
     @property
     def paused(self) -> bool:
-        """Whether the whole group is paused."""
         return self._context.paused
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Stop pulling and starting handler calls. The queues are kept, and running calls finish."""
         self._context.pauses.add(scope)
         self._apply_pauses()
         log.info("group.paused", group=self.group, scope=str(scope))
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Resume every queue that was paused within this scope."""
         self._context.pauses.end(scope)
         self._apply_pauses()
         log.info("group.resumed", group=self.group, scope=str(scope))
@@ -202,7 +196,6 @@ class PushConsumer:
             assigned.apply_pauses()
 
     def snapshot(self) -> GroupSnapshot:
-        """Return the group's current state and figures."""
         return self._status.snapshot()
 
     @property

@@ -1,7 +1,4 @@
-"""Protocols for the parts of a group that differ by consume mode and message model.
-
-The interface between the daemon and a consumer group on any engine.
-"""
+"""Interfaces: of a group's parts that differ by consume mode and message model, and of a group for the daemon."""
 
 from __future__ import annotations
 

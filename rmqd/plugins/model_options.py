@@ -2,8 +2,7 @@
 
 Converts a group's configuration to the engine's options.
 
-An option of ConsumerOptions has the name of its key, perhaps with a unit at its end, and is copied by this name. This
-module only defines the other options.
+The keys that the engine reads (`GroupKeys`) are copied. This module only defines the other options.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from rmqd.client.client_options import TraceOptions
 from rmqd.config.load import Loading, source_of
@@ -21,7 +20,13 @@ from rmqd.config.model.root_model import RootConfig
 from rmqd.config.problems import ConfigProblem
 from rmqd.config.reading.config_source import Source
 from rmqd.config.rules.group_rules import run_findings
-from rmqd.consumer.consumer_options import CircuitOptions, ConsumerOptions, DeduplicationOptions, FailureOptions
+from rmqd.consumer.consumer_options import (
+    CircuitOptions,
+    ConsumerOptions,
+    DeduplicationOptions,
+    FailureOptions,
+    GroupKeys,
+)
 from rmqd.errors import ConfigError
 from rmqd.plugins.entry_points import search_again
 from rmqd.plugins.handler_catalogue import handler_problems, pipeline_loaders
@@ -68,14 +73,6 @@ def _problems_of(load: Callable[[str, GroupConfig], object], name: str, group: G
     return []
 
 
-_KEYS: Final = {
-    field.name: key
-    for field in fields(ConsumerOptions)
-    if (key := field.name.removesuffix("_seconds").removesuffix("_bytes")) in GroupConfig.model_fields
-}
-"""The configuration key of each option."""
-
-
 def consumer_options(config: RootConfig, group: str) -> ConsumerOptions:
     """Return the options of a group. Raises ConfigError."""
     namespace = config.cluster_of(group).client.namespace
@@ -87,7 +84,9 @@ def options_of_group(settings: GroupConfig, name: str, state_directory: str, nam
 
     The `namespace` is added to the names of the group and its topics, because the engine uses the brokers' names.
     """
-    options: dict[str, Any] = {option: getattr(settings, key) for option, key in _KEYS.items()}
+    options: dict[str, Any] = {one.name: getattr(settings, one.name) for one in fields(GroupKeys)}
+    circuit, records = settings.circuit_breaker, settings.deduplicate
+    file = f"{state_directory}/deduplicate/{name}.sqlite3"
     options |= {
         "group": wrap_namespace(name, namespace),
         "namespace": namespace,
@@ -98,8 +97,8 @@ def options_of_group(settings: GroupConfig, name: str, state_directory: str, nam
         "concurrency": (settings.handler.processes or settings.handler.most_calls) if settings.handler else 1,
         "auto_concurrency": settings.handler is not None and settings.handler.concurrency == "auto",
         "failures": _failures(settings),
-        "circuit": _circuit(settings),
-        "deduplication": _deduplication(settings, f"{state_directory}/deduplicate/{name}.sqlite3"),
+        "circuit": CircuitOptions(**dict(circuit)) if circuit.is_on else None,
+        "deduplication": DeduplicationOptions(**dict(records) | {"url": records.url or file}) if records else None,
         "offset_store": load_offset_store(name, settings),
         "trace": TraceOptions(settings.trace_topic, settings.trace_msg_batch_num) if settings.enable_trace else None,
     }
@@ -112,17 +111,3 @@ def _failures(settings: GroupConfig) -> FailureOptions | None:
     if not retry.in_place and not dead_letter_on:
         return None
     return FailureOptions(retry.in_place, retry.backoff, retry.max_backoff, frozenset(retry.on), dead_letter_on)
-
-
-def _circuit(settings: GroupConfig) -> CircuitOptions | None:
-    """Return when the group stops calling its handler; None if never."""
-    breaker = settings.circuit_breaker
-    if not breaker.is_on:
-        return None
-    return CircuitOptions(breaker.consecutive, breaker.ratio, breaker.window, breaker.open_for)
-
-
-def _deduplication(settings: GroupConfig, file: str) -> DeduplicationOptions | None:
-    """Return how the group deduplicates. `file` is the default path for SQLite."""
-    one = settings.deduplicate
-    return None if one is None else DeduplicationOptions(one.by, one.store, one.url or file, one.keep)

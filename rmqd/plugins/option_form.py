@@ -18,7 +18,6 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from rmqd.config.model.forms import model_at
-from rmqd.config.model.value_kinds import Substituted, as_list
 from rmqd.config.problems import KeyPath, unknown
 from rmqd.handler_api.typed.signatures import (
     AnnotationError,
@@ -29,6 +28,7 @@ from rmqd.handler_api.typed.signatures import (
     parameters_of,
     room,
 )
+from rmqd.runtime.value_kinds import Substituted, as_list
 
 
 def unknown_options(given: object, model: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, list[str]]]:

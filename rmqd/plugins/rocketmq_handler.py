@@ -16,12 +16,12 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.sending.outgoing_message import OutgoingMessage, by_hash, may_pass
 from rmqd.config.model.forms import setting
 from rmqd.config.model.root_model import ClusterConfig
-from rmqd.config.model.value_kinds import Duration
 from rmqd.errors import InvalidMessageError, RmqdError
 from rmqd.errors.broker_errors import MessageIllegalError
 from rmqd.handler_api.batch import Batch
 from rmqd.handler_api.decisions import WAIT
 from rmqd.runtime.clock import doubled, spread
+from rmqd.runtime.value_kinds import Duration
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 from rmqd.wire.messages.properties import SHARDING_KEY, UNIQ_KEY

@@ -19,6 +19,7 @@ import errno
 import fcntl
 import os
 import socket
+import stat
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -213,3 +214,19 @@ def _let_go() -> None:
 
 
 os.register_at_fork(after_in_child=_let_go)
+
+
+MAX_FILE_BYTES: Final = 1 << 20
+
+
+def read_small_file(path: Path) -> bytes:
+    """Read a file, up to one byte more than allowed. Raises OSError, also if it is not a regular file.
+
+    Only regular files are read, because opening a pipe waits for a writer, and reading a device may never end.
+    """
+    if "\0" in str(path):
+        raise OSError(errno.EINVAL, "its name has a NUL character")  # instead of Python's ValueError
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        return file.read(MAX_FILE_BYTES + 1)

@@ -20,7 +20,6 @@ from typing import Annotated, Any, Final
 from pydantic import Field, ValidationError
 
 from rmqd.config.model.forms import Section, problems_of, setting
-from rmqd.config.model.value_kinds import Duration, Text, ValueKind, Whole, show, wrong
 from rmqd.config.problems import ConfigProblem, one_line
 from rmqd.config.reading.config_source import ConfigData, find_config, read_source
 from rmqd.config.reading.yaml_tree import Node, Scalar, YamlEntry, YamlMapping
@@ -28,6 +27,7 @@ from rmqd.consumer.handling.send_back import RMQD_REASON
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.plugins.entry_points import object_at, why
 from rmqd.plugins.option_form import PluginFaultError
+from rmqd.runtime.value_kinds import Duration, Text, ValueKind, Whole, show, wrong
 from rmqd.testing.chaos.chaos_report import NotRepeatableError
 from rmqd.testing.chaos.chaos_search import Chaos, ChaosSeesLessWarning
 from rmqd.testing.handler_run import Attempt, RunResult

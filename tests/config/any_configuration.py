@@ -8,6 +8,7 @@ import yaml
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from rmqd.config.model.forms import keys_of
 from rmqd.config.model.root_model import ClientConfig, ClusterConfig, GroupConfig, HandlerConfig, HttpConfig, RootConfig
 from rmqd.errors import ConfigError
 from tests.config.configuration import load
@@ -22,7 +23,7 @@ JUNK = st.recursive(
 
 def section(model: type[BaseModel], **inner: st.SearchStrategy[object]) -> st.SearchStrategy[dict[str, object]]:
     """A mapping with some keys of a section, each with a good or a bad value."""
-    return st.fixed_dictionaries({}, optional={name: inner.get(name, JUNK) | JUNK for name in model.model_fields})
+    return st.fixed_dictionaries({}, optional={name: inner.get(name, JUNK) | JUNK for name in keys_of(model)})
 
 
 CONFIGURATIONS = section(

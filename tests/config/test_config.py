@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rmqd.client.client_options import ClientOptions, TlsOptions, TraceOptions
+from rmqd.config.model.forms import keys_of, meaning_of
 from rmqd.config.model.group_model import GroupConfig
 from rmqd.config.model.root_model import RootConfig
 from rmqd.config.reading.config_source import ANY_NAME, SECRET_KEYS
@@ -76,7 +77,6 @@ def test_a_group_that_says_nothing_gets_the_java_clients_defaults() -> None:
     options = options_of_group(load(GROUP).groups["mailer"], "mailer", "/state")
     assert options == ConsumerOptions(
         group="mailer",
-        namespace="",
         message_model="clustering",
         local_offsets_directory="/state/offsets",
         consume_mode="concurrently",
@@ -86,7 +86,6 @@ def test_a_group_that_says_nothing_gets_the_java_clients_defaults() -> None:
         consume_timestamp_ms=None,
         allocate_strategy=AllocateStrategy("averagely", averagely),
         concurrency=20,
-        auto_concurrency=False,
         hooks="all",
         consume_message_batch_max_size=1,
         consume_message_batch_max_wait_seconds=0.0,
@@ -112,11 +111,7 @@ def test_a_group_that_says_nothing_gets_the_java_clients_defaults() -> None:
         max_body_size_bytes=16 * MIB,
         on_corrupt_message="stop",
         on_offset_illegal="correct",
-        failures=None,
-        circuit=None,
         deduplication=None,
-        offset_store=None,
-        trace=None,
     )
 
 
@@ -174,7 +169,6 @@ def test_every_option_of_the_engine_can_be_set() -> None:
     changed = options_of_group(config.groups["mailer"], "mailer", "/state")
     assert changed == ConsumerOptions(
         group="mailer",
-        namespace="",
         message_model="broadcasting",
         local_offsets_directory="/state/offsets",
         consume_mode="orderly",
@@ -184,7 +178,6 @@ def test_every_option_of_the_engine_can_be_set() -> None:
         consume_timestamp_ms=1_767_196_800_000,
         allocate_strategy=AllocateStrategy("consistent_hash", consistent_hash),
         concurrency=3,
-        auto_concurrency=False,
         hooks=("tracing", "audit"),
         consume_message_batch_max_size=4,
         consume_message_batch_max_wait_seconds=9.0,
@@ -213,7 +206,6 @@ def test_every_option_of_the_engine_can_be_set() -> None:
         failures=FailureOptions(3, 0.1, 2.0, frozenset({"TimeoutError"}), frozenset({"shop.Wrong"})),
         circuit=CircuitOptions(7, 0.25, 45.0, 20.0),
         deduplication=None,  # it excludes others of these; tests/config/test_deduplicate.py
-        offset_store=None,
         trace=TraceOptions("traces", 18),
     )
 
@@ -327,7 +319,7 @@ def test_every_key_has_a_description() -> None:
     from rmqd.config.model.root_model import ClientConfig, HandlerConfig, HttpConfig, LogConfig, TlsConfig
 
     for model in (RootConfig, ClientConfig, TlsConfig, HttpConfig, LogConfig, GroupConfig, HandlerConfig):
-        assert [name for name, field in model.model_fields.items() if not field.description] == []
+        assert [key for key, field in keys_of(model).items() if not meaning_of(field)] == []
 
 
 @pytest.mark.usefixtures("in_empty_folder")

@@ -307,10 +307,10 @@ client: {{vip_channel_enabled: "${{FLAG}}", max_frame_size: "${{SIZE}}", poll_na
     config = load(text, overrides, environ=environ)
     assert config.http.listen == "0.0.0.0:1"
     assert config.client.vip_channel_enabled is True
-    assert config.client.max_frame_size == 1 << 20
-    assert config.client.poll_name_server_interval == 7.0
+    assert config.client.max_frame_size_bytes == 1 << 20
+    assert config.client.poll_name_server_interval_seconds == 7.0
     assert config.groups["mailer"].pull_batch_size == 33
-    assert config.groups["mailer"].pull_threshold_size_for_topic == -1
+    assert config.groups["mailer"].pull_threshold_size_for_topic_bytes == -1
     assert config.log.level == "debug"
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqd.config.model.value_kinds import (
+from rmqd.runtime.value_kinds import (
     format_duration,
     format_size,
     parse_duration_ms,

@@ -23,11 +23,12 @@ from rmqd.cli.app import command_line
 from rmqd.config.load import load_config
 from rmqd.consumer.allocate import AllocateStrategy
 from rmqd.consumer.hooks import GroupHooks, Hook
-from rmqd.daemon.groups.group_reload import LIVE_KEYS
+from rmqd.daemon.groups.group_reload import LIVE_FIELDS
 from rmqd.daemon.metrics.exposition import CATALOGUE
 from rmqd.errors import ExitCode
 from rmqd.handler_api.batch import LoadedHandler, Outcome
 from rmqd.runtime.clock import SystemClock
+from rmqd.runtime.value_kinds import key_of
 from rmqd.wire.message_queue import MessageQueue
 from rmqd_handlers.exec import EXIT_ACK, EXIT_DEAD_LETTER, EXIT_RETRY
 from tests.certificates import CA
@@ -187,7 +188,7 @@ def test_the_keys_that_a_reload_changes_while_a_group_runs_are_listed() -> None:
     section = PAGE.read_text().split("\n## What a reload changes\n")[1].split("\n## ")[0]
     listed = section.split("without a rebalance:\n")[1].split("\nA group with any other change")[0]
 
-    assert set(re.findall(r"`([a-z_]+)`", listed)) == LIVE_KEYS
+    assert set(re.findall(r"`([a-z_]+)`", listed)) == set(map(key_of, LIVE_FIELDS))
 
 
 def test_the_readme_lists_every_command_and_no_other() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import rmqd
 from rmqd.cli.app import command_line
-from rmqd.config.model.forms import model_at, place_of_java_name
+from rmqd.config.model.forms import keys_of, model_at, place_of_java_name
 from rmqd.config.model.java_names import REASONS, listed, word_of
 from rmqd.config.model.root_model import RootConfig
 from rmqd.daemon.metrics.exposition import CATALOGUE
@@ -77,7 +77,8 @@ def is_key(name: str) -> bool:
     key, _, value = name.partition(": ")
     for section in ((), ("groups", "NAME")):
         path = (*section, *key.split("."))
-        field = getattr(model_at(RootConfig, path[:-1]), "model_fields", {}).get(path[-1])
+        model = model_at(RootConfig, path[:-1])
+        field = None if model is None else keys_of(model).get(path[-1])
         if field is not None:
             return not value or value in repr(field)
     return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.config.model import value_kinds as quantities
+from rmqd.runtime import value_kinds as quantities
 from rmqd_handlers.option_kinds import parse_duration_seconds, parse_size_bytes
 
 

@@ -85,7 +85,7 @@ Force = Annotated[bool, typer.Option("--force", help="Use a file of another clus
 
 def duration_ms(text: str, option: str) -> float:
     """Return the milliseconds of a duration such as 30s. Raises typer.BadParameter, which names the option."""
-    from rmqd.config.model.value_kinds import DURATION_FORM, parse_duration_ms
+    from rmqd.runtime.value_kinds import DURATION_FORM, parse_duration_ms
 
     try:
         return parse_duration_ms(text)
@@ -108,7 +108,7 @@ def moment_ms(text: str, option: str, or_else: str = "") -> int:
 
 def moment_or_age_ms(text: str, option: str) -> int:
     """Return Unix milliseconds of a time, or of an age such as 10m. Raises typer.BadParameter."""
-    from rmqd.config.model.value_kinds import parse_duration_ms
+    from rmqd.runtime.value_kinds import parse_duration_ms
 
     try:
         return round(time.time() * 1000 - parse_duration_ms(text))

@@ -1,9 +1,4 @@
-"""The base class of all mappings of the configuration.
-
-Converts pydantic's errors to problems with the location of the value and the expected form.
-
-Values with a syntax: addresses, subscriptions, points in time.
-"""
+"""The base class of all mappings of the configuration, problems from pydantic's errors, and values with a syntax."""
 
 from __future__ import annotations
 
@@ -16,39 +11,67 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from rmqd.config.model import java_names
 from rmqd.config.model.java_names import word_of
-from rmqd.config.model.value_kinds import (
+from rmqd.config.problems import ConfigProblem, KeyPath, Places, path_text, unknown
+from rmqd.consumer.consumer_options import GroupKeys, Subscription
+from rmqd.errors import InvalidNameError
+from rmqd.runtime.value_kinds import (
     Choice,
     Duration,
     Flag,
+    Key,
     Size,
     Substituted,
     ValueKind,
     Whole,
     as_list,
+    key_of,
     show,
     wrong,
 )
-from rmqd.config.problems import ConfigProblem, KeyPath, Places, path_text, unknown
-from rmqd.consumer.consumer_options import Subscription
-from rmqd.errors import InvalidNameError
 from rmqd.wire.lite_topic import MAX_LITE_TOPIC_LENGTH, check_lite_topic
 from rmqd.wire.topics import check_topic
 
 
 def setting(default: object, description: str) -> Any:
     """Declare a key with its default, as a user would write it, and its description for `rmqd schema`."""
-    return Field(default, description=description)
+    return Field(default, validate_default=True, description=description)
+
+
+def fields_of(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
+    """Return the fields of a mapping in the order for users: a group's parts, and then the keys of its engine."""
+    inherited = GroupKeys.__dataclass_fields__ if issubclass(model, GroupKeys) else ()
+    return sorted(model.model_fields.items(), key=lambda field: field[0] in inherited)
+
+
+def keys_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the keys of a mapping, in the order for users."""
+    return {key_of(name): field for name, field in fields_of(model)}
+
+
+def kind_of(field: FieldInfo) -> object:
+    """Return the kind of a key's value; None for a mapping or a list."""
+    return next(iter(field.metadata), None)
+
+
+def meaning_of(field: FieldInfo) -> str:
+    """Return the description of a key."""
+    return next((one.meaning for one in field.metadata if isinstance(one, Key)), field.description or "")
 
 
 class Section(BaseModel):
     """A mapping of the configuration file. Unknown keys are refused, and it never changes after loading."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, validate_default=True, protected_namespaces=(), hide_input_in_errors=True
+        alias_generator=key_of,
+        extra="forbid",
+        frozen=True,
+        protected_namespaces=(),
+        hide_input_in_errors=True,
     )
 
 
@@ -79,7 +102,7 @@ def problems_of(
 def _unknown_key(root: type[BaseModel], path: KeyPath, value: object) -> str:
     key = str(path[-1])
     model = model_at(root, path[:-1])
-    known = list(model.model_fields) if model is not None else []
+    known = list(keys_of(model)) if model is not None else []
     if key not in known:
         elsewhere = _places_of_keys(root).get(key)
         if elsewhere is not None:
@@ -117,8 +140,8 @@ def place_of_java_name(root: type[BaseModel], name: str) -> KeyPath | None:
 def _written(root: type[BaseModel], place: KeyPath, name: str, value: object) -> str:
     """Return a Java value in rmqd's notation; "" for text, which may be a secret, and for invalid values."""
     model = model_at(root, place[:-1])
-    kind = next(iter(model.model_fields[str(place[-1])].metadata), None) if model is not None else None
-    if not isinstance(kind, Choice | Duration | Flag | Size | StrategyName | Whole) or isinstance(value, Substituted):
+    kind = None if model is None else kind_of(keys_of(model)[str(place[-1])])
+    if not isinstance(kind, Choice | Duration | Flag | Size | Whole) or isinstance(value, Substituted):
         return ""
     unit = {Duration: "m" if name.lower().endswith("timeout") else "ms", Size: "MiB"}.get(type(kind), "")
     for one in (java_names.word_of(value) or value, f"{value}{unit}"):
@@ -132,16 +155,15 @@ def _written(root: type[BaseModel], place: KeyPath, name: str, value: object) ->
 
 def _missing_key(root: type[BaseModel], path: KeyPath) -> str:
     model = model_at(root, path[:-1])
-    field = model.model_fields.get(str(path[-1])) if model is not None else None
-    accepted = field.description if field is not None and field.description else "a value"
-    return f"missing; expected {accepted}"
+    field = keys_of(model).get(str(path[-1])) if model is not None else None
+    return f"missing; expected {(field and meaning_of(field)) or 'a value'}"
 
 
 def _wrong_value(root: type[BaseModel], path: KeyPath, details: ErrorDetails) -> str:
     kind, shown = details["type"], show(details["input"])
     if kind == "model_type":
         model = model_at(root, path)
-        keys = list(model.model_fields) if model is not None else []
+        keys = list(keys_of(model)) if model is not None else []
         these = ", ".join(keys) if len(keys) <= _MANY_KEYS else f"{', '.join(_BASIC_KEYS)} and others (rmqd schema)"
         return f"{shown} is not a mapping; expected a mapping with the keys {these}"
     if kind == "dict_type":
@@ -149,6 +171,10 @@ def _wrong_value(root: type[BaseModel], path: KeyPath, details: ErrorDetails) ->
     if kind == "list_type":
         one = details["input"] if isinstance(details["input"], str) else None
         return f"{shown} is not a list; expected a list, such as {as_list(one)}"
+    model = model_at(root, path[:-1])
+    accepting = None if model is None or path[-1] not in keys_of(model) else kind_of(keys_of(model)[str(path[-1])])
+    if isinstance(accepting, Choice) and (word := word_of(details["input"])) in accepting.words:
+        return f"{shown} is Java's name for {word}; expected {accepting.accepted}"
     return details["msg"]
 
 
@@ -157,7 +183,7 @@ def model_at(root: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
     kind: object = root
     for step in path:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            field = kind.model_fields.get(str(step))
+            field = keys_of(kind).get(str(step))
             kind = _bare(field.annotation) if field is not None else None
         elif get_origin(kind) in (dict, list):
             kind = _bare(get_args(kind)[-1])
@@ -177,9 +203,10 @@ def _places_of_keys(root: type[BaseModel]) -> dict[str, KeyPath]:
 
 
 def _add_keys(places: dict[str, KeyPath], model: type[BaseModel], path: KeyPath) -> None:
-    for name in model.model_fields:
+    keys = keys_of(model)
+    for name in keys:
         places.setdefault(name, path)
-    for name, field in model.model_fields.items():
+    for name, field in keys.items():
         inner = _bare(field.annotation)
         steps: KeyPath = (name,)
         if get_origin(inner) is dict and name in _PLACEHOLDERS:
@@ -364,36 +391,3 @@ def _checked_tags(expression: str) -> str:
             shown = expression if isinstance(expression, Substituted) else tag
             raise wrong(f"{show(shown)} is not a tag, tags are separated by ||", _TAG_FORM)
     return _without_nul(expression)
-
-
-@dataclass(eq=False, repr=False)
-class HookNames(ValueKind):
-    """`all`, `none`, or a list of names. They are compared with the installed hooks only when the group should run."""
-
-    def check(self, value: object) -> str | tuple[str, ...]:
-        if isinstance(value, str) and value in ("all", "none"):
-            return str(value)
-        if isinstance(value, list) and value and all(isinstance(name, str) and name for name in value):
-            return tuple(map(str, value))
-        raise wrong(f"{show(value)} is not a list of hooks", f"all | none | a list such as {as_list(value)}")
-
-    def json_schema(self) -> dict[str, Any]:
-        names = {"type": "array", "items": {"type": "string"}, "minItems": 1}
-        return {"anyOf": [{"enum": ["all", "none"]}, names]}
-
-
-@dataclass(eq=False, repr=False)
-class StrategyName(ValueKind):
-    """The name of an allocate strategy. It is compared with the installed ones only when the group should run."""
-
-    built_in: tuple[str, ...]
-
-    def check(self, value: object) -> str:
-        word = word_of(value)
-        if isinstance(value, str) and value and word not in self.built_in:
-            return str(value)
-        problem = f"is Java's name for {word}" if word in self.built_in else "is not a strategy"
-        raise wrong(f"{show(value)} {problem}", f"{' | '.join(self.built_in)} | the name of an installed one")
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"anyOf": [{"enum": list(self.built_in)}, {"type": "string"}]}

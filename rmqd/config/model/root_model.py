@@ -1,11 +1,9 @@
 """The whole configuration: the keys of `rmqd.yaml`, their defaults and ranges.
 
 `rmqd.config.reading` reads the files, `${...}` and `--set`, and adds line numbers to errors.
-
-One RocketMQ cluster of the configuration: its name servers and connections.
 """
 
-from __future__ import annotations
+# No postponed annotations here: pydantic would parse all of them from text at every start.
 
 import re
 from pathlib import Path
@@ -16,10 +14,8 @@ from pydantic import Field
 from rmqd.client.client_options import ClientOptions, TlsOptions
 from rmqd.config.model.forms import NameServerList, Section, is_listen_address, setting
 from rmqd.config.model.group_model import GroupConfig, HandlerConfig
-from rmqd.config.model.value_kinds import Choice, Duration, Flag, Size, Text, read_small_file
-
-# No postponed annotations here: pydantic would parse all of them from text at every start.
-
+from rmqd.runtime.files import read_small_file
+from rmqd.runtime.value_kinds import Choice, Duration, Flag, Size, Text
 
 DEFAULT_CLUSTER: Final = "default"
 """The name of the cluster at the top level of the configuration, and of the default cluster for groups."""
@@ -46,9 +42,7 @@ class TlsConfig(Section):
 
     def options(self) -> TlsOptions:
         """Return the client's TLS options."""
-        return TlsOptions(
-            self.enabled, self.ca_file, self.cert_file, self.key_file, self.verify, self.key_password, self.server_name
-        )
+        return TlsOptions(**dict(self))
 
 
 class ClientConfig(Section):
@@ -68,17 +62,17 @@ class ClientConfig(Section):
         False, "mark heartbeats, messages and retries as belonging to a unit, which brokers then separate"
     )
     vip_channel_enabled: Annotated[bool, Flag()] = setting(False, "send to the broker's port - 2")
-    poll_name_server_interval: Annotated[float, Duration("10ms")] = setting(
+    poll_name_server_interval_seconds: Annotated[float, Duration("10ms")] = setting(
         "30s", "a duration: how often routes are refreshed"
     )
-    heartbeat_broker_interval: Annotated[float, Duration("10ms", "110s")] = setting(
+    heartbeat_broker_interval_seconds: Annotated[float, Duration("10ms", "110s")] = setting(
         "30s", "a duration, up to 110s (brokers forget a client after 120s): how often heartbeats are sent to brokers"
     )
     access_key: Annotated[str, _SECRET] = Field(default="", repr=False, description="access key of ACL 1.0 or 2.0")
     secret_key: Annotated[str, _SECRET] = Field(default="", repr=False, description="secret key of ACL 1.0 or 2.0")
     security_token: Annotated[str, _SECRET] = Field(default="", repr=False, description="temporary token for the keys")
     tls: TlsConfig = Field(default_factory=TlsConfig, description="encryption of the connections")
-    max_frame_size: Annotated[int, Size("64KiB", "1GiB")] = setting(
+    max_frame_size_bytes: Annotated[int, Size("64KiB", "1GiB")] = setting(
         "16MiB", "a size, 64KiB to 1GiB: a larger frame closes its connection"
     )
 
@@ -87,7 +81,7 @@ class ClusterConfig(Section):
     """A cluster of brokers with its name servers."""
 
     nameserver: Annotated[tuple[str, ...], NameServerList()] = Field(
-        default=(), validate_default=False, description='name servers: host:port, "host:port;host:port", or a list'
+        default=(), description='name servers: host:port, "host:port;host:port", or a list'
     )
     nameserver_url: Annotated[str, _HTTP_URL] = setting(
         "", "instead of nameserver: an address server, polled every 2 minutes"
@@ -103,28 +97,8 @@ class ClusterConfig(Section):
 
     def client_options(self, state_dir: str = "") -> ClientOptions:
         """Return the client's options for the cluster. `state_dir` is the folder for cluster ids."""
-        client = self.client
-        return ClientOptions(
-            nameservers=self.nameserver,
-            nameserver_url=self.nameserver_url,
-            instance_name=client.instance_name,
-            namespace=client.namespace,
-            namespace_v2=client.namespace_v2,
-            unit_name=client.unit_name,
-            unit_mode=client.unit_mode,
-            vip_channel_enabled=client.vip_channel_enabled,
-            poll_name_server_interval_seconds=client.poll_name_server_interval,
-            heartbeat_broker_interval_seconds=client.heartbeat_broker_interval,
-            access_key=client.access_key,
-            secret_key=client.secret_key,
-            security_token=client.security_token,
-            tls=client.tls.options(),
-            max_frame_size_bytes=client.max_frame_size,
-            state_dir=state_dir,
-        )
-
-
-# No postponed annotations here: pydantic would parse all of them from text at every start.
+        settings = dict(self.client) | {"tls": self.client.tls.options()}
+        return ClientOptions(self.nameserver, self.nameserver_url, state_dir=state_dir, **settings)
 
 
 __all__ = [

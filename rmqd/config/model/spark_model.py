@@ -1,16 +1,13 @@
 """Additional settings of a group with `engine: spark`: master and checkpoint, pipelines, sinks."""
 
-from __future__ import annotations
+# No postponed annotations here: pydantic would parse all of them from text at every start.
 
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from rmqd.config.model.forms import Section, setting
-from rmqd.config.model.value_kinds import Choice, Text, Whole, parse_duration_ms
-
-# No postponed annotations here: pydantic would parse all of them from text at every start.
-
+from rmqd.runtime.value_kinds import Choice, Text, Whole, parse_duration_ms
 
 AVAILABLE_NOW = "available_now"
 

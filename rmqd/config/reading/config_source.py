@@ -1,13 +1,4 @@
-"""Reads the files of a configuration and `--set` into plain data, with the location of every value.
-
-Converts a configuration's tree to plain data, replaces `${...}`, and keeps the location of every value.
-
-The files of a configuration and the names in it, without the models, because shell completion waits for them.
-
-Reads the files of a configuration and `--set`, and merges them into one tree.
-
-Finds secrets in configuration files that every user of the machine can read.
-"""
+"""Reads the files of a configuration and `--set` into plain data, with the location of every value."""
 
 from __future__ import annotations
 
@@ -20,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from rmqd.config.model.forms import keys_of
 from rmqd.config.model.group_model import GroupConfig
-from rmqd.config.model.value_kinds import show
 from rmqd.config.problems import ConfigProblem, KeyPath, Places
 from rmqd.config.reading.yaml_tree import (
     Items,
@@ -35,10 +26,11 @@ from rmqd.config.reading.yaml_tree import (
     read_tree,
     substitute,
 )
+from rmqd.runtime.value_kinds import show
 
 
 class ConfigData:
-    """The plain data for the models, and the locations of its keys and values."""
+    """The plain data for the models, with `${...}` replaced, and the locations of its keys and values."""
 
     def __init__(self, source: Source, environ: ReadOnly[str, str]) -> None:
         self.places = Places(source.root_place)
@@ -250,7 +242,7 @@ def _add_groups(file: Path, source: Source) -> None:
             source.problems.append(ConfigProblem(inner.place, ("groups",), "not a mapping; expected groups by name"))
             return
         found = inner.entries
-    elif GroupConfig.model_fields.keys() & content.entries.keys():
+    elif keys_of(GroupConfig).keys() & content.entries.keys():
         found = {file.stem: YamlEntry(f"{file}:1:1", content)}
     else:
         found = content.entries

@@ -3,9 +3,8 @@
 Plain values follow the core schema of YAML 1.2: `true` and `false` are the only flags (not `on` or `no`), and `12:30`
 or `2026-01-01` stay text. Keys are always text.
 
-Replaces `${NAME}`, `${NAME:-default}` and `${file:PATH}` in the values of the configuration.
-
-It works on parsed values, so that the content of a variable or file cannot become YAML.
+`${NAME}`, `${NAME:-default}` and `${file:PATH}` are replaced in parsed values, so that the content of a variable or of
+a file cannot become YAML.
 """
 
 from __future__ import annotations
@@ -19,8 +18,9 @@ from typing import Any, Final
 
 import yaml
 
-from rmqd.config.model.value_kinds import MAX_FILE_BYTES, Substituted, read_small_file
 from rmqd.config.problems import ConfigProblem, KeyPath
+from rmqd.runtime.files import MAX_FILE_BYTES, read_small_file
+from rmqd.runtime.value_kinds import Substituted
 
 MAX_DEPTH: Final = 50
 MAX_VALUES: Final = 100_000

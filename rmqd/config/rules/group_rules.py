@@ -1,9 +1,4 @@
-"""Rules about `deduplicate`: the groups that support it, and the requirements of its stores.
-
-Rules about clusters: each cluster needs name servers, and each group an existing cluster.
-
-Rules about groups: names that RocketMQ refuses, keys that require or exclude each other, files that must exist.
-"""
+"""Rules about clusters and groups: refused names, keys that require or exclude each other, files that must exist."""
 
 from __future__ import annotations
 
@@ -216,7 +211,7 @@ def group_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Co
     yield from _offset_store_findings(group)
     if group.order_by:
         yield from _order_findings(group)
-    if group.order_by and group.consume_message_batch_max_wait:
+    if group.order_by and group.consume_message_batch_max_wait_seconds:
         message = "not possible with order_by, because a batch then has at most one message of each key"
         yield ConfigFinding(("consume_message_batch_max_wait",), f"{message}; expected 0s")
 
@@ -255,7 +250,7 @@ def _pop_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
     if group.message_model == "broadcasting":
         message = "in broadcasting groups each member gets every message, but a popped message is delivered to only one"
         yield ConfigFinding(("consume_mode",), f"pop: {message}; expected concurrently | orderly")
-    wait, hidden = group.consume_message_batch_max_wait, group.pop_invisible_time
+    wait, hidden = group.consume_message_batch_max_wait_seconds, group.pop_invisible_time_seconds
     if wait > hidden / 2:
         message = f"popped messages are hidden for {hidden:g} s, and would expire after waiting for {wait:g} s"
         yield ConfigFinding(

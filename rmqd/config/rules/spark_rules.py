@@ -1,9 +1,4 @@
-"""PostgreSQL URLs. libpq reads the first @ as the end of the password.
-
-Rules about the sink of a pipeline: keys that its format needs, and keys that have no effect.
-
-Rules about groups with `engine: spark`: features that Spark lacks, and keys that require or exclude each other.
-"""
+"""Rules about groups with `engine: spark` and their sinks: features that Spark lacks, keys without effect."""
 
 from __future__ import annotations
 
@@ -24,7 +19,8 @@ _URI: Final = re.compile("postgres(?:ql)?://([^/?#]*)")
 def url_problem(url: str) -> str | None:
     """Return the problem of a URL whose host would contain a part of the password, without showing its value.
 
-    Other texts are not libpq's URLs: `host=db password=a@b`, or JDBC's, where an @ has no meaning.
+    libpq reads the first @ as the end of the password. Other texts are not libpq's URLs: `host=db password=a@b`, or
+    JDBC's, where an @ has no meaning.
     """
     uri = _URI.match(url)
     if uri is None or uri[1].count("@") <= 1:
@@ -148,7 +144,7 @@ def spark_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
     if not group.auto_commit:
         why = "the checkpoint has the offsets of whole micro-batches, which a handler cannot hold back"
         yield ConfigFinding(("auto_commit",), f"Spark does not support false: {why}; expected true")
-    if group.consume_message_batch_max_wait:
+    if group.consume_message_batch_max_wait_seconds:
         why = "a micro-batch has all stored messages, and does not wait for more"
         yield ConfigFinding(
             ("consume_message_batch_max_wait",), f"has no effect with engine: spark: {why}; expected 0s"

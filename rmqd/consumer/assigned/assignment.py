@@ -1,10 +1,9 @@
-"""Release of an assignment: it is signalled, and then batches in flight are drained for a limited time.
+"""One assignment, a queue or all queues of a broker: the interface for rebalance, watchdog and status.
 
-There are two kinds of release. In a *hand-over*, another member may wait for the queue. So the time is short, and the
-ownership decides how much longer this member can safely keep the queue (`start_grace_period`). At the *end of the
-group* (`is_last`), no other member acquires the queue before its release, and handlers get the group's shutdown time.
-
-One assignment, a queue or all queues of a broker: the interface for rebalance, watchdog and status.
+Its release is signalled, and then batches in flight are drained for a limited time. There are two kinds of release. In
+a *hand-over*, another member may wait for the queue. So the time is short, and the ownership decides how much longer
+this member can safely keep the queue (`start_grace_period`). At the *end of the group* (`is_last`), no other member
+acquires the queue before its release, and handlers get the group's shutdown time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Flow control: a queue is not pulled if its cache exceeds a threshold or the group is paused.
-
-A group's limit of messages per second.
-"""
+"""Flow control: when a queue is not pulled, and a group's limit of messages per second."""
 
 from __future__ import annotations
 

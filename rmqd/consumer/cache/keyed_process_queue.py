@@ -73,7 +73,6 @@ class KeyedProcessQueue(ProcessQueue):
 
     @property
     def waiting_count(self) -> int:
-        """How many messages are not in flight."""
         return super().waiting_count + sum(len(held.behind) for held in self._held.values())
 
     @property
@@ -97,7 +96,6 @@ class KeyedProcessQueue(ProcessQueue):
             self._release(message)
 
     def discard_unwanted(self, is_wanted: Callable[[Message], bool]) -> int:
-        """Finish waiting messages that are not wanted any more. Return their number."""
         unwanted = []
         for held in self._held.values():
             unwanted += [message for message in held.behind if not is_wanted(message)]
@@ -140,7 +138,6 @@ class KeyedProcessQueue(ProcessQueue):
         return bool(again)
 
     def finished_above(self) -> int:
-        """Return, after `start_release`, the number of finished messages above the commit offset, gaps included."""
         offsets = (message.queue_offset for block in self.blocks for message in block.messages if not message.finished)
         unfinished = sum(offset < self._finished_to for offset in offsets)
         return max(0, self._finished_to + 1 - self.commit_offset() - unfinished)
@@ -153,7 +150,6 @@ class KeyedProcessQueue(ProcessQueue):
         self._tell_idle()
 
     def drop(self, because: str) -> None:
-        """End this ownership: later results have no effect."""
         super().drop(because)
         self._held.clear()
         self._owed.clear()

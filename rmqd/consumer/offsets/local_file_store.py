@@ -1,6 +1,4 @@
-"""The offsets of a broadcasting group: in this member's file, written every few seconds and at the end.
-
-offsets.json: the offsets of a broadcasting group in a local file, in the Java client's format.
+"""The offsets of a broadcasting group: in this member's file, in the Java client's format.
 
 The file and its backup are only replaced as a whole, so a crash leaves each of them either old or new. If one is
 damaged anyway (a disk, an editor, another program), the other one is used.

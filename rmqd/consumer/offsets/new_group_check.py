@@ -1,7 +1,4 @@
-"""Start offsets of a clustering group. They are on the brokers, and other members may store them at the same time.
-
-Start offsets of a broadcasting group. They are in this member's file, which no other process writes.
-"""
+"""Start offsets of a new group: at the brokers, where other members may store them too, or in a broadcasting file."""
 
 from __future__ import annotations
 

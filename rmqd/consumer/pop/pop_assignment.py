@@ -1,11 +1,4 @@
-"""Queues in POP mode: how the broker assigns them, where they start, and one assignment from first pop to last ack.
-
-Assignment of queues in POP mode: the broker decides which queues a member pops or pulls (request 400).
-
-One popped assignment, a queue or all queues of a broker: from its first pop to its last acknowledgement.
-
-The status of a popped assignment: state, current figures, and the reason of a stall.
-"""
+"""Queues in POP mode: their division by a broker, and one assignment from its first pop to its last acknowledgement."""
 
 from __future__ import annotations
 
@@ -212,7 +205,10 @@ TIMEOUT_SECONDS: Final = 3.0  # Java: QUERY_ASSIGNMENT_TIMEOUT
 
 
 class DivisionByBroker(Division):
-    """Queries the first available broker of a topic. All members query the same one, so that shares fit together."""
+    """A broker decides which queues a member pops or pulls (request 400).
+
+    All members query the first available broker of a topic, so that shares fit together.
+    """
 
     def __init__(self, context: GroupContext, receipts: PopReceipts) -> None:
         super().__init__(context)

@@ -1,7 +1,4 @@
-"""Pops one assignment, a queue or all queues of a broker, and puts the messages into process queues.
-
-Conversion of a broker's pop times to this process's clock: the invisible time of messages starts at the pop.
-"""
+"""Pops one assignment, a queue or all queues of a broker, and puts the messages into process queues."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ PRECISION_SECONDS: Final = 0.002  # brokers report whole milliseconds
 
 
 class PopTime:
-    """Converts a broker's times to this process's monotonic clock.
+    """Converts a broker's pop times to this process's monotonic clock: the invisible time starts at the pop.
 
     A response may be read long after its messages were popped: on a slow network, or if this process was suspended. It
     contains the time of the pop by the broker's clock, which may differ from the clock of this machine by any amount.
@@ -105,12 +102,10 @@ class PopLoop(Loop):
 
     @property
     def process_queues(self) -> list[PopProcessQueue]:
-        """The caches of the queues with popped messages."""
         return list(self._by_message_queue.values())
 
     @property
     def is_behind(self) -> bool:
-        """Whether messages wait on the broker, by the last response."""
         return self.rest > 0
 
     @property
@@ -131,13 +126,11 @@ class PopLoop(Loop):
                 tasks.create_task(self._pop(is_first=number == 0), name=f"pop:{self._message_queue}:{number}")
 
     def take_over_options(self) -> int:
-        """Apply changed options at once. Returns how many cached messages the new filter discards."""
         self._configure()
         self._source.refresh()
         return sum(map(self._acceptor.discard_unwanted, self.process_queues))
 
     def apply_pauses(self) -> None:
-        """Apply the operator's pauses and resumes."""
         super().apply_pauses()
         self._relief.set()
 

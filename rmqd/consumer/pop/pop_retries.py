@@ -1,19 +1,10 @@
-"""Retries of popped messages, while a group pops and after an administrator has switched it to pull.
-
-Unfinished popped messages of a group that pulls now: it reads its pop retry topics while it pulls the topic itself.
+"""Retries of popped messages, while a group pops and after it was switched to pull.
 
 A message that was popped and not acknowledged moves to a pop retry topic. Brokers return it to later pops, but not to
-pulls of the original topic. So when an administrator switches a group from POP to PULL, the group also pulls its pop
-retry topics, in both forms of their names, until they stay empty for the invisible time. After that it checks them from
-time to time, because a retry can arrive up to two hours after its message was sent back.
-
-Assignment of queues in a group that pulls but popped before, with its unfinished popped messages.
-
-A group that popped until its `consume_mode` was changed has messages in its pop retry topics. More arrive while popped
-messages are invisible. Pulls of the group's topics do not return them, so the group also pulls these topics
-(`PopRetries`). Brokers pop for a group only if an administrator set that, and remember it, so one query is enough.
-
-Retries of popped messages: the broker makes a message invisible for a while, and then redelivers it.
+pulls of the original topic. An administrator may switch a group from POP to PULL, or its `consume_mode` is changed.
+Then the group also pulls its pop retry topics, in both forms of their names, until they stay empty for the invisible
+time. After that it checks them from time to time, because a retry can arrive up to two hours after its message was sent
+back.
 """
 
 from __future__ import annotations
@@ -148,7 +139,10 @@ ASK_SECONDS: Final = 10.0
 
 
 class DivisionAfterPop(Division):
-    """Computes each member's share as usual, with pop retry topics."""
+    """Computes each member's share as usual, with the pop retry topics of a group that popped before.
+
+    Brokers pop for a group only if an administrator set that, and remember it, so one query is enough.
+    """
 
     def __init__(self, context: GroupContext) -> None:
         super().__init__(context)

@@ -1,7 +1,4 @@
-"""Requests about popped messages of one group: acknowledge, extend the invisible time, or end it.
-
-The cache of one popped queue. It acknowledges finished messages, and has no offset to commit.
-"""
+"""Requests about popped messages of one group: acknowledge, extend the invisible time, or end it."""
 
 from __future__ import annotations
 
@@ -34,7 +31,10 @@ from rmqd.wire.receipt_handle import PopHandle
 
 
 class PopProcessQueue(ProcessQueue):
-    """The messages of one queue that this member popped. Other members may have other messages of it."""
+    """The messages of one queue that this member popped. Other members may have other messages of it.
+
+    It acknowledges finished messages, and has no offset to commit.
+    """
 
     __slots__ = ("_receipts", "_relieve")
 

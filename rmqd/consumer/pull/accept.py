@@ -1,7 +1,7 @@
 """Accepts the messages of a response, in the same steps for pulls, pops and ranges of Spark batches.
 
-1. *Open* them (`opening`): decompress bodies and unwrap batches that are stored as one record, as far as the cache has
-   room. A message that cannot be opened is corrupt, like a message with a wrong CRC.
+1. *Open* them: decompress bodies and unwrap batches that are stored as one record, as far as the cache has room. Small
+   work is done at once, longer work in a thread. A message that cannot be opened is corrupt, like one with a wrong CRC.
 2. *Set corrupt messages aside*, as `on_corrupt_message` specifies. They are logged and counted once, and skip filter
    and hooks, because their tags and properties may be corrupt too.
 3. *Select*: first by tag, because brokers compare only hashes of tags, then by the hooks, which see only messages that
@@ -20,8 +20,6 @@ message:
   an ignored corrupt message blocks no others, and an unwanted message is acknowledged like a handled one.
 - **A range** of a Spark batch is read again completely after a failure. So the first response counts, a corrupt message
   is dead-lettered before any message behind it is put, and with the policy `stop` the range ends before it.
-
-Opens the messages of a response: small work at once, longer work in one of rmqd's threads.
 """
 
 from __future__ import annotations

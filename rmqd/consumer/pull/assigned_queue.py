@@ -1,8 +1,6 @@
 """One ownership of a queue, from the hand-over by its previous owner to the hand-over to its next one.
 
-The release of a queue: handlers finish, the last commit is confirmed, and the lock is released.
-
-The order of these steps avoids duplicates at a hand-over between two rmqd members:
+The order of the steps of a release avoids duplicates at a hand-over between two rmqd members:
 
 1. *Hand out nothing more.* Waiting messages stay unfinished, so the commit offset does not pass them.
 2. *Drain*: wait until no batch of the queue is in flight, at most for the given time.

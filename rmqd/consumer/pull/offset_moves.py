@@ -1,9 +1,4 @@
-"""Decides when to accept a broker's report that its queue ends below the committed offset: only after several seconds.
-
-After a failover the report may come from a replica that lags, or that was the master until a moment ago. If the queue
-went back at once, its messages would be read twice as soon as the replica has caught up.
-
-Changes of a queue's offset by a broker or an operator.
+"""Changes of a queue's offset by a broker or an operator.
 
 An operator's reset is an order: the cache is dropped, and results of messages in flight are ignored.
 
@@ -54,7 +49,11 @@ DOUBT_SECONDS: Final = 5.0  # longer than it takes to receive a new route
 
 
 class SuspectOffset:
-    """Measures for how long a broker's master has reported one queue's end below the committed offset."""
+    """Decides when to accept a broker's report that its queue ends below the committed offset: after several seconds.
+
+    After a failover the report may come from a replica that lags, or that was the master until a moment ago. If the
+    queue went back at once, its messages would be read twice as soon as the replica has caught up.
+    """
 
     def __init__(self, queue: MessageQueue, clock: Clock) -> None:
         self._queue = queue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import structlog
@@ -12,7 +13,7 @@ from rmqd.consumer.pull.accept import MessageAcceptor, open_pulled
 from rmqd.consumer.pull.offset_moves import OffsetMoves
 from rmqd.consumer.pull.pull_request import PullBackoff, PullRepeatedError
 from rmqd.consumer.pull.pulled_queue import FOUND, MOVED, NOTHING, PulledQueue
-from rmqd.consumer.pull.response_validation import CorruptMessages, ResponseValidation
+from rmqd.consumer.pull.response_validation import Believed, CorruptMessages, ResponseValidation
 from rmqd.consumer.services import CarriedCommit
 from rmqd.errors import ConnectionRenewedError, ProtocolError, RemotingError, RmqdError
 from rmqd.errors.broker_errors import BrokerError, FlowControlError, GoAwayError, SystemBusyError, TopicNotExistError
@@ -22,7 +23,7 @@ from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import frame_messages
-from rmqd.wire.messages.message import MessageBlock
+from rmqd.wire.messages.message import Message
 from rmqd.wire.messages.properties import PullSysFlag
 from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry
 
@@ -99,10 +100,6 @@ class PullLoop(PulledQueue):
                 log.warning("offset.commit_failed", queue=str(self._message_queue), offset=offset, error=str(error))
 
     def start_again(self, offset: int, because: str) -> None:
-        """Drop the cache and pull from `offset` on.
-
-        Results of messages in flight are ignored, and these messages count as duplicates with the cause `because`.
-        """
         super().start_again(offset, because)
         self._corrupt.forget()
         self._validation.forget()
@@ -170,33 +167,29 @@ class PullLoop(PulledQueue):
             reply.payload, self._message_queue, reply.body_start, self._namespace, header.offset_delta
         )
         block.origin, block.min_offset, block.max_offset = self._origin, header.min_offset, header.max_offset
-        process_queue = self.process_queue
-        asked = process_queue.next_offset
-        if not block.is_closed and self._validation.is_plain(block, asked, header):
-            process_queue.stats.pull_took(self.answered_at - self.asked_at)
-            self._acceptor.take(block, process_queue, header.next_begin_offset)
-            self.stuck = None
-            if self._failed_since_success:
-                self._is_well(header.next_begin_offset)
-        else:
-            await self._take_believed(block, asked, header)
-
-    async def _take_believed(self, block: MessageBlock, asked: int, header: PullMessageResponseHeader) -> None:
-        """Accept the trusted part of a response, and wait or pull again for the rest."""
-        process_queue, passes_over = self.process_queue, self._corrupt.policy != "stop"
-        believed = self._validation.found(block, asked, header, passes_over=passes_over)
-        if block.is_closed:
-            if not await open_pulled(block, self._context, process_queue):
-                return
-            believed = self._validation.opened(block, asked, believed, passes_over=passes_over)
+        process_queue, asked = self.process_queue, self.process_queue.next_offset
+        believed: Believed | None = None  # None if the whole response is trusted, as almost always
+        next_offset, passes_over = header.next_begin_offset, True
+        held: Sequence[Message] = ()
+        if block.is_closed or not self._validation.is_plain(block, asked, header):
+            passes_over = self._corrupt.policy != "stop"
+            believed = self._validation.found(block, asked, header, passes_over=passes_over)
+            if block.is_closed:
+                if not await open_pulled(block, self._context, process_queue):
+                    return
+                believed = self._validation.opened(block, asked, believed, passes_over=passes_over)
+            next_offset, held = believed.next_offset, self._corrupt.hold(believed.bad) if passes_over else ()
         process_queue.stats.pull_took(self.answered_at - self.asked_at)
-        self._acceptor.take(
-            block, process_queue, believed.next_offset, self._corrupt.hold(believed.bad) if passes_over else ()
-        )
-        if believed.next_offset > asked:
+        self._acceptor.take(block, process_queue, next_offset, held)
+        if next_offset > asked:
             self.stuck = None
             if self._failed_since_success:
-                self._is_well(believed.next_offset)
+                self._is_well()
+        if believed is not None:
+            await self._wait_or_pull_again(believed, asked, passes_over=passes_over)
+
+    async def _wait_or_pull_again(self, believed: Believed, asked: int, *, passes_over: bool) -> None:
+        """Handle the rest of a response, which was not trusted."""
         if believed.bad and not passes_over:
             await self._corrupt.stop_at(believed.bad[-1])
         elif believed.contradiction is not None:
@@ -205,11 +198,11 @@ class PullLoop(PulledQueue):
             if believed.next_offset == asked:
                 self._validation.got_nowhere(believed.contradiction)
 
-    def _is_well(self, next_offset: int) -> None:
+    def _is_well(self) -> None:
         """Reset failures and pending checks, because the broker has the queue and our offset in it."""
         self._backoff.answered()
         self._moves.confirm_offset()
-        self._validation.got_further(next_offset)
+        self._validation.got_further(self.process_queue.next_offset)
         self._failed_since_success = self._validation.has_bad
 
     async def _not_found(self, reply: RemotingCommand) -> None:
@@ -226,7 +219,7 @@ class PullLoop(PulledQueue):
             if header.next_begin_offset <= asked and self.answered_at - self.asked_at < UNHELD_SECONDS:
                 await self._context.clock.sleep(self._backoff.after_nothing())
                 return
-            self._is_well(self.process_queue.next_offset)
+            self._is_well()
         elif reply.code == MOVED:
             await self.offset_moved(reply)
         else:

@@ -1,7 +1,4 @@
-"""The pull requests of one queue: their broker and filter, and the switch to another broker.
-
-Pauses between the pulls and pops of a queue.
-"""
+"""The pull requests of one queue: their broker and filter, the switch to another broker, and the pauses."""
 
 from __future__ import annotations
 

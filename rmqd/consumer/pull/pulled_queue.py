@@ -55,12 +55,10 @@ class PulledQueue(Loop):
 
     @property
     def process_queues(self) -> tuple[ProcessQueue]:
-        """The queue's one cache, in the form common to all kinds of loops."""
         return (self.process_queue,)
 
     @property
     def is_behind(self) -> bool:
-        """Whether the broker has reported messages that are not pulled yet."""
         return self.max_offset is not None and self.max_offset > self.process_queue.next_offset
 
     @abstractmethod

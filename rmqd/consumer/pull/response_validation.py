@@ -17,12 +17,6 @@ responses agree, they are trusted:
 
 One error remains undetected: in a filtered queue, a record's offset may be so slightly wrong that it still lies between
 its neighbours. The message is then handled and committed at the wrong offset.
-
-Handles a queue's messages that are stored corrupt, as `on_corrupt_message` specifies.
-
-A message that must be dead-lettered stays in the cache until a broker has accepted it: it is not handed out, and no
-commit passes it. The other messages of its response are handled meanwhile, but the queue is not pulled. Each attempt
-uses the policy at that moment.
 """
 
 from __future__ import annotations
@@ -213,7 +207,12 @@ class ResponseValidation:
 
 
 class CorruptMessages:
-    """Holds the corrupt messages of one queue. The queue's pull loop owns it."""
+    """Handles the corrupt messages of one queue, as `on_corrupt_message` specifies. The queue's pull loop owns it.
+
+    A message that must be dead-lettered stays in the cache until a broker has accepted it: it is not handed out, and no
+    commit passes it. The other messages of its response are handled meanwhile, but the queue is not pulled. Each
+    attempt uses the policy at that moment.
+    """
 
     def __init__(self, loop: PulledQueue, context: GroupContext, message_queue: MessageQueue) -> None:
         self._loop = loop

@@ -1,7 +1,4 @@
-"""The special parts of a broadcasting group: every member consumes every queue, and nothing is redelivered.
-
-Announces new subscriptions to the brokers, which refuse pulls for a subscription that they do not know.
-"""
+"""The special parts of a broadcasting group: every member consumes every queue, and nothing is redelivered."""
 
 from __future__ import annotations
 
@@ -71,8 +68,8 @@ class NoRetry:
 async def announce(context: GroupContext, subscriptions: Mapping[str, SubscriptionData]) -> None:
     """Send new or changed subscriptions, by topic, to every broker. The caller must then apply them at once.
 
-    A broker that does not respond learns the subscriptions from its next heartbeat, and refuses pulls for them until
-    then.
+    Brokers refuse pulls for a subscription that they do not know. A broker that does not respond learns the
+    subscriptions from its next heartbeat.
     """
     context.announced.update(subscriptions)
     try:

@@ -8,8 +8,6 @@ network failure, and only the lock's expiry keeps two members from handling a qu
 When the connection to a broker ends, the broker may have restarted and forgotten all locks. So the locks are void until
 they are granted again on the next connection. The member that held a lock requests it at once. A member that was locked
 out before first waits for `RESTART_SECONDS`, so that it does not get a lock that was only forgotten.
-
-Queue locks with one name at the brokers, which keep them in memory for 60 s.
 """
 
 from __future__ import annotations

@@ -5,17 +5,12 @@ the route, sorts both, and computes its queues with the same allocate strategy. 
 disjoint shares that cover all queues. While their lists differ, a queue may be in two shares or in none, until the
 notification of the change or the next pass. Meanwhile ownership keeps two members from consuming a queue at the same
 time: in an orderly group always (`queue_lock`), in other groups for a limited time (`ownership`).
-
-The division of a topic's queues among a group's members.
-
-Queues that a program assigned. They are read from the group's offsets, without joining the group.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from typing import ClassVar, Final, NamedTuple
 
 import structlog
@@ -115,20 +110,6 @@ class Division:
 INTERVAL_SECONDS: Final = 20.0  # Java: rocketmq.client.rebalance.waitInterval
 UNBALANCED_SECONDS: Final = 1.0
 APART_SECONDS: Final = 1.0  # Java: rocketmq.client.rebalance.minInterval
-
-
-@dataclass(frozen=True, slots=True)
-class RebalancePlan:
-    """The changes of a pass: queues to acquire and queues to release."""
-
-    take: frozenset[MessageQueue]
-    give_up: frozenset[MessageQueue]
-
-
-def plan(wanted: Iterable[MessageQueue], held: Iterable[MessageQueue]) -> RebalancePlan:
-    """Return the changes from the held queues to the wanted ones."""
-    wanted, held = frozenset(wanted), frozenset(held)
-    return RebalancePlan(take=wanted - held, give_up=held - wanted)
 
 
 class Rebalance:
@@ -303,30 +284,38 @@ class Rebalance:
         pulled = held.keys() - popped
         to_pop = share.popped & popped if pulled else share.popped
         to_pull = share.pulled & pulled if popped else share.pulled
-        self._change(tasks, topic, plan(to_pop, popped), is_popped=True)
-        self._change(tasks, topic, plan(to_pull | self._absences.kept(topic, pulled), pulled), is_popped=False)
+        self._change(tasks, topic, to_pop, popped, is_popped=True)
+        self._change(tasks, topic, to_pull | self._absences.kept(topic, pulled), pulled, is_popped=False)
 
-    def _change(self, tasks: asyncio.TaskGroup, topic: str, change: RebalancePlan, *, is_popped: bool) -> None:
+    def _change(
+        self,
+        tasks: asyncio.TaskGroup,
+        topic: str,
+        wanted: Set[MessageQueue],
+        held: Set[MessageQueue],
+        *,
+        is_popped: bool,
+    ) -> None:
         """Acquire and release queues. A queue that returns during its release is acquired again afterwards."""
-        drain_seconds = self._context.options.queue_handover_timeout_seconds
-        given_up = [queue for queue in sorted(change.give_up) if not self.assigned[queue].is_releasing]
+        drain_seconds, taken = self._context.options.queue_handover_timeout_seconds, sorted(wanted - held)
+        given_up = [queue for queue in sorted(held - wanted) if not self.assigned[queue].is_releasing]
         for queue in given_up:
             self.assigned[queue].release(drain_seconds)
-        for queue in sorted(change.take):
+        for queue in taken:
             self.assigned[queue] = assigned = self._division.assignment(queue, is_popped=is_popped)
             self._pulled += not is_popped
             offset, asked_at = self._moves.pop(queue, (0, -MOVE_SECONDS))
             if self._context.clock.monotonic() - asked_at < MOVE_SECONDS:
                 assigned.move_to(offset)
             tasks.create_task(self._hold(assigned), name=f"queue:{queue}")
-        if change.take or given_up:
+        if taken or given_up:
             self.count += 1
             self.divide_thresholds()
             log.info(
                 "rebalance.changed",
                 topic=topic,
                 **({"mode": "pop"} if is_popped else {}),
-                taken=[str(queue) for queue in sorted(change.take)],
+                taken=[str(queue) for queue in taken],
                 given_up=[str(queue) for queue in given_up],
             )
 

@@ -17,6 +17,7 @@ from rmqd.client.client_options import ClientOptions, TlsOptions
 from rmqd.config.model.group_model import HandlerConfig
 from rmqd.config.model.root_model import GroupConfig, RootConfig
 from rmqd.daemon.groups.group_engine import GroupChanges, UnknownGroupError
+from rmqd.runtime.value_kinds import Key
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,33 +82,14 @@ def _contents(path: str) -> bytes:
         return b""
 
 
-LIVE_KEYS: Final = frozenset(
-    {
-        "subscriptions",
-        "consume_from_where",
-        "consume_timestamp",
-        "pull_batch_size",
-        "pull_interval",
-        "pull_threshold_for_queue",
-        "pull_threshold_size_for_queue",
-        "pull_threshold_for_topic",
-        "pull_threshold_size_for_topic",
-        "consume_concurrently_max_span",
-        "persist_consumer_offset_interval",
-        "circuit_breaker",
-        "shutdown_timeout",
-        "pull_rate_limit",
-        "pop_invisible_time",
-        "pop_batch_nums",
-        "pop_threshold_for_queue",
-        "max_body_size",
-        "on_corrupt_message",
-        "on_offset_illegal",
-    }
+LIVE_FIELDS: Final = frozenset(
+    name
+    for name, field in GroupConfig.model_fields.items()
+    if any(isinstance(one, Key) and one.live for one in field.metadata)
 )
-"""The keys that a running group applies (`Consumer.change`), besides the concurrency of its handler. Of `subscriptions`
-only the filters can change: new topics have other queues, and the group restarts to rebalance them. An existing circuit
-breaker can change; adding one restarts the group, because it wraps every call.
+"""The fields that a running group applies, besides the concurrency of its handler. Of `subscriptions` only the filters
+can change: new topics have other queues, and the group restarts to rebalance them. An existing circuit breaker can
+change; adding one restarts the group, because it wraps every call.
 """
 
 
@@ -117,10 +99,10 @@ def changes_while_running(before: GroupConfig, after: GroupConfig) -> bool:
         return False
     if after.circuit_breaker.is_on and not before.circuit_breaker.is_on:
         return False
-    differing = {key for key in GroupConfig.model_fields if getattr(before, key) != getattr(after, key)}
+    differing = {name for name in GroupConfig.model_fields if getattr(before, name) != getattr(after, name)}
     if _same_calls(before.handler, after.handler):
         differing.discard("handler")
-    return differing <= LIVE_KEYS and before.subscriptions.keys() == after.subscriptions.keys()
+    return differing <= LIVE_FIELDS and before.subscriptions.keys() == after.subscriptions.keys()
 
 
 def _same_calls(before: HandlerConfig | None, after: HandlerConfig | None) -> bool:

@@ -216,7 +216,7 @@ class WorkerPool:
     def longest_drain_seconds(self) -> float:
         """The longest shutdown timeout of all groups."""
         groups = self._state.config.groups.values()
-        return max((group.shutdown_timeout for group in groups), default=0.0)
+        return max((group.shutdown_timeout_seconds for group in groups), default=0.0)
 
     def _check_known(self, group: str, scope: PauseScope) -> None:
         if group not in self._state.config.groups:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from rmqd.client.client_options import ClientOptions
 from rmqd.config.load import Loading
+from rmqd.config.model.forms import keys_of
 from rmqd.config.model.root_model import ClientConfig, RootConfig
 from rmqd.config.problems import ConfigProblem, path_text
 from rmqd.config.reading.config_source import Source
@@ -23,7 +24,7 @@ STATE_DIR: Final = "~/.rmqd"  # a program runs as its user, who may not write to
 _PLACE: Final = "PullConsumer"
 _ROOT_KEYS: Final = ("nameserver", "nameserver_url", "state_dir")
 _GROUP_KEYS: Final = ("consume_from_where", "consume_timestamp", "message_model", "pull_batch_size")
-KEYWORDS: Final = ("auto_commit", *_GROUP_KEYS, *_ROOT_KEYS, *ClientConfig.model_fields)
+KEYWORDS: Final = ("auto_commit", *_GROUP_KEYS, *_ROOT_KEYS, *keys_of(ClientConfig))
 
 Expression = str | Mapping[str, str]
 """A tag expression, or `{"sql": CONDITION}`."""

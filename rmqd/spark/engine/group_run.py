@@ -68,7 +68,7 @@ class GroupRun:
         self._force_stop = asyncio.Event()
         self._moved = asyncio.Event()
         self._pushed: asyncio.Queue[ByQueue] = asyncio.Queue()
-        self._drain_seconds = spec.settings.shutdown_timeout
+        self._drain_seconds = spec.settings.shutdown_timeout_seconds
         self._state = "starting"
         self._failure: str | None = None
         self._is_handling = self._is_member = False

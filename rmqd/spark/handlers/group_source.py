@@ -110,7 +110,7 @@ class GroupPlan:
     @property
     def target_seconds(self) -> float:
         """Target duration of a batch: short enough that a stop can wait for its end."""
-        return max(0.1, min(TARGET_SECONDS, self.spec.settings.shutdown_timeout / DRAIN_PART))
+        return max(0.1, min(TARGET_SECONDS, self.spec.settings.shutdown_timeout_seconds / DRAIN_PART))
 
     def source_options(self) -> SourceOptions:
         """Return the options of the source, including `spark.options`. Raises ConfigError if these are invalid.
@@ -120,7 +120,7 @@ class GroupPlan:
         spec, settings = self.spec, self.spec.settings
         options = spec.options
         filters = {topic: Filter(one.kind, one.expression) for topic, one in options.subscriptions.items()}
-        is_spread = settings.pull_interval == 0
+        is_spread = settings.pull_interval_seconds == 0
         is_pipeline = settings.handler is None
         permissive = is_pipeline and settings.on_corrupt_message == "skip"
         own = SourceOptions(

@@ -19,7 +19,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.datasource import DataSource, InputPartition
 
 from rmqd.config.model.spark_model import AVAILABLE_NOW, SparkConfig
-from rmqd.config.model.value_kinds import parse_duration_ms
+from rmqd.runtime.value_kinds import parse_duration_ms
 from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader, bound_source, note_batch_time
 from rmqd.spark.handlers.range_outcome import OnBatch, Pace, RangeOutcome
 from rmqd.spark.session.queue_range import split_ranges

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from rmqd.config.model.value_kinds import parse_duration_ms
 from rmqd.errors import ConfigError
+from rmqd.runtime.value_kinds import parse_duration_ms
 from rmqd.spark.session.queue_range import Filter
 from rmqd.spark.session.spark_access import meant_or_all
 from rmqd.spark.source.source_offsets import Bound, Kind, milliseconds_since_1970

@@ -46,7 +46,7 @@ def run(spec: GroupSpec, ended: Path | None = None) -> int:
     from rmqd.spark.engine.driver import run_group
 
     sys.path += [folder for folder in spec.import_path if folder not in sys.path]
-    end = End(spec.settings.shutdown_timeout + GRACE_SECONDS)
+    end = End(spec.settings.shutdown_timeout_seconds + GRACE_SECONDS)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end.ask)
     try:

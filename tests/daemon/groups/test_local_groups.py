@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from rmqd.config.model.root_model import GroupConfig, RootConfig
+from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.daemon.groups.group_engine import UnknownGroupError
-from rmqd.daemon.groups.group_reload import LIVE_KEYS
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor, WorkerShare, readiness
 from rmqd.errors import ConfigError
@@ -137,10 +136,6 @@ async def test_what_parts_are_built_with_takes_a_restart(change: dict[str, objec
         assert (report.updated, report.restarted) == ((), ("mailer",))
         assert len(engine.consumers["mailer"]) == 2
         assert engine.consumers["mailer"][0].changes == []
-
-
-def test_every_key_that_may_change_while_a_group_runs_is_one() -> None:
-    assert GroupConfig.model_fields.keys() >= LIVE_KEYS
 
 
 async def test_a_filter_that_a_broker_refuses_changes_nothing() -> None:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import yaml
 
-from rmqd.config.model.value_kinds import parse_duration_seconds
+from rmqd.runtime.value_kinds import parse_duration_seconds
 from tests.deploy import PROMETHEUS
 from tests.nightly.deploy.missing import require
 from tests.rocketmq.spec import free_port

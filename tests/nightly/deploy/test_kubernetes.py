@@ -83,10 +83,10 @@ def test_the_configuration_is_mounted_where_the_command_reads_it(config: RootCon
 
 def test_a_stop_is_given_the_time_that_the_drain_takes(config: RootConfig) -> None:
     pause = container()["lifecycle"]["preStop"]["sleep"]["seconds"]
-    drain = max(group.shutdown_timeout for group in config.groups.values())
+    drain = max(group.shutdown_timeout_seconds for group in config.groups.values())
 
     assert pod()["terminationGracePeriodSeconds"] >= pause + drain + END_GRACE_SECONDS
-    assert pause >= max(group.queue_handover_timeout for group in config.groups.values())
+    assert pause >= max(group.queue_handover_timeout_seconds for group in config.groups.values())
 
 
 def test_probes_and_prometheus_ask_where_rmqd_listens(config: RootConfig) -> None:

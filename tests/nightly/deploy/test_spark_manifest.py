@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import yaml
 
-from rmqd.config.model.value_kinds import parse_duration_seconds
+from rmqd.runtime.value_kinds import parse_duration_seconds
 from rmqd.spark.submit import submission
 
 TOP: Final = Path(__file__).parents[3]

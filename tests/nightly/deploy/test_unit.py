@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.config.model.group_model import GroupConfig
-from rmqd.config.model.value_kinds import parse_duration_seconds
+from rmqd.consumer.consumer_options import GroupKeys
 from rmqd.errors import ExitCode
+from rmqd.runtime.value_kinds import parse_duration_seconds
 from rmqd_handlers.exec import Exec
 from tests.cli.daemon_here import daemon
 from tests.cli.in_process import rmqd
@@ -29,7 +29,7 @@ def service() -> configparser.SectionProxy:
 
 
 def test_a_stop_is_given_the_time_that_the_drain_takes(service: configparser.SectionProxy) -> None:
-    drain = parse_duration_seconds(GroupConfig.model_fields["shutdown_timeout"].default)
+    drain = GroupKeys.shutdown_timeout_seconds
     kill_after = parse_duration_seconds(Exec.Options.model_fields["kill_after"].default)
 
     assert float(service["TimeoutStopSec"]) > drain + kill_after

@@ -13,12 +13,12 @@ import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from rmqd.config.model.forms import place_of_java_name
-from rmqd.config.model.group_model import GroupConfig, HandlerConfig
+from rmqd.config.model.forms import keys_of, kind_of, place_of_java_name
+from rmqd.config.model.group_model import GroupConfig, HandlerConfig, StrategyName
 from rmqd.config.model.java_names import REASONS
 from rmqd.config.model.root_model import ClientConfig, RootConfig, TlsConfig
-from rmqd.config.model.value_kinds import parse_duration_ms, parse_size_bytes
 from rmqd.config.problems import path_text
+from rmqd.runtime.value_kinds import ValueKind, parse_duration_ms, parse_size_bytes
 from tests.docs.java_push_consumer import names
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -75,15 +75,14 @@ REFUSED = {bare(cells[0]): cells[1] for cells in tables(2) if "." not in cells[0
 def field_of(key: str) -> FieldInfo:
     """The field of a dotted key; keys of a group begin at the group."""
     first, *rest = key.split(".")
-    model: Any = RootConfig if first in RootConfig.model_fields else GroupConfig
-    field: FieldInfo = model.model_fields[first]
+    field = (keys_of(RootConfig) | keys_of(GroupConfig))[first]
     for step in rest:
         [model] = [
             one
             for one in (field.annotation, *getattr(field.annotation, "__args__", ()))
             if isinstance(one, type) and issubclass(one, BaseModel)
         ]
-        field = model.model_fields[step]
+        field = keys_of(model)[step]
     return field
 
 
@@ -122,7 +121,8 @@ def test_the_default_is_the_configurations() -> None:
     """As it is written in the file; "none" for a key without one."""
 
     def check(row: Row) -> None:
-        default = row.field.get_default(call_default_factory=True)
+        kind, default = kind_of(row.field), row.field.get_default(call_default_factory=True)
+        default = kind.written(default) if isinstance(kind, ValueKind) else default
         if row.default == "none":
             assert row.field.is_required() or not default
             assert default != ""  # an empty text is a default, and would be written as one
@@ -139,7 +139,7 @@ def test_what_the_page_says_is_accepted_and_no_more() -> None:
         if row.accepted == "true or false":
             assert [row.accepts(value) for value in (True, False, "yes", 1)] == [True, True, False, False]
         elif row.accepted.startswith("`"):
-            [kind] = row.field.metadata
+            kind: Any = kind_of(row.field)
             assert set(map(bare, row.accepted.split(", "))) == set(kind.words)
             assert row.accepts(kind.words[0])
             assert not row.accepts("something_else")
@@ -184,8 +184,8 @@ def test_no_range_is_kept_back() -> None:
         row.java
         for row in KEYED
         if row.accepted in UNRANGED
-        for kind in row.field.metadata
-        if {"minimum", "maximum", "words"} & set(vars(kind))
+        for kind in (kind_of(row.field),)
+        if {"minimum", "maximum", "words"} & set(getattr(kind, "__dict__", ())) and not isinstance(kind, StrategyName)
     ]
     assert ranged == []
 
@@ -194,9 +194,9 @@ def test_every_key_is_on_a_page() -> None:
     """On this one or in docs/configuration.md."""
     named = {part for quoted in re.findall(r"`([^`\n]+)`", PAGE) for part in quoted.split()}
     keys = {
-        *GroupConfig.model_fields,
+        *keys_of(GroupConfig),
         *(f"handler.{key}" for key in HandlerConfig.model_fields),
-        *(f"client.{key}" for key in ClientConfig.model_fields),
+        *(f"client.{key}" for key in keys_of(ClientConfig)),
         *(f"client.tls.{key}" for key in TlsConfig.model_fields),
     } - {"handler", "client.tls"}
 

@@ -13,7 +13,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.rebalance import rebalance
 from rmqd.consumer.rebalance.membership import Absences, MemberList
-from rmqd.consumer.rebalance.rebalance import Rebalance, RebalancePlan
+from rmqd.consumer.rebalance.rebalance import Rebalance
 from rmqd.wire.message_queue import MessageQueue
 from tests.nightly.simulation.planted.registry import both, breaks, concurrently, plant, tries
 from tests.simulation.plan import Plan
@@ -77,8 +77,8 @@ def nothing_given_up(patch: pytest.MonkeyPatch) -> None:
     """A member keeps queues that now belong to others."""
     right = Rebalance._change
 
-    def change(self: Rebalance, tasks: Any, topic: str, change: RebalancePlan, *, is_popped: bool) -> None:
-        right(self, tasks, topic, RebalancePlan(change.take, frozenset()), is_popped=is_popped)
+    def change(self: Rebalance, tasks: Any, topic: str, wanted: Any, held: Any, *, is_popped: bool) -> None:
+        right(self, tasks, topic, wanted | held, held, is_popped=is_popped)
 
     patch.setattr(Rebalance, "_change", change)
 

@@ -1,30 +1,22 @@
-"""Durations (`50ms`, `5s`, `15m`, `1h`) and sizes (`256KiB`, `100MiB`) with units.
+"""The kinds of value in the configuration, such as durations (`50ms`, `15m`) and sizes (`256KiB`, `100MiB`).
 
-A number without a unit is refused, because half of RocketMQ's settings are milliseconds, and the others are not.
-
-The kinds of value in the configuration. Each kind checks a value, and its errors give the expected form.
-
-The models use them in `Annotated[...]`. Pydantic's own checks are not used: they are lax about types (`"5"` for 5, 1
-for true), and their messages mention types and units that users do not know.
-
-Reads a small file that a configuration names, such as a secret or a token.
+Each kind checks a value, and its errors give the expected form. A number without a unit is refused, because half of
+RocketMQ's settings are milliseconds, and the others are not. Pydantic's own checks are not used: they are lax about
+types (`"5"` for 5, 1 for true), and their messages mention types and units that users do not know. Processes that only
+use options need no pydantic, so it is imported when a model is built or a value is wrong.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import re
-import stat
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core import PydanticCustomError, core_schema
+if TYPE_CHECKING:
+    from pydantic_core import PydanticCustomError
 
-from rmqd.config.model.java_names import word_of
+T = TypeVar("T")
 
 DURATION_UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 SIZE_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -107,6 +99,8 @@ class Substituted(str):
 
 def wrong(what: str, accepted: str) -> PydanticCustomError:
     """Return an error with the problem of a value, and the expected form."""
+    from pydantic_core import PydanticCustomError
+
     return PydanticCustomError("rmqd", "{text}", {"text": f"{what}; expected {accepted}"})
 
 
@@ -147,13 +141,45 @@ class ValueKind:
         """Return the JSON Schema, which editors use to check the value."""
         raise NotImplementedError
 
-    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: object) -> Any:
+        from pydantic_core import core_schema
+
         return core_schema.no_info_plain_validator_function(self.check)
 
-    def __get_pydantic_json_schema__(
-        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: object, handler: object) -> dict[str, Any]:
         return self.json_schema()
+
+    def written(self, value: Any) -> Any:
+        """Return a checked value as a user writes it."""
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a key of an option means to a user, and whether a running group applies a changed value."""
+
+    meaning: str
+    live: bool = False
+
+    def __get_pydantic_json_schema__(self, schema: object, handler: Callable[[object], dict[str, Any]]) -> Any:
+        return handler(schema) | {"description": self.meaning}
+
+
+def key(kind: ValueKind, default: object, meaning: str, *, live: bool = False) -> Any:
+    """Declare a key as the field of a dataclass. The default is a checked value, in the unit of the field."""
+    return field(default=default, metadata={"kinds": (kind, Key(meaning, live))})
+
+
+def with_kinds(options: type[T]) -> type[T]:
+    """Add the kinds of keys to the annotations of a dataclass, so that a pydantic model inherits its keys."""
+    hints, declared = get_type_hints(options), options.__dataclass_fields__  # type: ignore[attr-defined]
+    options.__annotations__ = {name: Annotated[hints[name], *one.metadata["kinds"]] for name, one in declared.items()}
+    return options
+
+
+def key_of(field_name: str) -> str:
+    """Return the key of a field. Names of fields have a unit, but the values of keys have it themselves."""
+    return field_name.removesuffix("_seconds").removesuffix("_bytes")
 
 
 @dataclass(eq=False, repr=False)
@@ -271,9 +297,12 @@ class Choice(ValueKind):
     def check(self, value: object) -> str:
         if isinstance(value, str) and value in self.words:
             return str(value)
-        word = word_of(value)
-        problem = f"is Java's name for {word}" if word in self.words else "is not a choice"
-        raise wrong(f"{show(value)} {problem}", " | ".join(self.words))
+        raise wrong(f"{show(value)} is not a choice", self.accepted)
+
+    @property
+    def accepted(self) -> str:
+        """The accepted words, as error messages show them."""
+        return " | ".join(self.words)
 
     def json_schema(self) -> dict[str, Any]:
         return or_substituted({"enum": list(self.words)})
@@ -296,6 +325,9 @@ class Duration(ValueKind):
         if low <= milliseconds <= high:
             return milliseconds / 1000
         raise wrong(f"{show(value)} is out of range", self._accepted())
+
+    def written(self, value: Any) -> Any:
+        return format_duration(value * 1000) if isinstance(value, int | float) else value
 
     def json_schema(self) -> dict[str, Any]:
         return or_substituted({"type": "string", "pattern": f"^{DURATION_PATTERN}$"})
@@ -324,6 +356,9 @@ class Size(ValueKind):
             return size_bytes
         raise wrong(f"{show(value)} is out of range", self._accepted())
 
+    def written(self, value: Any) -> Any:
+        return format_size(value) if isinstance(value, int) and value >= 0 else value
+
     def json_schema(self) -> dict[str, Any]:
         text = {"type": "string", "pattern": f"^{SIZE_PATTERN}$"}
         return or_substituted(text, {"const": -1}) if self.unlimited else or_substituted(text)
@@ -333,6 +368,22 @@ class Size(ValueKind):
         return f"{SIZE_FORM}, from {low} to {high}{', or -1 for no limit' if self.unlimited else ''}"
 
 
+@dataclass(eq=False, repr=False)
+class HookNames(ValueKind):
+    """`all`, `none`, or a list of names. They are compared with the installed hooks only when the group should run."""
+
+    def check(self, value: object) -> str | tuple[str, ...]:
+        if isinstance(value, str) and value in ("all", "none"):
+            return str(value)
+        if isinstance(value, list) and value and all(isinstance(name, str) and name for name in value):
+            return tuple(map(str, value))
+        raise wrong(f"{show(value)} is not a list of hooks", f"all | none | a list such as {as_list(value)}")
+
+    def json_schema(self) -> dict[str, Any]:
+        names = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+        return {"anyOf": [{"enum": ["all", "none"]}, names]}
+
+
 def or_substituted(*choices: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON Schema of a value that may also be written as `${...}`."""
     return {"anyOf": [*choices, {"type": "string", "pattern": r"\$\{.+\}"}]}
@@ -340,19 +391,3 @@ def or_substituted(*choices: dict[str, Any]) -> dict[str, Any]:
 
 def _quantity_error(value: object, error: ValueError) -> str:
     return f"{show(value)} is not valid" if isinstance(value, Substituted | bool | dict | list | None) else str(error)
-
-
-MAX_FILE_BYTES: Final = 1 << 20
-
-
-def read_small_file(path: Path) -> bytes:
-    """Read a file, up to one byte more than allowed. Raises OSError, also if it is not a regular file.
-
-    Only regular files are read, because opening a pipe waits for a writer, and reading a device may never end.
-    """
-    if "\0" in str(path):
-        raise OSError(errno.EINVAL, "its name has a NUL character")  # instead of Python's ValueError
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file")
-        return file.read(MAX_FILE_BYTES + 1)
