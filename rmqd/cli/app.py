@@ -96,9 +96,9 @@ COMMANDS: Final[dict[str, str | tuple[str, str]]] = {
         "dlq:show",
         "Show the newest unsettled dead letters of a group, oldest first, with the topic of each.",
     ),
-    "dlq replay": ("dlq_changes:replay", "Replay a group's dead letters: all that are left, or a selection."),
+    "dlq replay": ("dlq:replay", "Replay a group's dead letters: all that are left, or a selection."),
     "dlq purge": (
-        "dlq_changes:purge",
+        "dlq:purge",
         "Settle a group's dead letters without handling them: all that are left, or a selection.",
     ),
     "try": ("try_command:try_group", "Run a group's handler on real messages, and print the outcome of each."),

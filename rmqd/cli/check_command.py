@@ -9,10 +9,12 @@ from rmqd.runtime import structlog_without_rich  # noqa: F401  before structlog,
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from rmqd.cli.check_connect import Check, check_cluster, exit_code
+from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import ConfigPath, Output, Overrides
 from rmqd.cli.terminal.output import say, say_json
 from rmqd.config.model.group_model import GroupConfig
@@ -25,9 +27,6 @@ from rmqd.plugins.handler_catalogue import call_limit, load_handler
 from rmqd.plugins.model_options import load_runnable
 from rmqd.plugins.strategies import load_hooks
 from rmqd.wire.bodies.heartbeat_data import meant_filter
-
-if TYPE_CHECKING:
-    from rmqd.cli.check_connect import Check
 
 
 def check(
@@ -57,23 +56,13 @@ def check(
     except ConfigError as error:
         if output == "json":
             say_json({"ok": False, "groups": [], "problems": [_problem(problem) for problem in error.problems]})
-        for problem in error.problems:
-            say([str(problem)], err=True)
-        raise typer.Exit(ExitCode.CONFIG) from None
-    say(
-        (
-            f"warning: {one}"
-            for found in (
-                exposed_secrets(config),
-                _limited_calls(checked),
-                _idle_keys(checked),
-                _filters_without_match(checked),
-            )
-            for one in found
-        ),
-        err=True,
-    )
-    checks, code = _ask_cluster(checked) if connect else ([], ExitCode.OK)
+        fail(ExitCode.CONFIG, problems=map(str, error.problems), has_printed=True)
+    warnings = (exposed_secrets(config), _limited_calls(checked), _idle_keys(checked), _filters_without_match(checked))
+    say((f"warning: {one}" for found in warnings for one in found), err=True)
+    checks, code = list[Check](), ExitCode.OK
+    if connect:
+        checks = check_cluster(checked)
+        code = exit_code(checks)
     if output == "json":
         document: dict[str, Any] = {"ok": code == ExitCode.OK, "groups": list(checked.groups), "problems": []}
         say_json(document | ({"checks": [asdict(one) for one in checks]} if connect else {}))
@@ -240,13 +229,6 @@ def _work(group: GroupConfig) -> str:
         return f"handler {group.handler.plugin}"
     pipeline, sink = group.pipeline, group.sink
     return f"pipeline {pipeline.plugin if pipeline else ''} and sink {sink.format if sink else ''}"
-
-
-def _ask_cluster(config: RootConfig) -> tuple[list[Check], ExitCode]:
-    from rmqd.cli.check_connect import check_cluster, exit_code
-
-    checks = check_cluster(config)
-    return checks, exit_code(checks)
 
 
 def _problem(problem: object) -> dict[str, str]:

@@ -1,25 +1,38 @@
-"""`rmqd dlq list` and `rmqd dlq show`, and the options that select dead letters of a group."""
+"""The commands `rmqd dlq`, and the options that select dead letters of a group."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
 
-from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget
+from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget, Confirmation, end_for_errors
+from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import GroupName, moment_or_age_ms, name_and_value
-from rmqd.cli.terminal.output import Columns, body_cell, message_document, say, say_table
+from rmqd.cli.terminal.output import Columns, CommandProgress, body_cell, count, message_document, say, say_table, was
 from rmqd.client.brokers import Brokers
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.handling.send_back import RMQD_EXCEPTION
-from rmqd.errors import RmqdError
-from rmqd.operate.dead_letters import dead_letter_listing
+from rmqd.errors import ExitCode, RmqdError
+from rmqd.operate.dead_letters import dead_letter_listing, dead_letter_sending
 from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Letter, Marks
+from rmqd.operate.dead_letters.dead_letter_replay import (
+    Plan,
+    Receivers,
+    Replay,
+    ReplayOutcome,
+    expect_group,
+    make_plan,
+    receivers,
+)
 from rmqd.operate.queries.message_queries import FoundMessage, found_message
+from rmqd.wire.topics import check_group, retry_topic
 
+_MOST_KINDS: Final = 20
 _GROUPS: Final[Columns] = ("group", "left", "messages", ("last", "last_stored_ms"), "brokers")
 _LETTERS: Final[Columns] = (
     ("came", "stored_at_ms"),
@@ -145,3 +158,223 @@ def _shown(letter: Letter) -> ShownLetter:
     message = found_message(letter.message, letter.message.broker_name)
     exception = letter.message.stored_properties.get(RMQD_EXCEPTION)
     return ShownLetter(message, letter.origin_topic, letter.reason, exception)
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """Dead letters of a group. `group` is the name on the command line, `name` is as brokers know it."""
+
+    target: ClusterTarget
+    group: str
+    name: str
+    marks: Marks
+    choice: DeadLetterFilter
+
+    @classmethod
+    def of(cls, cluster: ClusterOptions, letters: LetterOptions, group: str) -> _Selection:
+        """Return the selected letters, with marks that are not yet read. Raises InvalidNameError."""
+        choice, target = letters.filter(), cluster.target(group)
+        name = check_group(target.wrapped(group))  # the name becomes a folder's name
+        return cls(target, group, name, Marks(target.state_dir, name), choice)
+
+    async def plan(self, client: ClientInstance, *, to_write: bool) -> tuple[Brokers, Plan, dict[str, RmqdError]]:
+        """Read the marks, and lock them against other writers if `to_write`. Returns the brokers and the letters.
+
+        Raises RmqdError, also if no broker knows the group, so that a misspelt name leaves no folder behind.
+        """
+        brokers = await Brokers.look_up(client)
+        await expect_group(brokers, self.name)
+        await client.cluster_id.learn(may_write=to_write)
+        self.marks.belong_to(client.identity(self.name))
+        if to_write:
+            self.marks.hold()
+        self.marks.load()
+        return brokers, *await make_plan(brokers, self.name, self.marks, self.choice)
+
+    def lines(self, plan: Plan, purpose: str = "") -> list[str]:
+        """Return the first lines of a plan: the chosen letters by reason and topic."""
+        width = len(str(max(plan.reasons.values(), default=0)))
+        kinds = plan.reasons.most_common()
+        lines = [f"{self.group}: {plan.chosen} of {count(plan.left, 'dead letter')} left{purpose}"]
+        lines += [f"  {number:>{width}}  {reason or '(no reason given)'}" for reason, number in kinds[:_MOST_KINDS]]
+        if more := kinds[_MOST_KINDS:]:
+            lines.append(f"  {sum(number for _, number in more):>{width}}  for {count(len(more), 'other reason')}")
+        topics = (f"{topic or '(unknown)'} {number}" for topic, number in plan.topics.most_common(_MOST_KINDS))
+        return [*lines, f"of the topics: {', '.join(topics)}"]
+
+
+def _reasons(kinds: Counter[str | None]) -> list[dict[str, Any]]:
+    return [{"reason": reason, "messages": number} for reason, number in kinds.most_common()]
+
+
+def replay(
+    confirmation: Confirmation,
+    letters: LetterOptions,
+    cluster: ClusterOptions,
+    group: GroupName,
+    rate: Annotated[float, typer.Option("--rate", min=0, help="Limit in messages per second; 0: no limit")] = 0,
+) -> None:
+    """Replay a group's dead letters: all that are left, or a selection.
+
+    Each letter is sent to the group's retry topic, which only this group reads, with its topic, keys, tags, properties
+    and body unchanged, and with RMQD_REPLAY_ID; its reconsume times begin at 0. While members consume in order, brokers
+    dead-letter messages sent there; then the broker copies the letter itself (send-back), and reconsume times continue.
+    A group without members receives them later. Groups behind a proxy (gRPC clients) do not read this topic.
+
+    Sent letters are recorded below state_dir: after an interruption, even kill -9, the same command continues, and each
+    letter is sent once. It shows a plan and asks for confirmation. Times are the times of dead-lettering.
+
+    Example: rmqd dlq replay order-mailer --reason timeout --since 2h --rate 50
+    """
+    selection = _Selection.of(cluster, letters, group)
+    target = selection.target
+
+    async def make(client: ClientInstance) -> tuple[Plan, Receivers, dict[str, RmqdError]]:
+        brokers, plan, errors = await selection.plan(client, to_write=not confirmation.dry_run)
+        who, unasked = await receivers(brokers, selection.name)
+        return plan, who, {**errors, **unasked}
+
+    plan, who, unasked = target.ask(make)
+    if not plan.chosen and not selection.marks.windows:
+        none_chosen = f"the options select none of the {count(plan.left, 'dead letter')} left"
+        line = none_chosen if plan.left else f"{group} has no dead letters left"
+        cluster.say(target.shown(_replayed(group, plan, ReplayOutcome(), plan.left)), [line])
+        end_for_errors(unasked, [target.options.namespace])
+        return
+    planned = target.shown(_replayed(group, plan, ReplayOutcome(untried=plan.chosen), plan.left))
+    lines = target.shown(_replay_lines(selection, plan, who, rate))
+    confirmation.ask(lines, as_json=cluster.as_json, document=planned)
+    outcome = _replay(selection, plan, who, rate)
+    left = max(0, plan.left - outcome.sent - outcome.found)
+    cluster.say(target.shown(_replayed(group, plan, outcome, left)), _outcome_lines(outcome, left))
+    more = [f"rmqd: {count(outcome.untried, 'message')} {was(outcome.untried)} not tried"] if outcome.untried else []
+    more += [f"rmqd: {count(len(outcome.failed), 'message')} failed"] if outcome.failed else []
+    errors = {**unasked, **outcome.errors}
+    if outcome.sent:  # the cluster can be reached, at least partly
+        more, errors = [*(f"rmqd: {where}: {error}" for where, error in errors.items()), *more], {}
+    end_for_errors(errors, [target.options.namespace], more)
+
+
+def _replay(selection: _Selection, plan: Plan, who: Receivers, rate: float) -> ReplayOutcome:
+    progress = CommandProgress(plan.chosen, "replayed")
+
+    async def run(client: ClientInstance) -> ReplayOutcome:
+        one = Replay(
+            await Brokers.look_up(client),
+            selection.name,
+            selection.marks,
+            selection.choice,
+            per_second=rate,
+            orderly=who.is_orderly,
+            on_progress=progress.report,
+        )
+        with progress:
+            return await one.run(plan)
+
+    try:
+        return selection.target.ask(run)
+    except KeyboardInterrupt:
+        fail(ExitCode.INTERRUPTED, "rmqd: interrupted; run the same command to continue")
+
+
+def _replay_lines(selection: _Selection, plan: Plan, who: Receivers, rate: float) -> list[str]:
+    lines = selection.lines(plan)
+    if who.is_orderly:
+        way = "by send-back, because members consume in order: reconsume times continue, one more for each message"
+    else:
+        way = "as new messages with reconsume times from 0"
+    lines.append(f"to {retry_topic(selection.name)}, which only this group reads, {way}")
+    lines.append(
+        f"{count(who.members, 'member')} to handle them" if who.members else "no members now: they wait for one"
+    )
+    if rate:
+        lines.append(f"at most {rate:g} per second")
+    lines += [f"{number} cannot be replayed: {why}" for why, number in plan.refused.items()]
+    if cut := sum(len(window.keys) for window in selection.marks.windows.values()):
+        lines.append(f"{cut} {was(cut)} in flight when an earlier run was interrupted; none is sent twice")
+    return lines
+
+
+def _outcome_lines(outcome: ReplayOutcome, left: int) -> list[str]:
+    lines = [f"{one.broker}:{one.queue}:{one.offset}  {one.msg_id}  failed: {one.error}" for one in outcome.failed]
+    held = [broker for broker, way in outcome.ways.items() if way == "send_back"]
+    if held:
+        lines.append(f"by send-back on {', '.join(held)}: the group holds queue locks, or its members consume in order")
+    earlier = f", {outcome.found} sent before" if outcome.found else ""
+    lines.append(f"{outcome.sent} sent{earlier}, {len(outcome.failed)} failed; {left} left")
+    return lines
+
+
+def _replayed(group: str, plan: Plan, outcome: ReplayOutcome, left: int) -> dict[str, Any]:
+    return {
+        "group": group,
+        "topic": retry_topic(group),
+        "chosen": plan.chosen,
+        "sent": outcome.sent,
+        "found": outcome.found,
+        "failed": [asdict(one) for one in outcome.failed],
+        "untried": outcome.untried,
+        "left": left,
+        "reasons": _reasons(plan.reasons),
+        "topics": dict(plan.topics),
+        "ways": outcome.ways,
+    }
+
+
+def purge(confirmation: Confirmation, letters: LetterOptions, cluster: ClusterOptions, group: GroupName) -> None:
+    """Settle a group's dead letters without handling them: all that are left, or a selection.
+
+    Brokers cannot delete single messages. Purged letters are marked as settled: `rmqd dlq list`, `show` and `replay`
+    omit them from then on. They stay stored until the brokers delete them by age (fileReservedTime, 72 hours by
+    default). mqadmin and dashboards still count them, and `rmqd dlq show --all` shows them. Marks are stored below
+    state_dir. Up to the first letter that is left they are also stored as the group's offset in its %DLQ% topic, for
+    rmqd on other machines. The command shows a plan and asks for confirmation. A mark cannot be removed.
+
+    Example: rmqd dlq purge order-mailer --until 2026-11-01T00:00:00Z --reason "no such order"
+    """
+    selection = _Selection.of(cluster, letters, group)
+    target = selection.target
+    _, plan, unasked = target.ask(lambda client: selection.plan(client, to_write=not confirmation.dry_run))
+    purged, errors = 0, dict[str, RmqdError]()
+    if plan.chosen:
+        lines = [
+            *selection.lines(plan, ": to be settled without being handled again"),
+            "brokers keep them until they expire; rmqd will no longer count, show or replay them",
+        ]
+        planned = target.shown(_purged(group, plan, purged))
+        confirmation.ask(target.shown(lines), as_json=cluster.as_json, document=planned)
+        progress = CommandProgress(plan.chosen, "settled")
+        try:
+            purged, errors = target.ask(lambda client: _purge(client, plan, selection, progress))
+        except KeyboardInterrupt:
+            done = f"{progress.done} of {plan.chosen} settled"
+            fail(ExitCode.INTERRUPTED, f"rmqd: interrupted; {done}; run the same command to continue")
+    document = target.shown(_purged(group, plan, purged))
+    cluster.say(document, [f"{purged} settled; {document['left']} left"])
+    end_for_errors({**unasked, **errors}, [target.options.namespace])
+
+
+def _purged(group: str, plan: Plan, purged: int) -> dict[str, Any]:
+    return {
+        "group": group,
+        "chosen": plan.chosen,
+        "purged": purged,
+        "left": max(0, plan.left - purged),
+        "reasons": _reasons(plan.reasons),
+        "topics": dict(plan.topics),
+    }
+
+
+async def _purge(
+    client: ClientInstance, plan: Plan, selection: _Selection, progress: CommandProgress
+) -> tuple[int, dict[str, RmqdError]]:
+    purged, errors = 0, dict[str, RmqdError]()
+    with progress:
+        for queue in plan.queues:
+            try:
+                async for some in dead_letter_sending.purge(client, queue, selection.marks, selection.choice):
+                    purged += some
+                    progress.report(purged)
+            except RmqdError as error:
+                errors[queue.queue.broker_name] = error
+    return purged, errors

@@ -84,32 +84,21 @@ def new_handler(
     Example: rmqd new handler order-book --topic orders
     """
     module = name.replace("-", "_")
+    wrong = ""
     if not _NAME.fullmatch(name):
-        raise typer.BadParameter(
-            f"{name!r} is not a valid handler name; expected small letters, digits, single dashes",
-            param_hint="NAME",
-        )
-    if keyword.iskeyword(module) or module in sys.stdlib_module_names or module in _TAKEN or _is_installed(module):
-        raise typer.BadParameter(
-            f"{name!r} would create the module {module}, which exists in Python, rmqd or an installed package; "
-            "expected another name",
-            param_hint="NAME",
-        )
-    if name in installed(HANDLER_ENTRY_POINTS):
-        raise typer.BadParameter(
-            f"{name!r} is the name of an installed handler, which a configuration could not distinguish; "
-            "expected another name",
-            param_hint="NAME",
-        )
+        wrong = f"{name!r} is not a valid handler name; expected small letters, digits, single dashes"
+    elif keyword.iskeyword(module) or module in sys.stdlib_module_names or module in _TAKEN or _is_installed(module):
+        exists = "which exists in Python, rmqd or an installed package; expected another name"
+        wrong = f"{name!r} would create the module {module}, {exists}"
+    elif name in installed(HANDLER_ENTRY_POINTS):
+        told = "which a configuration could not distinguish; expected another name"
+        wrong = f"{name!r} is the name of an installed handler, {told}"
+    elif (folder := Path(name)).exists():
+        wrong = f"{folder.resolve()} exists already and was not changed; expected another name"
+    if wrong:
+        raise typer.BadParameter(wrong, param_hint="NAME")
     topic_name(topic, "--topic")
-    folder = Path(name)
-    try:
-        folder.mkdir()
-    except FileExistsError:
-        raise typer.BadParameter(
-            f"{folder.resolve()} exists already and was not changed; expected another name",
-            param_hint="NAME",
-        ) from None
+    folder.mkdir()
     for place, text in files_of(name, module, topic).items():
         file = folder / place
         file.parent.mkdir(parents=True, exist_ok=True)

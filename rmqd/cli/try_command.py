@@ -266,15 +266,14 @@ def try_group(
         say([f"rmqd: only the first {most} are used; use --most for more, or --from to begin later"], err=True)
     if not chosen.messages and not chosen.corrupt:
         fail(ExitCode.FAILURE, f"rmqd: {group} has no such messages")
-    code = _bisect(ours, chosen, longest, cluster) if bisect else _try(ours, chosen, longest, cluster)
-    raise typer.Exit(code)
+    lie_in = dlq_topic(ours.name) if chosen.are_dead_letters else ""
+    trial = HandlerTrial(ours.config, longest)
+    if bisect:
+        raise typer.Exit(_bisect(ours, chosen, trial, lie_in, as_json=cluster.as_json))
+    raise typer.Exit(_try(ours, chosen, trial, TrialReporter(cluster.as_json, lie_in)))
 
 
-def _try(ours: OwnGroup, chosen: Chosen, timeout_seconds: float, cluster: ClusterOptions) -> int:
-
-    trial = HandlerTrial(ours.config, timeout_seconds)
-    reporter = TrialReporter(cluster.as_json, dlq_topic(ours.name) if chosen.are_dead_letters else "")
-
+def _try(ours: OwnGroup, chosen: Chosen, trial: HandlerTrial, reporter: TrialReporter) -> int:
     async def run() -> None:
         batches = batches_of(chosen.messages, ours.options.consume_message_batch_max_size)
         async with aclosing(trial.run(batches)) as reports:
@@ -292,20 +291,16 @@ def _try(ours: OwnGroup, chosen: Chosen, timeout_seconds: float, cluster: Cluste
     return ExitCode.FAILURE if reporter.failures or trial.at_end else ExitCode.OK
 
 
-def _bisect(ours: OwnGroup, chosen: Chosen, timeout_seconds: float, cluster: ClusterOptions) -> int:
-
-    trial = HandlerTrial(ours.config, timeout_seconds)
+def _bisect(ours: OwnGroup, chosen: Chosen, trial: HandlerTrial, lie_in: str, *, as_json: bool) -> int:
     size = ours.options.consume_message_batch_max_size
     search = Bisection(trial, size, MOST_RUNS, lambda line: say([line], err=True))
-    say(
-        [f"{count(len(chosen.messages), 'message')} in batches of up to {size}; the handler's effects are real"],
-        err=True,
-    )
+    messages = count(len(chosen.messages), "message")
+    say([f"{messages} in batches of up to {size}; the handler's effects are real"], err=True)
     try:
         finding = asyncio.run(search.find(chosen.messages))
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
-    say_finding(finding, ours.name, dlq_topic(ours.name) if chosen.are_dead_letters else "", as_json=cluster.as_json)
+    say_finding(finding, ours.name, lie_in, as_json=as_json)
     return ExitCode.OK if finding.answer in ("found", "nothing_fails") else ExitCode.FAILURE
 
 
