@@ -11,9 +11,10 @@ import pytest
 from rmqd.config.model.root_model import RootConfig
 from rmqd.errors import RmqdError
 from rmqd.spark.engine import checkpoint_generations as module
-from rmqd.spark.engine.checkpoint_generations import Generation, Generations
+from rmqd.spark.engine.checkpoint_generations import Generation, Generations, moves
 from rmqd.spark.session.group_spec import GroupSpec
 from rmqd.spark.source.source_offsets import nested
+from rmqd.wire.message_queue import MessageQueue
 from tests.spark.embedded_broker import EmbeddedBroker, queue
 from tests.spark.needed import need
 
@@ -227,3 +228,15 @@ def test_a_checkpoint_of_another_query_is_refused(broker: EmbeddedBroker, folder
     offsets.write_text("v2\n{}")
     with pytest.raises(RmqdError, match="has version 'v2'; expected v1"):
         Driver(broker, folder)
+
+
+def test_only_what_lies_beyond_the_queries_own_commits_is_a_move() -> None:
+    """Between what brokers were known to hold and the checkpoint, a commit is the driver's own."""
+    one = MessageQueue("orders", "broker-a", 0)
+
+    def is_move(stored: int, done: int = 10, held: int = 7) -> bool:
+        return bool(moves({one: done}, {one: held}, {one: stored}))
+
+    assert [stored for stored in range(14) if not is_move(stored)] == [7, 8, 9, 10]
+    assert not is_move(4, done=4), "the query itself went back"
+    assert moves({}, {}, {one: 5}) == {}, "the checkpoint does not know the queue: it starts there by itself"

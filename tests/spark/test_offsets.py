@@ -1,4 +1,4 @@
-"""A query's place: its text, and what lies between two of them."""
+"""A query's place: its text, what lies between two of them, how a batch's limit is divided, and ranges made tasks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import rmqd.spark
+from rmqd.client.client_options import ClientOptions
 from rmqd.errors import RmqdError
+from rmqd.spark.session.queue_range import QueueRange, share_tasks
+from rmqd.spark.session.spark_access import Access
 from rmqd.spark.source.source_offsets import Offsets
+from rmqd.spark.source.source_progress import share, share_bytes
 from rmqd.wire.message_queue import MessageQueue
 
 
@@ -73,3 +79,68 @@ def test_the_lag_of_a_query_is_by_queue_and_in_all(written: Callable[[dict[str, 
     assert (lag.total, lag.queues) == (3, {first: 3, second: 0})
     assert rmqd.spark.lag({"sources": sources[1:]}) is None
     assert rmqd.spark.lag(None) is None
+
+
+QUEUES = [MessageQueue("T", "broker-a", number) for number in range(6)]
+BACKLOGS = st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 10**12))
+
+
+@given(BACKLOGS, st.integers(1, 10**6))
+def test_the_limit_is_used_up_and_kept(backlog: dict[MessageQueue, int], most: int) -> None:
+    """All of it, no more than waits anywhere, and one of each queue at least, even where those are more than it."""
+    taken = share(backlog, most)
+    waiting = {queue: count for queue, count in backlog.items() if count}
+    assert taken.keys() == waiting.keys()
+    assert all(1 <= taken[queue] <= waiting[queue] for queue in taken)
+    assert sum(taken.values()) == min(sum(waiting.values()), max(most, len(waiting)))
+
+
+def test_it_is_divided_in_proportion() -> None:
+    """So that all queues come to their ends together."""
+    assert share({QUEUES[0]: 700, QUEUES[1]: 200, QUEUES[2]: 100}, 100) == {
+        QUEUES[0]: 70, QUEUES[1]: 20, QUEUES[2]: 10,
+    }  # fmt: skip
+
+
+def test_bytes_are_divided_by_what_waits_in_bytes() -> None:
+    """A queue of large messages gives fewer of them."""
+    taken = share_bytes({QUEUES[0]: 1000, QUEUES[1]: 1000, QUEUES[2]: 0}, {QUEUES[0]: 100.0, QUEUES[1]: 900.0}, 100_000)
+    assert taken == {QUEUES[0]: 100, QUEUES[1]: 100}
+    assert share_bytes({QUEUES[0]: 5}, {QUEUES[0]: 100.0}, 1) == {QUEUES[0]: 1}
+
+
+ACCESS = Access(ClientOptions(nameservers=("127.0.0.1:9876",)))
+
+
+def ranges(*counts: int) -> list[QueueRange]:
+    return [
+        QueueRange(queue=MessageQueue("orders", "broker-a", number), start=0, end=count, access=ACCESS)
+        for number, count in enumerate(counts)
+    ]
+
+
+def tasks(counts: list[int], most: int | None, most_records: int | None = None) -> list[list[int]]:
+    """The queue ids of each task."""
+    return [[one.queue.queue_id for one in task] for task in share_tasks(ranges(*counts), most, most_records)]
+
+
+def test_each_has_a_task_of_its_own_while_that_makes_no_more_than_may_be() -> None:
+    """And where nothing limits them."""
+    assert tasks([1, 1, 1], None) == tasks([1, 1, 1], 3) == [[0], [1], [2]]
+    assert tasks([], 4) == []
+
+
+def test_tasks_get_about_as_many_messages() -> None:
+    """A long queue is alone, and the short ones are together, in their order."""
+    assert tasks([10, 900, 10, 10, 10], 2) == [[1], [0, 2, 3, 4]]
+    shared = share_tasks(ranges(*range(1, 1001)), 8, None)
+    sums = [sum(map(len, task)) for task in shared]
+    assert (len(sums), sum(sums)) == (8, 500_500)
+    assert max(sums) - min(sums) <= 1000
+    assert all([one.queue.queue_id for one in task] == sorted(one.queue.queue_id for one in task) for task in shared)
+
+
+def test_no_shared_task_has_more_messages_than_one_may_have() -> None:
+    """Rather there are more tasks; a range that has more by itself is not cut here."""
+    assert tasks([5, 5, 5, 5, 5], 2, 10) == [[0, 2], [1, 3], [4]]
+    assert tasks([50, 5, 5], 2, 10) == [[0], [1, 2]]

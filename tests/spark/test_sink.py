@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.codes import RequestCode
 from rmqd.errors import ConfigError, InvalidMessageError
 from rmqd.spark.session.spark_access import NAMES as ACCESS
-from rmqd.spark.sink.sink_rows import NAMES, SINK_COLUMNS, parse_sink_options
+from rmqd.spark.sink.sink_rows import NAMES, SINK_COLUMNS, OutgoingRow, parse_sink_options
 from rmqd.testing.rocketmq import RocketMQ
 from tests.client.peer import Peer, Reply, route_of, stored
 from tests.spark.needed import need
@@ -26,8 +27,11 @@ import pyarrow as pa  # type: ignore[import-untyped]  # noqa: E402
 from pyspark.sql.pandas.types import from_arrow_schema  # noqa: E402
 
 from rmqd.spark.sink.sink_writer import (  # noqa: E402
+    MOST_BYTES,
+    MOST_ROWS,
     RocketMQWriter,
     Stored,
+    bundles,
     close_senders,
 )
 from rmqd.spark.source.source_format import RocketMQSource  # noqa: E402
@@ -171,3 +175,34 @@ def test_the_page_lists_what_the_sink_takes() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*) \|$", columns, re.MULTILINE)
     listed = {name: (tuple(re.findall(r"`(.*?)`", kinds)), text) for name, kinds, text in rows}
     assert listed == SINK_COLUMNS
+
+
+def sent(body: str, topic: str = "orders", queue_id: int | None = None, **more: Any) -> OutgoingRow:
+    return OutgoingRow(OutgoingMessage(topic, body.encode(), **more), queue_id)
+
+
+def bundled(*rows: OutgoingRow) -> list[list[str]]:
+    return [[one.message.body.decode() for one in bundle] for bundle in bundles(rows)]
+
+
+def test_a_request_has_one_topic_and_one_lane() -> None:
+    """Rows of each stay in their order."""
+    rows = [sent(str(n), topic="ab"[n % 2], sharding_key="xyz"[n // 4]) for n in range(12)]
+    assert bundled(*rows) == [["0", "2"], ["1", "3"], ["4", "6"], ["5", "7"], ["8", "10"], ["9", "11"]]
+    assert bundled(sent("a", queue_id=1), sent("b", queue_id=2), sent("c", queue_id=1)) == [["a", "c"], ["b"]]
+
+
+def test_a_request_has_only_so_many_rows_and_bytes() -> None:
+    """A row that is larger goes alone."""
+    many = [str(number) for number in range(2 * MOST_ROWS + 1)]
+    assert bundled(*map(sent, many)) == [many[:MOST_ROWS], many[MOST_ROWS:-1], many[-1:]]
+    half, large = "h" * (MOST_BYTES // 2), "l" * (MOST_BYTES * 2)
+    assert bundled(sent("1"), sent(half), sent(half), sent(large), sent("2")) == [["1", half], [half], [large], ["2"]]
+
+
+def test_delayed_rows_and_retries_go_alone() -> None:
+    """No batch may have them; what came before in their lane is stored before."""
+    rows = [sent("1"), sent("2", delay_level=3), sent("3", deliver_at_ms=1), sent("4", topic="%RETRY%group"), sent("5")]
+    assert bundled(*rows) == [["2"], ["3"], ["4"], ["1", "5"]]
+    in_lane = [sent("1", queue_id=0), sent("2", queue_id=0, delay_level=3), sent("3", queue_id=0)]
+    assert bundled(*in_lane) == [["1"], ["2"], ["3"]]

@@ -10,6 +10,7 @@ Receives Spark's progress of each micro-batch.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
@@ -76,9 +77,7 @@ class Figures:
         self._log = log.bind(group=options.group)
         self._blank = blank_snapshot(options)
         self._topics: tuple[TopicSnapshot, ...] = self._blank.topics
-        self._hook_failures: dict[str, int] = {}
-        self._left_out: dict[str, int] = {}
-        self._trace_records: dict[str, int] = {}
+        self._hook_failures, self._left_out, self._trace_records = Counter[str](), Counter[str](), Counter[str]()
         self._durations = Histogram(BATCH_SECONDS)
         self._phases = dict.fromkeys(BATCH_PHASES, 0.0)
         self._last_end: float | None = None
@@ -100,9 +99,9 @@ class Figures:
         for outcome in outcomes:
             self._topics = add_topics(self._topics, outcome.topics)
             self._lost += outcome.lost
-            _count(self._hook_failures, outcome.hook_failures)
-            _count(self._left_out, outcome.left_out_by_hooks)
-            _count(self._trace_records, outcome.trace_records)
+            self._hook_failures.update(outcome.hook_failures)
+            self._left_out.update(outcome.left_out_by_hooks)
+            self._trace_records.update(outcome.trace_records)
 
         self._results.poll(self._topics)
         with structlog.contextvars.bound_contextvars(group=self._options.group):
@@ -274,11 +273,6 @@ class _Queue:
     def note(self, state: str) -> None:
         if state != self.state:
             self.state, self.since = state, self._clock.wall()
-
-
-def _count(total: dict[str, int], more: Mapping[str, int]) -> None:
-    for name, count in more.items():
-        total[name] = total.get(name, 0) + count
 
 
 @dataclass(frozen=True, slots=True)

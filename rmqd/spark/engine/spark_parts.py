@@ -123,7 +123,12 @@ class ClaimStoreWatch:
         try:
             await self._store.renew(())
         except ClaimStoreError as error:
-            self._is_away(error)
+            if self.has_answered:
+                self._figures.claim_store_is(str(error))
+            elif not self._is_reported:
+                self._is_reported = True
+                what = "if executors cannot reach it either, no message is handled: see claims.store_away in their logs"
+                self._log.warning("spark.claim_store_unreached", error=str(error), consequence=what)
         else:
             self.has_answered = True
             self._figures.claim_store_is("")
@@ -131,14 +136,6 @@ class ClaimStoreWatch:
     async def close(self) -> None:
         """Close the connections."""
         await self._store.close()
-
-    def _is_away(self, error: ClaimStoreError) -> None:
-        if self.has_answered:
-            self._figures.claim_store_is(str(error))
-        elif not self._is_reported:
-            self._is_reported = True
-            what = "if executors cannot reach it either, no message is handled: see claims.store_away in their logs"
-            self._log.warning("spark.claim_store_unreached", error=str(error), consequence=what)
 
 
 class SparkParts:

@@ -34,7 +34,6 @@ from rmqd.consumer.handling.orderly import ConsumeMessageOrderlyService
 from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
 from rmqd.consumer.hooks import GroupHooks
 from rmqd.errors import RmqdError
-from rmqd.handler_api.batch import LoadedHandler
 from rmqd.handler_api.once.once_group import once_of
 from rmqd.plugins.handler_catalogue import load_handler
 from rmqd.plugins.strategies import hooks_of
@@ -48,7 +47,6 @@ from rmqd.wire.messages.message import once_in_group
 from rmqd.wire.topics import retry_topic
 
 if TYPE_CHECKING:
-    from rmqd.consumer.consumer_options import ConsumerOptions
     from rmqd.consumer.handling.slots import HandlerSlots
     from rmqd.plugins.telemetry import Telemetry
     from rmqd.spark.session.group_spec import GroupSpec
@@ -209,7 +207,11 @@ class TaskHandler:
         if self._hooks is not None:
             handler = self._hooks.around(handler)
         self._retry_policy = SendBack(self._client, options.group, reconsume_limit(options))
-        self._service = self._build_service(options, handler)
+        self._service: HandlerSlots = (
+            ConsumeMessageOrderlyService(options, handler, self._retry_policy, TaskLease(), self._clock)
+            if options.consume_mode == "orderly"
+            else ConsumeMessageConcurrentlyService(options, handler, self._retry_policy, self._clock)
+        )
         for topic in (*options.subscriptions, retry_topic(options.group)):
             self._client.routes.watch(topic)
         self._tasks = [
@@ -219,11 +221,6 @@ class TaskHandler:
         ]
         if self._trace is not None:
             self._tasks.append(asyncio.create_task(self._trace.dispatcher.run(), name=f"trace:{spec.name}"))
-
-    def _build_service(self, options: ConsumerOptions, handler: LoadedHandler) -> HandlerSlots:
-        if options.consume_mode == "orderly":
-            return ConsumeMessageOrderlyService(options, handler, self._retry_policy, TaskLease(), self._clock)
-        return ConsumeMessageConcurrentlyService(options, handler, self._retry_policy, self._clock)
 
     async def _handle(self, queue_range: QueueRange) -> RangeOutcome:
         stats = stats_of(self._options)[queue_range.queue.topic]

@@ -128,7 +128,7 @@ class Pace:
             return
         self._costs.learn(count, seconds)
         fits = self._costs.fit(self._target)
-        if fits < self._size or (is_late and self._costs.are_told):
+        if fits < self._size or (is_late and self._costs.own_seconds is not None):
             # after a late batch, use half of the fitting size every other time: the comparison shows the cause
             self._halves = is_late and not self._halves
             if is_late or seconds > self._target:
@@ -146,13 +146,9 @@ class _Costs:
 
     def __init__(self) -> None:
         self.is_new = True
-        self._own_seconds: float | None = None
+        self.own_seconds: float | None = None
+        """The part per batch; None until the duration was split into this part and the part per message."""
         self._weight = self._n = self._t = self._nn = self._nt = 0.0
-
-    @property
-    def are_told(self) -> bool:
-        """Whether the duration was split into the part per batch and the part per message."""
-        return self._own_seconds is not None
 
     def learn(self, count: int, seconds: float) -> None:
         """Add a batch of `count` messages that took `seconds`."""
@@ -166,11 +162,11 @@ class _Costs:
         variance = self._nn / self._weight - n * n
         if variance > (_LEAST_SPREAD * n) ** 2:
             each = max(0.0, (self._nt / self._weight - n * t) / variance)
-            self._own_seconds = max(0.0, t - each * n)
+            self.own_seconds = max(0.0, t - each * n)
 
     def fit(self, seconds: float) -> int:
         """Return how many messages are handled in `seconds`."""
         n, t = self._n / self._weight, self._t / self._weight
         # until the parts are separated, the whole duration counts as the fixed part
-        each = 0.0 if self._own_seconds is None else max(0.0, t - self._own_seconds) / n
+        each = 0.0 if self.own_seconds is None else max(0.0, t - self.own_seconds) / n
         return LARGEST if each * LARGEST <= seconds else max(1, int(seconds / each))

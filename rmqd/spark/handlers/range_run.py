@@ -56,14 +56,6 @@ class Pulled:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Pull:
-    """A pull in flight."""
-
-    asked_at: float
-    reply: asyncio.Future[RemotingCommand]
-
-
 OpenBodies = Callable[["MessageBlock", int], Awaitable[object]]
 """Decompresses the bodies of a response as far as there is room, starting at an offset."""
 
@@ -79,7 +71,8 @@ class RangePulls:
         self._open_bodies = open_bodies
         self._range = queue_range
         self._connection: RemotingConnection | None = None
-        self._pulls: dict[int | None, _Pull] = {}  # key: opaque
+        # key: opaque; when the pull was sent, and its response
+        self._pulls: dict[int | None, tuple[float, asyncio.Future[RemotingCommand]]] = {}
 
     async def take(self) -> Pulled | ResetByOperator | None:
         """Wait for the first response and return it; None if its pull must be repeated.
@@ -90,8 +83,8 @@ class RangePulls:
             await self._ask()
             if not self.plan.spans:
                 return None
-            pull = self._pulls.pop(self.plan.spans[0].opaque)
-            return await self._settle(await pull.reply, pull.asked_at)
+            asked_at, reply = self._pulls.pop(self.plan.spans[0].opaque)
+            return await self._settle(await reply, asked_at)
         except RmqdError as error:
             self._disconnect(error)
             self.plan.failed(error, time.monotonic())
@@ -117,7 +110,7 @@ class RangePulls:
                     await self._client.routes.lookup(self._range.queue.topic)  # needed to send failed messages back
                 self._connection = await remoting.connection(plan.address)
             reply = self._connection.call(_PULL, opaque, frame, timeout_seconds)
-            self._pulls[opaque] = _Pull(time.monotonic(), reply)
+            self._pulls[opaque] = time.monotonic(), reply
 
     async def _settle(self, reply: RemotingCommand, asked_at: float) -> Pulled | ResetByOperator | None:
         block, cut_at = None, None

@@ -224,12 +224,10 @@ class _Reading(GivenOptions):
         permissive = self.read("mode", error_mode, False)
         starting = self._starting(bool(group))
         limits = self.fields(_LIMITS)
-        minimum, maximum = limits.get("min_offsets", 0), limits.get("max_offsets", math.inf)
-        if minimum > maximum:
-            self.problem("minOffsetsPerTrigger", f"{minimum} is more than maxOffsetsPerTrigger, {maximum}")
-        fewest, most = limits.get("min_partitions", 0), limits.get("max_partitions", math.inf)
-        if fewest > most:
-            self.problem("minPartitions", f"{fewest} is more than maxPartitions, {most}")
+        for what, name in (("offsets", "OffsetsPerTrigger"), ("partitions", "Partitions")):
+            least, most = limits.get(f"min_{what}", 0), limits.get(f"max_{what}", math.inf)
+            if least > most:
+                self.problem(f"min{name}", f"{least} is more than max{name}, {most}")
         reached = access.read_access(self)
         named = [name for name in _WHAT if name in self.values]
         if len(named) != 1:

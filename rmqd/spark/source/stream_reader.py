@@ -142,10 +142,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Record the current ends of the queues. The query reads up to them and ends."""
         cluster = cluster_of(self._options.access)
 
-        def look() -> None:
-            self._heads.pin(cluster, self._subscribed.now(cluster))
-
-        patiently(look, self._options.tolerance_seconds)
+        patiently(lambda: self._heads.pin(cluster, self._subscribed.now(cluster)), self._options.tolerance_seconds)
 
     @reason_first()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def packed_files(
         for file in _files_of(distribution):
             found.setdefault(file.name, file.path)
     roots = {name.partition("/")[0] for name in found}
-    modules = {module for plugin in plugins if (module := _top_module(plugin))}
+    modules = {plugin.partition(":")[0].partition(".")[0] for plugin in plugins if ":" in plugin}
     for module in sorted(modules):
         if module not in roots and f"{module}.py" not in roots:
             _add(found, _module_files(module), left_out)
@@ -263,10 +263,6 @@ def _below(path: Path) -> Iterator[PackedFile]:
     for file in sorted(root.rglob("*")):
         if file.is_file() and file.parent.name != "__pycache__":  # a running program may be writing it
             yield PackedFile(file, f"{root.name}/{file.relative_to(root).as_posix()}")
-
-
-def _top_module(plugin: str) -> str:
-    return plugin.partition(":")[0].partition(".")[0] if ":" in plugin else ""
 
 
 def _normal(name: str) -> str:

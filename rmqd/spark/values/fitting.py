@@ -25,6 +25,7 @@ Fit = Callable[[Any], Any]
 
 _BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _LARGEST_FLOAT: Final = 3.4028235677973366e38
+_NUMBERS: Final = (int, float, Decimal)
 _WIDEST: Final = Context(prec=MOST_DIGITS)  # Python's default context has 28 digits
 
 
@@ -43,7 +44,7 @@ def fit_of(kind: ColumnKind) -> Fit:
         case "tinyint" | "smallint" | "int" | "bigint":
             return partial(_whole, kind.name, 1 << (_BITS[kind.name] - 1))
         case "float" | "double":
-            return partial(_real, kind.name)
+            return partial(_real, kind.name, _LARGEST_FLOAT if kind.name == "float" else math.inf)
     return _FITS[kind.name]
 
 
@@ -87,14 +88,11 @@ def _whole(name: str, most: int, value: Any) -> int:
     return value
 
 
-def _real(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+def _real(name: str, limit: float, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, _NUMBERS):
         raise _not(value, name)
     number = float(value)
-    is_finite = math.isfinite(number)
-    if (name == "float" and is_finite and abs(number) >= _LARGEST_FLOAT) or (
-        isinstance(value, Decimal) and not is_finite
-    ):
+    if abs(number) >= limit and (math.isfinite(number) or isinstance(value, Decimal)):  # Avro has infinity
         raise ValueError(f"{value} is too large for {name}")
     return number
 

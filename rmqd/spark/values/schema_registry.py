@@ -65,12 +65,14 @@ class SchemaRegistry:
                 "registered subject"
             ) from None
 
+    @functools.lru_cache(_KEPT_SCHEMAS)  # noqa: B019  there are few registries, and they are needed until the end
     def written_by(self, record_id: int) -> Any:
         """Return the writer's schema of a record, as parsed by fastavro.
 
-        Raises UnknownRecordError for an unknown id, and RegistryAwayError if the registry stays unavailable.
+        Cached for the life of the process, because the schema of an id never changes. Raises UnknownRecordError for an
+        unknown id, and RegistryAwayError if the registry stays unavailable.
         """
-        return _written_by(self, record_id)
+        return patiently(lambda: self.ask_written_by(record_id), self.patience_seconds)
 
     def ask_written_by(self, record_id: int) -> Any:
         """Query the writer's schema of a record, without cache and retries."""
@@ -118,12 +120,6 @@ class SchemaRegistry:
         if not isinstance(document, dict):
             raise RegistryAwayError(f"{self.url}{API} does not return a schema; {ACCEPTED}")
         return document
-
-
-@functools.lru_cache(_KEPT_SCHEMAS)
-def _written_by(registry: SchemaRegistry, record_id: int) -> Any:
-    """Cached for the life of the process, because the schema of an id never changes."""
-    return patiently(lambda: registry.ask_written_by(record_id), registry.patience_seconds)
 
 
 def registry_url(text: str) -> str:

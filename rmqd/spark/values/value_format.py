@@ -219,5 +219,10 @@ def _is_installed(module: str) -> bool:
         return False
 
 
+# `json.loads` with these options would create a decoder for each body
+_JSON: Final = json.JSONDecoder(parse_float=Decimal, parse_constant=no_number)
+
+
 def _read_json(body: bytes) -> Any:
-    return json.loads(body.decode("utf-8"), parse_float=Decimal, parse_constant=no_number)
+    text = body.decode("utf-8")
+    return json.loads(text) if text.startswith("\ufeff") else _JSON.decode(text)  # `loads` reports a byte order mark

@@ -77,7 +77,7 @@ def test_on_a_standalone_cluster_the_driver_is_here_and_executors_unpack_the_arc
         "spark.pyspark.python=./environment/bin/python",
     } <= set(found["--conf"])
     assert command[-5:] == [
-        "/scratch/rmqd_group.py", "--order", "/scratch/rmqd_group.order", "--ended", "/scratch/ended",
+        "/scratch/rmqd_group.py", "--order", "/scratch/rmqd_group.spec", "--ended", "/scratch/ended",
     ]  # fmt: skip
 
 
@@ -89,9 +89,9 @@ def test_on_yarn_the_driver_is_sent_along(tmp_path: Path) -> None:
     found = options(command)
     assert (found["--master"], found["--deploy-mode"]) == (["yarn"], ["cluster"])
     assert found["--archives"] == ["environment.tar.gz#environment"]
-    assert found["--files"] == ["/scratch/rmqd_group.order"]
+    assert found["--files"] == ["/scratch/rmqd_group.spec"]
     assert not any("driver.python" in one for one in found["--conf"])  # this machine's, which is nothing over there
-    assert command[-3:] == ["/scratch/rmqd_group.py", "--order", "rmqd_group.order"]
+    assert command[-3:] == ["/scratch/rmqd_group.py", "--order", "rmqd_group.spec"]
 
 
 def test_on_kubernetes_all_is_in_the_image(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_on_kubernetes_all_is_in_the_image(tmp_path: Path) -> None:
     assert found["--deploy-mode"] == ["cluster"]
     assert "--archives" not in found
     assert "spark.pyspark.python=/opt/rmqd/bin/python" in found["--conf"]
-    assert command[-3:] == ["local:///opt/rmqd/rmqd_group.py", "--order", "rmqd_group.order"]
+    assert command[-3:] == ["local:///opt/rmqd/rmqd_group.py", "--order", "rmqd_group.spec"]
 
 
 def test_secrets_go_by_a_file_for_ones_own_eyes(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_secrets_go_by_a_file_for_ones_own_eyes(tmp_path: Path) -> None:
         "spark.hadoop.fs.s3a.access.key mine",
         "spark.hadoop.fs.s3a.secret.key a\\\\b",
     ]
-    for name in ("secret.properties", "rmqd_group.order"):
+    for name in ("secret.properties", "rmqd_group.spec"):
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
@@ -136,7 +136,7 @@ def test_what_is_written_is_the_group_alone_with_folders_of_this_machine(
 
     write_folder(asked, folder)
 
-    order = pickle.loads((folder / "rmqd_group.order").read_bytes())
+    order = pickle.loads((folder / "rmqd_group.spec").read_bytes())
     assert (order.name, list(order.config.groups)) == ("mailer", ["mailer"])
     assert order.config.state_dir == str(tmp_path / "state")
     assert order.settings.spark.checkpoint == str(tmp_path / "checkpoints")
@@ -200,7 +200,7 @@ def test_archives_and_files_of_the_group_go_beside_ours(tmp_path: Path) -> None:
 
     found = options(command)
     assert found["--archives"] == ["environment.tar.gz#environment,hdfs:///model.zip#model"]
-    assert found["--files"] == ["/scratch/rmqd_group.order,/etc/ca.pem"]
+    assert found["--files"] == ["/scratch/rmqd_group.spec,/etc/ca.pem"]
     assert not any(one.startswith(("spark.archives", "spark.files")) for one in found["--conf"])
 
 
