@@ -175,11 +175,14 @@ async def call_start_or_stop(
     # A separate task: the function may cancel its own task, and must not cancel ours.
     context = contextvars.copy_context()
     call = asyncio.create_task(_guarded(function), name="handler start or stop", context=context)
+    waiting = asyncio.create_task((given_up or asyncio.Event()).wait(), name="stop while the handler starts")
     try:
-        await _ended_or_given_up(call, given_up)
+        await asyncio.wait((call, waiting), return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
         await _cancel(call, function, clock)
         raise
+    finally:
+        waiting.cancel()
     if not call.done():
         await _cancel(call, function, clock)
         if not call.done() or call.cancelled():
@@ -192,17 +195,6 @@ async def call_start_or_stop(
     if error is not None:  # such as SystemExit, which would end more than this group
         raise HandlerEndedError(f"it raised {describe(error)}") from error
     return True
-
-
-async def _ended_or_given_up(call: asyncio.Task[Any], given_up: asyncio.Event | None) -> None:
-    if given_up is None:
-        await asyncio.wait((call,))
-        return
-    waiting = asyncio.create_task(given_up.wait(), name="stop while the handler starts")
-    try:
-        await asyncio.wait((call, waiting), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        waiting.cancel()
 
 
 async def _cancel(call: asyncio.Task[Any], function: Callable[[], Any], clock: Clock) -> None:

@@ -179,18 +179,14 @@ class HeldClaims:
             async with self._clock.timeout(CLOSE_SECONDS):
                 for claim, indexes in list(self._confirming.items()):
                     await self._confirm(claim, indexes)  # a second confirmation cannot show whether the claim was lost
-                self._release_ended()
+                for claim in {claim for claim in self._claims.values() if claim.has_ended}:
+                    self.release(claim)
                 await self._send_releases()
         except (ClaimStoreError, TimeoutError) as error:
             left = len(self._released) + sum(map(len, self._confirming.values()))
             reason = str(error) or self.failure
             log.warning("claims.left", messages=left, seconds=LEASE_SECONDS, error=reason)
         await self._store.close()
-
-    def _release_ended(self) -> None:
-        for claim in set(self._claims.values()):
-            if claim.has_ended:
-                self.release(claim)
 
     async def _wait(self, error: ClaimStoreError, attempt: int) -> None:
         if not self.failure:

@@ -8,7 +8,7 @@ which messages can be taken. In an orderly group, messages are handed out only w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final
 
@@ -47,13 +47,73 @@ LONGEST_SUSPENSION_SECONDS: Final = 30.0
 NOTHING: Final = ()
 
 
-class OrderlySettlement:
+def suspension_seconds(error: BaseException | None, usual: float) -> float:
+    """How long a queue or a key is suspended before a retry: as the exception asks, otherwise `usual`."""
+    asked = requested_suspension(error)
+    return usual if asked is None else min(max(asked, SHORTEST_SUSPENSION_SECONDS), LONGEST_SUSPENSION_SECONDS)
+
+
+def is_rolled_back(batch: Batch) -> bool:
+    """Whether the handler has asked for all messages since its last commit again."""
+    return isinstance(batch, ManualBatch) and batch.closing is Closing.ROLLBACK
+
+
+class OrderlyRules:
+    """What happens to each message of a batch, by the handler's decisions.
+
+    In an orderly queue, a message without a decision of its own waits behind a failed one. With `order_by`, the
+    messages of a batch have different keys, so each is settled alone.
+    """
+
+    def __init__(self, retry_policy: RetryPolicy, options: ConsumerOptions) -> None:
+        self._retry_policy = retry_policy
+        self._usual_seconds = options.suspend_current_queue_time_seconds
+        self._is_by_key = bool(options.order_by)
+        # as in Java, the group's delay level does not apply to orderly queues
+        self._delay_level = options.delay_level_when_next_consume if self._is_by_key else None
+
+    def reasons(self, batch: Batch, decisions: list[Decision]) -> dict[int, str]:
+        """Return why messages must be dead-lettered, by index: the handler's reason, or that attempts are used up."""
+        if is_rolled_back(batch):
+            return {}
+        pairs = enumerate(zip(batch, decisions, strict=True))
+        reasons = ((index, given_up(self._retry_policy, *pair, self._delay_level)) for index, pair in pairs)
+        return {index: reason for index, reason in reasons if reason is not None}
+
+    def acknowledged(self, batch: Batch, decisions: list[Decision], dead: Collection[int]) -> list[int]:
+        """Return the indexes of acknowledged messages. `dead` are those of accepted dead letters: they are finished."""
+        if is_rolled_back(batch):
+            return []
+        decided, done, is_behind = batch.decisions(), list[int](), False
+        for index, decision in enumerate(decisions):
+            if index in dead:
+                continue
+            if decision.outcome is Outcome.ACK and (index in decided or not is_behind):
+                done.append(index)
+            else:
+                is_behind = not self._is_by_key
+        return done
+
+    def suspensions(
+        self, left: list[int], decisions: list[Decision], error: BaseException | None
+    ) -> dict[float, list[int]]:
+        """Return which of the messages that are `left` wait for so many seconds, by index."""
+        suspensions: dict[float, list[int]] = {}
+        for line in ([index] for index in left) if self._is_by_key else filter(None, [left]):
+            failed = [decisions[index] for index in line if decisions[index].outcome is not Outcome.AGAIN]
+            why = next((one.error for one in failed if one.error is not None), error)
+            longest = max(decisions[index].seconds for index in line)
+            seconds = suspension_seconds(why, self._usual_seconds) if failed else longest
+            suspensions.setdefault(seconds, []).extend(line)
+        return suspensions
+
+
+class OrderlySettlement(OrderlyRules):
     """Carries out a handler's decisions without changing the order of any key.
 
     Nothing is sent back. In an orderly queue, messages that were acknowledged before the first failed message are
     finished. The failed message and the messages behind it are handed to the handler again after a suspension of the
-    queue. A message behind it keeps the handler's own decision, if there is one. With `order_by`, the messages of a
-    batch have different keys, so each is settled alone, and only its key is suspended.
+    queue. With `order_by`, only the keys of failed messages are suspended.
 
     A message is dead-lettered and passed if the handler decided so or its attempts are used up. If no broker accepts
     the dead letter, the message is retried.
@@ -70,30 +130,26 @@ class OrderlySettlement:
         clock: Clock,
         confirm_settled: ConfirmSettled | None = None,
     ) -> None:
+        super().__init__(retry_policy, options)
         self._clock = clock
         self._confirm_settled = confirm_settled
-        self._retry_policy = retry_policy
         self._suspend = suspend
-        self._suspension_seconds = options.suspend_current_queue_time_seconds
-        self._is_by_key = bool(options.order_by)
-        # as in Java, the group's delay level does not apply to orderly queues
-        self._delay_level = options.delay_level_when_next_consume if self._is_by_key else None
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Finish the acknowledged messages, and retry the rest later. Returns whether the queue is suspended."""
         report(process_queue, batch, error, self._clock.wall())
         decisions = decisions_of(batch, error)
-        reasons, dead = self._reasons(batch, decisions), set[int]()
+        reasons, dead = self.reasons(batch, decisions), set[int]()
         if reasons and self._confirm_settled is not None:
             # first: if the queue is lost while this waits for the store, the next owner would send dead letters again
-            await self._confirm_settled(batch, self._acknowledged(batch, decisions, dead), more_follows=True)
+            await self._confirm_settled(batch, self.acknowledged(batch, decisions, dead), more_follows=True)
         unfinished: Sequence[Message] = batch
         if reasons and not process_queue.dropped:
             dead = await self._dead_letter(process_queue, batch, decisions, reasons, error)
             if not process_queue.dropped:
                 unfinished = [message for index, message in enumerate(batch) if index not in dead]
         if self._confirm_settled is not None:  # for a dropped queue too: its next owner then skips finished messages
-            await self._confirm_settled(batch, self._acknowledged(batch, decisions, dead))
+            await self._confirm_settled(batch, self.acknowledged(batch, decisions, dead))
         return still_ours(process_queue, unfinished) and self._carry_out(process_queue, batch, decisions, dead, error)
 
     def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
@@ -104,7 +160,7 @@ class OrderlySettlement:
         """
         decisions = decisions_of(batch, None)
         is_reported = any(one.error is not None for one in decisions)
-        if self._confirm_settled is not None or process_queue.dropped or is_reported or self._reasons(batch, decisions):
+        if self._confirm_settled is not None or process_queue.dropped or is_reported or self.reasons(batch, decisions):
             return None
         batch.end()
         return self._carry_out(process_queue, batch, decisions, set(), None)
@@ -118,10 +174,9 @@ class OrderlySettlement:
         error: BaseException | None,
     ) -> bool:
         """Finish, hold or suspend each message that is not a dead letter. Returns whether the queue is suspended."""
-        manual = batch if isinstance(batch, ManualBatch) else None
-        if manual is not None and manual.closing is Closing.ROLLBACK:
+        if is_rolled_back(batch):
             return self._roll_back(process_queue, batch, error)
-        done = self._acknowledged(batch, decisions, dead)
+        done = self.acknowledged(batch, decisions, dead)
         for index in done:
             count_acknowledged(process_queue.stats, batch[index], batch.decisions().get(index), error)
         left = sorted(set(range(len(batch))).difference(done, dead))
@@ -130,44 +185,15 @@ class OrderlySettlement:
                 process_queue.stats.of(batch[index]).count("expired" if error is EXPIRED else "retried")
                 if decisions[index].outcome is not Outcome.ACK:  # else it only waits behind a failed message
                     batch[index].count_attempt()
-        if manual is None:
-            process_queue.finish([batch[index] for index in done])
-        else:
+        if isinstance(batch, ManualBatch):
             process_queue.hold_uncommitted([batch[index] for index in done])
-            if manual.closing is Closing.COMMIT:
+            if batch.closing is Closing.COMMIT:
                 process_queue.commit()
-        suspended: dict[float, list[Message]] = {}
-        for line in ([index] for index in left) if self._is_by_key else filter(None, [left]):
-            seconds = self._suspension([decisions[index] for index in line], error)
-            suspended.setdefault(seconds, []).extend(batch[index] for index in line)
-        for seconds, messages in suspended.items():
-            self._suspend(process_queue, messages, seconds)
-        return bool(suspended) and not self._is_by_key
-
-    def _acknowledged(self, batch: Batch, decisions: list[Decision], dead: set[int]) -> list[int]:
-        """Return the indexes of acknowledged messages. A message without a decision does not pass one of its key that
-        is retried. `dead` are the indexes of accepted dead letters, which are finished.
-        """
-        decided, done, is_behind = batch.decisions(), list[int](), False
-        for index, decision in enumerate(decisions):
-            if index in dead:
-                continue
-            if decision.outcome is Outcome.ACK and (index in decided or not is_behind):
-                done.append(index)
-            else:
-                is_behind = not self._is_by_key
-        return done
-
-    def _reasons(self, batch: Batch, decisions: list[Decision]) -> dict[int, str]:
-        """Return why messages must be dead-lettered, by index: the handler's reason, or that attempts are used up.
-
-        Empty after a rollback.
-        """
-        if isinstance(batch, ManualBatch) and batch.closing is Closing.ROLLBACK:
-            return {}
-        pairs = enumerate(zip(batch, decisions, strict=True))
-        reasons = ((index, given_up(self._retry_policy, *pair, self._delay_level)) for index, pair in pairs)
-        return {index: reason for index, reason in reasons if reason is not None}
+        else:
+            process_queue.finish([batch[index] for index in done])
+        for seconds, indexes in self.suspensions(left, decisions, error).items():
+            self._suspend(process_queue, [batch[index] for index in indexes], seconds)
+        return bool(left) and not self._is_by_key
 
     async def _dead_letter(
         self,
@@ -201,22 +227,8 @@ class OrderlySettlement:
             if batch.decisions().get(index) != AGAIN:  # the handler has had the message
                 process_queue.stats.of(message).count("retried")
         messages = [*process_queue.roll_back(), *batch]
-        self._suspend(process_queue, messages, suspension_seconds(error, self._suspension_seconds))
+        self._suspend(process_queue, messages, suspension_seconds(error, self._usual_seconds))
         return True
-
-    def _suspension(self, decisions: Sequence[Decision], error: BaseException | None) -> float:
-        """Return for how many seconds messages of one key wait for their next attempt."""
-        failed = [one for one in decisions if one.outcome is not Outcome.AGAIN]
-        if not failed:
-            return max(one.seconds for one in decisions)
-        why = next((one.error for one in failed if one.error is not None), error)
-        return suspension_seconds(why, self._suspension_seconds)
-
-
-def suspension_seconds(error: BaseException | None, usual: float) -> float:
-    """How long a queue or a key is suspended before a retry: as the exception asks, otherwise `usual`."""
-    asked = requested_suspension(error)
-    return usual if asked is None else min(max(asked, SHORTEST_SUSPENSION_SECONDS), LONGEST_SUSPENSION_SECONDS)
 
 
 class ConsumeMessageOrderlyService(HandlerSlots):

@@ -51,6 +51,7 @@ from rmqd.errors.broker_errors import (
 from rmqd.runtime.clock import wait_within
 from rmqd.wire.bodies.config_bodies import unknown_marks
 from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG, ConsumeType, SubscriptionData
+from rmqd.wire.bodies.route_data import TopicRouteData
 from rmqd.wire.bodies.stats_bodies import ConsumerConnection
 from rmqd.wire.topics import is_light_queue
 
@@ -63,7 +64,7 @@ async def check_filters(client: ClientInstance, group: str, subscriptions: Itera
     Raises FilterRefusedError if a broker refuses one. A broker that does not respond is skipped: its pulls will show.
     """
     asked = [data for data in subscriptions if data.expression_type != EXPRESSION_TAG]
-    await asyncio.gather(*(_check_topic(client, group, data) for data in asked))
+    await asyncio.gather(*(_check_filter(client, group, data) for data in asked))
 
 
 def why_refused(where: str, subscription: SubscriptionData, error: BrokerError) -> str:
@@ -77,23 +78,24 @@ def why_refused(where: str, subscription: SubscriptionData, error: BrokerError) 
     return f"{where} refuses the SQL filter {subscription.sub_string!r}: {reason:.300}"
 
 
-async def _check_topic(client: ClientInstance, group: str, subscription: SubscriptionData) -> None:
-    topic = subscription.topic
-    try:
-        route = await client.routes.lookup(topic)
-    except RmqdError as error:
-        log.debug("filter.not_checked", topic=topic, error=str(error))
-        return
+def _addresses(client: ClientInstance, route: TopicRouteData) -> Iterator[tuple[str, str]]:
+    """Yield the name and the address of each broker of a topic that can be reached."""
     names = [broker.broker_name for broker in route.broker_datas]
-    await asyncio.gather(*(_check_filter_at(client, name, group, subscription) for name in names))
+    return ((name, address) for name in names if (address := client.routes.address(name)) is not None)
+
+
+async def _check_filter(client: ClientInstance, group: str, subscription: SubscriptionData) -> None:
+    try:
+        route = await client.routes.lookup(subscription.topic)
+    except RmqdError as error:
+        log.debug("filter.not_checked", topic=subscription.topic, error=str(error))
+        return
+    await asyncio.gather(*(_check_filter_at(client, *at, group, subscription) for at in _addresses(client, route)))
 
 
 async def _check_filter_at(
-    client: ClientInstance, broker_name: str, group: str, subscription: SubscriptionData
+    client: ClientInstance, broker_name: str, address: str, group: str, subscription: SubscriptionData
 ) -> None:
-    address = client.routes.address(broker_name)
-    if address is None:
-        return
     try:
         await check_client_config(client.remoting, address, client.client_id, group, subscription)
     except AccessRefusedError:
@@ -116,18 +118,15 @@ async def check_kinds(client: ClientInstance, topics: Iterable[str]) -> None:
     unreachable, forbids the query, or is too old to have such kinds.
     """
     places = [
-        (topic, broker.broker_name)
+        (topic, *at)
         for topic in topics
         if not is_light_queue(topic) and (route := client.routes.route(topic)) is not None
-        for broker in route.broker_datas
+        for at in _addresses(client, route)
     ]
     await asyncio.gather(*(_check_kind_at(client, *place) for place in places))
 
 
-async def _check_kind_at(client: ClientInstance, topic: str, broker_name: str) -> None:
-    address = client.routes.address(broker_name)
-    if address is None:
-        return
+async def _check_kind_at(client: ClientInstance, topic: str, broker_name: str, address: str) -> None:
     try:
         config = await topic_config(client.remoting, address, topic, timeout_seconds=REQUEST_TIMEOUT_SECONDS)
     except RmqdError as error:

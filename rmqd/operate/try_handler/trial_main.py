@@ -18,7 +18,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -27,15 +26,16 @@ from rmqd.client.instance import ClientInstance
 from rmqd.consumer.assembly import assemble
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.batch_worker import batch_in_background, called_in_background
-from rmqd.consumer.handling.handler_failures import default_decision, given_up
+from rmqd.consumer.handling.handler_failures import decisions_of, given_up
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, call_start_or_stop
 from rmqd.consumer.handling.in_place_retries import give_up
-from rmqd.consumer.handling.orderly import suspension_seconds
+from rmqd.consumer.handling.orderly import OrderlyRules
 from rmqd.errors import ExitCode, NameServerError
 from rmqd.handler_api.batch import (
     Batch,
     Closing,
     DeadLetter,
+    Decision,
     InvalidPayloadError,
     ManualBatch,
     Outcome,
@@ -73,51 +73,31 @@ def verdicts_of(
     batch: Batch, error: BaseException | None, options: ConsumerOptions, retry_policy: RetryPolicy
 ) -> tuple[TrialDecision, ...]:
     """Return a verdict for each message of a batch."""
-    if options.consume_mode == "orderly" and not options.order_by:
-        return tuple(_in_order(batch, error, options, retry_policy))
-    return tuple(_each_alone(batch, error, options, retry_policy))
+    decisions = decisions_of(batch, error)
+    if not options.repeats_in_place:
+        return tuple(_sent_back(*one, options, retry_policy) for one in zip(batch, decisions, strict=True))
+    rules = OrderlyRules(retry_policy, options)
+    reasons = rules.reasons(batch, decisions)
+    done = rules.acknowledged(batch, decisions, reasons)
+    left = sorted(set(range(len(batch))).difference(done, reasons))
+    verdicts = {index: _given_up(reason, options) for index, reason in reasons.items()} | dict.fromkeys(done, _ACKED)
+    for seconds, line in rules.suspensions(left, decisions, error).items():
+        verdicts |= dict.fromkeys(line, TrialDecision("retried", rest_seconds=seconds))
+    return tuple(verdicts[index] for index in range(len(batch)))
 
 
-def _each_alone(
-    batch: Batch, error: BaseException | None, options: ConsumerOptions, retry_policy: RetryPolicy
-) -> Iterator[TrialDecision]:
-    decisions, rest = batch.decisions(), default_decision(error, batch)
-    for index, message in enumerate(batch):
-        decision = decisions.get(index, rest)
-        group_level = options.delay_level_when_next_consume
-        reason = given_up(retry_policy, message, decision, group_level)
-        if decision.outcome is Outcome.ACK:
-            yield _ACKED
-        elif reason is not None:
-            yield _given_up(reason, options)
-        elif decision.outcome is Outcome.AGAIN:  # no call started with it
-            yield TrialDecision("retried", rest_seconds=decision.seconds)
-        elif options.order_by:
-            yield TrialDecision(
-                "retried", rest_seconds=suspension_seconds(error, options.suspend_current_queue_time_seconds)
-            )
-        else:
-            level = group_level if decision.delay_level is None else decision.delay_level
-            yield TrialDecision("retried", delay_level=retry_policy.delay_level(message, level))
-
-
-def _in_order(
-    batch: Batch, error: BaseException | None, options: ConsumerOptions, retry_policy: RetryPolicy
-) -> Iterator[TrialDecision]:
-    decisions, rest = batch.decisions(), default_decision(error, batch)
-    again = TrialDecision("retried", rest_seconds=suspension_seconds(error, options.suspend_current_queue_time_seconds))
-    is_rolled_back = isinstance(batch, ManualBatch) and batch.closing is Closing.ROLLBACK
-    has_failed = False
-    for index, message in enumerate(batch):
-        decision = decisions.get(index, rest)
-        reason = None if is_rolled_back else given_up(retry_policy, message, decision, None)
-        if reason is not None:
-            yield _given_up(reason, options)
-        elif decision.outcome is Outcome.ACK and not is_rolled_back and (index in decisions or not has_failed):
-            yield _ACKED
-        else:
-            has_failed = True
-            yield again
+def _sent_back(
+    message: Message, decision: Decision, options: ConsumerOptions, retry_policy: RetryPolicy
+) -> TrialDecision:
+    group_level = options.delay_level_when_next_consume
+    if decision.outcome is Outcome.ACK:
+        return _ACKED
+    if decision.outcome is Outcome.AGAIN:  # no call started with it
+        return TrialDecision("retried", rest_seconds=decision.seconds)
+    if (reason := given_up(retry_policy, message, decision, group_level)) is not None:
+        return _given_up(reason, options)
+    level = group_level if decision.delay_level is None else decision.delay_level
+    return TrialDecision("retried", delay_level=retry_policy.delay_level(message, level))
 
 
 def _given_up(reason: str, options: ConsumerOptions) -> TrialDecision:
