@@ -310,9 +310,9 @@ def test_messages_are_chosen(
     assert offsets.committed(rocketmq, group, topic) == {first: 2}
     filtered = ours.tried("--key", "m3")
     assert filtered.code == 1
-    assert "none that the group subscribes to" in filtered.err
+    assert "does not match the group's subscriptions" in filtered.err
     unknown = ours.tried("--id", "none")
-    assert (unknown.code, "no broker has such a message" in unknown.err) == (1, True)
+    assert (unknown.code, "no broker has this message" in unknown.err) == (1, True)
 
 
 def test_the_broker_evaluates_sql(rocketmq: RealCluster, topic: str, group: str, folder: Path) -> None:
