@@ -22,7 +22,7 @@ ROOMS = {
     "errors": "",
     "destinations": "pydantic",
     "wire": "lz4 zstandard",
-    "runtime": "structlog uvloop pydantic_core",
+    "runtime": "structlog uvloop pydantic_core rich",
     "offset_stores": "",
     "handler_api": "pydantic msgspec fastavro psycopg psycopg_pool redis sqlalchemy",
     "client": "structlog",

@@ -41,7 +41,7 @@ COMMANDS: Final[dict[str, str | tuple[str, str]]] = {
     ),
     "status": ("daemon_commands:status", "Show the groups and queues of the running daemon, once."),
     "top": (
-        "top.top_command:top",
+        "daemon_commands:top",
         "Watch the groups of the running daemon live: rates, lag, age, durations, retries and dead letters.",
     ),
     "lag": ("group_commands:lag", "Show the lag of groups: the number of waiting messages, and the age of the oldest."),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +14,22 @@ import typer
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.daemon_client import DaemonClient, DaemonRefusedError, DaemonUnreachableError, find_daemon
 from rmqd.cli.terminal.options import GroupName, Http, Output, group_names, topic_names
-from rmqd.cli.terminal.output import Answer, say_json, table
+from rmqd.cli.terminal.output import Answer, say, say_json, table
+from rmqd.daemon.http.status_view import (
+    GROUP_COLUMNS,
+    QUEUE_COLUMNS,
+    cell,
+    is_alarming,
+    last_error_line,
+    left_out_line,
+    outcome_text,
+    problem_line,
+    rates_line,
+    slave_lines,
+    stall_lines,
+    state_text,
+    written_scope,
+)
 from rmqd.errors import ExitCode
 from rmqd.runtime.plain_text import printable_values
 
@@ -104,33 +121,6 @@ def reload(daemon: DaemonOptions) -> None:
     daemon.say(report, f"the configuration was applied ({done or 'no groups'})")
 
 
-def outcome_text(report: dict[str, Any]) -> str:
-    """Return the outcome of a pause or a resume as text."""
-    return _paused(report) if report["result"] == "paused" else _resumed(report)
-
-
-def _paused(report: dict[str, Any]) -> str:
-    """Return the outcome of a pause as text. It mentions a scope without queues, which may be a typing error."""
-    scope = written_scope(report["scope"])
-    if not scope:
-        return f"{report['group']} is paused"
-    if not report["queues"]:
-        return f"{report['group']}: {scope} is paused; the daemon has no such queue now, and will not consume one"
-    return f"{report['group']}: {scope} is paused ({report['queues']} of the daemon's queues)"
-
-
-def _resumed(report: dict[str, Any]) -> str:
-    scope = written_scope(report["scope"])
-    still = "; ".join(written_scope(pause) or "the whole group" for pause in report["pauses"])
-    line = f"{report['group']}: {scope} is resumed" if scope else f"{report['group']} is resumed"
-    return f"{line}; still paused: {still}" if still else line
-
-
-def written_scope(scope: dict[str, Any]) -> str:
-    """Return the given parts of a pause's scope; empty for the whole group."""
-    return ", ".join(f"{name} {value}" for name, value in scope.items() if value is not None)
-
-
 def ask(
     config: Path | None,
     http: str | None,
@@ -145,9 +135,6 @@ def ask(
     except DaemonRefusedError as error:
         code = ExitCode.CONFIG if error.problems else ExitCode.FAILURE
         fail(code, f"rmqd: {error}", problems=error.problems)
-
-
-_COLUMNS = ("topic", "broker", "queue", "state", "committed", "max", "lag", "lag_seconds", "cached")
 
 
 def status(
@@ -177,20 +164,8 @@ def status(
 
 def status_lines(document: dict[str, Any]) -> list[str]:
     """Return the document of /api/v1/status as lines of text."""
-    from rmqd.daemon.http.daemon_status import (
-        cell,
-        is_alarming,
-        last_error_line,
-        left_out_line,
-        problem_line,
-        rates_line,
-        slave_lines,
-        stall_lines,
-        state_text,
-    )
-
     workers = document.get("workers")
-    columns = _COLUMNS if workers is None else (*_COLUMNS, "worker")
+    columns = [column.key for column in QUEUE_COLUMNS if column.key != "worker" or workers is not None]
     lines = [f"rmqd {document['version']}  client {document['client_id'] or f'{len(workers or ())} workers'}"]
     lines += [f"  {problem}" for problem in document.get("problems", [])]
     for group in document["groups"]:
@@ -219,7 +194,58 @@ def _in_red(text: str) -> str:
     return typer.style(text, fg=typer.colors.RED)
 
 
-def _table(columns: tuple[str, ...], rows: list[list[str]]) -> list[str]:
+def _table(columns: list[str], rows: list[list[str]]) -> list[str]:
     if not rows:
         return ["  no queues assigned to this daemon"]
     return [f"  {line}" for line in table(columns, rows)]
+
+
+def top(
+    config: Config = None,
+    http: Http = None,
+    token_file: TokenFile = None,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.2, max=60.0, help="Seconds between two queries of the daemon")
+    ] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print the groups once and end")] = False,
+    output: Output = "table",
+) -> None:
+    """Watch the groups of the running daemon live: rates, lag, age, durations, retries and dead letters.
+
+    Enter opens the queues of a group, p pauses and resumes (it asks first), d runs rmqd diagnose, / filters, < and >
+    sort; ? lists all keys, q quits. If the daemon stops answering, the view waits for it. Without a terminal, or with
+    --once, the list of groups is printed once.
+
+    Example: rmqd top --http 127.0.0.1:9464
+    """
+    daemon, document = ask(config, http, token_file, lambda daemon: (daemon, daemon.status()))
+    if output == "json":
+        say_json(document)
+        return
+    try:
+        lines = top_lines(document)
+    except (KeyError, TypeError):
+        fail(ExitCode.UNAVAILABLE, "rmqd: the server is not an rmqd of this version; -o json shows its response")
+    if once or not _is_terminal():
+        say(lines)
+        return
+    from rmqd.cli.top.top_screen import DaemonWatch, run
+
+    run(DaemonWatch(daemon, document, _where(config, http), interval))
+
+
+def top_lines(document: dict[str, Any]) -> list[str]:
+    """Return the list of groups as lines, with every column."""
+    groups = printable_values(document)["groups"]
+    rows = [[column.cell(group) for column in GROUP_COLUMNS] for group in groups]
+    return table([column.title for column in GROUP_COLUMNS], rows)
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+
+
+def _where(config: Path | None, http: str | None) -> list[str]:
+    """Return the options that `rmqd diagnose` needs to find the cluster and the daemon."""
+    given = (("--config", config), ("--http", http))
+    return [word for option, value in given if value is not None for word in (option, str(value))]

@@ -1,6 +1,6 @@
-"""The files of a handler: the files of its package, or a single module and the files next to it.
+"""`rmqd run --reload`: groups in separate worker processes, which are replaced when the files of their handlers change.
 
-Groups in separate worker processes, which are replaced when the files of their handlers change.
+The files of a handler are the files of its package, or a single module and the files next to it.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
+from functools import reduce
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -22,12 +22,12 @@ from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.daemon.groups.group_engine import GroupChanges, HostView, UnknownGroupError
 from rmqd.daemon.groups.group_reload import ConfigState, plan_changes
-from rmqd.daemon.metrics.metric_totals import ProcessSnapshot
 from rmqd.daemon.workers.worker_pool import WorkerPool
 from rmqd.errors import ConfigError
 from rmqd.plugins.entry_points import installed
 from rmqd.plugins.handler_catalogue import HANDLER_ENTRY_POINTS
 from rmqd.runtime.clock import Clock
+from rmqd.runtime.figures import merged
 from rmqd.runtime.files import POLL_SECONDS, FileWatch
 from rmqd.runtime.own_threads import in_own_thread
 
@@ -82,7 +82,7 @@ log = structlog.get_logger(__name__)
 
 
 class ReloadingGroups:
-    """A pool of workers for each group. A change of a handler's files affects only its group."""
+    """A GroupHost: a pool of workers for each group. A change of a handler's files affects only its group."""
 
     def __init__(self, config: RootConfig, workers: int, clock: Clock) -> None:
         self._config = config
@@ -113,28 +113,15 @@ class ReloadingGroups:
     async def view(self) -> HostView:
         """Return all workers of all groups, with unique numbers."""
         views = await asyncio.gather(*(pool.view() for pool in self._pools.values()))
-        offsets = [number * self._workers for number in range(len(views))]
-        return HostView(
-            processes=tuple(chain.from_iterable(map(_numbered, (one.processes for one in views), offsets))),
-            past=tuple(chain.from_iterable(map(_numbered, (one.past for one in views), offsets))),
-            workers={state: sum((one.workers or {})[state] for one in views) for state in ("running", "restarting")},
-            answering={
-                number + offset: answers
-                for one, offset in zip(views, offsets, strict=True)
-                for number, answers in one.answering.items()
-            },
-            worker_restarts=sum(one.worker_restarts for one in views),
-            missing=tuple(chain.from_iterable(one.missing for one in views)),
-        )
+        none = HostView((), workers={"running": 0, "restarting": 0})
+        return reduce(merged, (_numbered(one, index * self._workers) for index, one in enumerate(views)), none)
 
     async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Pause a group. Raises UnknownGroupError, WholeGroupOnlyError."""
         await self._pool_of(group).pause(group, scope)
         if scope == WHOLE_GROUP:
             self._paused.discard(group)
 
     async def resume(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Resume a group. Raises UnknownGroupError, WholeGroupOnlyError."""
         await self._pool_of(group).resume(group, scope)
         if scope == WHOLE_GROUP:
             self._paused.discard(group)
@@ -173,25 +160,21 @@ class ReloadingGroups:
             return changes
 
     def stop(self) -> None:
-        """Drain all groups; `run` then ends."""
         self._stopping.set()
         for pool in self._pools.values():
             pool.stop()
 
     def force_stop(self) -> None:
-        """End all drains now."""
         self._stopping.set()
         for pool in self._pools.values():
             pool.force_stop()
 
     @property
     def stopping(self) -> bool:
-        """Whether `stop` was called."""
         return self._stopping.is_set()
 
     @property
     def longest_drain_seconds(self) -> float:
-        """The longest shutdown timeout of all groups."""
         return max((pool.longest_drain_seconds for pool in self._pools.values()), default=0.0)
 
     def _refuse_as_it_ends(self) -> None:
@@ -256,8 +239,14 @@ def _alone(config: RootConfig, name: str) -> RootConfig:
     return config.model_copy(update={"groups": {name: config.groups[name]}})
 
 
-def _numbered(processes: Iterable[ProcessSnapshot], offset: int) -> list[ProcessSnapshot]:
-    return [replace(one, worker=(one.worker or 0) + offset) for one in processes]
+def _numbered(view: HostView, offset: int) -> HostView:
+    """Return the view with other numbers for its workers."""
+    return replace(
+        view,
+        processes=tuple(replace(one, worker=(one.worker or 0) + offset) for one in view.processes),
+        past=tuple(replace(one, worker=(one.worker or 0) + offset) for one in view.past),
+        answering={number + offset: answers for number, answers in view.answering.items()},
+    )
 
 
 def _changed(watches: dict[str, FileWatch]) -> dict[str, list[Path]]:

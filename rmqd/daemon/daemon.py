@@ -26,7 +26,7 @@ import structlog
 from rmqd.config.model.root_model import RootConfig
 from rmqd.config.reading.config_source import exposed_secrets
 from rmqd.daemon.group_history import HistoryRecorder
-from rmqd.daemon.groups.group_engine import GroupHost, HostView, local_engine
+from rmqd.daemon.groups.group_engine import GroupHost, local_engine
 from rmqd.daemon.groups.group_reload import ReloadReport, config_hash, refused_changes, with_concurrency
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor, readiness
@@ -37,13 +37,11 @@ from rmqd.errors import ConfigError, ExitCode, InUseError
 from rmqd.runtime.clock import Clock, SystemClock
 from rmqd.runtime.event_loop import collect_as_memory_grows, run_in_loop, signals_handled
 from rmqd.runtime.logs import log_setup as logs
-from rmqd.runtime.logs.log_writer import lines_dropped
 from rmqd.runtime.own_threads import in_own_thread
 from rmqd.version import __version__
 
 if TYPE_CHECKING:
     from rmqd.daemon.http.daemon_status import DaemonAbout
-    from rmqd.daemon.metrics.exposition import DaemonFacts
 
 log = structlog.get_logger(__name__)
 
@@ -201,20 +199,6 @@ class Daemon:
         async with self._reloading:
             changed = with_concurrency(self.config, group, concurrency)
             return await self._try_reload(lambda: (changed, self.access))
-
-    def facts(self, view: HostView) -> DaemonFacts:
-        """Return the daemon's own values for the metrics."""
-        from rmqd.daemon.metrics.exposition import DaemonFacts
-
-        return DaemonFacts(
-            config_hash=config_hash(self.config),
-            reload_successful=self._reload_ok,
-            reload_success_time=self._reload_time,
-            workers=view.workers,
-            answering=view.answering,
-            worker_restarts=view.worker_restarts,
-            log_dropped=0 if view.workers is None else lines_dropped(),
-        )
 
     def about(self) -> DaemonAbout:
         """Return the daemon's own part of the status."""

@@ -1,15 +1,7 @@
-"""The history of every group over the last hour: counters, rates and problems.
-
-The counters of a group, summed over its topics.
-
-The points of one group over the last hour, in a ring of fixed size.
-
-The problems of a group that the watchdog or its own checks found, with their start and end.
+"""The history of every group over the last hour: points of its counters and rates, and its problems.
 
 A process reports only its current problems. The daemon compares them with the previous ones, to know when each started
 and ended.
-
-Records a point of every group every few seconds, and computes recent rates from them.
 """
 
 from __future__ import annotations
@@ -21,69 +13,56 @@ from array import array
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, Final
 
 import structlog
 
 from rmqd.consumer.health.causes import Problem
+from rmqd.consumer.stats.counters import RATES, rates_between, totals_of
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.daemon.groups.group_engine import HostView
 from rmqd.daemon.metrics.metric_totals import merge_processes
 from rmqd.runtime.clock import Clock
+from rmqd.runtime.figures import largest_known, sum_of_known
 from rmqd.runtime.histogram import HistogramSnapshot
 
 
 @dataclass(frozen=True, slots=True)
 class GroupTotals:
-    """Messages since the daemon's start. `failed` counts the handler's calls that raised or expired."""
+    """The sums over all topics of a group, including retries."""
 
-    received: int
-    acked: int
-    retried: int
-    expired: int
-    dead_lettered: int
-    corrupt: int
-    failed: int
+    counts: Mapping[str, int]
+    """By TOTALS."""
     duration: HistogramSnapshot | None
     """The handler's calls, in seconds; None for a group without topics."""
 
-    @property
-    def handled(self) -> int:
-        """Attempts, with any result."""
-        return self.acked + self.retried + self.expired + self.dead_lettered
+    @classmethod
+    def of(cls, group: GroupSnapshot) -> GroupTotals:
+        """Return the sums for a snapshot."""
+        durations = [topic.handler_duration for topic in group.topics]
+        return cls(totals_of(group.topics), reduce(HistogramSnapshot.merge, durations) if durations else None)
 
-
-def totals_of(group: GroupSnapshot) -> GroupTotals:
-    """Sum the counters of all topics, including retries."""
-    duration: HistogramSnapshot | None = None
-    for topic in group.topics:
-        duration = topic.handler_duration if duration is None else duration.merge(topic.handler_duration)
-    counts = {
-        result: sum(topic.handled.get(result, 0) for topic in group.topics)
-        for result in ("acked", "retried", "expired", "dead_lettered", "corrupt")
-    }
-    return GroupTotals(
-        received=sum(topic.received for topic in group.topics),
-        failed=sum(sum(topic.exceptions.values()) for topic in group.topics),
-        duration=duration,
-        **counts,
-    )
+    def latency_since(self, before: GroupTotals) -> HistogramSnapshot | None:
+        """Return the calls after `before`."""
+        if before.duration is None or self.duration is None:
+            return self.duration
+        return self.duration.since(before.duration)
 
 
 def total_lag(group: GroupSnapshot) -> int | None:
     """Return the lag of all queues whose lag is known; None if none is."""
-    lags = [queue.lag for queue in group.queues if queue.lag is not None]
-    return sum(lags) if lags else None
+    return sum_of_known(queue.lag for queue in group.queues)
 
 
 def longest_lag_seconds(group: GroupSnapshot) -> float | None:
     """Return the age of the oldest waiting message of any queue; None if unknown for all queues."""
-    return max((queue.lag_seconds for queue in group.queues if queue.lag_seconds is not None), default=None)
+    return largest_known(queue.lag_seconds for queue in group.queues)
 
 
 STEP_SECONDS: Final = 5.0
 POINTS: Final = 720  # one hour
-COLUMNS: Final = ("lag", "lag_seconds", "received", "handled", "failed", "retried", "dead_lettered", "p50", "p99")
+COLUMNS: Final = ("lag", "lag_seconds", *RATES, "p50", "p99")
 _WHOLE: Final = frozenset({"lag"})
 
 
@@ -191,7 +170,6 @@ log = structlog.get_logger(__name__)
 
 RATE_SECONDS: Final = 10.0  # the period of the current rates
 LATENCY_SECONDS: Final = 60.0
-RATES: Final = ("received", "handled", "failed", "retried", "dead_lettered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +235,7 @@ class HistoryRecorder:
             record.series.put(self._count, {} if group is None else _point(record, group, at))
             if group is not None:
                 record.findings.observe(group, now)
-                record.samples.append(_Sample(at, totals_of(group)))
+                record.samples.append(_Sample(at, GroupTotals.of(group)))
         self._count += 1
 
     def recent(self, name: str, totals: GroupTotals) -> Recent:
@@ -270,7 +248,7 @@ class HistoryRecorder:
             seconds=now - before.at,
             rates=_rates(before, _Sample(now, totals)),
             latency_seconds=now - oldest.at,
-            latency=_latency(oldest.totals, totals),
+            latency=totals.latency_since(oldest.totals),
         )
 
     def findings(self, group: GroupSnapshot) -> list[dict[str, Any]]:
@@ -302,39 +280,16 @@ class HistoryRecorder:
 
 
 def _point(record: _Record, group: GroupSnapshot, at: float) -> dict[str, float | None]:
-    totals = totals_of(group)
+    totals = GroupTotals.of(group)
     values: dict[str, float | None] = {"lag": total_lag(group), "lag_seconds": longest_lag_seconds(group)}
     if not record.samples:
         return values
     before = record.samples[-1]
-    latency = _latency(before.totals, totals)
+    latency = totals.latency_since(before.totals)
     if latency is not None:
         values |= {"p50": latency.quantile(0.5), "p99": latency.quantile(0.99)}
     return values | _rates(before, _Sample(at, totals))
 
 
 def _rates(before: _Sample, after: _Sample) -> dict[str, float]:
-    """Return the rates by RATES, per second. A counter that decreased, because the group changed its engine, counts as
-    0.
-    """
-    seconds = after.at - before.at
-    if seconds <= 0:
-        return dict.fromkeys(RATES, 0.0)
-    then, now = _counts(before.totals), _counts(after.totals)
-    return {name: max(0, now[name] - then[name]) / seconds for name in RATES}
-
-
-def _counts(totals: GroupTotals) -> dict[str, int]:
-    return {
-        "received": totals.received,
-        "handled": totals.handled,
-        "failed": totals.failed,
-        "retried": totals.retried + totals.expired,
-        "dead_lettered": totals.dead_lettered,
-    }
-
-
-def _latency(before: GroupTotals, after: GroupTotals) -> HistogramSnapshot | None:
-    if before.duration is None or after.duration is None:
-        return after.duration
-    return after.duration.since(before.duration)
+    return rates_between(before.totals.counts, after.totals.counts, after.at - before.at)

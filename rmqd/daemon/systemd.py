@@ -1,7 +1,4 @@
-"""Reports the state of this process to systemd (sd_notify), if systemd runs it and requests that.
-
-The folder of local state. It is checked before anything runs.
-"""
+"""Reports to systemd (sd_notify), if systemd runs this process and requests that, and the check of `state_dir`."""
 
 from __future__ import annotations
 

@@ -1,15 +1,4 @@
-"""The shop of `rmqd demo`: its orders, the handler for them, the producer, and the record of what happened.
-
-The sample handler: charges an order and mails its customer. It acknowledges, retries and dead-letters.
-
-The options of `rmqd demo`, and its end.
-
-The messages that the broker stored and the handler handled, recorded from outside as it happens.
-
-Orders of a shop, and their pace. The same seed gives the same orders.
-
-Sends the orders through its own client, like a separate program.
-"""
+"""The shop of `rmqd demo`: its orders, the handler for them, the producer, and the record of what happened."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
 """One run of the demo: the group's configuration, the broker, the producer and group, and an orderly end.
 
-The parts around a running broker: the producer, the group, and their observers.
-
-Reports of handled messages from Spark's Python processes to the demo: a hook there, a socket here.
-
-Those processes load the hook like any other: it is an installed distribution, in a folder of the demo on their path.
-They are on this machine, and send a datagram for each message by loopback. A lost datagram costs a line of the view.
+Spark's Python processes report handled messages to the demo. They load a hook like any other: it is an installed
+distribution, in a folder of the demo on their path. They are on this machine, and send a datagram for each message by
+loopback. A lost datagram costs a line of the view.
 """
 
 from __future__ import annotations
@@ -183,8 +180,6 @@ PLACEHOLDER: Final = "127.0.0.1:9876"  # replaced when the broker runs; configur
 QUEUES: Final = 4
 DELAY_LEVELS: Final = "1s 1s 2s 3s 4s 5s 6s 8s 10s 12s 15s 20s 25s 30s 40s 50s 1m 2m"
 STORE_BYTES: Final = str(32 * 1024 * 1024)  # about half an hour of orders, because a demo may be left running
-DELAYS_TOLD: Final = "2s, 3s, 4s"  # retries begin at the third delay level
-USUAL_DELAYS: Final = "10s, 30s, 1m"
 CATCH_UP_SECONDS: Final = 15.0
 SPARK_CATCH_UP_SECONDS: Final = 60.0  # the first micro-batch waits for Python processes to start
 END_GRACE_SECONDS: Final = 25.0  # longer than a group needs until it is abandoned
@@ -261,7 +256,10 @@ class Play:
             stage = Stage(rocketmq, self._config, SystemClock(), seed=options.seed, messages=options.messages)
             settle_garbage_collection()
             async with reports_received(stage.ledger) if self._is_on_spark else contextlib.nullcontext():
-                await self._perform(stage, self._setting(rocketmq.nameserver))
+                await self._perform(
+                    stage,
+                    Setting(self._group, rocketmq.nameserver, str(self._log_file), is_on_spark=self._is_on_spark),
+                )
             return Summary(
                 stage.figures("ended"),
                 stage.ledger.ages.snapshot(),
@@ -272,10 +270,6 @@ class Play:
                 str(self._log_file),
                 is_on_spark=self._is_on_spark,
             )
-
-    def _setting(self, nameserver: str) -> Setting:
-        log_file = str(self._log_file)
-        return Setting(self._group, nameserver, DELAYS_TOLD, USUAL_DELAYS, log_file, is_on_spark=self._is_on_spark)
 
     async def _perform(self, stage: Stage, setting: Setting) -> None:
         async with asyncio.TaskGroup() as tasks:

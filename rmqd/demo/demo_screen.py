@@ -1,7 +1,4 @@
-"""The demo's output: a live view on a terminal, otherwise a line per second.
-
-The closing summary: the number of sent orders, where all of them are, and how long handling took.
-"""
+"""The demo's output: a live view on a terminal, otherwise a line per second, and the closing summary."""
 
 from __future__ import annotations
 
@@ -9,36 +6,13 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol, TextIO
+from typing import Final, TextIO
 
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
-
-from rmqd.demo.demo_view import DemoFigures, ScreenSize, Setting, duration, frame, one_line
+from rmqd.demo.demo_view import DELAYS, USUAL_DELAYS, DemoFigures, ScreenSize, Setting, duration, frame, one_line
 from rmqd.runtime.histogram import HistogramSnapshot
+from rmqd.runtime.live_screen import AlternateScreen
 
 DUMB: Final = ("", "dumb", "unknown")
-
-
-class DemoScreen(Protocol):
-    """Shows figures until it is closed. Raises OSError if the output is not visible any more."""
-
-    interval_seconds: float
-    """The interval between calls of `show`."""
-
-    def open(self, log: TextIO) -> contextlib.AbstractContextManager[None]:
-        """Take the terminal for a block; other output during the block is written to `log`. Raises nothing."""
-
-    def show(self, setting: Setting, figures: DemoFigures, hint: str) -> None:
-        """Show the current state."""
-
-
-def screen_for(stream: TextIO) -> DemoScreen:
-    """Return the screen for the stream. Only the stream counts, not rich's variables, which CI systems set."""
-    if stream.isatty() and os.environ.get("TERM", "") not in DUMB:
-        return LiveScreen(stream)
-    return PlainScreen(stream)
 
 
 class LiveScreen:
@@ -47,35 +21,23 @@ class LiveScreen:
     interval_seconds = 0.25
 
     def __init__(self, stream: TextIO) -> None:
-        self._console = Console(file=stream, force_terminal=True, highlight=False, markup=False, emoji=False)
-        self._live = Live(
-            Text(" rmqd demo is starting"),
-            console=self._console,
-            screen=True,
-            auto_refresh=False,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
+        self._screen = AlternateScreen(stream)
 
     @contextlib.contextmanager
     def open(self, log: TextIO) -> Iterator[None]:
         """Redirect output of handlers and libraries to the log, because it would damage the view."""
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(contextlib.redirect_stdout(log))
-            stack.enter_context(contextlib.redirect_stderr(log))
+        with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
             with contextlib.suppress(OSError):
-                self._live.start(refresh=True)
+                self._screen.start(" rmqd demo is starting")
             try:
                 yield
             finally:
-                with contextlib.suppress(OSError):
-                    self._live.stop()
+                self._screen.stop()
 
     def show(self, setting: Setting, figures: DemoFigures, hint: str) -> None:
         """Draw over the last frame."""
-        width, height = self._console.size
-        size = ScreenSize(width, height, ascii_only=self._console.options.ascii_only)
-        self._live.update(frame(setting, figures, hint, size), refresh=True)
+        size = ScreenSize(*self._screen.size, ascii_only=self._screen.is_ascii)
+        self._screen.show(frame(setting, figures, hint, size))
 
 
 class PlainScreen:
@@ -98,7 +60,7 @@ class PlainScreen:
         if not self._is_begun:
             self._is_begun = True
             self._write(f"embedded RocketMQ at {setting.nameserver}, in memory; group {setting.where}; {hint}")
-            self._write(f"retries after {setting.delays} here instead of {setting.usual_delays}; log: {setting.log}")
+            self._write(f"retries after {DELAYS} here instead of {USUAL_DELAYS}; log: {setting.log}")
         account = figures.account
         letters = figures.dead_letters[: max(0, account.dead_letters - self._told)]
         self._told = account.dead_letters
@@ -114,6 +76,19 @@ class PlainScreen:
 
     def _write(self, line: str) -> None:
         print(line, file=self._stream, flush=True)
+
+
+DemoScreen = LiveScreen | PlainScreen
+"""Shows figures until it is closed, every `interval_seconds`. `show` raises OSError if the output is not visible any
+more.
+"""
+
+
+def screen_for(stream: TextIO) -> DemoScreen:
+    """Return the screen for the stream. Only the stream counts, not rich's variables, which CI systems set."""
+    if stream.isatty() and os.environ.get("TERM", "") not in DUMB:
+        return LiveScreen(stream)
+    return PlainScreen(stream)
 
 
 MOST_REASONS: Final = 6
@@ -164,18 +139,8 @@ class Summary:
     def _ages(self) -> str:
         if not self.ages.count:
             return "nothing was handled"
-        p50, p99 = (f"{percentile(self.ages, share) * 1000:,.0f} ms" for share in (0.5, 0.99))
+        p50, p99 = (f"{(self.ages.quantile(share) or 0.0) * 1000:,.0f} ms" for share in (0.5, 0.99))
         return f"p50 {p50}, p99 {p99}, at the first attempt"
-
-
-def percentile(histogram: HistogramSnapshot, share: float) -> float:
-    """Return the bound that `share` of the values do not exceed; infinite if it is above all bounds."""
-    wanted, seen = share * histogram.count, 0
-    for bound, count in zip(histogram.bounds, histogram.counts, strict=False):
-        seen += count
-        if seen >= wanted:
-            return bound
-    return float("inf")
 
 
 def _line(label: str, count: int, remark: str = "") -> str:

@@ -1,8 +1,4 @@
-"""Figures: the data of the view and the summary at one moment, and the samples for calculating rates.
-
-Figures as text: durations, sparklines, and lines without control characters.
-
-The frame of the live view: figures in, styled lines out, limited to the height of the terminal.
+"""The demo's figures at one moment, and the frame of the live view: styled lines, limited to the terminal's height.
 
 Colours are the terminal's own sixteen, without white, black and yellow, so that they are readable on light and dark
 backgrounds.
@@ -22,7 +18,9 @@ from rich.console import Group
 from rich.text import Text
 
 from rmqd.consumer.stats.stats_snapshot import HANDLED_RESULTS, GroupSnapshot, QueueSnapshot
+from rmqd.daemon.http.status_view import style_of
 from rmqd.demo.demo_orders import DeadLettered, HandledOrder, Ledger, OrderProducer
+from rmqd.runtime.live_screen import picture_of
 
 SAMPLE_SECONDS: Final = 0.5
 SAMPLES: Final = 400  # more samples than the widest terminal has columns
@@ -214,17 +212,8 @@ ROOMY: Final = 20  # a view with so many lines has room for an empty one
 FEWEST_LISTED: Final = 3  # a list with fewer lines is not shown
 KEY_WIDTH: Final = 12
 GAP: Final = "  "
-STATE_STYLES: Final = {
-    "handling": "green",
-    "pulling": "green",
-    "retrying": "magenta",
-    "flow_controlled": "magenta",
-    "stuck": "bold red",
-    "paused": "magenta",
-    "locked_out": "magenta",
-    "running": "green",
-    "failed": "bold red",
-}
+DELAYS: Final = "2s, 3s, 4s"  # of retries, which begin at the third delay level of the demo's broker
+USUAL_DELAYS: Final = "10s, 30s, 1m"
 VERDICT_STYLES: Final = {"acked": "green", "retried": "magenta", "dead letter": "red"}
 
 
@@ -234,10 +223,6 @@ class Setting:
 
     group: str
     nameserver: str
-    delays: str
-    """The first delays of a retry, such as `2s, 3s, 4s`."""
-    usual_delays: str
-    """A broker's default delays."""
     log: str
     is_on_spark: bool = False
 
@@ -272,22 +257,18 @@ def frame(setting: Setting, figures: DemoFigures, hint: str, size: ScreenSize) -
         rest -= len(queues)
         lines += _handled(figures, width, rest - min(rest // 2, 1 + max(1, len(figures.dead_letters))))
     lines += _dead_letters(figures, width, body - len(lines))
-    shown = [*lines[:body], *([Text()] * (body - len(lines))), *end]
-    for line in shown:
-        line.no_wrap = True
-    return Group(*shown)
+    return picture_of(lines, end, height)
 
 
 def _head(setting: Setting, figures: DemoFigures, width: int) -> list[Text]:
-    title = Text.assemble(
-        (" rmqd demo", "bold"), GAP, setting.where, GAP, (figures.state, STATE_STYLES.get(figures.state, "bold"))
-    )
+    style = style_of(figures.state) if figures.state in ("running", "failed") else "bold"
+    title = Text.assemble((" rmqd demo", "bold"), GAP, setting.where, GAP, (figures.state, style))
     time = duration(figures.elapsed_seconds)
     title.append(" " * max(1, width - title.cell_len - len(time) - 1) + time)
     parts = (
         f" embedded RocketMQ at {setting.nameserver}",
-        f"; retries after {setting.delays} here",
-        f" instead of {setting.usual_delays}",
+        f"; retries after {DELAYS} here",
+        f" instead of {USUAL_DELAYS}",
     )
     fitting = [text for text in accumulate(parts) if len(text) < width]
     below = Text(fitting[-1] if fitting else parts[0], "dim")
@@ -330,7 +311,7 @@ def _queues(figures: DemoFigures, width: int) -> list[Text]:
     lines = [Text(head, "dim")]
     for row in figures.queues:
         line = Text(f" {set_cell_size(row.name, name_width)}")
-        line.append(f"{row.state.replace('_', ' '):<16}", STATE_STYLES.get(row.state, "dim"))
+        line.append(f"{row.state.replace('_', ' '):<16}", style_of(row.state, "dim"))
         committed = "-" if row.committed is None else f"{row.committed:,}"
         lines.append(line.append(f"{committed:>9}{row.lag:>8,}{row.cached:>8,}"))
     return [*(lines if figures.queues else [*lines, _nothing()]), Text()]

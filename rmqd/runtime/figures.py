@@ -11,7 +11,7 @@ exported counter must never decrease. All other figures describe the present, an
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Final, Literal, TypeVar, cast
@@ -120,6 +120,17 @@ def merged(one: T, other: T, base: T | None = None, *, gauges: bool = True, coun
 def add_counters(one: T, past: T | None) -> T:
     """Return a snapshot plus the counters of an ended consumer or process."""
     return one if past is None else merged(one, past, gauges=False)
+
+
+def sum_of_known(values: Iterable[int | None]) -> int | None:
+    """Return the sum of the known values; None if none is known."""
+    found = [value for value in values if value is not None]
+    return sum(found) if found else None
+
+
+def largest_known(values: Iterable[float | None]) -> float | None:
+    """Return the largest known value; None if none is known."""
+    return max((value for value in values if value is not None), default=None)
 
 
 def known(rule: Rule) -> Rule:

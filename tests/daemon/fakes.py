@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rmqd.client.client_options import ClientOptions
+from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.pending import ClientSnapshot
 from rmqd.config.model.root_model import GroupConfig, RootConfig
 from rmqd.consumer.consumer_options import ConsumerOptions
@@ -21,7 +22,7 @@ from rmqd.consumer.stats.stats_snapshot import (
     QueueSnapshot,
     TopicSnapshot,
 )
-from rmqd.daemon.groups.group_engine import Client
+from rmqd.daemon.groups.group_engine import LocalEngine
 from rmqd.daemon.http.daemon_status import DaemonAbout
 from rmqd.errors import ConfigError, FilterRefusedError
 from rmqd.handler_api.batch import LoadedHandler
@@ -182,7 +183,7 @@ class FakeConsumer:
         return replace(group, state=state, paused=self.paused, pauses=self.pauses.scopes, ready=self.running.is_set())
 
 
-class FakeClient:
+class FakeClient(ClientInstance):
     """A client that connects to nothing."""
 
     def __init__(self, options: ClientOptions) -> None:
@@ -215,7 +216,7 @@ class FakeClient:
 
 
 @dataclass
-class FakeEngine:
+class FakeEngine(LocalEngine):
     """Builds fakes and keeps them: `consumers` by group, oldest first."""
 
     consumers: dict[str, list[FakeConsumer]] = field(default_factory=dict)
@@ -229,7 +230,7 @@ class FakeEngine:
     checked: list[str] = field(default_factory=list)
     """The groups whose filters brokers were asked about."""
 
-    def build_client(self, options: ClientOptions) -> Client:
+    def build_client(self, options: ClientOptions) -> FakeClient:
         """A FakeClient."""
         self.clients.append(FakeClient(options))
         return self.clients[-1]
@@ -241,7 +242,7 @@ class FakeEngine:
             raise ConfigError([f"groups.{group}.handler.plugin: {settings.handler.plugin} is unknown"])
         return LoadedHandler(settings.handler.plugin, lambda batch: None, False, None, None)
 
-    def build_consumer(self, options: ConsumerOptions, handler: LoadedHandler, client: Client) -> Consumer:
+    def build_consumer(self, options: ConsumerOptions, handler: LoadedHandler, client: ClientInstance) -> Consumer:
         """A FakeConsumer."""
         consumer = FakeConsumer(options.group)
         self.options[options.group] = options
@@ -253,7 +254,7 @@ class FakeEngine:
         self.on_spark.append(options.group)
         return self.build_consumer(options, LoadedHandler("", lambda batch: None, False, None, None), self.clients[-1])
 
-    async def check_filters(self, options: ConsumerOptions, client: Client) -> None:
+    async def check_filters(self, options: ConsumerOptions, client: ClientInstance) -> None:
         """Refuse what the test refuses."""
         self.checked.append(options.group)
         for topic, wanted in options.subscriptions.items():

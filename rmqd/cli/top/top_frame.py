@@ -1,34 +1,200 @@
-"""The picture: as many lines as the terminal has, from the status document and the user's choices.
+"""The user's choices in `rmqd top`, and the picture of choices and status: as many lines as the terminal has.
 
+Only keys change the choices (`press`), never the daemon's data.
 Colours are the terminal's own, and only repeat what words say, so that NO_COLOR loses nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from textwrap import wrap
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Group
 from rich.text import Text
 
 from rmqd.cli.terminal.output import count
-from rmqd.cli.top.top_state import Fields, State, TopColumn, age, group_of, number, rate, state_word, took, trouble
-from rmqd.daemon.http.daemon_status import stall_lines
+from rmqd.daemon.http.status_view import (
+    GROUP_COLUMNS,
+    QUEUE_COLUMNS,
+    Fields,
+    StatusColumn,
+    age,
+    cell,
+    number,
+    rate,
+    stall_lines,
+    state_word,
+    style_of,
+    took,
+    trouble,
+)
+from rmqd.runtime.figures import sum_of_known
+from rmqd.runtime.live_screen import picture_of
 
-STYLES: Final = {
-    "running": "green", "handling": "green", "pulling": "green", "paused": "magenta", "retrying": "magenta",
-    "flow_controlled": "magenta", "locked_out": "magenta", "draining": "magenta", "starting": "magenta",
-    "failed": "bold red", "failing": "bold red", "stuck": "bold red",
-}  # fmt: skip
 LEAST_NAME: Final = 8
 ROOMY: Final = 20  # a screen with so many lines shows three lines of problems
 AROUND: Final = 5  # lines other than rows: two at the top, an empty one, the heading, the keys
 KEYS: Final = "Enter queues  p pause  d diagnose  / filter  < > sort  ? help  q quit"
 QUEUE_KEYS: Final = "Esc back  p pause queue  d diagnose  / filter  < > sort  ? help  q quit"
 PAGE_KEYS: Final = "up, down, page up, page down  Esc back"
+
+
+HELP: Final = (
+    "up, down, j, k      move; page up and down, home and end too",
+    "Enter, right        the queues of a group",
+    "Esc, left           back",
+    "<  >                sort by the column to the left or right",
+    "r                   reverse the order",
+    "/                   list only names or states with a text; Esc ends it",
+    "p                   pause the group or queue, or resume it; asks first",
+    "d                   rmqd diagnose of the group",
+    "q, Ctrl-C           quit",
+    "",
+    "IN/S      messages from brokers per second, over the last 10 to 15 seconds",
+    "OUT/S     attempts of the handler per second, whatever their outcome",
+    "FAIL      its calls that failed per second; RETRY: messages sent back",
+    "LAG, AGE  waiting messages, and the age of the oldest",
+    "P50, P99  how long the handler's calls of the last minute took",
+    "DEAD      dead letters since the daemon's start",
+    "All figures are from /api/v1/status, for this daemon only.",
+)
+
+
+def key_of(row: Fields) -> str:
+    """Return the key that identifies a row while the list around it changes."""
+    return (
+        str(row["name"])
+        if "name" in row
+        else f"{cell(dict(row), 'topic')}@{row['broker']}:{row['queue']}:{row['worker']}"
+    )
+
+
+def matching(rows: list[Fields], columns: tuple[StatusColumn, ...], wanted: str) -> list[Fields]:
+    """Return the rows with a text among their names and states."""
+    if not wanted:
+        return rows
+    names = [column for column in columns if column.is_text]
+    return [row for row in rows if any(wanted.lower() in column.cell(row).lower() for column in names)]
+
+
+def ordered(rows: list[Fields], column: StatusColumn, *, backward: bool) -> list[Fields]:
+    """Return the rows by a column: texts from A to Z, numbers from the greatest, or `backward`; unknown last."""
+
+    def known(row: Fields) -> bool:
+        return column.of(row) is not None
+
+    first = sorted(filter(known, rows), key=column.of, reverse=column.is_text == backward)
+    return [*first, *(row for row in rows if not known(row))]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A list with its cursor, order and filter."""
+
+    columns: tuple[StatusColumn, ...]
+    cursor: str = ""
+    sort: int = 0
+    backward: bool = False
+    filter: str = ""
+
+    def rows(self, found: list[Fields]) -> list[Fields]:
+        """Return the rows as they are listed."""
+        return ordered(matching(found, self.columns, self.filter), self.columns[self.sort], backward=self.backward)
+
+    def at(self, rows: list[Fields]) -> int:
+        """Return the index of the cursor among the rows; the first if its row is missing."""
+        return next((place for place, row in enumerate(rows) if key_of(row) == self.cursor), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A request to pause or resume a group, or one queue of it."""
+
+    action: Literal["pause", "resume"]
+    group: str
+    topic: str | None = None
+    broker: str | None = None
+    queue: int | None = None
+
+    @property
+    def meant(self) -> str:
+        """The subject of the request as text."""
+        return (
+            self.group if self.topic is None else f"{self.topic} on {self.broker}, queue {self.queue}, of {self.group}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnose:
+    """A request to show `rmqd diagnose` of a group."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """A text over the lists: help, or the output of a command. `lines` is None while the command runs."""
+
+    title: str
+    lines: tuple[str, ...] | None
+    first: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All choices."""
+
+    groups: Listing = Listing(GROUP_COLUMNS)
+    queues: Listing = Listing(QUEUE_COLUMNS)
+    group: str = ""
+    """The group whose queues are listed; empty for the list of groups."""
+    typed: str | None = None
+    """The filter that is being typed."""
+    question: Switch | None = None
+    """The request that waits for confirmation."""
+    pages: Pages | None = None
+    notice: str = ""
+    """The result of the last request."""
+    page: int = 10
+    """The number of rows in the last picture."""
+
+    def with_output(self, lines: tuple[str, ...]) -> State:
+        """Show a command's output, unless the user left its page before the command ended."""
+        if self.pages is None or self.pages.lines is not None:
+            return self
+        return replace(self, pages=replace(self.pages, lines=lines))
+
+    @property
+    def listing(self) -> Listing:
+        """The list that is shown."""
+        return self.queues if self.group else self.groups
+
+    def with_listing(self, **changes: Any) -> State:
+        """Return the state with changes to the list that is shown."""
+        changed = replace(self.listing, **changes)
+        return replace(self, queues=changed) if self.group else replace(self, groups=changed)
+
+    def rows(self, document: dict[str, Any]) -> list[Fields]:
+        """Return the rows of the list that is shown."""
+        return self.listing.rows(list(_queues(document, self.group) if self.group else document["groups"]))
+
+    def chosen(self, document: dict[str, Any]) -> Fields | None:
+        """Return the row under the cursor."""
+        rows = self.rows(document)
+        return rows[self.listing.at(rows)] if rows else None
+
+
+def group_of(document: dict[str, Any], name: str) -> Fields | None:
+    """Return a group of the document, by name."""
+    return next((group for group in document["groups"] if group["name"] == name), None)
+
+
+def _queues(document: dict[str, Any], name: str) -> list[Fields]:
+    group = group_of(document, name)
+    return [] if group is None else group["queues"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +233,10 @@ def frame(state: State, last_status: LastStatus, size: TerminalSize) -> Group:
         lines += _page(state, room + size.below)
     else:
         lines += _list(state, last_status.document, size, room)
-    lines = [*lines[: size.height - 1], *([Text()] * (size.height - 1 - len(lines))), _last_line(state)]
-    for line in lines:
-        line.no_wrap = True
+    last = _last_line(state)
+    for line in (*lines, last):
         line.truncate(size.width, overflow="ellipsis")
-    return Group(*lines)
+    return picture_of(lines, [last], size.height)
 
 
 def _head(last_status: LastStatus, size: TerminalSize) -> list[Text]:
@@ -91,10 +256,10 @@ def _head(last_status: LastStatus, size: TerminalSize) -> list[Text]:
         return [title, Text(" " + "; ".join(document["problems"]), "bold red")]
     groups = document["groups"]
     rates = {name: sum(group["rates"][name] for group in groups) for name in ("received", "handled", "failed")}
-    lags = [group["lag"] for group in groups if group["lag"] is not None]
+    lag = sum_of_known(group["lag"] for group in groups)
     below = (
         f" {count(len(groups), 'group')}, {count(sum(len(group['queues']) for group in groups), 'queue')}, "
-        f"lag {number(sum(lags) if lags else None)}, in {rate(rates['received'])}/s, "
+        f"lag {number(lag)}, in {rate(rates['received'])}/s, "
         f"out {rate(rates['handled'])}/s, failed {rate(rates['failed'])}/s"
     )
     return [title, Text(below, "dim")]
@@ -111,7 +276,7 @@ def _list(state: State, document: dict[str, Any], size: TerminalSize, room: int)
         )
         room -= 1
     rest = size.width - 1 - sum(column.width for column in columns)
-    name = max(LEAST_NAME, min(rest, 2 + max([cell_len(_text(columns[0], row)) for row in rows], default=8)))
+    name = max(LEAST_NAME, min(rest, 2 + max([cell_len(columns[0].cell(row)) for row in rows], default=8)))
     lines.append(_heading(columns, name, listing.columns[listing.sort], backward=listing.backward))
     place, shown = listing.at(rows), max(1, room - 1)
     first = max(0, min(place - shown // 2, len(rows) - shown))
@@ -142,10 +307,10 @@ def _group_line(group: Fields) -> Text:
     word = state_word(group)
     rates = f"in {rate(group['rates']['received'])}/s, out {rate(group['rates']['handled'])}/s"
     figures = f"  lag {number(group['lag'])}, {rates}, p99 {took(group['recent_latency']['p99'])}"
-    return Text.assemble((f" {group['name']}", "bold"), "  ", (word, STYLES.get(word, "")), figures)
+    return Text.assemble((f" {group['name']}", "bold"), "  ", (word, style_of(word)), figures)
 
 
-def _heading(columns: list[TopColumn], name: int, sort: TopColumn, *, backward: bool) -> Text:
+def _heading(columns: list[StatusColumn], name: int, sort: StatusColumn, *, backward: bool) -> Text:
     line = Text(" ")
     for index, column in enumerate(columns):
         title = f"{column.title}{'^' if column.is_text != backward else 'v'}" if column is sort else column.title
@@ -153,20 +318,16 @@ def _heading(columns: list[TopColumn], name: int, sort: TopColumn, *, backward: 
     return line
 
 
-def _row(columns: list[TopColumn], name: int, row: Fields) -> Text:
+def _row(columns: list[StatusColumn], name: int, row: Fields) -> Text:
     line = Text(" ")
     for index, column in enumerate(columns):
-        text = _text(column, row)
-        style = STYLES.get(str(column.value(row)), "dim") if column.title == "STATE" else ""
+        text = column.cell(row)
+        style = style_of(str(column.of(row)), "dim") if column.title == "STATE" else ""
         line.append(_cell(text, column, name if index == 0 else column.width), style)
     return line
 
 
-def _text(column: TopColumn, row: Fields) -> str:
-    return column.text(column.value(row))
-
-
-def _cell(text: str, column: TopColumn, width: int) -> str:
+def _cell(text: str, column: StatusColumn, width: int) -> str:
     if not column.is_text:
         return text.rjust(width)
     return set_cell_size(text, width) if column.width == 0 else "  " + set_cell_size(text, width - 2)

@@ -1,12 +1,7 @@
-"""The live view of `rmqd top`: the terminal, keys, background queries, and the loop that joins them.
+"""The live view of `rmqd top`: the terminal, keys, requests to the daemon, and the loop that joins them.
 
-Queries the daemon in the background, so that keys do not wait for a slow or unreachable daemon.
-
-The effect of a key: the new state and a request. Keys change nothing in the daemon without confirmation.
-
-The terminal: reads keys as they are pressed, shows pictures on the alternate screen, and restores it at the end.
-
-The loop of the live view, from the first picture to the last.
+The daemon is queried in the background, so that keys do not wait for a slow or unreachable daemon. Keys change nothing
+in the daemon without confirmation.
 """
 
 from __future__ import annotations
@@ -28,13 +23,24 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any, Final
 
-from rich.console import Console, RenderableType
-from rich.live import Live
-from rich.text import Text
+from rich.console import RenderableType
 
 from rmqd.cli.terminal.daemon_client import DaemonClient, DaemonRefusedError, DaemonUnreachableError
-from rmqd.cli.top.top_frame import LastStatus, TerminalSize, clock_time, frame
-from rmqd.cli.top.top_state import HELP, Diagnose, Fields, Pages, State, Switch, group_of, key_of
+from rmqd.cli.top.top_frame import (
+    HELP,
+    Diagnose,
+    LastStatus,
+    Pages,
+    State,
+    Switch,
+    TerminalSize,
+    clock_time,
+    frame,
+    group_of,
+    key_of,
+)
+from rmqd.daemon.http.status_view import Fields, outcome_text
+from rmqd.runtime.live_screen import AlternateScreen
 from rmqd.runtime.plain_text import printable_lines, printable_values
 
 DIAGNOSE_SECONDS: Final = 60.0
@@ -53,10 +59,8 @@ class DaemonWatch:
         self._error = ""
         self._at = time.monotonic()
         self._soon = threading.Event()
-        self.notices: queue.SimpleQueue[str] = queue.SimpleQueue()
-        """The results of pauses and resumes."""
-        self.pages: queue.SimpleQueue[tuple[str, ...]] = queue.SimpleQueue()
-        """The output of `rmqd diagnose`."""
+        self.news: queue.SimpleQueue[Callable[[State], State]] = queue.SimpleQueue()
+        """The results of pauses, resumes and `rmqd diagnose`: what they change in the user's state."""
         self.woken: Callable[[], None] = lambda: None
 
     def start(self) -> None:
@@ -79,33 +83,27 @@ class DaemonWatch:
                 self._document, self._error, self._at = printable_values(document), "", time.monotonic()
             self.woken()
 
-    def switch(self, switch: Switch) -> None:
-        """Pause or resume a group, or a queue of it. `notices` gets the result."""
+    def request(self, wish: Switch | Diagnose) -> None:
+        """Pause or resume a group or a queue of it, or diagnose a group. `news` gets the result."""
 
         def do() -> None:
-            self.notices.put(self._switched(switch))
+            if isinstance(wish, Switch):
+                notice = self._switched(wish)
+                self.news.put(lambda state: replace(state, notice=notice))
+            else:
+                lines = self._diagnosed(wish.group)
+                self.news.put(lambda state: state.with_output(lines))
             self._soon.set()
             self.woken()
 
-        threading.Thread(target=do, name="rmqd top changes", daemon=True).start()
+        threading.Thread(target=do, name="rmqd top requests", daemon=True).start()
 
     def _switched(self, switch: Switch) -> str:
-        from rmqd.cli.daemon_commands import outcome_text
-
         try:
             report = self._daemon.switch(switch.action, switch.group, switch.topic, switch.broker, switch.queue)
         except (DaemonUnreachableError, DaemonRefusedError) as error:
             return printable_lines(f"not {switch.action}d: {error}")
         return printable_lines(outcome_text(report))
-
-    def diagnose(self, wish: Diagnose) -> None:
-        """Diagnose a group. `pages` gets the command's output."""
-
-        def do() -> None:
-            self.pages.put(self._diagnosed(wish.group))
-            self.woken()
-
-        threading.Thread(target=do, name="rmqd top diagnoses", daemon=True).start()
 
     def _diagnosed(self, group: str) -> tuple[str, ...]:
         command = [sys.executable, "-m", "rmqd", "diagnose", group, *self._where]
@@ -255,13 +253,12 @@ class TerminalScreen:
     def __init__(self) -> None:
         self._keys = sys.stdin.fileno()
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._console = Console(force_terminal=True, highlight=False, markup=False, emoji=False)
-        self._live = self._new_live()
+        self._screen = AlternateScreen()
 
     @property
     def size(self) -> TerminalSize:
         """The current size."""
-        return TerminalSize(*self._console.size)
+        return TerminalSize(*self._screen.size)
 
     @contextlib.contextmanager
     def taken(self) -> Iterator[None]:
@@ -282,28 +279,22 @@ class TerminalScreen:
         settings = termios.tcgetattr(self._keys)
         settings[3] &= ~termios.ISIG  # Ctrl-C and Ctrl-Z are keys
         termios.tcsetattr(self._keys, termios.TCSADRAIN, settings)
-        self._live.start(refresh=True)
+        self._screen.start()
 
     def _close(self) -> None:
+        self._screen.stop()
         with contextlib.suppress(OSError, termios.error):
-            self._live.stop()
             termios.tcsetattr(self._keys, termios.TCSADRAIN, self._settings)
 
     def suspend(self) -> None:
         """Restore the terminal and stop, like Ctrl-Z; take it again when the shell continues the process."""
         self._close()
         os.kill(os.getpid(), signal.SIGTSTP)
-        self._live = self._new_live()
         self._open()
-
-    def _new_live(self) -> Live:
-        return Live(
-            Text(), console=self._console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
-        )
 
     def show(self, picture: RenderableType) -> None:
         """Draw over the last picture."""
-        self._live.update(picture, refresh=True)
+        self._screen.show(picture)
 
     def wake(self) -> None:
         """End the wait for a key."""
@@ -343,7 +334,9 @@ def run(watch: DaemonWatch) -> None:
     watch.start()
     with screen.taken():
         while True:
-            state = _with_news(replace(state, page=screen.size.rows), watch)
+            while not watch.news.empty():
+                state = watch.news.get()(state)
+            state = replace(state, page=screen.size.rows)
             last_status = watch.last_status(clock_time())
             screen.show(frame(state, last_status, screen.size))
             try:
@@ -356,26 +349,7 @@ def run(watch: DaemonWatch) -> None:
                     continue
                 pressed = press(state, key, last_status.document)
                 state = pressed.state
-                match pressed.wish:
-                    case Quit():
-                        return
-                    case Switch() as switch:
-                        watch.switch(switch)
-                    case Diagnose() as wish:
-                        watch.diagnose(wish)
-
-
-def _with_news(state: State, watch: DaemonWatch) -> State:
-    """Add the results of pauses and diagnoses since the last picture."""
-    try:
-        while True:
-            state = replace(state, notice=watch.notices.get_nowait())
-    except queue.Empty:
-        pass
-    try:
-        lines = watch.pages.get_nowait()
-    except queue.Empty:
-        return state
-    if state.pages is None or state.pages.lines is not None:
-        return state  # the user left it before the command ended
-    return replace(state, pages=Pages(state.pages.title, lines))
+                if isinstance(pressed.wish, Quit):
+                    return
+                if pressed.wish is not None:
+                    watch.request(pressed.wish)

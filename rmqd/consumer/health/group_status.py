@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.handling.slots import HandlerHungError
 from rmqd.consumer.health.causes import Problem, found
 from rmqd.consumer.health.group_problems import KEPT
 from rmqd.consumer.rebalance.rebalance import Rebalance
-from rmqd.consumer.stats.counters import snapshots_of
-from rmqd.consumer.stats.stats_snapshot import MOST_MEMBERS, GroupSnapshot, HandlerRates, LastError, TopicSnapshot
+from rmqd.consumer.stats.counters import rates_between, snapshots_of, totals_of
+from rmqd.consumer.stats.stats_snapshot import HANDLER_RATES, MOST_MEMBERS, GroupSnapshot, LastError, TopicSnapshot
 from rmqd.handler_api.batch import ProcessCounts, leaves_of
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.plain_text import describe
@@ -116,27 +116,6 @@ FAILING_SHARE: Final = 0.9
 WELL_SHARE: Final = 0.5
 
 
-class _Totals(NamedTuple):
-    """Counters since the start of the group. An attempt is one message in one handler call."""
-
-    acked: int = 0
-    retried: int = 0  # after a decision, an exception or a deadline
-    dead_lettered: int = 0
-    failed: int = 0  # calls that raised or expired
-
-    def since(self, before: _Totals) -> _Totals:
-        return _Totals(*(now - then for now, then in zip(self, before, strict=True)))
-
-    @property
-    def attempts(self) -> int:
-        return self.acked + self.retried + self.dead_lettered
-
-    @property
-    def vain(self) -> int:
-        """How many attempts failed; at least the failed calls, because refused messages are not counted."""
-        return max(self.attempts - self.acked, self.failed)
-
-
 class RecentResults:
     """Watches the attempts of one group. Call `poll` about every POLL_SECONDS with the group's counters.
 
@@ -150,40 +129,37 @@ class RecentResults:
         self.problem: Problem | None = None
         self._group = group
         self._clock = clock
-        self._samples: deque[tuple[float, _Totals]] = deque([(clock.monotonic(), _Totals())])
+        self._samples = deque([(clock.monotonic(), totals_of(()))])
         self._vain = 0
         self._vain_since = 0.0
 
     def poll(self, topics: Iterable[TopicSnapshot]) -> None:
         """Evaluate the current counters."""
         topics, now = tuple(topics), self._clock.monotonic()
-        totals = _totals(topics)
-        self._judge(totals.since(self._samples[-1][1]), last_error(topics), now)
+        totals, (_, before) = totals_of(topics), self._samples[-1]
+        acked, attempts, failed = (totals[name] - before[name] for name in ("acked", "handled", "failed"))
+        # at least the failed calls, because refused messages are not counted
+        self._judge(acked, max(attempts - acked, failed), last_error(topics), now)
         self._samples.append((now, totals))
         while len(self._samples) > 2 and now - self._samples[1][0] >= WINDOW_SECONDS:
             self._samples.popleft()
 
-    def rates(self, topics: Iterable[TopicSnapshot]) -> HandlerRates:
-        """Return rates per second over the last minute."""
+    def rates(self, topics: Iterable[TopicSnapshot]) -> dict[str, float]:
+        """Return rates per second over the last minute, by HANDLER_RATES."""
         since, before = self._samples[0]
-        seconds = max(self._clock.monotonic() - since, 1.0)
-        recent = _totals(topics).since(before)
-        return HandlerRates(
-            handled=recent.attempts / seconds,
-            failed=recent.failed / seconds,
-            retried=recent.retried / seconds,
-            dead_lettered=recent.dead_lettered / seconds,
-        )
+        rates = rates_between(before, totals_of(topics), max(self._clock.monotonic() - since, 1.0))
+        return {name: rates[name] for name in HANDLER_RATES}
 
-    def _judge(self, step: _Totals, error: LastError | None, now: float) -> None:
-        vain_share = step.vain / max(step.acked + step.vain, 1)
-        if step.acked and vain_share < (WELL_SHARE if self.problem is not None else FAILING_SHARE):
+    def _judge(self, acked: int, vain: int, error: LastError | None, now: float) -> None:
+        """Judge a step with `acked` successful attempts and `vain` failed ones."""
+        vain_share = vain / max(acked + vain, 1)
+        if acked and vain_share < (WELL_SHARE if self.problem is not None else FAILING_SHARE):
             self._vain, self.problem = 0, None
             return
-        if step.vain and not self._vain:
+        if vain and not self._vain:
             self._vain_since = now
-        self._vain += step.vain
-        if self._vain >= LEAST_ATTEMPTS and now - self._vain_since >= FAILING_SECONDS and (step.vain or self.problem):
+        self._vain += vain
+        if self._vain >= LEAST_ATTEMPTS and now - self._vain_since >= FAILING_SECONDS and (vain or self.problem):
             self.problem = found("failing_handler", _evidence(self._vain, error), group=self._group)
 
 
@@ -191,16 +167,6 @@ def last_error(topics: Iterable[TopicSnapshot]) -> LastError | None:
     """Return the newest handler error of all topics."""
     errors = [topic.last_error for topic in topics if topic.last_error is not None]
     return max(errors, key=lambda error: error.at, default=None)
-
-
-def _totals(topics: Iterable[TopicSnapshot]) -> _Totals:
-    acked = retried = dead_lettered = failed = 0
-    for topic in topics:
-        acked += topic.handled["acked"]
-        retried += topic.handled["retried"] + topic.handled["expired"]
-        dead_lettered += topic.handled["dead_lettered"]
-        failed += sum(topic.exceptions.values())
-    return _Totals(acked, retried, dead_lettered, failed)
 
 
 def _evidence(attempts: int, error: LastError | None) -> str:

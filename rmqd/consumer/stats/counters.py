@@ -1,16 +1,14 @@
-"""The current problems of a group.
-
-The counters of one group, updated by its parts and read for snapshots.
-"""
+"""The counters of one group, updated by its parts and read for snapshots, and the group's current problems."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import fields
 from math import inf
+from typing import Final
 
 import structlog
 
@@ -229,6 +227,42 @@ class TopicStats(TopicCounters):
 def snapshots_of(stats: Mapping[str, TopicStats]) -> tuple[TopicSnapshot, ...]:
     """Return the counters of a group. Retry topics that share counters are included once."""
     return tuple(topic for one in dict.fromkeys(stats.values()) for topic in one.snapshots())
+
+
+# The counters of a group, summed over its topics, by the names and in the order of the status.
+TOTALS: Final[Mapping[str, Callable[[TopicSnapshot], int]]] = {
+    "received": lambda topic: topic.received,
+    "handled": lambda topic: sum(topic.handled.get(one, 0) for one in ("acked", "retried", "expired", "dead_lettered")),
+    "acked": lambda topic: topic.handled.get("acked", 0),
+    "failed": lambda topic: sum(topic.exceptions.values()),  # calls that raised or expired
+    "retried": lambda topic: topic.handled.get("retried", 0),
+    "expired": lambda topic: topic.handled.get("expired", 0),
+    "dead_lettered": lambda topic: topic.handled.get("dead_lettered", 0),
+    "corrupt": lambda topic: topic.handled.get("corrupt", 0),
+}
+# The totals that add up to a rate, by its name.
+RATES: Final = {
+    "received": ("received",),
+    "handled": ("handled",),
+    "failed": ("failed",),
+    "retried": ("retried", "expired"),
+    "dead_lettered": ("dead_lettered",),
+}
+
+
+def totals_of(topics: Iterable[TopicSnapshot]) -> dict[str, int]:
+    """Return the sums over all topics of a group, including retries, by TOTALS."""
+    topics = tuple(topics)
+    return {name: sum(map(count, topics)) for name, count in TOTALS.items()}
+
+
+def rates_between(before: Mapping[str, int], after: Mapping[str, int], seconds: float) -> dict[str, float]:
+    """Return the rates by RATES, per second. A counter that decreased, because the group changed its engine, counts as
+    0.
+    """
+    if seconds <= 0:
+        return dict.fromkeys(RATES, 0.0)
+    return {rate: max(0, sum(after[name] - before[name] for name in names)) / seconds for rate, names in RATES.items()}
 
 
 class RetriedStats(TopicStats):

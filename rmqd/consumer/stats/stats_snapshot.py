@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from rmqd.consumer.circuit import CIRCUIT_STATES, CircuitSnapshot
 from rmqd.consumer.health.causes import GROUP_CAUSES, STALL_CAUSES, Problem
@@ -26,6 +26,7 @@ DEAD_LETTER_CAUSES = ("handler", "limit", "level", "corrupt")
 # Causes of an offset that fell below the committed one: an operator's reset, a correction by the broker
 # (`on_offset_illegal`), an acquisition with a lower stored offset.
 FALL_CAUSES = ("operator", "corrected", "take_over")
+HANDLER_RATES = ("handled", "failed", "retried", "dead_lettered")
 # A queue's state is the first that applies.
 QUEUE_STATES = ("stuck", "paused", "locked_out", "flow_controlled", "retrying", "handling", "pulling", "waiting")
 GROUP_STATES = ("starting", "running", "draining", "failed", "stopped")
@@ -65,19 +66,6 @@ def _add_reasons(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
     rest += sum(total[reason] for reason in ordered[MOST_REASONS:])
     kept = {reason: total[reason] for reason in ordered[:MOST_REASONS]}
     return kept | ({OTHER_REASONS: rest} if rest else {})
-
-
-@dataclass(frozen=True, slots=True)
-class HandlerRates:
-    """Recent results of messages, per second."""
-
-    handled: float = 0.0  # attempts with any result
-    failed: float = 0.0  # handler calls that raised or expired
-    retried: float = 0.0  # attempts that end in a retry
-    dead_lettered: float = 0.0
-
-    def __add__(self, other: HandlerRates) -> HandlerRates:
-        return HandlerRates(*map(operator.add, astuple(self), astuple(other)))
 
 
 @dataclass(slots=True, eq=False)
@@ -238,11 +226,6 @@ class QueueSnapshot:
         """The queue's number for output and labels."""
         return str(self.queue) if self.queue >= 0 else "any"
 
-    @property
-    def name(self) -> str:
-        """The queue's topic, broker and number, for output."""
-        return f"{self.topic}{' (retry)' if self.is_retry else ''}@{self.broker}:{self.number}"
-
 
 @dataclass(frozen=True, slots=True)
 class BatchesSnapshot:
@@ -300,10 +283,12 @@ class GroupSnapshot:
         by="state",
         keys=GROUP_STATES,
     )
-    paused: bool = gauge("rmqd_group_paused", "1 while the group is paused by an operator, else 0.", operator.or_)
-    pauses: tuple[PauseScope, ...] = figure(each_once)
-    client_id: str
-    failure: str | None
+    paused: bool = gauge(
+        "rmqd_group_paused", "1 while the group is paused by an operator, else 0.", operator.or_, default=False
+    )
+    pauses: tuple[PauseScope, ...] = figure(each_once, default=())
+    client_id: str = ""
+    failure: str | None = None
     ready: bool = figure(operator.and_)
     not_ready_reason: str | None = figure(known(lambda one, _: one))
     topics: tuple[TopicSnapshot, ...] = figure(
@@ -327,6 +312,7 @@ class GroupSnapshot:
             STALL_CAUSES,
             lambda group: Counter(queue.stall.cause for queue in group.queues if queue.stall is not None),
         ),
+        default=(),
     )
     assigned: dict[str, int] = gauge("rmqd_assigned_queues", "Queues that this daemon owns.", add_each, by="topic")
     problems: tuple[Problem, ...] = gauge(
@@ -336,6 +322,7 @@ class GroupSnapshot:
         by="cause",
         keys=GROUP_CAUSES,
         read=lambda group: Counter(problem.cause for problem in group.problems),
+        default=(),
     )
     rebalances: int = counter("rmqd_rebalances_total", "Rebalances that changed the owned queues.")
     handover_timeouts: int = counter(
@@ -354,7 +341,10 @@ class GroupSnapshot:
         by="hook",
     )
     handler_hung: bool = gauge(
-        "rmqd_handler_hung", "1 if all calls that concurrency allows hang in their threads.", operator.or_
+        "rmqd_handler_hung",
+        "1 if all calls that concurrency allows hang in their threads.",
+        operator.or_,
+        default=False,
     )
     batches: BatchesSnapshot | None = figure(known(merged), is_counter=True, default=None)
     """None on the local engine."""
@@ -374,7 +364,8 @@ class GroupSnapshot:
         "Worker processes of the handler that were replaced: died, hung (expired), memory (above its limit).",
         by="cause",
     )
-    rates: HandlerRates = figure(operator.add, default=HandlerRates())
+    rates: dict[str, float] = figure(add_each, default_factory=lambda: dict.fromkeys(HANDLER_RATES, 0.0))
+    """Results of messages over the last minute, per second, by HANDLER_RATES."""
     concurrency: int | None = gauge(
         "rmqd_handler_concurrency",
         "Calls of the handler that may run at once, over all workers; with concurrency: auto, the current value.",

@@ -1,23 +1,19 @@
-"""Converts names with a namespace to names without it, and back.
+"""The parts that every host of groups uses: its interface, the names of a group, and the engine that builds consumers.
 
-Inside a consumer all names include the namespace (`rmqd.plugins.model_options` adds it). This module removes it from
-snapshots; `process.logs` does so in the log, and `wire.messages` for handlers.
-
-The interface to the processes that run groups: this process, or a pool of worker processes.
-
-Builds clients, handlers and consumers for the groups of a process. Tests replace it.
+Inside a consumer all names include the namespace (`rmqd.plugins.model_options` adds it). `GroupEdge` removes it from
+snapshots; `runtime.logs` does so in the log, and `wire.messages` for handlers.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from rmqd.client.client_options import ClientOptions
-from rmqd.client.remoting.pending import ClientSnapshot
 from rmqd.config.model.root_model import DEFAULT_CLUSTER, RootConfig
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.hooks import Hook
@@ -27,9 +23,11 @@ from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.daemon.metrics.metric_totals import ProcessSnapshot
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.runtime.clock import Clock
+from rmqd.runtime.figures import add_each, counter, figure, gauge, known
 from rmqd.wire.topics import without_namespace, wrap_namespace
 
 if TYPE_CHECKING:
+    from rmqd.client.instance import ClientInstance
     from rmqd.config.model.root_model import GroupConfig, RootConfig
     from rmqd.plugins.telemetry import Telemetry
 
@@ -89,15 +87,31 @@ class GroupChanges:
 
 @dataclass(frozen=True, slots=True)
 class HostView:
-    """All processes at one moment. `workers` counts worker processes by state; None without workers."""
+    """All processes at one moment. `workers` is None without workers."""
 
-    processes: tuple[ProcessSnapshot, ...]
-    past: tuple[ProcessSnapshot, ...] = ()
-    workers: dict[str, int] | None = None
-    answering: Mapping[int, bool] = field(default_factory=dict)
+    processes: tuple[ProcessSnapshot, ...] = figure(operator.add)
+    past: tuple[ProcessSnapshot, ...] = figure(operator.add, default=())
+    workers: dict[str, int] | None = gauge(
+        "rmqd_workers",
+        "Worker processes by state: running, restarting. Absent without --workers.",
+        known(add_each),
+        by="state",
+        default=None,
+    )
+    answering: Mapping[int, bool] = gauge(
+        "rmqd_worker_up",
+        "1 if a worker responds; 0 if not, and its other values are old.",
+        operator.or_,
+        by="worker",
+        default_factory=dict,
+    )
     """Whether a worker responds, by its number; empty without workers."""
-    worker_restarts: int = 0
-    missing: tuple[str, ...] = ()
+    worker_restarts: int = counter(
+        "rmqd_worker_restarts_total",
+        "Workers replaced because they had died.",
+        read=lambda view: None if view.workers is None else view.worker_restarts,
+    )
+    missing: tuple[str, ...] = figure(operator.add, default=())
     """The reasons why the view is incomplete, such as a worker that is restarting."""
 
 
@@ -143,67 +157,27 @@ class GroupHost(Protocol):
 log = structlog.get_logger(__name__)
 
 
-class Client(Protocol):
-    """The client that the groups of a process share, as this package uses it."""
-
-    async def run(self) -> None:
-        """Serve the groups until `stop`."""
-
-    def stop(self) -> None:
-        """Request the stop; `run` returns when the connections are closed."""
-
-    def secure(self, options: ClientOptions) -> None:
-        """Use the keys and the TLS settings of these options from now on."""
-
-    async def close(self) -> None:
-        """Close the connections of a client whose `run` was not called."""
-
-    def snapshot(self) -> ClientSnapshot:
-        """The client's figures now."""
-
-
-class Engine(Protocol):
-    """Builds clients, handlers and consumers, but does not start them."""
-
-    def build_client(self, options: ClientOptions) -> Client:
-        """A client for one set of connections."""
-
-    def load_handler(self, group: str, settings: GroupConfig, options: ConsumerOptions) -> LoadedHandler:
-        """Return the group's handler. Raises ConfigError if its configuration is invalid."""
-
-    def build_consumer(self, options: ConsumerOptions, handler: LoadedHandler, client: Client) -> Consumer:
-        """Return a consumer of one group with a `client` of this engine. Raises ConfigError if a hook is invalid."""
-
-    def build_spark_consumer(self, name: str, options: ConsumerOptions, config: RootConfig) -> Consumer:
-        """Return a consumer of the group `name` of `config`. It runs Spark in separate processes."""
-
-    async def check_filters(self, options: ConsumerOptions, client: Client) -> None:
-        """Check with the brokers that they accept a group's filters. Raises FilterRefusedError, InvalidNameError."""
-
-    async def close(self) -> None:
-        """Close the engine after the last group. Takes some seconds at most."""
-
-
-@dataclass(frozen=True, slots=True)
 class LocalEngine:
-    """The engine of the daemon: asyncio, in this process."""
+    """Builds clients, handlers and consumers, but does not start them. Tests replace it."""
 
-    clock: Clock
-    hooks: tuple[Hook, ...] = ()
-    """Hooks that are called in addition to the installed ones."""
-    telemetry: Telemetry | None = None
+    def __init__(self, clock: Clock, hooks: tuple[Hook, ...] = (), telemetry: Telemetry | None = None) -> None:
+        """`hooks` are called in addition to the installed ones."""
+        self._clock = clock
+        self._hooks = hooks
+        self._telemetry = telemetry
 
-    def build_client(self, options: ClientOptions) -> Client:
+    def build_client(self, options: ClientOptions) -> ClientInstance:
+        """Return a client for the groups of one cluster."""
         from rmqd.client.instance import ClientInstance
 
-        return ClientInstance(options, clock=self.clock)
+        return ClientInstance(options, clock=self._clock)
 
     def load_handler(self, group: str, settings: GroupConfig, options: ConsumerOptions) -> LoadedHandler:
-        """Load the group's plugin, or worker processes that load it, with `handler.processes`."""
+        """Load the group's plugin, or worker processes that load it, with `handler.processes`. Raises ConfigError."""
         if settings.handler is not None and settings.handler.processes:
             from rmqd.plugins.worker_processes.process_calls import handler_in_processes
 
-            return handler_in_processes(group, settings, options, self.clock)
+            return handler_in_processes(group, settings, options, self._clock)
         from rmqd.plugins.handler_catalogue import call_limit, load_handler
 
         handler = load_handler(group, settings)
@@ -218,34 +192,37 @@ class LocalEngine:
             )
         return handler
 
-    def build_consumer(self, options: ConsumerOptions, handler: LoadedHandler, client: Client) -> Consumer:
-        from rmqd.client.instance import ClientInstance
+    def build_consumer(self, options: ConsumerOptions, handler: LoadedHandler, client: ClientInstance) -> Consumer:
+        """Return a consumer of one group. Raises ConfigError if a hook is invalid."""
         from rmqd.consumer.push_consumer import PushConsumer
         from rmqd.plugins.strategies import hooks_of
 
-        hooks = (*hooks_of(options), *self.hooks)
-        if self.telemetry is not None:
+        hooks = (*hooks_of(options), *self._hooks)
+        if self._telemetry is not None:
             # this hook is first, so that the other hooks are called inside the span
-            hooks = (self.telemetry.hook(options), *hooks)
-        return PushConsumer(options, handler, cast(ClientInstance, client), self.clock, hooks)
+            hooks = (self._telemetry.hook(options), *hooks)
+        return PushConsumer(options, handler, client, self._clock, hooks)
 
     def build_spark_consumer(self, name: str, options: ConsumerOptions, config: RootConfig) -> Consumer:
+        """Return a consumer of the group `name` of `config`. It runs Spark in separate processes."""
         from rmqd.daemon.groups.spark_group import SparkGroup
 
         return SparkGroup(name, options, config)
 
-    async def check_filters(self, options: ConsumerOptions, client: Client) -> None:
-        """Check with the brokers (CHECK_CLIENT_CONFIG, 46) that they accept the group's SQL expressions."""
-        from rmqd.client.instance import ClientInstance
+    async def check_filters(self, options: ConsumerOptions, client: ClientInstance) -> None:
+        """Check with the brokers (CHECK_CLIENT_CONFIG, 46) that they accept the group's SQL expressions.
+
+        Raises FilterRefusedError, InvalidNameError.
+        """
         from rmqd.consumer.assembly import subscriptions_of
         from rmqd.consumer.health.consistency import check_filters
 
-        await check_filters(cast(ClientInstance, client), options.group, subscriptions_of(options, 0).values())
+        await check_filters(client, options.group, subscriptions_of(options, 0).values())
 
     async def close(self) -> None:
-        """Send the remaining spans."""
-        if self.telemetry is not None:
-            await self.telemetry.close()
+        """Send the remaining spans, which takes some seconds at most."""
+        if self._telemetry is not None:
+            await self._telemetry.close()
 
 
 def local_engine(config: RootConfig, clock: Clock) -> LocalEngine:

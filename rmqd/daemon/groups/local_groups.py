@@ -1,7 +1,4 @@
-"""The clients of one process, one for each cluster of its groups. A reload may replace them.
-
-The groups of one process: a client for each cluster, and a supervisor for each group.
-"""
+"""The groups of one process: a client for each cluster, and a supervisor for each group."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
+from typing import TYPE_CHECKING
 
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.remoting.pending import ClientSnapshot
@@ -18,11 +16,10 @@ from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.consumer.services import Consumer
 from rmqd.daemon.groups.group_engine import (
-    Client,
-    Engine,
     GroupChanges,
     GroupEdge,
     HostView,
+    LocalEngine,
     UnknownGroupError,
     check_scope,
 )
@@ -37,14 +34,17 @@ from rmqd.runtime.figures import add_counters, merged
 from rmqd.runtime.logs.log_writer import lines_dropped
 from rmqd.wire.topics import unwrap_namespace, without_namespace
 
+if TYPE_CHECKING:
+    from rmqd.client.instance import ClientInstance
+
 
 @dataclass(frozen=True, slots=True)
 class NextClients:
     """The clients of a new configuration, before it is applied."""
 
-    clients: Mapping[str, Client]
+    clients: Mapping[str, ClientInstance]
     """By cluster. Clients that serve both configurations already use the new keys."""
-    fresh: Mapping[str, Client]
+    fresh: Mapping[str, ClientInstance]
     secured: Mapping[str, ClientOptions]
     """The previous keys and certificates of clients that use new ones."""
 
@@ -58,15 +58,17 @@ class NextClients:
 class ClusterClients:
     """The clients, by cluster. The constructor builds them but does not start them."""
 
-    def __init__(self, state: ConfigState, build: Callable[[ClientOptions], Client]) -> None:
+    def __init__(self, state: ConfigState, build: Callable[[ClientOptions], ClientInstance]) -> None:
         self._build = build
-        self._clients: dict[str, Client] = {name: build(_options(state, name)) for name in used_clusters(state.config)}
+        self._clients: dict[str, ClientInstance] = {
+            name: build(_options(state, name)) for name in used_clusters(state.config)
+        }
         self._past: ClientSnapshot | None = None  # the counters of clients that were replaced
         self._tasks: asyncio.TaskGroup | None = None
         self._running: dict[str, asyncio.Task[None]] = {}
 
     @property
-    def current(self) -> Mapping[str, Client]:
+    def current(self) -> Mapping[str, ClientInstance]:
         """The clients of the current configuration."""
         return self._clients
 
@@ -108,7 +110,7 @@ class ClusterClients:
         """Return the sum of the clients' snapshots as one snapshot, with the id of the first client."""
         return add_counters(reduce(merged, [client.snapshot() for client in self._clients.values()]), self._past)
 
-    def _start(self, cluster: str, client: Client) -> None:
+    def _start(self, cluster: str, client: ClientInstance) -> None:
         assert self._tasks is not None
         self._running[cluster] = self._tasks.create_task(client.run(), name=f"client of {cluster}")
 
@@ -133,10 +135,15 @@ READINESS_POLL_SECONDS = 0.02
 
 
 class LocalGroups:
-    """Runs groups in this process. The constructor builds everything but starts nothing. It raises ConfigError."""
+    """A GroupHost of this process. The constructor builds everything but starts nothing. It raises ConfigError."""
 
     def __init__(
-        self, config: RootConfig, engine: Engine, clock: Clock, monitor: LoopMonitor, share: WorkerShare | None = None
+        self,
+        config: RootConfig,
+        engine: LocalEngine,
+        clock: Clock,
+        monitor: LoopMonitor,
+        share: WorkerShare | None = None,
     ) -> None:
         self._engine = engine
         self._clock = clock
@@ -168,7 +175,6 @@ class LocalGroups:
             await self._engine.close()
 
     async def started(self, patience_seconds: float) -> None:
-        """Wait until every group is ready, at most `patience_seconds`."""
         deadline = self._clock.monotonic() + patience_seconds
         while self._clock.monotonic() < deadline and not self.stopping:
             if all(group.snapshot().ready for group in self._groups.values()):
@@ -176,7 +182,6 @@ class LocalGroups:
             await asyncio.sleep(READINESS_POLL_SECONDS)
 
     async def view(self) -> HostView:
-        """Return the snapshot of this process as a view."""
         return HostView((self.snapshot(),))
 
     def snapshot(self) -> ProcessSnapshot:
@@ -191,11 +196,9 @@ class LocalGroups:
         )
 
     async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Pause a group, or some queues of it. Raises UnknownGroupError, WholeGroupOnlyError."""
         self._switchable(group, scope).pause(scope)
 
     async def resume(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Resume a group, or some queues of it. Raises UnknownGroupError, WholeGroupOnlyError."""
         self._switchable(group, scope).resume(scope)
 
     async def apply(self, config: RootConfig) -> GroupChanges:
@@ -240,25 +243,21 @@ class LocalGroups:
         return tuple(self._groups)
 
     def stop(self) -> None:
-        """Drain all groups in parallel, each up to its shutdown timeout."""
         self._stop.set()
         for group in self._groups.values():
             group.stop()
 
     def force_stop(self) -> None:
-        """End all drains now."""
         self._stop.set()
         for group in self._groups.values():
             group.force_stop()
 
     @property
     def stopping(self) -> bool:
-        """Whether `stop` was called."""
         return self._stop.is_set()
 
     @property
     def longest_drain_seconds(self) -> float:
-        """The longest shutdown timeout of all groups."""
         return max((group.shutdown_timeout_seconds for group in self._groups.values()), default=0.0)
 
     def _group(self, name: str) -> GroupSupervisor:
@@ -271,11 +270,11 @@ class LocalGroups:
         check_scope(self._state.config, name, scope)
         return group
 
-    def _build_client(self, options: ClientOptions) -> Client:
+    def _build_client(self, options: ClientOptions) -> ClientInstance:
         return self._engine.build_client(self._share.of_client(options))
 
     def _build_groups(
-        self, config: RootConfig, names: Iterable[str], clients: Mapping[str, Client]
+        self, config: RootConfig, names: Iterable[str], clients: Mapping[str, ClientInstance]
     ) -> dict[str, GroupSupervisor]:
         groups, problems = {}, []
         for name in names:
@@ -292,7 +291,7 @@ class LocalGroups:
             raise ConfigError(problems)
         return groups
 
-    def _build_group(self, name: str, config: RootConfig, client: Client) -> GroupSupervisor:
+    def _build_group(self, name: str, config: RootConfig, client: ClientInstance) -> GroupSupervisor:
         settings = config.groups[name]
         options = self._share.of_group(consumer_options(config, name))
         if settings.engine == "spark":
@@ -312,7 +311,12 @@ class LocalGroups:
         return self._engine.build_spark_consumer(name, options, now if is_same else config)
 
     def _builder(
-        self, name: str, settings: GroupConfig, options: ConsumerOptions, client: Client, loaded: list[LoadedHandler]
+        self,
+        name: str,
+        settings: GroupConfig,
+        options: ConsumerOptions,
+        client: ClientInstance,
+        loaded: list[LoadedHandler],
     ) -> Callable[[], Consumer]:
         def build() -> Consumer:
             # A handler serves one consumer. After a failure the next consumer gets a new handler.
@@ -321,12 +325,14 @@ class LocalGroups:
 
         return build
 
-    async def _change(self, name: str, config: RootConfig, clients: Mapping[str, Client]) -> None:
+    async def _change(self, name: str, config: RootConfig, clients: Mapping[str, ClientInstance]) -> None:
         settings, options = config.groups[name], self._share.of_group(consumer_options(config, name))
         client = clients[config.cluster_name(name)]
         await self._groups[name].change(options, self._builder(name, settings, options, client, []))
 
-    async def _check_filters(self, config: RootConfig, names: Iterable[str], clients: Mapping[str, Client]) -> None:
+    async def _check_filters(
+        self, config: RootConfig, names: Iterable[str], clients: Mapping[str, ClientInstance]
+    ) -> None:
         async def check(name: str) -> list[object]:
             try:
                 await self._engine.check_filters(consumer_options(config, name), clients[config.cluster_name(name)])

@@ -1,11 +1,8 @@
 """Keeps one group running: replaces a failed consumer after a delay, without affecting other groups.
 
 During the delay, the group's state is `failed`, with the reason. The delay doubles from one second to a minute, and
-returns to one second after the group was healthy for a minute.
-
-The part of the groups that one of several worker processes runs.
-
-Liveness and readiness of the process. Liveness depends only on the event loop, readiness on every group.
+returns to one second after the group was healthy for a minute. Liveness of the process depends only on the event loop,
+readiness on every group.
 """
 
 from __future__ import annotations
@@ -241,9 +238,18 @@ class GroupSupervisor:
         group = self._edge.to_user_names(self._consumer.snapshot())
         if self._failure is not None:
             failure = without_namespace(self._failure, self._edge.namespace)
-            shown = replace(group, state="failed", failure=failure, problems=())
-            shown = replace(shown, paused=self._pauses.whole, pauses=self._pauses.scopes)
-            group = replace(shown, ready=False, not_ready_reason=failure, queues=(), assigned={})
+            group = replace(
+                group,
+                state="failed",
+                failure=failure,
+                ready=False,
+                not_ready_reason=failure,
+                paused=self._pauses.whole,
+                pauses=self._pauses.scopes,
+                problems=(),
+                queues=(),
+                assigned={},
+            )
         return add_past(group, self._past)
 
     async def _run_consumer(self) -> None:

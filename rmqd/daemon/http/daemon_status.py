@@ -1,28 +1,30 @@
-"""The JSON of /api/v1/status: the daemon, its groups and their queues (docs/http-api.md). Times are Unix seconds.
-
-Lines of the status for both the command and the page.
-"""
+"""The JSON of /api/v1/status: the daemon, its groups and their queues (docs/http-api.md). Times are Unix seconds."""
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from functools import reduce
+from operator import attrgetter
+from typing import Any, Final
 
 from rmqd.consumer.health.group_status import last_error
 from rmqd.consumer.pauses import PauseScope
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, LastError, QueueSnapshot, TopicSnapshot
-from rmqd.daemon.group_history import GroupTotals, HistoryRecorder, longest_lag_seconds, total_lag, totals_of
+from rmqd.daemon.group_history import GroupTotals, HistoryRecorder, longest_lag_seconds, total_lag
 from rmqd.daemon.groups.group_engine import HostView
 from rmqd.daemon.metrics.metric_totals import ProcessSnapshot, merge_processes
+from rmqd.runtime.figures import add_each, gauge
 from rmqd.runtime.histogram import HistogramSnapshot
 from rmqd.version import __version__
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.topics import is_retry_topic
 
-MOST_ERRORS = 10
-MOST_REASONS = 20
+MOST_ERRORS: Final = 10
+MOST_REASONS: Final = 20
+# All fields of a queue but those that only metrics show.
+_QUEUE_KEYS: Final = tuple(one.name for one in fields(QueueSnapshot) if one.name not in ("handling", "span", "popped"))
+_queue_values: Final = attrgetter(*_QUEUE_KEYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,29 +35,46 @@ class DaemonAbout:
     pid: int
     started_at: float
     now: float
-    config_hash: str
-    reloaded_at: float
-    """When the current configuration was read."""
-    reload_successful: bool
-    token_required: bool
+    config_hash: str = gauge(
+        "rmqd_config_info",
+        "Always 1; the label is a hash of the current configuration without its secrets.",
+        by="hash",
+        read=lambda about: {about.config_hash: 1},
+    )
+    reloaded_at: float = gauge(
+        "rmqd_config_last_reload_success_timestamp_seconds", "When a configuration was last applied (Unix time)."
+    )
+    reload_successful: bool = gauge(
+        "rmqd_config_last_reload_successful", "1 if the last load or reload of the configuration succeeded, else 0."
+    )
+    token_required: bool = False
     """Whether a change needs the token. Otherwise it needs a client on the same machine."""
+    version: str = gauge(
+        "rmqd_build_info",
+        "Always 1; the labels say which rmqd and which Python run.",
+        by="version python",
+        read=lambda about: {(about.version, platform.python_version()): 1},
+        default=__version__,
+    )
 
 
 def status_document(view: HostView, recorder: HistoryRecorder, about: DaemonAbout) -> dict[str, Any]:
     """Return the whole status. With workers, `client_id` of the daemon and of groups is null, and each queue has its
     own.
     """
-    whole = merge_processes(view.processes, view.past) if view.processes else None
+    groups = merge_processes(view.processes, view.past).groups if view.processes else ()
     only = view.processes[0] if len(view.processes) == 1 and view.workers is None else None
     document: dict[str, Any] = {
-        "version": __version__,
         "client_id": only.client.client_id if only else None,
         **asdict(about),
         "uptime_seconds": round(about.now - about.started_at, 3),
-        "groups": [_group(group, view) | _figures(group, view, recorder) for group in (whole.groups if whole else ())],
+        "groups": [_group(group, view, recorder) for group in groups],
     }
     if view.workers is not None:
-        document["workers"] = [_worker(process) for process in view.processes]
+        document["workers"] = [
+            {"worker": process.worker, "pid": process.pid, "client_id": process.client.client_id}
+            for process in view.processes
+        ]
         document["problems"] = list(view.missing)
     return document
 
@@ -64,10 +83,15 @@ def pause_document(view: HostView, group: str, scope: PauseScope) -> dict[str, A
     """Return the result of a pause or resume: the number of this daemon's queues in its scope, and all current
     pauses.
     """
-    members = [member for process in view.processes for member in process.groups if member.name == group]
+    members = [member for _, member in _members_of(group, view)]
     meant = sum(_is_meant(queue, scope) for member in members for queue in member.queues)
     pauses = dict.fromkeys(paused for member in members for paused in member.pauses)
     return {"queues": meant, "pauses": [asdict(paused) for paused in pauses]}
+
+
+def _members_of(group: str, view: HostView) -> list[tuple[ProcessSnapshot, GroupSnapshot]]:
+    """Return this daemon's members of a group, each with its process."""
+    return [(process, member) for process in view.processes for member in process.groups if member.name == group]
 
 
 def _is_meant(queue: QueueSnapshot, scope: PauseScope) -> bool:
@@ -75,24 +99,42 @@ def _is_meant(queue: QueueSnapshot, scope: PauseScope) -> bool:
     return not (queue.is_retry and scope.topic) and scope.names(MessageQueue(queue.topic, queue.broker, queue.queue))
 
 
-def _worker(process: ProcessSnapshot) -> dict[str, Any]:
-    return {"worker": process.worker, "pid": process.pid, "client_id": process.client.client_id}
-
-
-def _figures(group: GroupSnapshot, view: HostView, recorder: HistoryRecorder) -> dict[str, Any]:
-    """Return the activity of a group, since the daemon's start and recently."""
-    totals = totals_of(group)
+def _group(group: GroupSnapshot, view: HostView, recorder: HistoryRecorder) -> dict[str, Any]:
+    """Return a group: its state, its activity since the daemon's start and recently, and its queues."""
+    members = _members_of(group.name, view)
+    queues = [_queue(queue, process, member) for process, member in members for queue in member.queues]
+    queues.sort(key=lambda queue: (queue["topic"], queue["is_retry"], queue["broker"], queue["queue"]))
+    error = last_error(group.topics)
+    totals = GroupTotals.of(group)
     recent = recorder.recent(group.name, totals)
     return {
-        "members": _members(group, view),
-        "member_count": max(group.member_count, sum(one.name == group.name for one in _all_members(view))),
+        "name": group.name,
+        "cluster": group.cluster,
+        "engine": group.engine,
+        "message_model": group.message_model,
+        "state": group.state,
+        "paused": group.paused,
+        "pauses": [asdict(scope) for scope in group.pauses],
+        "concurrency": group.concurrency,
+        "circuit": None if group.circuit is None else asdict(group.circuit),
+        "client_id": group.client_id if view.workers is None else None,
+        "failure": group.failure,
+        "failing": any(problem.cause == "failing_handler" for problem in group.problems),
+        "ready": group.ready,
+        "not_ready_reason": group.not_ready_reason,
+        "problems": [asdict(problem) for problem in group.problems],
+        "per_second": _rounded(group.rates),
+        "last_error": None if error is None else _error(error),
+        "left_out": None
+        if group.batches is None
+        else {"late_rows": group.batches.late_rows, "lost_messages": group.batches.lost},
+        "queues": queues,
+        "members": _members(group, members),
+        "member_count": max(group.member_count, len(members)),
         "lag": total_lag(group),
         "lag_seconds": longest_lag_seconds(group),
-        "totals": _totals(totals),
-        "rates": {
-            "seconds": round(recent.seconds, 3),
-            **{name: round(rate, 3) for name, rate in recent.rates.items()},
-        },
+        "totals": dict(totals.counts),
+        "rates": _rounded({"seconds": recent.seconds, **recent.rates}),
         "latency": _latency(totals.duration),
         "recent_latency": {"seconds": round(recent.latency_seconds, 3), **_latency(recent.latency)},
         "errors": _errors(group.topics),
@@ -101,42 +143,34 @@ def _figures(group: GroupSnapshot, view: HostView, recorder: HistoryRecorder) ->
     }
 
 
-def _all_members(view: HostView) -> Iterable[GroupSnapshot]:
-    return (group for process in view.processes for group in process.groups)
+def _queue(queue: QueueSnapshot, process: ProcessSnapshot, member: GroupSnapshot) -> dict[str, Any]:
+    shown = dict(zip(_QUEUE_KEYS, _queue_values(queue), strict=True))
+    shown["worker"], shown["client_id"] = process.worker, member.client_id
+    if queue.stall is not None:
+        shown["stall"] = asdict(queue.stall)
+    return shown
 
 
-def _members(group: GroupSnapshot, view: HostView) -> list[dict[str, Any]]:
+def _members(group: GroupSnapshot, here: list[tuple[ProcessSnapshot, GroupSnapshot]]) -> list[dict[str, Any]]:
     """Return this daemon's members of the group, then the other members that brokers list."""
-    here: list[dict[str, Any]] = []
-    for process in view.processes:
-        for member in process.groups:
-            if member.name == group.name:
-                here.append(
-                    {
-                        "client_id": member.client_id,
-                        "here": True,
-                        "worker": process.worker,
-                        "pid": process.pid,
-                        "state": member.state,
-                        "ready": member.ready,
-                        "queues": len(member.queues),
-                    }
-                )
-    own = {one["client_id"] for one in here}
-    return here + [{"client_id": other, "here": False} for other in group.members if other not in own]
+    own = [
+        {
+            "client_id": member.client_id,
+            "here": True,
+            "worker": process.worker,
+            "pid": process.pid,
+            "state": member.state,
+            "ready": member.ready,
+            "queues": len(member.queues),
+        }
+        for process, member in here
+    ]
+    ids = {member.client_id for _, member in here}
+    return own + [{"client_id": other, "here": False} for other in group.members if other not in ids]
 
 
-def _totals(totals: GroupTotals) -> dict[str, int]:
-    return {
-        "received": totals.received,
-        "handled": totals.handled,
-        "acked": totals.acked,
-        "failed": totals.failed,
-        "retried": totals.retried,
-        "expired": totals.expired,
-        "dead_lettered": totals.dead_lettered,
-        "corrupt": totals.corrupt,
-    }
+def _rounded(values: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in values.items()}
 
 
 def _latency(histogram: HistogramSnapshot | None) -> dict[str, Any]:
@@ -165,154 +199,11 @@ def _error(error: LastError) -> dict[str, Any]:
 
 
 def _dead_letters(topics: Iterable[TopicSnapshot]) -> dict[str, Any]:
-    causes: dict[str, int] = {}
-    reasons: dict[str, int] = {}
-    for topic in topics:
-        for cause, count in topic.dead_letters.items():
-            causes[cause] = causes.get(cause, 0) + count
-        for reason, count in topic.dead_letter_reasons.items():
-            reasons[reason] = reasons.get(reason, 0) + count
+    causes: dict[str, int] = reduce(add_each, (topic.dead_letters for topic in topics), {})
+    reasons: dict[str, int] = reduce(add_each, (topic.dead_letter_reasons for topic in topics), {})
     frequent = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
     return {
         "total": sum(causes.values()),
         "causes": causes,
         "reasons": [{"reason": reason, "count": count} for reason, count in frequent[:MOST_REASONS]],
     }
-
-
-def _group(group: GroupSnapshot, view: HostView) -> dict[str, Any]:
-    queues = [
-        _queue(queue, member, process.worker)
-        for process in view.processes
-        for member in process.groups
-        if member.name == group.name
-        for queue in member.queues
-    ]
-    queues.sort(key=lambda queue: (queue["topic"], queue["is_retry"], queue["broker"], queue["queue"]))
-    error = last_error(group.topics)
-    return {
-        "name": group.name,
-        "cluster": group.cluster,
-        "engine": group.engine,
-        "message_model": group.message_model,
-        "state": group.state,
-        "paused": group.paused,
-        "pauses": [asdict(scope) for scope in group.pauses],
-        "concurrency": group.concurrency,
-        "circuit": None if group.circuit is None else asdict(group.circuit),
-        "client_id": group.client_id if view.workers is None else None,
-        "failure": group.failure,
-        "failing": any(problem.cause == "failing_handler" for problem in group.problems),
-        "ready": group.ready,
-        "not_ready_reason": group.not_ready_reason,
-        "problems": [asdict(problem) for problem in group.problems],
-        "per_second": {name: round(rate, 3) for name, rate in asdict(group.rates).items()},
-        "last_error": None if error is None else _error(error),
-        "left_out": None
-        if group.batches is None
-        else {"late_rows": group.batches.late_rows, "lost_messages": group.batches.lost},
-        "queues": queues,
-    }
-
-
-def _queue(queue: QueueSnapshot, member: GroupSnapshot, worker: int | None) -> dict[str, Any]:
-    return {
-        "topic": queue.topic,
-        "is_retry": queue.is_retry,
-        "broker": queue.broker,
-        "queue": queue.queue,
-        "state": queue.state,
-        "since": queue.since,
-        "committed": queue.committed,
-        "position": queue.position,
-        "max": queue.max,
-        "lag": queue.lag,
-        "lag_seconds": queue.lag_seconds,
-        "cached": queue.cached,
-        "cached_bytes": queue.cached_bytes,
-        "last_commit": queue.last_commit,
-        "stall": None if queue.stall is None else asdict(queue.stall),
-        "pulled_from": queue.pulled_from,
-        "at_slave": queue.at_slave,
-        "worker": worker,
-        "client_id": member.client_id,
-    }
-
-
-def state_text(group: dict[str, Any]) -> str:
-    """Return a group's state with its restrictions: paused, failing handler, open circuit, or all queues stuck."""
-    queues = group["queues"]
-    is_stuck = bool(queues) and all(queue["state"] == "stuck" for queue in queues)
-    circuit = group.get("circuit")
-    more = (
-        ("paused", group["paused"]),
-        ("failing", group["failing"]),
-        ("circuit open", circuit is not None and circuit["state"] == "open"),
-        ("circuit half open", circuit is not None and circuit["state"] == "half_open"),
-        ("every queue is stuck", is_stuck),
-    )
-    return ", ".join([group["state"], *(text for text, applies in more if applies)])
-
-
-def is_alarming(group: dict[str, Any]) -> bool:
-    """Return whether an operator should check the group: it failed, its handler fails, or all queues are stuck."""
-    return bool(group["failure"]) or state_text(group | {"paused": False}) != group["state"]
-
-
-def rates_line(group: dict[str, Any]) -> str:
-    """Return the results of the handler's attempts over the last minute."""
-    return ", ".join(f"{name.replace('_', '-')} {rate:.1f}/s" for name, rate in group["per_second"].items())
-
-
-def last_error_line(group: dict[str, Any]) -> str:
-    """Return the handler's last error with its time; empty if there was none."""
-    error = group["last_error"]
-    if error is None:
-        return ""
-    at = datetime.fromtimestamp(error["at"], UTC)
-    return f"last error: {at:%Y-%m-%d %H:%M:%S} UTC, {error['topic']}, message {error['msg_id']}: {error['error']}"
-
-
-def left_out_line(group: dict[str, Any]) -> str:
-    """Return the number of messages that a group on Spark has skipped since its start; empty if there are none."""
-    left_out = group["left_out"] or {}
-    counts = ((left_out.get("late_rows"), "late rows"), (left_out.get("lost_messages"), "lost messages"))
-    texts = [f"{count} {what}" for count, what in counts if count]
-    return f"skipped since the start: {', '.join(texts)}" if texts else ""
-
-
-def problem_line(problem: dict[str, Any]) -> str:
-    """Return a problem's cause, evidence and next step."""
-    return f"{problem['cause']}: {problem['evidence']}. Next: {problem['next']}"
-
-
-def stall_lines(queues: list[dict[str, Any]]) -> list[str]:
-    """Return the stalled queues with their problem. Queues with the same problem share a line."""
-    together: dict[str, list[str]] = {}
-    for queue in queues:
-        if queue["stall"] is not None:
-            name = f"{cell(queue, 'topic')}@{queue['broker']}:{queue['queue']}"
-            together.setdefault(problem_line(queue["stall"]), []).append(name)
-    return [f"{', '.join(names)} stalled: {problem}" for problem, names in together.items()]
-
-
-def slave_lines(queues: list[dict[str, Any]]) -> list[str]:
-    """Return the queues that are pulled from a slave, one line for each slave."""
-    slaves: dict[str, list[str]] = {}
-    for queue in queues:
-        if queue["at_slave"]:
-            name = f"{cell(queue, 'topic')}@{queue['broker']}:{queue['queue']}"
-            slaves.setdefault(queue["pulled_from"], []).append(name)
-    return [f"{', '.join(names)} read from the slave {address}" for address, names in slaves.items()]
-
-
-def cell(queue: dict[str, Any], column: str) -> str:
-    """Return the text of a queue in a column of the table of queues."""
-    value = queue[column]
-    if value is None:
-        return "-"
-    if column == "queue" and value < 0:
-        return "any"  # the broker chooses queues if the group pops
-    if column == "topic" and queue["is_retry"] and not is_retry_topic(value):
-        return f"{value} (retry)"  # the retry topic's queue, shown under the topic of its messages
-    return f"{value:.1f}" if isinstance(value, float) else str(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -16,18 +16,13 @@ from rmqd.config.load import given_config, shown_config
 from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.pauses import PauseScope
 from rmqd.daemon.group_history import HistoryRecorder
-from rmqd.daemon.groups.group_engine import GroupHost, HostView, UnknownGroupError, WholeGroupOnlyError
+from rmqd.daemon.groups.group_engine import GroupHost, UnknownGroupError, WholeGroupOnlyError
 from rmqd.daemon.groups.group_reload import ReloadReport
 from rmqd.daemon.groups.supervisor import HealthCheck, LoopMonitor, readiness
 from rmqd.daemon.http.daemon_status import DaemonAbout, pause_document, status_document
 from rmqd.daemon.http.http_access import AccessPolicy, HttpRefusal
-from rmqd.daemon.metrics.metric_totals import merge_processes
 from rmqd.daemon.page.page_view import PAGE_HEADERS, StatusPage, asset
 from rmqd.runtime.own_threads import in_own_thread
-
-if TYPE_CHECKING:
-    from rmqd.daemon.metrics.exposition import DaemonFacts
-
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -49,9 +44,6 @@ class DaemonControl(Protocol):
 
     def about(self) -> DaemonAbout:
         """Return the daemon's own part of the status."""
-
-    def facts(self, view: HostView) -> DaemonFacts:
-        """Return the daemon's own values for the metrics."""
 
     async def reload(self) -> ReloadReport:
         """Read the configuration again and apply it, or report the problems."""
@@ -108,13 +100,10 @@ class HttpApi:
         from rmqd.daemon.metrics.exposition import render
 
         view = await self._daemon.host.view()
-        accept = request.headers.get("accept", "")
-        facts = self._daemon.facts(view)
         if not view.processes:
             return PlainTextResponse("no worker responds; see /readyz\n", 503)
-        body, content_type = await in_own_thread(
-            lambda: render(merge_processes(view.processes, view.past), facts, accept)
-        )
+        about, accept = self._daemon.about(), request.headers.get("accept", "")
+        body, content_type = await in_own_thread(lambda: render(view, about, accept))
         return Response(body, headers={"content-type": content_type})
 
     async def status(self, _request: Request) -> Response:

@@ -1,8 +1,7 @@
-"""The listening socket of the HTTP endpoint. It is opened first, so that a port in use is reported at once.
+"""The HTTP endpoint as the daemon uses it: its listening socket, and the server, imported at the first connection.
 
-This module does not import the HTTP server: connections wait in the socket's queue until it runs.
-
-The HTTP endpoint as the daemon uses it. The server is imported at the first connection.
+The socket is opened first, so that a port in use is reported at once. Connections wait in its queue until the server
+runs.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """Renders snapshots as Prometheus series.
 
 Metrics are not registered and updated. Each scrape renders a snapshot, so a queue that moved to another member leaves
-no series behind. The metrics are declared at the fields of the snapshots (`runtime.figures`), and in `DaemonFacts`.
-docs/metrics.md lists them.
+no series behind. The metrics are declared at the fields of the snapshots (`runtime.figures`). docs/metrics.md lists
+them.
 """
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
@@ -21,62 +20,19 @@ from prometheus_client.registry import Collector
 
 from rmqd.client.remoting.pending import ClientSnapshot
 from rmqd.consumer.stats.stats_snapshot import BatchesSnapshot, GroupSnapshot, QueueSnapshot, TopicSnapshot
-from rmqd.daemon.metrics.metric_totals import ProcessSnapshot
-from rmqd.runtime.figures import Metric, counter, figures_of, gauge
+from rmqd.daemon.groups.group_engine import HostView
+from rmqd.daemon.http.daemon_status import DaemonAbout
+from rmqd.daemon.metrics.metric_totals import ProcessSnapshot, merge_processes
+from rmqd.runtime.figures import Metric, figures_of
 from rmqd.runtime.histogram import HistogramSnapshot
-from rmqd.version import __version__
-
-
-@dataclass(frozen=True, slots=True)
-class DaemonFacts:
-    """The daemon's own values. `workers` is None without workers."""
-
-    config_hash: str = gauge(
-        "rmqd_config_info",
-        "Always 1; the label is a hash of the current configuration without its secrets.",
-        by="hash",
-        read=lambda facts: {facts.config_hash: 1},
-    )
-    reload_successful: bool = gauge(
-        "rmqd_config_last_reload_successful", "1 if the last load or reload of the configuration succeeded, else 0."
-    )
-    reload_success_time: float = gauge(
-        "rmqd_config_last_reload_success_timestamp_seconds", "When a configuration was last applied (Unix time)."
-    )
-    workers: Mapping[str, int] | None = gauge(
-        "rmqd_workers",
-        "Worker processes by state: running, restarting. Absent without --workers.",
-        by="state",
-        default=None,
-    )
-    worker_restarts: int = counter(
-        "rmqd_worker_restarts_total",
-        "Workers replaced because they had died.",
-        read=lambda facts: None if facts.workers is None else facts.worker_restarts,
-    )
-    log_dropped: int = 0
-    """Log lines that this process dropped, if it has workers. Workers count their own."""
-    answering: Mapping[int, bool] = gauge(
-        "rmqd_worker_up",
-        "1 if a worker responds; 0 if not, and its other values are old.",
-        by="worker",
-        default_factory=dict,
-    )
-    """Whether a worker responds, by its number."""
-    version: str = gauge(
-        "rmqd_build_info",
-        "Always 1; the labels say which rmqd and which Python run.",
-        by="version python",
-        read=lambda facts: {(facts.version, platform.python_version()): 1},
-        default=__version__,
-    )
-
+from rmqd.runtime.logs.log_writer import lines_dropped
 
 _GROUP: Final = ("engine", "group")
 _TOPIC: Final = (*_GROUP, "topic", "is_retry")
 # The snapshots with metrics, and the labels of their series.
 _LABELS: Final[Mapping[type, tuple[str, ...]]] = {
-    DaemonFacts: (),
+    DaemonAbout: (),
+    HostView: (),
     ClientSnapshot: (),
     ProcessSnapshot: (),
     GroupSnapshot: _GROUP,
@@ -107,12 +63,15 @@ Labelled = Sequence[tuple[tuple[str, ...], object]]
 """Snapshots of one class, each with the values of its labels."""
 
 
-def render(process: ProcessSnapshot, facts: DaemonFacts, accept: str) -> tuple[bytes, str]:
-    """Return the metrics and their content type, in the format that the Accept header requests."""
+def render(view: HostView, about: DaemonAbout, accept: str) -> tuple[bytes, str]:
+    """Return the metrics and their content type, in the format that the Accept header requests.
+
+    Raises ValueError if the view has no process.
+    """
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     GCCollector(registry=registry)
-    registry.register(_Snapshot(process, facts))
+    registry.register(_Snapshot(_labelled(view, about)))
     try:
         encode, content_type = choose_encoder(accept)
     except (TypeError, ValueError):  # the library fails if `version=` is not a number
@@ -121,8 +80,8 @@ def render(process: ProcessSnapshot, facts: DaemonFacts, accept: str) -> tuple[b
 
 
 class _Snapshot(Collector):
-    def __init__(self, process: ProcessSnapshot, facts: DaemonFacts) -> None:
-        self._snapshots = _labelled(process, facts)
+    def __init__(self, snapshots: Mapping[type, Labelled]) -> None:
+        self._snapshots = snapshots
 
     def collect(self) -> Iterator[Family]:
         """Yield one family after the other, so that only one is in memory."""
@@ -131,12 +90,16 @@ class _Snapshot(Collector):
                 yield _family(spec, labelled)
 
 
-def _labelled(process: ProcessSnapshot, facts: DaemonFacts) -> dict[type, Labelled]:
+def _labelled(view: HostView, about: DaemonAbout) -> dict[type, Labelled]:
+    process = merge_processes(view.processes, view.past)
+    if view.workers is not None:
+        process = replace(process, log_dropped=process.log_dropped + lines_dropped())  # this process logs, too
     groups = [((group.engine, group.name), group) for group in process.groups]
     return {
-        DaemonFacts: [((), facts)],
+        DaemonAbout: [((), about)],
+        HostView: [((), view)],
         ClientSnapshot: [((), process.client)],
-        ProcessSnapshot: [((), replace(process, log_dropped=process.log_dropped + facts.log_dropped))],
+        ProcessSnapshot: [((), process)],
         GroupSnapshot: groups,
         BatchesSnapshot: [(labels, group.batches) for labels, group in groups if group.batches is not None],
         TopicSnapshot: [

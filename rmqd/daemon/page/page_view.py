@@ -1,12 +1,7 @@
 """The status page: renders templates from the API's documents, and serves the page's files.
 
-The page's files, served below /static/, and the headers that block all other sources.
-
-The page's formats of numbers, durations and times. Unknown values are a dash.
-
-The data of the templates, prepared from the documents of the API, so that the templates contain no logic.
-
-Renders the page from templates and documents. It takes milliseconds, so call it in a thread.
+Rendering takes milliseconds, so call it in a thread. The data of the templates is prepared here, so that they contain
+no logic. Unknown values are a dash.
 """
 
 from __future__ import annotations
@@ -21,7 +16,8 @@ from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from rmqd.daemon.http.daemon_status import cell
+from rmqd.daemon.http.status_view import GROUP_LOOKS, QUEUE_LOOKS, cell
+from rmqd.runtime.figures import largest_known, sum_of_known
 
 FOLDER: Final = Path(__file__).parent / "static"
 TYPES: Final = {
@@ -138,27 +134,6 @@ def plural(count: int, one: str, many: str = "") -> str:
 
 MOST_OPEN_QUEUES: Final = 24  # groups with more queues are collapsed unless they are requested
 CALM_STATES: Final = frozenset({"waiting", "pulling", "handling"})
-# The style and the sign of each state. Colour alone is not accessible.
-_LOOKS: Final = {
-    "running": ("good", "●"),
-    "starting": ("busy", "◌"),
-    "draining": ("busy", "◌"),
-    "stopped": ("calm", "■"),
-    "paused": ("held", "‖"),
-    "circuit open": ("bad", "▲"),
-    "failing": ("bad", "▲"),
-    "failed": ("bad", "✕"),
-}
-QUEUE_LOOKS: Final = {
-    "stuck": ("bad", "▲"),
-    "paused": ("held", "‖"),
-    "locked_out": ("held", "◌"),
-    "flow_controlled": ("busy", "◐"),
-    "retrying": ("busy", "↻"),
-    "handling": ("good", "●"),
-    "pulling": ("good", "●"),
-    "waiting": ("calm", "○"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +161,12 @@ class TopicQueues:
     @property
     def lag(self) -> int | None:
         """The sum over all queues whose lag is known."""
-        lags = [queue["lag"] for queue in self.queues if queue["lag"] is not None]
-        return sum(lags) if lags else None
+        return sum_of_known(queue["lag"] for queue in self.queues)
 
     @property
     def lag_seconds(self) -> float | None:
         """The age of the oldest waiting message."""
-        return max((queue["lag_seconds"] for queue in self.queues if queue["lag_seconds"] is not None), default=None)
+        return largest_known(queue["lag_seconds"] for queue in self.queues)
 
     @property
     def states(self) -> list[tuple[str, int]]:
@@ -221,7 +195,7 @@ class GroupView:
     @property
     def look(self) -> tuple[str, str]:
         """The style of its state, and its sign."""
-        return _LOOKS.get(self.state, ("calm", "○"))
+        return GROUP_LOOKS.get(self.state, ("calm", "○"))
 
     @property
     def active(self) -> list[dict[str, Any]]:
@@ -331,14 +305,12 @@ class Sums:
 
 
 def sums(groups: list[GroupView]) -> Sums:
-    lags = [group.data["lag"] for group in groups if group.data["lag"] is not None]
-    ages = [group.data["lag_seconds"] for group in groups if group.data["lag_seconds"] is not None]
-    counts = {state: sum(group.state == state for group in groups) for state in reversed(_LOOKS)}
+    counts = {state: sum(group.state == state for group in groups) for state in reversed(GROUP_LOOKS)}
     found = [(group.data["name"], finding) for group in groups for finding in group.active]
     return Sums(
         states=[(state, count) for state, count in counts.items() if count],
-        lag=sum(lags) if lags else None,
-        lag_seconds=max(ages, default=None),
+        lag=sum_of_known(group.data["lag"] for group in groups),
+        lag_seconds=largest_known(group.data["lag_seconds"] for group in groups),
         received=sum(group.data["rates"]["received"] for group in groups),
         handled=sum(group.data["rates"]["handled"] for group in groups),
         failed=sum(group.data["rates"]["failed"] for group in groups),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
-from rmqd.daemon.group_history import STEP_SECONDS, HistoryRecorder, totals_of
+from rmqd.daemon.group_history import STEP_SECONDS, GroupTotals, HistoryRecorder
 from rmqd.daemon.groups.group_engine import HostView
 from rmqd.daemon.metrics.metric_totals import ProcessSnapshot
 from rmqd.runtime.histogram import HistogramSnapshot
@@ -76,7 +76,7 @@ def test_rates_are_those_of_the_last_seconds() -> None:
         daemon.step(slow(group_snapshot(received=received), 5))
     now = slow(group_snapshot(received=1950), 25)
     daemon.clock.turn(2.5)
-    recent = daemon.recorder.recent("mailer", totals_of(now))
+    recent = daemon.recorder.recent("mailer", GroupTotals.of(now))
     assert recent.seconds == 12.5
     assert recent.rates["received"] == (1950 - 1700) / 12.5
     assert recent.latency is not None

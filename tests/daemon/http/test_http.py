@@ -18,7 +18,7 @@ from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.pauses import PauseScope
 from rmqd.consumer.stats.stats_snapshot import LastError
 from rmqd.daemon.group_history import HistoryRecorder
-from rmqd.daemon.groups.group_engine import GroupChanges, GroupHost, HostView
+from rmqd.daemon.groups.group_engine import GroupChanges, GroupHost
 from rmqd.daemon.groups.group_reload import ReloadReport
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor
@@ -28,7 +28,6 @@ from rmqd.daemon.http.http_access import AccessPolicy
 from rmqd.daemon.http.http_api import HttpApi
 from rmqd.daemon.http.http_endpoint import address_of, listen_on
 from rmqd.daemon.http.http_server import HttpServer
-from rmqd.daemon.metrics.exposition import DaemonFacts
 from rmqd.runtime.clock import SystemClock
 from rmqd.runtime.histogram import HistogramSnapshot
 from tests.config.configs import config
@@ -52,10 +51,6 @@ class Served:
     access: AccessPolicy = field(default_factory=lambda: AccessPolicy("", frozenset()))
     reloads: int = 0
     report: ReloadReport = field(default_factory=lambda: ReloadReport(GroupChanges(unchanged=("mailer",))))
-
-    def facts(self, view: HostView) -> DaemonFacts:
-        """Nothing of interest."""
-        return DaemonFacts("abc", True, 1.0)
 
     def about(self) -> DaemonAbout:
         """Nothing of interest."""

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rmqd.daemon.metrics.exposition import CATALOGUE, DaemonFacts, render
+from rmqd.daemon.groups.group_engine import HostView
+from rmqd.daemon.metrics.exposition import CATALOGUE, render
 from rmqd.daemon.metrics.metric_totals import ProcessSnapshot
 from rmqd.runtime.histogram import Histogram
-from tests.daemon.fakes import client_snapshot, group_snapshot, queue_snapshot, topic_snapshot
+from tests.daemon.fakes import ABOUT, client_snapshot, group_snapshot, queue_snapshot, topic_snapshot
 
-FACTS = DaemonFacts("abc", True, 1_700_000_000.0, {"running": 2, "restarting": 0}, 1)
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 
@@ -35,9 +35,14 @@ def process(*queues: int) -> ProcessSnapshot:
     return ProcessSnapshot(None, 1, client_snapshot(), (group,), Histogram((0.1,)).snapshot())
 
 
+def view(process: ProcessSnapshot) -> HostView:
+    """A daemon with this worker."""
+    return HostView((process,), workers={"running": 2, "restarting": 0}, worker_restarts=1)
+
+
 def series(process: ProcessSnapshot, accept: str = "") -> dict[str, float]:
     """Every sample by its name and labels."""
-    body, _ = render(process, FACTS, accept)
+    body, _ = render(view(process), ABOUT, accept)
     return {
         f"{sample.name}{{{','.join(f'{key}={value}' for key, value in sorted(sample.labels.items()))}}}": sample.value
         for family in text_string_to_metric_families(body.decode())
@@ -100,18 +105,18 @@ def test_request_codes_have_their_names() -> None:
 @pytest.mark.parametrize("kind", ["application/openmetrics-text", "text/plain"])
 def test_a_format_of_no_version_is_the_plain_one(kind: str, version: str) -> None:
     """A client may ask for anything, and gets what old scrapers get."""
-    plain, content_type = render(process(), FACTS, "")
-    body, chosen = render(process(), FACTS, f"{kind};version={version}")
+    plain, content_type = render(view(process()), ABOUT, "")
+    body, chosen = render(view(process()), ABOUT, f"{kind};version={version}")
     assert chosen.partition(";")[0] in (content_type.partition(";")[0], kind)
     assert body.count(b"# TYPE rmqd_") == plain.count(b"# TYPE rmqd_")
 
 
 def test_the_format_follows_the_accept_header() -> None:
     """OpenMetrics where it is asked for."""
-    body, content_type = render(process(), FACTS, "application/openmetrics-text;version=1.0.0")
+    body, content_type = render(view(process()), ABOUT, "application/openmetrics-text;version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
-    assert render(process(), FACTS, "")[1].startswith("text/plain")
+    assert render(view(process()), ABOUT, "")[1].startswith("text/plain")
 
 
 def test_the_document_lists_every_metric_with_its_labels() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rmqd.cli.top.top_command import snapshot
-from rmqd.cli.top.top_frame import LastStatus, TerminalSize, frame
+from rmqd.cli.daemon_commands import top_lines
+from rmqd.cli.top.top_frame import Diagnose, LastStatus, Pages, State, Switch, TerminalSize, frame
 from rmqd.cli.top.top_screen import Pressed, Quit, keys_in, press
-from rmqd.cli.top.top_state import Diagnose, Pages, State, Switch, age, number, rate, took
+from rmqd.daemon.http.status_view import age, number, rate, took
 
 WIDE, NARROW = TerminalSize(200, 50), TerminalSize(80, 24)
 
@@ -260,7 +260,7 @@ def test_figures_are_short() -> None:
 
 
 def test_a_snapshot_has_every_column(document: dict[str, Any]) -> None:
-    heading, *rows = snapshot(document)
+    heading, *rows = top_lines(document)
 
     assert heading.split()[:4] == ["GROUP", "STATE", "IN/S", "OUT/S"]
     assert [row.split()[0] for row in rows] == [group["name"] for group in document["groups"]]

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from rmqd.demo.demo_orders import AGE_BOUNDS
-from rmqd.demo.demo_screen import Summary, percentile
+from rmqd.demo.demo_screen import Summary
 from rmqd.demo.demo_view import Account, duration, spark
 from rmqd.runtime.histogram import Histogram
 from tests.nightly.demo.figures import make_figures
@@ -56,7 +56,7 @@ def test_percentiles_are_exact_to_two_percent() -> None:
         histogram.observe(value)
 
     for share in (0.01, 0.5, 0.99):
-        assert percentile(histogram.snapshot(), share) == pytest.approx(values[int(share * 5000) - 1], rel=0.021)
+        assert histogram.snapshot().quantile(share) == pytest.approx(values[int(share * 5000) - 1], rel=0.021)
 
 
 def test_durations_read_well() -> None:

@@ -13,7 +13,7 @@ from rmqd.demo.demo_orders import DeadLettered
 from rmqd.demo.demo_view import ScreenSize, Setting, frame
 from tests.nightly.demo.figures import handled, make_figures
 
-SETTING = Setting("order-mailer", "127.0.0.1:9876", "2s, 3s, 4s", "10s, 30s, 1m", "/tmp/rmqd.log")
+SETTING = Setting("order-mailer", "127.0.0.1:9876", "/tmp/rmqd.log")
 HINT = "Ctrl-C to end"
 
 

@@ -17,7 +17,7 @@ from rich.terminal_theme import TerminalTheme
 
 from rmqd.broker.embedded_rocketmq import embedded_rocketmq
 from rmqd.demo.demo_orders import DemoOptions
-from rmqd.demo.demo_play import DELAYS_TOLD, HINT, USUAL_DELAYS, Stage, demo_broker, read_group
+from rmqd.demo.demo_play import HINT, Stage, demo_broker, read_group
 from rmqd.demo.demo_screen import LiveScreen
 from rmqd.demo.demo_view import DemoFigures, ScreenSize, Setting, frame
 from rmqd.runtime.clock import SystemClock
@@ -48,7 +48,7 @@ async def last_figures() -> tuple[Setting, DemoFigures]:
             stage.groups.stop()
             await running
             await stage.leave()
-        return Setting(stage.group, rocketmq.nameserver, DELAYS_TOLD, USUAL_DELAYS, ""), figures
+        return Setting(stage.group, rocketmq.nameserver, ""), figures
 
 
 def main() -> None:

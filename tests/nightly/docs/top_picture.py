@@ -9,8 +9,7 @@ from typing import Final
 
 from rich.console import Console
 
-from rmqd.cli.top.top_frame import LastStatus, TerminalSize, frame
-from rmqd.cli.top.top_state import State
+from rmqd.cli.top.top_frame import LastStatus, State, TerminalSize, frame
 from tests.nightly.docs.demo_picture import THEME, without_fonts
 
 TOP: Final = Path(__file__).parents[3]

@@ -18,7 +18,7 @@ from uvicorn.server import ServerState
 from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.pauses import Pauses
 from rmqd.daemon.group_history import HistoryRecorder
-from rmqd.daemon.groups.group_engine import GroupChanges, HostView
+from rmqd.daemon.groups.group_engine import GroupChanges
 from rmqd.daemon.groups.group_reload import ReloadReport
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor
@@ -27,7 +27,6 @@ from rmqd.daemon.http.daemon_status import DaemonAbout
 from rmqd.daemon.http.http_access import AccessPolicy
 from rmqd.daemon.http.http_api import HttpApi
 from rmqd.daemon.http.http_server import HttpServer, LimitedProtocol
-from rmqd.daemon.metrics.exposition import DaemonFacts
 from tests.config.configs import config
 from tests.daemon.fakes import ABOUT, FakeEngine
 from tests.nightly.fuzzing.request_changes import changed_requests
@@ -186,10 +185,6 @@ class _Daemon:
         """Forget what the input before did."""
         self.access = AccessPolicy(TOKEN.decode() if flags & HAS_TOKEN else "", frozenset({"rmqd.example"}))
         self.reloads = 0
-
-    def facts(self, view: HostView) -> DaemonFacts:
-        """Nothing of interest."""
-        return DaemonFacts("abc", True, 1.0)
 
     def about(self) -> DaemonAbout:
         """Nothing of interest."""

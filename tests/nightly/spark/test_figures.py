@@ -64,7 +64,7 @@ def test_a_handler_that_fails_at_everything_is_a_problem() -> None:
     (problem,) = group.now().problems
     assert problem.cause == "failing_handler"
     assert "KeyError('city')" in problem.evidence
-    assert group.now().rates.failed == pytest.approx(2.5, abs=0.2)
+    assert group.now().rates["failed"] == pytest.approx(2.5, abs=0.2)
     assert [entry["cause"] for entry in logs if entry["event"] == "group.problem"] == ["failing_handler"]
     worked = replace(blank, handled={**blank.handled, "acked": 5})
     group.clock.turn(2.0)

@@ -13,8 +13,8 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from rmqd.cli.top.top_state import rate, took
 from rmqd.consumer.stats.stats_snapshot import QUEUE_STATES
+from rmqd.daemon.http.status_view import rate, took
 from rmqd.daemon.page.page_view import rate as page_rate
 from rmqd.daemon.page.page_view import seconds
 from tests.cli.command import rmqd

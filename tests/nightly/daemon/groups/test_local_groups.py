@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from rmqd.client.instance import ClientInstance
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.pauses import PauseScope
 from rmqd.consumer.services import Consumer
-from rmqd.daemon.groups.group_engine import Client, WholeGroupOnlyError
+from rmqd.daemon.groups.group_engine import WholeGroupOnlyError
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor, WorkerShare
 from rmqd.errors import ConfigError, InvalidNameError
@@ -107,7 +108,7 @@ async def test_what_only_the_engine_finds_wrong_is_a_problem_of_its_group() -> N
     """Such as a name that RocketMQ refuses."""
     engine = FakeEngine()
 
-    def refuse(options: ConsumerOptions, handler: LoadedHandler, client: Client) -> Consumer:
+    def refuse(options: ConsumerOptions, handler: LoadedHandler, client: ClientInstance) -> Consumer:
         raise InvalidNameError("the group's name is too long")
 
     engine.build_consumer = refuse  # type: ignore[method-assign]

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from rmqd.consumer.health.causes import Problem
-from rmqd.consumer.stats.stats_snapshot import BatchesSnapshot, HandlerRates, LastError
+from rmqd.consumer.stats.stats_snapshot import BatchesSnapshot, LastError
 from rmqd.daemon.group_history import HistoryRecorder
 from rmqd.daemon.groups.group_engine import HostView
 from rmqd.daemon.groups.local_groups import LocalGroups
@@ -120,7 +120,7 @@ async def test_a_handler_that_fails_at_everything_is_red(served: Served) -> None
         served.engine.last("audit").snapshot(),
         topics=(replace(topic, errors=(error,)),),
         problems=(failing,),
-        rates=HandlerRates(handled=3.0, failed=3.0, retried=2.5, dead_lettered=0.5),
+        rates={"handled": 3.0, "failed": 3.0, "retried": 2.5, "dead_lettered": 0.5},
         batches=BatchesSnapshot(HistogramSnapshot((), (0,), 0.0), {}, None, lost=2, retired_queues=0, late_rows=3),
     )
     served.engine.last("audit").snapshot = lambda: shown  # type: ignore[method-assign]

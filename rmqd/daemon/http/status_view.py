@@ -1,0 +1,280 @@
+"""The texts and looks of the status for people: `rmqd status`, `rmqd top`, the page and the demo.
+
+They are made from the document of /api/v1/status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rmqd.wire.topics import is_retry_topic
+
+Fields = Mapping[str, Any]
+"""A group or a queue of the status document."""
+
+# The look of each state, and its sign, because colour alone is not accessible.
+GROUP_LOOKS: Final = {
+    "running": ("good", "●"),
+    "starting": ("busy", "◌"),
+    "draining": ("busy", "◌"),
+    "stopped": ("calm", "■"),
+    "paused": ("held", "‖"),
+    "circuit open": ("bad", "▲"),
+    "failing": ("bad", "▲"),
+    "failed": ("bad", "✕"),
+}
+QUEUE_LOOKS: Final = {
+    "stuck": ("bad", "▲"),
+    "paused": ("held", "‖"),
+    "locked_out": ("held", "◌"),
+    "flow_controlled": ("busy", "◐"),
+    "retrying": ("busy", "↻"),
+    "handling": ("good", "●"),
+    "pulling": ("good", "●"),
+    "waiting": ("calm", "○"),
+}
+# The terminal's own colours without white, black and yellow, so that they are readable on any background.
+_STYLES: Final = {"good": "green", "busy": "magenta", "held": "magenta", "bad": "bold red"}
+
+
+def style_of(state: str, calm: str = "") -> str:
+    """Return the style of a state on a terminal; `calm` for states that need no colour."""
+    look, _ = (GROUP_LOOKS | QUEUE_LOOKS).get(state, ("calm", ""))
+    return _STYLES.get(look, calm)
+
+
+def state_text(group: dict[str, Any]) -> str:
+    """Return a group's state with its restrictions: paused, failing handler, open circuit, or all queues stuck."""
+    queues = group["queues"]
+    is_stuck = bool(queues) and all(queue["state"] == "stuck" for queue in queues)
+    circuit = group.get("circuit")
+    more = (
+        ("paused", group["paused"]),
+        ("failing", group["failing"]),
+        ("circuit open", circuit is not None and circuit["state"] == "open"),
+        ("circuit half open", circuit is not None and circuit["state"] == "half_open"),
+        ("every queue is stuck", is_stuck),
+    )
+    return ", ".join([group["state"], *(text for text, applies in more if applies)])
+
+
+def is_alarming(group: dict[str, Any]) -> bool:
+    """Return whether an operator should check the group: it failed, its handler fails, or all queues are stuck."""
+    return bool(group["failure"]) or state_text(group | {"paused": False}) != group["state"]
+
+
+def rates_line(group: dict[str, Any]) -> str:
+    """Return the results of the handler's attempts over the last minute."""
+    return ", ".join(f"{name.replace('_', '-')} {rate:.1f}/s" for name, rate in group["per_second"].items())
+
+
+def last_error_line(group: dict[str, Any]) -> str:
+    """Return the handler's last error with its time; empty if there was none."""
+    error = group["last_error"]
+    if error is None:
+        return ""
+    at = datetime.fromtimestamp(error["at"], UTC)
+    return f"last error: {at:%Y-%m-%d %H:%M:%S} UTC, {error['topic']}, message {error['msg_id']}: {error['error']}"
+
+
+def left_out_line(group: dict[str, Any]) -> str:
+    """Return the number of messages that a group on Spark has skipped since its start; empty if there are none."""
+    left_out = group["left_out"] or {}
+    counts = ((left_out.get("late_rows"), "late rows"), (left_out.get("lost_messages"), "lost messages"))
+    texts = [f"{count} {what}" for count, what in counts if count]
+    return f"skipped since the start: {', '.join(texts)}" if texts else ""
+
+
+def problem_line(problem: dict[str, Any]) -> str:
+    """Return a problem's cause, evidence and next step."""
+    return f"{problem['cause']}: {problem['evidence']}. Next: {problem['next']}"
+
+
+def stall_lines(queues: list[dict[str, Any]]) -> list[str]:
+    """Return the stalled queues with their problem. Queues with the same problem share a line."""
+    together = _names_by(queues, lambda queue: queue["stall"] and problem_line(queue["stall"]))
+    return [f"{names} stalled: {problem}" for problem, names in together.items()]
+
+
+def slave_lines(queues: list[dict[str, Any]]) -> list[str]:
+    """Return the queues that are pulled from a slave, one line for each slave."""
+    slaves = _names_by(queues, lambda queue: queue["at_slave"] and queue["pulled_from"])
+    return [f"{names} read from the slave {address}" for address, names in slaves.items()]
+
+
+def _names_by(queues: list[dict[str, Any]], text_of: Callable[[dict[str, Any]], str | None]) -> dict[str, str]:
+    """Return the names of the queues that have a text, by that text."""
+    names: dict[str, list[str]] = {}
+    for queue in queues:
+        if text := text_of(queue):
+            names.setdefault(text, []).append(f"{cell(queue, 'topic')}@{queue['broker']}:{queue['queue']}")
+    return {text: ", ".join(found) for text, found in names.items()}
+
+
+def cell(queue: dict[str, Any], column: str) -> str:
+    """Return the text of a queue in a column of the table of queues."""
+    value = queue[column]
+    if value is None:
+        return "-"
+    if column == "queue" and value < 0:
+        return "any"  # the broker chooses queues if the group pops
+    if column == "topic" and queue["is_retry"] and not is_retry_topic(value):
+        return f"{value} (retry)"  # the retry topic's queue, shown under the topic of its messages
+    return f"{value:.1f}" if isinstance(value, float) else str(value)
+
+
+def outcome_text(report: dict[str, Any]) -> str:
+    """Return the outcome of a pause or a resume as text."""
+    return _paused(report) if report["result"] == "paused" else _resumed(report)
+
+
+def _paused(report: dict[str, Any]) -> str:
+    """Return the outcome of a pause as text. It mentions a scope without queues, which may be a typing error."""
+    scope = written_scope(report["scope"])
+    if not scope:
+        return f"{report['group']} is paused"
+    if not report["queues"]:
+        return f"{report['group']}: {scope} is paused; the daemon has no such queue now, and will not consume one"
+    return f"{report['group']}: {scope} is paused ({report['queues']} of the daemon's queues)"
+
+
+def _resumed(report: dict[str, Any]) -> str:
+    scope = written_scope(report["scope"])
+    still = "; ".join(written_scope(pause) or "the whole group" for pause in report["pauses"])
+    line = f"{report['group']}: {scope} is resumed" if scope else f"{report['group']} is resumed"
+    return f"{line}; still paused: {still}" if still else line
+
+
+def written_scope(scope: dict[str, Any]) -> str:
+    """Return the given parts of a pause's scope; empty for the whole group."""
+    return ", ".join(f"{name} {value}" for name, value in scope.items() if value is not None)
+
+
+def trouble(group: Fields) -> str:
+    """Return the first problem of a group; empty if there is none."""
+    if group["failure"] or group["not_ready_reason"]:
+        return str(group["failure"] or group["not_ready_reason"])
+    active = [finding for finding in group["findings"] if finding["state"] == "active"]
+    if active:
+        return problem_line(active[0])
+    return f"last error: {group['last_error']['error']}" if group["last_error"] and group["rates"]["failed"] else ""
+
+
+def state_word(group: Fields) -> str:
+    """Return a group's state in a word: an operator's actions before problems."""
+    told = state_text(dict(group))
+    for word, sign in (("paused", "paused"), ("failing", "failing"), ("stuck", "every queue is stuck")):
+        if group["state"] == "running" and sign in told:
+            return word
+    return str(group["state"])
+
+
+def number(value: int | None) -> str:
+    """Return a count in at most six characters: `12,345`, `123k`, `1.2M`."""
+    if value is None:
+        return "-"
+    for size, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if value >= max(size, 10**5):
+            return f"{value / size:.1f}{unit}" if value < 10 * size else f"{value // size:,}{unit}"
+    return f"{value:,}"
+
+
+def rate(per_second: float) -> str:
+    """Return a rate: `0`, `0.4`, `12.3`, `1,234`."""
+    if per_second == 0:
+        return "0"
+    if per_second >= 9999.5:
+        return f"{per_second / 1000:.1f}k" if per_second < 99_950 else number(round(per_second))
+    return f"{per_second:.1f}" if per_second < 99.95 else f"{round(per_second):,}"
+
+
+def age(seconds: float | None) -> str:
+    """Return an age in at most six characters: `0s`, `0.4s`, `12s`, `7m12s`, `3h05m`, `2d23h`."""
+    if seconds is None:
+        return "-"
+    if seconds < 9.95:
+        return f"{seconds:.1f}s" if seconds >= 0.05 else "0s"
+    whole = int(seconds)
+    for size, unit, below, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            return (
+                f"{whole // size}{unit}{whole % size // below:02}{small}"
+                if whole < 100 * size
+                else f"{whole // size}{unit}"
+            )
+    return f"{whole}s"
+
+
+def took(seconds: float | None) -> str:
+    """Return the duration of a call: `0.2ms`, `12ms`, `1.2s`, `35s`."""
+    if seconds is None:
+        return "-"
+    if seconds < 0.01:
+        return f"{seconds * 1000:.1f}ms"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms"
+    return f"{seconds:.1f}s" if seconds < 10 else age(seconds)
+
+
+def _whole(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class StatusColumn:
+    """One column of the lists of groups and queues. `width` includes the gap before it; the first column takes the
+    remaining width.
+    """
+
+    key: str
+    """The value in the status, and the title in `rmqd status`."""
+    title: str
+    """The title in `rmqd top`."""
+    width: int
+    text: Callable[[Any], str] = str
+    value: Callable[[Fields], Any] | None = None
+    """Returns the value, if it is not a field of the group or queue. It is also the sort key."""
+    from_width: int = 0
+    """The minimum width of the terminal, in characters."""
+    is_text: bool = False
+    """Texts are left-aligned and sorted from A to Z; numbers from the greatest."""
+
+    def of(self, row: Fields) -> Any:
+        """Return the value of a group or queue."""
+        return row[self.key] if self.value is None else self.value(row)
+
+    def cell(self, row: Fields) -> str:
+        """Return the text of a group or queue."""
+        return self.text(self.of(row))
+
+
+GROUP_COLUMNS: Final = (
+    StatusColumn("name", "GROUP", 0, is_text=True),
+    StatusColumn("state", "STATE", 9, value=state_word, is_text=True),
+    StatusColumn("received", "IN/S", 6, rate, lambda group: group["rates"]["received"]),
+    StatusColumn("handled", "OUT/S", 6, rate, lambda group: group["rates"]["handled"]),
+    StatusColumn("failed", "FAIL", 6, rate, lambda group: group["rates"]["failed"], from_width=100),
+    StatusColumn("retried", "RETRY", 6, rate, lambda group: group["rates"]["retried"]),
+    StatusColumn("lag", "LAG", 7, number),
+    StatusColumn("lag_seconds", "AGE", 7, age),
+    StatusColumn("p50", "P50", 6, took, lambda group: group["recent_latency"]["p50"]),
+    StatusColumn("p99", "P99", 6, took, lambda group: group["recent_latency"]["p99"]),
+    StatusColumn("dead_letters", "DEAD", 6, number, lambda group: group["dead_letters"]["total"]),
+    StatusColumn("queues", "QUEUES", 7, number, lambda group: len(group["queues"]), from_width=100),
+    StatusColumn("member_count", "MEMBERS", 8, number, from_width=110),
+)
+QUEUE_COLUMNS: Final = (
+    StatusColumn("topic", "TOPIC", 0, value=lambda queue: cell(dict(queue), "topic"), is_text=True),
+    StatusColumn("broker", "BROKER", 12, is_text=True),
+    StatusColumn("queue", "QUEUE", 7, lambda value: "any" if value < 0 else str(value)),
+    StatusColumn("state", "STATE", 17, lambda value: value.replace("_", " "), is_text=True),
+    StatusColumn("committed", "COMMITTED", 11, _whole),
+    StatusColumn("max", "MAX", 11, _whole, from_width=100),
+    StatusColumn("lag", "LAG", 7, number),
+    StatusColumn("lag_seconds", "AGE", 7, age),
+    StatusColumn("cached", "CACHED", 7, number, from_width=90),
+    StatusColumn("worker", "WORKER", 7, _whole, from_width=100),
+)
