@@ -15,6 +15,7 @@ from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import GroupName, moment_or_age_ms, name_and_value
 from rmqd.cli.terminal.output import Columns, CommandProgress, body_cell, count, message_document, say, say_table, was
 from rmqd.client.brokers import Brokers
+from rmqd.client.group_reader import MemberReport
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.handling.send_back import RMQD_EXCEPTION
 from rmqd.errors import ExitCode, RmqdError
@@ -22,7 +23,6 @@ from rmqd.operate.dead_letters import dead_letter_listing, dead_letter_sending
 from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Letter, Marks
 from rmqd.operate.dead_letters.dead_letter_replay import (
     Plan,
-    Receivers,
     Replay,
     ReplayOutcome,
     expect_group,
@@ -229,7 +229,7 @@ def replay(
     selection = _Selection.of(cluster, letters, group)
     target = selection.target
 
-    async def make(client: ClientInstance) -> tuple[Plan, Receivers, dict[str, RmqdError]]:
+    async def make(client: ClientInstance) -> tuple[Plan, list[MemberReport], dict[str, RmqdError]]:
         brokers, plan, errors = await selection.plan(client, to_write=not confirmation.dry_run)
         who, unasked = await receivers(brokers, selection.name)
         return plan, who, {**errors, **unasked}
@@ -255,7 +255,7 @@ def replay(
     end_for_errors(errors, [target.options.namespace], more)
 
 
-def _replay(selection: _Selection, plan: Plan, who: Receivers, rate: float) -> ReplayOutcome:
+def _replay(selection: _Selection, plan: Plan, who: list[MemberReport], rate: float) -> ReplayOutcome:
     progress = CommandProgress(plan.chosen, "replayed")
 
     async def run(client: ClientInstance) -> ReplayOutcome:
@@ -265,7 +265,7 @@ def _replay(selection: _Selection, plan: Plan, who: Receivers, rate: float) -> R
             selection.marks,
             selection.choice,
             per_second=rate,
-            orderly=who.is_orderly,
+            orderly=any(one.orderly for one in who),
             on_progress=progress.report,
         )
         with progress:
@@ -277,16 +277,14 @@ def _replay(selection: _Selection, plan: Plan, who: Receivers, rate: float) -> R
         fail(ExitCode.INTERRUPTED, "rmqd: interrupted; run the same command to continue")
 
 
-def _replay_lines(selection: _Selection, plan: Plan, who: Receivers, rate: float) -> list[str]:
+def _replay_lines(selection: _Selection, plan: Plan, who: list[MemberReport], rate: float) -> list[str]:
     lines = selection.lines(plan)
-    if who.is_orderly:
+    if any(one.orderly for one in who):
         way = "by send-back, because members consume in order: reconsume times continue, one more for each message"
     else:
         way = "as new messages with reconsume times from 0"
     lines.append(f"to {retry_topic(selection.name)}, which only this group reads, {way}")
-    lines.append(
-        f"{count(who.members, 'member')} to handle them" if who.members else "no members now: they wait for one"
-    )
+    lines.append(f"{count(len(who), 'member')} to handle them" if who else "no members now: they wait for one")
     if rate:
         lines.append(f"at most {rate:g} per second")
     lines += [f"{number} cannot be replayed: {why}" for why, number in plan.refused.items()]

@@ -1,4 +1,4 @@
-"""Finding: a problem that one rule found, with its identity; and phrases that rules share.
+"""Phrases that the texts of problems share.
 
 The problems of a group that both its members and `rmqd diagnose` report.
 
@@ -19,18 +19,6 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
 MOST_NAMED = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A problem. Findings with the same `key` are the same one, seen at different moments."""
-
-    key: tuple[str, ...]
-    problem: Problem
-    momentary: bool = False
-    """Whether it may be true for a moment in a healthy group, so that it must be seen twice."""
-    queues: frozenset[MessageQueue] = frozenset()
-    """The queues that are stalled because of it, if it is about queues."""
 
 
 def named(names: Iterable[str]) -> str:

@@ -22,7 +22,7 @@ the dead letters are marked, because they are not separate letters, and their le
 If the file is missing (another machine, a lost state_dir), ids are read from the retry topic, from the time of the
 oldest chosen letter. The file is locked, so two processes with one state_dir never replay a group at the same time.
 
-`Plan` and `Receivers`, the receiving members, are shown before the command acts.
+`Plan` and the receiving members are shown before the command acts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rmqd.client.brokers import Brokers
-from rmqd.client.group_reader import GroupReader
+from rmqd.client.group_reader import GroupReader, MemberReport
 from rmqd.consumer.cache.flow_control import RateLimit
 from rmqd.errors import InvalidMessageError, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Letter, Marks, Place, ReplayWindow, Way
@@ -42,14 +42,6 @@ from rmqd.operate.dead_letters.dead_letter_listing import LetterQueue, letter_qu
 from rmqd.operate.dead_letters.dead_letter_sending import CopySender, keep_position
 from rmqd.operate.queries.group_queries import is_known
 from rmqd.wire.topics import dlq_topic
-
-
-@dataclass(frozen=True, slots=True)
-class Receivers:
-    """The members that would get the copies. `is_orderly` is whether any of them reports orderly consumption."""
-
-    members: int
-    is_orderly: bool
 
 
 @dataclass(slots=True)
@@ -89,12 +81,11 @@ async def make_plan(
     return plan, errors
 
 
-async def receivers(brokers: Brokers, group: str) -> tuple[Receivers, dict[str, RmqdError]]:
-    """Return the group's members, and the errors of failed queries."""
+async def receivers(brokers: Brokers, group: str) -> tuple[list[MemberReport], dict[str, RmqdError]]:
+    """Return the members that would get the copies, and the errors of failed queries."""
     reader = GroupReader(brokers, group)
     known = await reader.connections()
-    members = await reader.members(known.found)
-    return Receivers(len(members), any(member.orderly for member in members.values())), dict(known.errors)
+    return [*(await reader.members(known.found)).values()], dict(known.errors)
 
 
 async def _count(brokers: Brokers, queue: LetterQueue, choice: DeadLetterFilter, plan: Plan) -> None:

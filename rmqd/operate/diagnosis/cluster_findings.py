@@ -11,7 +11,6 @@ from typing import Any, Final
 from rmqd.consumer.health.causes import CAUSES, Problem, found
 from rmqd.consumer.health.group_problems import (
     KEPT,
-    Finding,
     closed_problem,
     missing_problem,
     named,
@@ -20,7 +19,7 @@ from rmqd.consumer.health.group_problems import (
     unknown_problem,
     wait,
 )
-from rmqd.operate.diagnosis.diagnosis_facts import BrokerFacts, DiagnosisSnapshot, TopicFacts
+from rmqd.operate.diagnosis.diagnosis_facts import BrokerFacts, DiagnosisSnapshot, Finding, TopicFacts
 from rmqd.wire.bodies.route_data import PERM_READ, PERM_WRITE
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import wrap_namespace
@@ -33,7 +32,7 @@ def brokers(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield the problems of the brokers that serve the group."""
     if not snapshot.brokers:
         evidence = f"the name server at {snapshot.name_servers} knows no broker"
-        yield Finding(("no_route",), found("no_route", evidence))
+        yield Finding(found("no_route", evidence))
     serving = _serving(snapshot)
     for name, broker in snapshot.brokers.items():
         if name in serving:
@@ -43,28 +42,28 @@ def brokers(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
 def _broker(snapshot: DiagnosisSnapshot, broker: BrokerFacts) -> Iterator[Finding]:
     name, where = broker.name, f"{broker.name} ({broker.master})"
     if broker.silence is not None:
-        yield Finding(("no_route", name), found("no_route", f"{where} does not respond: {broker.silence}"))
+        yield Finding(found("no_route", f"{where} does not respond: {broker.silence}"), name)
     elif broker.master is None:
         evidence = f"{name} has no master; its slave {named(broker.slaves)} is read-only"
-        yield Finding(("broker_read_only", name), found("broker_read_only", evidence, step=_MASTER))
+        yield Finding(found("broker_read_only", evidence, step=_MASTER), name)
     elif broker.permission is not None and not broker.permission & PERM_READ:
         evidence = f"{where} is not readable (brokerPermission={broker.permission})"
-        yield Finding(("no_permission", name), found("no_permission", evidence, step=_PERMISSION.replace("@", where)))
+        yield Finding(found("no_permission", evidence, step=_PERMISSION.replace("@", where)), name)
     elif broker.permission is not None and not broker.permission & PERM_WRITE:
         evidence = f"{where} is read-only (brokerPermission={broker.permission})"
         step = _PERMISSION.replace("@", where)
-        yield Finding(("broker_read_only", name), found("broker_read_only", evidence, step=step))
+        yield Finding(found("broker_read_only", evidence, step=step), name)
     elif broker.disk_used is not None and broker.disk_used >= broker.disk_limit:
         evidence = (
             f"the disk of {where} is {broker.disk_used:.0%} full; at {broker.disk_limit:.0%} it stops storing messages"
         )
-        yield Finding(("broker_read_only", name), found("broker_read_only", evidence, step=_DISK))
+        yield Finding(found("broker_read_only", evidence, step=_DISK), name)
     ahead = broker.clock_ahead_seconds
     if ahead is not None and abs(ahead) >= CLOCK_SECONDS:
         evidence = (
             f"the clock of {where} is {span(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} that of this host"
         )
-        yield Finding(("clock_skew", name), found("clock_skew", evidence))
+        yield Finding(found("clock_skew", evidence), name)
 
 
 _MASTER: Final = (
@@ -78,9 +77,9 @@ def topics(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield the problems of the topics that the group subscribes to."""
     for topic, facts in snapshot.topics.items():
         if facts.missing:
-            yield Finding(("topic_missing", topic), missing_problem(topic))
+            yield Finding(missing_problem(topic), topic)
         elif facts.route is None:
-            yield Finding(("no_route", topic), found("no_route", f"no route to topic {topic}: {facts.error}"))
+            yield Finding(found("no_route", f"no route to topic {topic}: {facts.error}"), topic)
         else:
             yield from _closed(snapshot, facts)
 
@@ -92,11 +91,11 @@ def _closed(snapshot: DiagnosisSnapshot, facts: TopicFacts) -> Iterator[Finding]
         name for name, one in snapshot.brokers.items() if one.permission is not None and not one.permission & PERM_READ
     }
     if of_topic := [name for name in closed if name not in shut]:
-        yield Finding(("no_permission", facts.topic), closed_problem(facts.topic, of_topic))
+        yield Finding(closed_problem(facts.topic, of_topic), facts.topic)
     gone = {queues.broker_name for queues in facts.route.queue_datas} - snapshot.brokers.keys()
     if gone and snapshot.brokers:
         evidence = f"topic {facts.topic} has queues on {named(gone)}, which no name server knows"
-        yield Finding(("no_route", facts.topic), found("no_route", evidence))
+        yield Finding(found("no_route", evidence), facts.topic)
 
 
 def settings(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
@@ -108,9 +107,9 @@ def settings(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
             known is not None
             and (problem := settings_problem(where, snapshot.group, known, snapshot.model)) is not None
         ):
-            yield Finding(("consumption_disabled", name), problem)
+            yield Finding(problem, name)
         elif known is None and not broker.makes_groups and broker.silence is None:
-            yield Finding(("consumption_disabled", name), unknown_problem(where, snapshot.group))
+            yield Finding(unknown_problem(where, snapshot.group), name)
 
 
 def members(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
@@ -130,7 +129,7 @@ def members(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
         waits = "no broker knows the group, so it has never consumed"
         step = "check the name (`rmqd groups list` lists all groups), or start a member: `rmqd run --group {group}`"
     evidence = f"no broker has a member of the group; {waits}"
-    yield Finding(("no_members",), found("no_members", evidence, group=snapshot.group, step=step))
+    yield Finding(found("no_members", evidence, group=snapshot.group, step=step))
 
 
 def _serving(snapshot: DiagnosisSnapshot) -> frozenset[str]:
@@ -156,14 +155,14 @@ def findings_of_daemon(group: Mapping[str, Any], name: str, namespace: str = "")
     failure, waits = group.get("failure"), group.get("not_ready_reason")
     if failure:
         evidence = f"the daemon's member does not run, because its group has failed: {failure}"
-        yield Finding(("no_members", "daemon"), found("no_members", evidence, group=name, step=_FAILED))
+        yield Finding(found("no_members", evidence, group=name, step=_FAILED), "daemon")
     elif waits and KEPT in waits:
         # otherwise it is reported below
         if not any(str(one.get("evidence")) in waits for one in group.get("problems", ())):
             evidence = f"the daemon reports: {waits}"
-            yield Finding(("no_permission", "daemon"), found("no_permission", evidence, group=name, step=_RIGHTS))
+            yield Finding(found("no_permission", evidence, group=name, step=_RIGHTS), "daemon")
     elif waits:
-        yield Finding(("no_members", "daemon"), found("no_members", f"the daemon's member waits: {waits}", group=name))
+        yield Finding(found("no_members", f"the daemon's member waits: {waits}", group=name), "daemon")
     told: list[tuple[Any, MessageQueue | None]] = [(one, None) for one in group.get("problems", ())]
     told += [(queue.get("stall"), _place(queue, namespace)) for queue in group.get("queues", ())]
     steps: dict[tuple[str, str], str] = {}
@@ -175,7 +174,7 @@ def findings_of_daemon(group: Mapping[str, Any], name: str, namespace: str = "")
             queues.setdefault(key, set()).update(filter(None, [queue]))
     for (cause, evidence), step in steps.items():
         problem = Problem(cause, f"the daemon reports: {evidence}", step)
-        yield Finding((cause, "daemon", evidence), problem, queues=frozenset(queues[cause, evidence]))
+        yield Finding(problem, f"daemon {evidence}", queues=frozenset(queues[cause, evidence]))
 
 
 def _place(queue: Mapping[str, Any], namespace: str) -> MessageQueue:

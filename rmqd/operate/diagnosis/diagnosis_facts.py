@@ -9,11 +9,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rmqd.client.group_reader import MemberReport, QueueLag
+from rmqd.consumer.health.causes import Problem
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
-from rmqd.wire.bodies.group_bodies import PopProcessQueueInfo, ProcessQueueInfo
+from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo, PopProcessQueueInfo, ProcessQueueInfo
 from rmqd.wire.bodies.route_data import TopicRouteData
 from rmqd.wire.bodies.stats_bodies import ConsumerConnection
 from rmqd.wire.message_queue import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem that one rule found."""
+
+    problem: Problem
+    about: str = ""
+    """Findings with the same cause and subject are the same one, seen at different moments."""
+    momentary: bool = False
+    """Whether it may be true for a moment in a healthy group, so that it must be seen twice."""
+    queues: frozenset[MessageQueue] = frozenset()
+    """The queues that are stalled because of it, if it is about queues."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Its cause and subject."""
+        return self.problem.cause, self.about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +113,17 @@ class DiagnosisSnapshot:
         """Whether all members that report it consume in order."""
         orderly = [member.orderly for member in self.members.values() if member.orderly is not None]
         return bool(orderly) and all(orderly)
+
+    @property
+    def infos(self) -> Mapping[str, ConsumerRunningInfo]:
+        """The reports of the members that report themselves."""
+        return {client_id: one.info for client_id, one in self.members.items() if one.info is not None}
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """How many messages per second handlers finished and failed in the last minute."""
+        statuses = [one for info in self.infos.values() for one in info.status_table.values()]
+        return sum(one.consume_ok_tps for one in statuses), sum(one.consume_failed_tps for one in statuses)
 
     def owners(self, queue: MessageQueue) -> list[MemberReport]:
         """Return the members that report owning a queue."""

@@ -11,7 +11,6 @@ from rmqd.consumer.health.causes import Problem, found
 from rmqd.consumer.health.group_problems import (
     OF_ONE_PROCESS,
     Difference,
-    Finding,
     count,
     differences,
     model_difference,
@@ -20,7 +19,7 @@ from rmqd.consumer.health.group_problems import (
     places,
     wait,
 )
-from rmqd.operate.diagnosis.diagnosis_facts import DiagnosisSnapshot
+from rmqd.operate.diagnosis.diagnosis_facts import DiagnosisSnapshot, Finding
 from rmqd.wire.bodies.heartbeat_data import MessageModel
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry
@@ -42,7 +41,7 @@ def conflicts(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
         for broker, connections in member.connections.items():
             if len(connections) > 1:
                 problem = conflict_problem(client_id, broker, [one.client_addr for one in connections])
-                yield Finding(("client_id_conflict", client_id), problem, momentary=True)
+                yield Finding(problem, client_id, momentary=True)
                 break
 
 
@@ -69,9 +68,8 @@ def unlike(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
                 for difference in differences(view.subscription_table, reference[1].subscription_table, us):
                     groups.setdefault(difference, []).append(f"members by the last heartbeat at {name}")
     for difference, who in groups.items():
-        key = (difference.cause, difference.about, difference.text)
         problem = found(difference.cause, f"{named(who)} {difference.text}", group=snapshot.group)
-        yield Finding(key, problem, momentary=True)
+        yield Finding(problem, f"{difference.about} {difference.text}", momentary=True)
     yield from _modes(snapshot)
 
 
@@ -109,31 +107,27 @@ def pulling_problem(group: str, topic: str, brokers: str, who: str) -> Problem:
 
 def _modes(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield members that should pop while brokers make them pull, and topics that some members pop and others pull."""
-    wanting = [
-        member.client_id
-        for member in snapshot.members.values()
-        if member.info is not None and member.info.properties.get("consumeMode") == "pop"
-    ]
+    infos = snapshot.infos
+    wanting = [client_id for client_id, info in infos.items() if info.properties.get("consumeMode") == "pop"]
     for topic, facts in snapshot.topics.items():
         names = {queue.broker_name for queue in facts.queues} & snapshot.modes.keys()
         pulled = sorted(name for name in names if snapshot.modes[name].get(topic, "PULL") != "POP")
         if wanting and pulled:
             problem = pulling_problem(snapshot.group, topic, named(pulled), named(wanting))
-            yield Finding(("mode_mismatch", "pop", topic), problem)
-        infos = {member.client_id: member.info for member in snapshot.members.values() if member.info is not None}
+            yield Finding(problem, f"pop {topic}")
         poppers = {one for one, info in infos.items() if any(at.topic == topic for at in info.mq_pop_table)}
         pullers = {one for one, info in infos.items() if any(at.topic == topic for at in info.mq_table)} - poppers
         if poppers and pullers:
             evidence = f"{named(poppers)} pops {topic}, while {named(pullers)} pulls it: each gets all of its messages"
             problem = found("mode_mismatch", evidence, group=snapshot.group)
-            yield Finding(("mode_mismatch", "both", topic), problem, momentary=True)
+            yield Finding(problem, f"both {topic}", momentary=True)
 
 
 def pauses(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield members that an operator has paused."""
     if paused := [f"{client_id} ({some})" for client_id, one in snapshot.members.items() if (some := one.paused)]:
         evidence = f"an operator has paused {named(paused)}"
-        yield Finding(("paused",), found("paused", evidence, group=snapshot.group))
+        yield Finding(found("paused", evidence, group=snapshot.group))
 
 
 def owners(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
@@ -166,7 +160,7 @@ def _subscribed(snapshot: DiagnosisSnapshot) -> list[MessageQueue]:
 
 def _is_popped(snapshot: DiagnosisSnapshot) -> bool:
     """Return whether members pop. Their retries use separate topics."""
-    return any(member.info.mq_pop_table for member in snapshot.members.values() if member.info is not None)
+    return any(info.mq_pop_table for info in snapshot.infos.values())
 
 
 def _hung(snapshot: DiagnosisSnapshot, silent: list[MemberReport], loose: list[MessageQueue]) -> Finding:
@@ -176,22 +170,18 @@ def _hung(snapshot: DiagnosisSnapshot, silent: list[MemberReport], loose: list[M
     if loose:
         evidence += f"; no other member has {places(loose)}" + (f", where {wait(waiting)}" if waiting else "")
     step = "check that process (a stack dump), and restart it; the other members get its queues when it has ended"
-    return Finding(("orphaned_queue", "silent"), found("orphaned_queue", evidence, step=step))
+    return Finding(found("orphaned_queue", evidence, step=step), "silent")
 
 
 def _loose(snapshot: DiagnosisSnapshot, loose: list[MessageQueue]) -> Finding:
     waiting = sum(snapshot.waiting(queue) for queue in loose if queue in snapshot.queues)
     asked = count(len(snapshot.members), "member")
     evidence = f"no member has {places(loose)}, where {wait(waiting)} (asked: {asked})"
-    strategies = {
-        member.info.properties.get("allocateMessageQueueStrategy", "")
-        for member in snapshot.members.values()
-        if member.info
-    }
+    strategies = {info.properties.get("allocateMessageQueueStrategy", "") for info in snapshot.infos.values()}
     by_config = any(mark in strategy for strategy in strategies for mark in _BY_CONFIG)
     if snapshot.orderly and not by_config:
         evidence = f"{evidence}; in an orderly group its owner waits for a lock that another client holds"
-        return Finding(("held_lock",), found("held_lock", evidence, group=snapshot.group), momentary=True)
+        return Finding(found("held_lock", evidence, group=snapshot.group), momentary=True)
     step = ""
     if twice := [
         f"{member.client_id} on {broker}" for member in snapshot.members.values() for broker in _twice(member)
@@ -203,9 +193,7 @@ def _loose(snapshot: DiagnosisSnapshot, loose: list[MessageQueue]) -> Finding:
     elif len({_plain(strategy) for strategy in strategies}) > 1:
         step = "give all members the same allocate_strategy"
         evidence += f"; their strategies are {named(map(_plain, strategies))}"
-    return Finding(
-        ("orphaned_queue",), found("orphaned_queue", evidence, group=snapshot.group, step=step), momentary=True
-    )
+    return Finding(found("orphaned_queue", evidence, group=snapshot.group, step=step), momentary=True)
 
 
 def _twice(member: MemberReport) -> list[str]:
@@ -232,22 +220,18 @@ def _unlocked(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
         if waiting:
             evidence = f"{client_id} should consume {places(queues)}, but another client holds the lock at the broker"
             problem = found("held_lock", f"{evidence}; {wait(waiting)}", group=snapshot.group)
-            yield Finding(("held_lock", client_id), problem, momentary=True)
+            yield Finding(problem, client_id, momentary=True)
 
 
 def _idle(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
-    own = {
-        client_id: {queue for queue in (*member.info.mq_table, *member.info.mq_pop_table) if _counts(snapshot, queue)}
-        for client_id, member in snapshot.members.items()
-        if member.info is not None
-    }
     queues = sum(len(facts.queues) for facts in snapshot.topics.values())
-    idle = [client_id for client_id, having in own.items() if not having]
+    reporting = (member for member in snapshot.members.values() if member.info is not None)
+    idle = [one.client_id for one in reporting if not any(_counts(snapshot, queue) for queue in one.queues)]
     if idle and queues:
         evidence = (
             f"{named(idle)} has no queue: {count(len(snapshot.members), 'member')} share {count(queues, 'queue')}"
         )
-        yield Finding(("idle_member", *sorted(idle)), found("idle_member", evidence), momentary=True)
+        yield Finding(found("idle_member", evidence), ", ".join(sorted(idle)), momentary=True)
 
 
 def _counts(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> bool:

@@ -11,10 +11,10 @@ from typing import Final
 
 from rmqd.client.group_reader import MemberReport
 from rmqd.consumer.health.causes import CAUSES, DIAGNOSED, Problem, found
-from rmqd.consumer.health.group_problems import Finding, messages, named, places, span, wait
+from rmqd.consumer.health.group_problems import messages, named, places, span, wait
 from rmqd.operate.diagnosis import cluster_findings as cluster
 from rmqd.operate.diagnosis import member_findings as members
-from rmqd.operate.diagnosis.diagnosis_facts import DiagnosisSnapshot
+from rmqd.operate.diagnosis.diagnosis_facts import DiagnosisSnapshot, Finding
 from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
 from rmqd.wire.bodies.heartbeat_data import MessageModel
 from rmqd.wire.message_queue import MessageQueue
@@ -47,14 +47,12 @@ def illegal_offsets(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
         if place < ends.min:
             evidence += f": {messages(ends.min - place)} deleted before being handled"
         problem = found("offset_illegal", evidence, group=snapshot.group, topic=queue.topic)
-        yield Finding(("offset_illegal", str(queue)), problem, momentary=bool(snapshot.members))
+        yield Finding(problem, str(queue), momentary=bool(snapshot.members))
 
 
 def failures(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield a problem if handlers failed often in the last minute, or repeatedly with the same message."""
-    statuses = [one for member in _with_queues(snapshot) if member.info for one in member.info.status_table.values()]
-    ok = sum(status.consume_ok_tps for status in statuses)
-    failed = sum(status.consume_failed_tps for status in statuses)
+    ok, failed = snapshot.rates
     tried = [seen for seen in snapshot.retried if snapshot.at - seen.stored_at < RECENT_SECONDS]
     poisoned = {seen.msg_id: seen for seen in tried if seen.reconsume_times >= POISONED_TIMES}
     if failed > 0 and poisoned and len({seen.msg_id for seen in tried}) <= MOST_POISONED:
@@ -63,22 +61,23 @@ def failures(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
         )
         evidence = f"the handler fails repeatedly at {failing}, and handles other messages at {_rate(ok)}"
         problem = found("poison_message", evidence, group=snapshot.group)
-        yield Finding(("poison_message",), problem)
+        yield Finding(problem)
     elif failed * 60 >= LEAST_FAILED and failed >= FAILING_SHARE * (ok + failed) and not snapshot.orderly:
-        yield _failing(snapshot, ok, failed)
+        yield _failing(snapshot)
 
 
-def _failing(snapshot: DiagnosisSnapshot, ok: float, failed: float) -> Finding:
+def _failing(snapshot: DiagnosisSnapshot) -> Finding:
+    ok, failed = snapshot.rates
     who = named(
-        member.client_id
-        for member in _with_queues(snapshot)
-        if member.info and any(status.consume_failed_tps for status in member.info.status_table.values())
+        client_id
+        for client_id, info in snapshot.infos.items()
+        if any(status.consume_failed_tps for status in info.status_table.values())
     )
     share = failed / (ok + failed)
     evidence = (
         f"in the last minute {share:.0%} of the attempts failed: {_rate(failed)} failed, {_rate(ok)} did not ({who})"
     )
-    return Finding(("failing_handler",), found("failing_handler", evidence, group=snapshot.group))
+    return Finding(found("failing_handler", evidence, group=snapshot.group))
 
 
 def has_old(snapshot: DiagnosisSnapshot) -> bool:
@@ -104,10 +103,7 @@ def waits(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> Iterator[Finding
             by_finding.setdefault(cause, []).append(queue)
     failing = by_finding.pop("failing", [])
     if len(failing) > 1 and not any(before.place(queue) != now.place(queue) for queue in now.queues):
-        statuses = [one for member in _with_queues(now) if member.info for one in member.info.status_table.values()]
-        yield _failing(
-            now, sum(one.consume_ok_tps for one in statuses), sum(one.consume_failed_tps for one in statuses)
-        )
+        yield _failing(now)
     elif failing:
         by_finding["poison_message"] = failing
     for cause, queues in by_finding.items():
@@ -115,7 +111,7 @@ def waits(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> Iterator[Finding
         evidence = f"{_TEXTS[cause](before, now, queues)}; the member is {named(owner)}"
         step = _STEPS.get(cause, "")
         problem = found(cause, evidence, group=now.group, topic=queues[0].topic, step=step)
-        yield Finding((cause, "waits"), problem, queues=frozenset(queues))
+        yield Finding(problem, "waits", queues=frozenset(queues))
 
 
 def _why_stuck(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> str:
@@ -248,10 +244,6 @@ def _is_late(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> bool:
 def _fails(member: MemberReport, topic: str) -> bool:
     status = None if member.info is None else member.info.status_table.get(topic)
     return status is not None and status.consume_failed_tps > 0
-
-
-def _with_queues(snapshot: DiagnosisSnapshot) -> Iterable[MemberReport]:
-    return [member for member in snapshot.members.values() if member.info is not None]
 
 
 def _keys(keys: str | None) -> str:

@@ -16,9 +16,8 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.route_table import RouteTable
 from rmqd.consumer.health.causes import Problem
-from rmqd.consumer.health.group_problems import Finding
 from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
-from rmqd.operate.diagnosis.diagnosis_facts import BrokerFacts, DiagnosisSnapshot, SeenMessage, TopicFacts
+from rmqd.operate.diagnosis.diagnosis_facts import BrokerFacts, DiagnosisSnapshot, Finding, SeenMessage, TopicFacts
 from rmqd.operate.diagnosis.progress_findings import judge, needs_second_snapshot, stuck
 from rmqd.operate.queries.message_queries import FoundMessage, decoded
 from rmqd.wire.bodies.route_data import MASTER_ID, ClusterInfo
@@ -116,8 +115,7 @@ async def _first(client: ClientInstance, queue: MessageQueue, offset: int) -> Se
 
 async def newest_retried(brokers: Brokers, snapshot: DiagnosisSnapshot) -> tuple[SeenMessage, ...]:
     """Return the newest messages of the group's retry topic; none unless a member reports recent failures."""
-    infos = [member.info for member in snapshot.members.values() if member.info is not None]
-    if not any(one.consume_failed_tps for info in infos for one in info.status_table.values()):
+    if not snapshot.rates[1]:
         return ()
     topic = retry_topic(snapshot.group)
 
