@@ -100,7 +100,6 @@ class _Broker:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     up: bool | None = None
     answered_on: RemotingConnection | None = None  # the connection of the last answered heartbeat
-    version: int = 0
     failures: int = 0
 
 
@@ -149,11 +148,6 @@ class Heartbeat:
             for address, broker in sorted(self._brokers.items())
             if address in known and broker.up is not None
         }
-
-    def broker_version(self, address: str) -> int | None:
-        """Return the version number in a broker's last response; None while it does not answer."""
-        broker = self._brokers.get(address)
-        return broker.version if broker is not None and broker.up else None
 
     async def beat(self) -> dict[str, RmqdError | None]:
         """Send a heartbeat to every known broker now and wait for the responses, each at most for the deadline.
@@ -280,7 +274,7 @@ class Heartbeat:
             log.info("broker.up", address=address, version=version)
         if broker.up is False:  # routes may have been requested without it, and other members divide its queues again
             self._routes.refresh_soon()
-        broker.up, broker.version, broker.failures = True, version, 0
+        broker.up, broker.failures = True, 0
         if connection is self._remoting.connected(address):
             broker.answered_on = connection
         else:  # the connection was replaced: the broker may not know this client on the new one

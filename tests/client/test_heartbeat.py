@@ -84,7 +84,6 @@ async def test_every_address_is_told_every_group(world: World, peer: Peer, other
         assert [group.group_name for group in data.consumer_data_set] == ["g", "h"]
         assert data.consumer_data_set[1].subscription_data_set[0].topic == "U"
     assert world.heartbeat.brokers_up == {peer.address: True, other.address: True}
-    assert world.heartbeat.broker_version(peer.address) == peer.got(HEART_BEAT)[0].version
 
 
 async def test_nothing_is_sent_without_a_group(world: World, peer: Peer) -> None:
@@ -148,7 +147,6 @@ async def test_a_broker_that_refuses_is_down_with_its_reason(world: World, peer:
     with pytest.raises(SystemBusyError, match="flow control"):
         await world.heartbeat.beat_address(peer.address)
     assert world.heartbeat.brokers_up == {peer.address: False}
-    assert world.heartbeat.broker_version(peer.address) is None
 
 
 async def test_up_and_down_are_told_once(world: World, peer: Peer) -> None:

@@ -88,24 +88,22 @@ class Producer:
         self,
         message: OutgoingMessage,
         *,
-        queue: MessageQueue | None = None,
-        broker_name: str | None = None,
         selector: MessageQueueSelector | None = None,
         timeout_seconds: float = SEND_TIMEOUT_SECONDS,
         producer_group: str = INNER_PRODUCER_GROUP,
     ) -> SendResult:
         """Store a message, in at most three attempts that together take at most `timeout_seconds`.
 
-        Queues take turns, and a further attempt uses another broker if there is one. `broker_name` restricts the
-        choice, `selector` makes it, and `queue` fixes it. If the topic is missing, the broker may create it. If a
-        response is lost, the message is sent again, so it may be stored twice.
+        Queues take turns, and a further attempt uses another broker if there is one; `selector` chooses the queue
+        instead. If the topic is missing, the broker may create it. If a response is lost, the message is sent again, so
+        it may be stored twice.
 
         Raises InvalidMessageError, RouteNotFoundError, BrokerTooOldError, or the RmqdError of the last attempt.
         """
         msg_id = self._unique_key(message)
         properties = format_properties(message.properties_as_sent(msg_id))
         deadline = self._clock.monotonic() + timeout_seconds
-        queues = await self._candidates(message.topic, queue, broker_name, selector, timeout_seconds)
+        queues = await self._candidates(message.topic, selector, timeout_seconds)
         sending = _Sending(message, producer_group, properties, deadline, self._in_turn(queues))
         return replace(await self._try(sending), msg_id=msg_id)
 
@@ -115,7 +113,6 @@ class Producer:
         *,
         selector: MessageQueueSelector | None = None,
         timeout_seconds: float = SEND_TIMEOUT_SECONDS,
-        producer_group: str = INNER_PRODUCER_GROUP,
     ) -> SendResult:
         """Store messages of one topic in one queue, in order, with one request. The attempts are as for `send`.
 
@@ -131,38 +128,26 @@ class Producer:
         ]
         batch = OutgoingMessage(topic, encode_batch(members))
         deadline = self._clock.monotonic() + timeout_seconds
-        queues = await self._candidates(topic, None, None, selector, timeout_seconds)
+        queues = await self._candidates(topic, selector, timeout_seconds)
         properties = format_properties({WAIT: "true"})
-        sending = _Sending(batch, producer_group, properties, deadline, self._in_turn(queues), is_batch=True)
+        sending = _Sending(batch, INNER_PRODUCER_GROUP, properties, deadline, self._in_turn(queues), is_batch=True)
         return await self._try(sending)
 
     def _unique_key(self, message: OutgoingMessage) -> str:
         return message.properties.get(UNIQ_KEY) or self._unique_keys.next(self._clock.wall())
 
     async def _candidates(
-        self,
-        topic: str,
-        queue: MessageQueue | None,
-        broker_name: str | None,
-        selector: MessageQueueSelector | None,
-        timeout_seconds: float,
+        self, topic: str, selector: MessageQueueSelector | None, timeout_seconds: float
     ) -> Sequence[MessageQueue]:
         """Return the candidate queues. Raises RemotingTimeoutError if no name server answers in time."""
         try:
             async with self._clock.timeout(timeout_seconds):
-                queues = await self._queues(topic, queue, broker_name)
+                queues = await self._queues(topic)
                 return queues if selector is None else [selector(queues)]
         except TimeoutError:
             raise RemotingTimeoutError("name servers", f"no route to {topic} within {timeout_seconds:g} s") from None
 
-    async def recall(
-        self,
-        topic: str,
-        recall_handle: str,
-        *,
-        timeout_seconds: float = SEND_TIMEOUT_SECONDS,
-        producer_group: str = INNER_PRODUCER_GROUP,
-    ) -> str:
+    async def recall(self, topic: str, recall_handle: str, *, timeout_seconds: float = SEND_TIMEOUT_SECONDS) -> str:
         """Recall a timer message before its delivery time. Returns its `msg_id`.
 
         Like Java's `DefaultMQProducer.recallMessage`, it makes one attempt. It asks the broker that has the message, or
@@ -185,7 +170,7 @@ class Producer:
                     topic,
                     recall_handle,
                     broker_name=broker_name,
-                    producer_group=producer_group,
+                    producer_group=INNER_PRODUCER_GROUP,
                     timeout_seconds=timeout_seconds,
                 )
         except TimeoutError:
@@ -271,11 +256,7 @@ class Producer:
                 "timers, and would deliver the message at once; use a delay level"
             )
 
-    async def _queues(self, topic: str, queue: MessageQueue | None, broker_name: str | None) -> Sequence[MessageQueue]:
-        if queue is not None:
-            if self._routes.master(self._routes.endpoint(queue)) is None:
-                await self._routes.lookup(topic)
-            return [queue]
+    async def _queues(self, topic: str) -> Sequence[MessageQueue]:
         try:
             await self._routes.lookup(topic)
         except RouteNotFoundError:
@@ -283,11 +264,8 @@ class Producer:
         else:
             queues = self._routes.writable_queues(topic)
             self._keep(topic)
-        if broker_name is not None:
-            queues = [queue for queue in queues if queue.broker_name == broker_name]
         if not queues:
-            where = f" on broker {broker_name}" if broker_name is not None else ""
-            raise RouteNotFoundError(topic, f"topic {topic} has no writable queue{where}")
+            raise RouteNotFoundError(topic, f"topic {topic} has no writable queue")
         return queues
 
     async def _queues_to_be(self, topic: str) -> list[MessageQueue]:

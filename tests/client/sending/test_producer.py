@@ -304,28 +304,6 @@ async def test_no_route_in_time(world: World) -> None:
         await producer.send(OutgoingMessage("T", b""), timeout_seconds=2)
 
 
-async def test_a_given_queue_is_the_only_one(world: World, brokers: list[Peer]) -> None:
-    """All tries go to it; it need not be in the topic's route if its broker is known."""
-    queue = MessageQueue("T", "b1", 1)
-    assert (await world.producer.send(OutgoingMessage("T", b""), queue=queue)).queue == queue
-    retry = MessageQueue("%RETRY%g", "b1", 0)
-    assert (await world.producer.send(OutgoingMessage("%RETRY%g", b""), queue=retry)).queue == retry
-    assert header_of(brokers[1]).topic == "%RETRY%g"
-    brokers[1].on(SEND, Reply(ResponseCode.SYSTEM_BUSY))
-    with pytest.raises(BrokerError):
-        await world.producer.send(OutgoingMessage("T", b""), queue=queue)
-    assert counts(brokers) == [0, 5, 0]
-
-
-async def test_a_given_broker_is_the_only_one(world: World, brokers: list[Peer]) -> None:
-    """Its queues take turns; a broker without queues of the topic is an error."""
-    for _ in range(4):
-        await world.producer.send(OutgoingMessage("T", b""), broker_name="b2")
-    assert counts(brokers) == [0, 0, 4]
-    with pytest.raises(RouteNotFoundError, match="on broker b9"):
-        await world.producer.send(OutgoingMessage("T", b""), broker_name="b9")
-
-
 async def test_a_missing_topic_goes_where_the_default_topic_is(world: World, brokers: list[Peer]) -> None:
     """The broker makes the topic with four queues, or as many as the default topic has."""
     world.known["TBW102"] = route_of({"b1": brokers[1].address}, queues=8, perm=7)
