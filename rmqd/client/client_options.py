@@ -1,7 +1,4 @@
-"""Client ids, which identify the members of a group at brokers.
-
-The settings of a client, in one frozen value.
-"""
+"""The settings of a client, and the client id, which identifies a member of a group at brokers."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Reads the resets that brokers push to members with RESET_CONSUMER_CLIENT_OFFSET, large ones in a thread.
-
-A registered consumer group's interface to the client.
-
-Heartbeats send the groups of this process to every broker: every 30 s, and at once after a change.
-"""
+"""Heartbeats send the groups of this process to every broker: every 30 s, and at once after a change."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The client of a process for one cluster: connections, routes and heartbeats that all its groups share.
-
-The address of a broker to ask: routes list the replicas, and breakers know which ones answer.
-"""
+"""The client of a process for one cluster: connections, routes and heartbeats that all its groups share."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Requests for operators and tests: the cluster, statistics, topics, offset resets, single messages.
-
-Reads and sets whether groups pull or pop their topics on a broker.
-"""
+"""Requests of operators: the cluster, statistics, topics, offset resets, single messages, and pop or pull."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Requests about membership in consumer groups: members, subscriptions, heartbeats, leaving.
-
-Requests for queue locks. A broker keeps locks in memory; a lock that is not renewed expires after 60 s.
-
-Requests about lite topics: a client's subscriptions to them (RIP-83, RocketMQ 5.5).
-"""
+"""Requests about consumer groups: members, heartbeats, settings, queue locks, and subscriptions to lite topics."""
 
 from __future__ import annotations
 

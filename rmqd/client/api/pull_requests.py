@@ -1,7 +1,4 @@
-"""Reads a queue without a group: the pulls commit nothing.
-
-Requests of POP: the broker's assignment of queues, acknowledgements, and invisible time.
-"""
+"""Requests that read a queue without a group and commit nothing, and those of POP apart from the pop itself."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The common part of all requests: send, wait for the response, turn an error code into an exception.
-
-One call at a time for each key, shared by all callers that asked before it started.
+"""The common part of all requests, and `Coalesced`, which shares one call among many callers.
 
 Many parts of a client request the same thing at the same time: a hundred queues lose their broker, and each requests a
 fresh route. One request should serve all of them. But a caller must not get the result of a call that started before

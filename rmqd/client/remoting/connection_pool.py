@@ -43,7 +43,7 @@ class ConnectionPool:
         self.opened: list[Callable[[str], None]] = []
         self.lost: list[Callable[[str, str], None]] = []
         self._max_frame_size = options.max_frame_size_bytes
-        self._connector = Connector(self.security, self.breakers, self._new_connection, clock)
+        self.connector = Connector(self.security, self.breakers, self._new_connection, clock)
         self._connections: dict[str, RemotingConnection] = {}
         self._successors: dict[str, RemotingConnection] = {}
         self._opening: dict[str, asyncio.Task[RemotingConnection]] = {}
@@ -98,7 +98,7 @@ class ConnectionPool:
             del self._successors[address]
             former.close("the peer accepts requests but is silent")
         try:
-            successor = await self._connector.connect(address)
+            successor = await self.connector.connect(address)
         except RemotingError:
             if self._connections.get(address) is not current or current.is_suspect:
                 raise
@@ -158,14 +158,6 @@ class ConnectionPool:
             if (connection := connections.pop(address, None)) is not None:
                 connection.pending.fail(lambda: ConnectionRenewedError(address, reason))
                 connection.close(reason)
-
-    def called(self, address: str, host: str) -> None:
-        """Check the certificate of a numeric address against the host name that resolved to it."""
-        self._connector.called(address, host)
-
-    def start_anew(self) -> None:
-        """Forget all failures of addresses."""
-        self._connector.start_anew()
 
     def renew(self) -> None:
         """Replace every connection."""
@@ -233,7 +225,7 @@ class ConnectionPool:
         )
 
     async def _open(self, address: str) -> RemotingConnection:
-        connection = await self._connector.connect(address)
+        connection = await self.connector.connect(address)
         connection.is_suspect = self.breakers.is_silent(address)
         self._connections[address] = connection
         self._call_opened(address)
@@ -252,7 +244,7 @@ class ConnectionPool:
         """Fail the waiting callers with the reason why the connection was closed."""
         address, error = connection.address, None
         try:
-            error = await self._connector.why_lost(connection)
+            error = await self.connector.why_lost(connection)
         finally:
             if error is None:
                 connection.pending.fail(lambda: RemotingClosedError(address, connection.close_reason))
@@ -264,7 +256,7 @@ class ConnectionPool:
         """Open the successor first, so that the broker does not see this client leave."""
         address = old.address
         try:
-            successor = await self._connector.connect(address)
+            successor = await self.connector.connect(address)
         except RemotingConnectError as error:
             log.debug("connection.not_renewed", address=address, error=str(error))
             if self._connections.get(address) is old:

@@ -1,11 +1,10 @@
 """Opens connections, with or without TLS, and finds out why one failed or was closed.
 
-A circuit breaker for each address: a failed address is not contacted for a while, and callers do not wait for it.
-
-A breaker has the three usual states. Closed: there is no failure of the address. Open: the address failed, and requests
-to it fail at once until the pause ends. Half open: the pause has ended, and one request, the probe, finds out whether
-the address responds, while all others still fail at once. Any response closes the breaker. Pauses double with each
-failure, and are spread, so that clients that lost the same broker do not all reconnect at the same time.
+A circuit breaker keeps callers from a failed address for a while. It has the three usual states. Closed: there is no
+failure of the address. Open: the address failed, and requests to it fail at once until the pause ends. Half open: the
+pause has ended, and one request, the probe, finds out whether the address responds, while all others still fail at
+once. Any response closes the breaker. Pauses double with each failure, and are spread, so that clients that lost the
+same broker do not all reconnect at the same time.
 
 Three kinds of failures are counted separately, because they mean different things:
 

@@ -1,7 +1,4 @@
-"""Splits the bytes of a connection into commands, and passes on a limited number in each turn of the event loop.
-
-Parses large bodies in a thread, so that the event loop is not blocked.
-"""
+"""Splits the bytes of a connection into commands, and passes on a limited number in each turn of the event loop."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The requests on one connection that wait for their responses, distinguished by their opaque, with their deadlines.
-
-Counters of the connections of one client.
-
-The client's figures at one moment, as plain values for metrics and the status page.
-"""
+"""The requests on one connection that wait for their responses, and the figures of all connections of a client."""
 
 from __future__ import annotations
 

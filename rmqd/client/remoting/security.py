@@ -8,8 +8,6 @@ requests within seconds, for many queues at once. So Refusals logs all of them i
 errors have `is_reported` set: their receiver need not log them. Refusals about identity (keys, certificates) concern
 every request to that server; other refusals concern one topic or group.
 
-TLS for RocketMQ clients: trusted certificates, the client's own certificate, and explanations of failures.
-
 Name servers and brokers use the same port for TLS and plain connections. The server's `tls.server.mode` selects which
 of them it accepts, and it closes other connections without an error.
 """

@@ -1,13 +1,4 @@
-"""Asks name servers for routes: chooses a name server, finds the list of name servers, and requests a topic's route.
-
-Requests to name servers for a topic's route.
-
-Reads the list of name servers from an address server, given by its URL.
-
-Asks several peers the same question: first one, then all others if it fails or is slow.
-
-The name server to ask, out of several addresses, of host names that may change, or of an address server's list.
-"""
+"""Asks name servers for routes. Their addresses are given, resolved from host names, or listed by an address server."""
 
 from __future__ import annotations
 
@@ -289,7 +280,7 @@ class NameServers:
             async with self._clock.timeout(LOOKUP_TIMEOUT_SECONDS):
                 addresses = [_join(found, port) for found in await self._resolve(host, int(port))]
             for one in addresses:
-                self._remoting.called(one, host)
+                self._remoting.connector.called(one, host)
             return addresses
         except (OSError, ValueError) as error:
             known = self._resolved.get(address)

@@ -1,9 +1,4 @@
-"""A broker's second port, for requests that must not wait behind pulls.
-
-Brokers that are missing from all routes. Their addresses are kept for a while, because name servers may be wrong.
-
-All known routes at one moment, as an immutable value.
-"""
+"""All known routes at one moment, and brokers that are missing from all routes, because name servers may be wrong."""
 
 from __future__ import annotations
 

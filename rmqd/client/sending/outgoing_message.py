@@ -1,9 +1,4 @@
-"""A message to send, and its properties.
-
-Selects the queue of an ordered message: messages that must stay in order go to the same queue.
-
-Whether a failed send may succeed a moment later.
-"""
+"""A message to send, and the selection of its queue: messages that must stay in order go to the same queue."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Sends message trace in batches, without delaying anything else. Records that cannot be sent are counted.
-
-A producer that sends message trace of its sends, like Java's producer with enableTrace.
-"""
+"""Sends message trace in batches, without delaying anything else. Records that cannot be sent are counted."""
 
 from __future__ import annotations
 

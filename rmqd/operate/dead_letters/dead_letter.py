@@ -1,13 +1,4 @@
-"""Dead letters of a group: one dead letter, the selection for a command, and the file of the settled ones.
-
-One dead letter: its reason, its original topic, and whether it can be replayed.
-
-The choice of dead letters for a command.
-
-A set of offsets of one queue.
-
-The file with the settled dead letters of a group, and the copies that may be in transit.
-"""
+"""Dead letters of a group: one dead letter, the selection for a command, and the file of the settled ones."""
 
 from __future__ import annotations
 

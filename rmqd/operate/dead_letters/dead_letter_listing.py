@@ -1,7 +1,4 @@
-"""The queues of a group's dead letters, and the letters left in them.
-
-Groups with dead letters, their counts, and the newest letters of a group.
-"""
+"""The groups with dead letters, their queues, and the letters left in them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Problems of a group with name servers and brokers: routes, permissions, settings, clocks.
-
-Converts a daemon's status of its group in /api/v1/status to findings of `rmqd diagnose`.
-"""
+"""Problems of a group with name servers and brokers, and those that its daemon reports."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Why messages wait: compares two snapshots, and uses the handlers' recent results.
-
-The diagnosis: applies all rules to one or two snapshots, and orders the findings by urgency.
-"""
+"""Why messages wait; and the diagnosis, which applies all rules and orders the findings by urgency."""
 
 from __future__ import annotations
 

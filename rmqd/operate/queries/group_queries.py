@@ -1,13 +1,4 @@
-"""Queries and changes of groups for the commands: lists, details, consume mode and removal.
-
-One group: its settings, its members and their subscriptions, and the owner of each queue.
-
-The groups of a cluster, with their members and lag.
-
-Whether a group pops or pulls a topic: the setting of each broker of the topic, and changes to it.
-
-Removes a group from a cluster: its settings, its offsets, its retry topics and its dead letters.
-"""
+"""Queries and changes of groups for the commands: lists, details, consume mode and removal."""
 
 from __future__ import annotations
 

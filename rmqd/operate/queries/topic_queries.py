@@ -1,7 +1,4 @@
-"""The topics of a cluster; one topic with its queues, and the groups that read it.
-
-Reads parts of queues, between two offsets or two times, without a group.
-"""
+"""The topics of a cluster, and parts of their queues, read between two offsets or times without a group."""
 
 from __future__ import annotations
 

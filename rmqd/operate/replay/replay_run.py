@@ -1,13 +1,8 @@
-"""How failed messages are retried in a replay, without the brokers.
+"""One run of a replay: the group's handler is a member of the shadow group until all messages are handled.
 
-Brokers would apply their delay levels, which take hours, and would leave messages in topics that are removed at the
-end. So the message is handled again in this process: after some seconds, or in place in an orderly group. After its
-last attempt, or if the handler asks for a dead letter, the message is written to a file.
-
-One run of a replay. The group's handler is a member of the shadow group until all messages are handled, or it is
-stopped.
-
-The shadow group on the brokers: created at the windows' starts, queried, and removed.
+Brokers would apply their delay levels to failed messages, which take hours, and would leave messages in topics that are
+removed at the end. So a failed message is handled again in this process: after some seconds, or in place in an orderly
+group. After its last attempt, or if the handler asks for a dead letter, the message is written to a file.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def line_that_speaks_again_not_used(patch: pytest.MonkeyPatch) -> None:
                 return former
             del self._successors[address]
             former.close("the peer accepts requests but is silent")
-        successor = await self._connector.connect(address)
+        successor = await self.connector.connect(address)
         if self._closed or self._connections.get(address) is not current or not current.is_suspect:
             successor.close("it is not needed any more")
             return await self.connection(address)
