@@ -16,7 +16,7 @@ from rmqd.client.client_options import TraceOptions
 from rmqd.consumer.allocate import AllocateStrategy
 from rmqd.handler_api.leases.lease_opening import StoreName
 from rmqd.offset_stores import OffsetStore
-from rmqd.runtime.value_kinds import Choice, Duration, Flag, HookNames, Share, Size, Text, Whole, key, with_kinds
+from rmqd.runtime.value_kinds import Duration, HookNames, Share, Size, Text, Whole, key, with_kinds
 
 MessageModel = Literal["clustering", "broadcasting"]
 ConsumeMode = Literal["concurrently", "orderly", "pop"]
@@ -59,20 +59,20 @@ class CircuitOptions:
     """When the group stops calling its handler, so that a failing service does not use up its messages' attempts."""
 
     consecutive: int = key(
-        Whole(0, 10_000), 0, "consecutive failed calls within window that open the circuit, 0 to 10000; 0: never"
+        0, "consecutive failed calls within window that open the circuit, 0 to 10000; 0: never", Whole(0, 10_000)
     )
     ratio: float = key(
-        Share(),
         0.0,
         "share of failed calls, out of at least 10 within window, that opens the circuit, 0.0 to 1.0; 0.0: never",
+        Share(),
     )
     window_seconds: float = key(
-        Duration("1s", "1h"),
         30.0,
         "a duration, 1s to 1h: how long a failed call counts, and how long its messages may wait",
+        Duration("1s", "1h"),
     )
     open_for_seconds: float = key(
-        Duration("100ms", "1h"), 15.0, "a duration, 100ms to 1h: how long no call is made, before one test call"
+        15.0, "a duration, 100ms to 1h: how long no call is made, before one test call", Duration("100ms", "1h")
     )
 
     @property
@@ -90,22 +90,21 @@ class DeduplicationOptions:
     """Leases on messages, before their handler is called, and records of handled messages."""
 
     by: str = key(
-        Text("msg_id, keys, or property:NAME", lambda text: re.search(_BY, text) is not None, pattern=_BY),
         "msg_id",
         "the identity of a message: msg_id | keys | property:NAME; messages without it are not deduplicated",
+        Text("msg_id, keys, or property:NAME", lambda text: re.search(_BY, text) is not None, pattern=_BY),
     )
     store: StoreName = key(
-        Choice(("sqlite", "redis", "postgresql")),
         "sqlite",
         "where handled messages are recorded: a file, for the processes of one machine; Redis; a table in PostgreSQL",
     )
     url: str = key(
-        Text(),
         "",
         "redis://... or postgresql://...; sqlite: a path, or empty for deduplicate/<group>.sqlite3 in state_dir",
+        Text(),
     )
     keep_seconds: float = key(
-        Duration("1m", "3650d"), 259_200.0, "a duration, 1m to 3650d: how long a handled message is remembered"
+        259_200.0, "a duration, 1m to 3650d: how long a handled message is remembered", Duration("1m", "3650d")
     )
 
 
@@ -126,136 +125,125 @@ class GroupKeys:
     """
 
     message_model: MessageModel = key(
-        Choice(("clustering", "broadcasting")),
-        "clustering",
-        "clustering: the members share the queues; broadcasting: each member gets every message",
+        "clustering", "clustering: the members share the queues; broadcasting: each member gets every message"
     )
     consume_mode: ConsumeMode = key(
-        Choice(("concurrently", "orderly", "pop")),
-        "concurrently",
-        "concurrently: several batches of a queue at once; orderly: one after the other; pop: with POP",
+        "concurrently", "concurrently: several batches of a queue at once; orderly: one after the other; pop: with POP"
     )
     order_by: str = key(
-        Text('keys, sharding_key, property:NAME, or ""', is_order, pattern=ORDER),
         "",
         "messages with the same keys | sharding_key | property:NAME are handled one at a time and in order",
+        Text('keys, sharding_key, property:NAME, or ""', is_order, pattern=ORDER),
     )
     consume_from_where: ConsumeFromWhere = key(
-        Choice(("last_offset", "first_offset", "timestamp")),
         "last_offset",
         "start position of a new group; a queue, broker or topic that is added to an existing group starts at its "
         "first message",
         live=True,
     )
     hooks: HooksWanted = key(
-        HookNames(),
         "all",
         "the installed hooks that the group uses, for every batch and as filters: all | none | [NAME, ...]",
+        HookNames(),
     )
-    consume_message_batch_max_size: int = key(Whole(1, 1024), 1, "maximum number of messages in a batch, 1 to 1024")
+    consume_message_batch_max_size: int = key(1, "maximum number of messages in a batch, 1 to 1024", Whole(1, 1024))
     consume_message_batch_max_wait_seconds: float = key(
-        Duration("0s", "5m"),
         0.0,
         "a duration, 0s to 5m: how long the oldest message waits for a full batch; 0s: it does not wait",
+        Duration("0s", "5m"),
     )
     consume_timeout_seconds: float = key(
-        Duration("1ms"),
         900.0,
         "a duration: how long a handler may take for a batch before it is sent back for a retry; in an orderly group "
         "it is only reported",
+        Duration("1ms"),
     )
     max_reconsume_times: int = key(
-        Whole(0, 2**31 - 1, also=(-1,), meaning="for Java's default"),
         -1,
         "N: N+1 attempts, then the dead letters; -1: 16 in concurrent and pop groups, no limit in orderly groups and "
         "with order_by",
+        Whole(0, 2**31 - 1, also=(-1,), meaning="for Java's default"),
     )
     auto_commit: bool = key(
-        Flag(),
-        True,
-        "orderly groups: commit when the handler returns; false: batch.commit() and batch.rollback() decide",
+        True, "orderly groups: commit when the handler returns; false: batch.commit() and batch.rollback() decide"
     )
     delay_level_when_next_consume: int = key(
-        Whole(-1), 0, "delay level of a retry; 0: the broker decides (3 + times); -1: directly to the dead letters"
+        0, "delay level of a retry; 0: the broker decides (3 + times); -1: directly to the dead letters", Whole(-1)
     )
     suspend_current_queue_time_seconds: float = key(
-        Duration("10ms", "30s"),
         1.0,
         "a duration, 10ms to 30s: how long an orderly queue, or a value of order_by, is suspended before a retry",
+        Duration("10ms", "30s"),
     )
-    pull_batch_size: int = key(Whole(1, 1024), 32, "messages requested in one pull, 1 to 1024", live=True)
+    pull_batch_size: int = key(32, "messages requested in one pull, 1 to 1024", Whole(1, 1024), live=True)
     pull_interval_seconds: float = key(
-        Duration("0s", "65535ms"),
         0.0,
         "a duration, 0s to 65535ms: delay after each pull that returned messages",
+        Duration("0s", "65535ms"),
         live=True,
     )
     pull_threshold_for_queue: int = key(
-        Whole(1, 65535), 1000, "a queue with more cached messages than this is not pulled, 1 to 65535", live=True
+        1000, "a queue with more cached messages than this is not pulled, 1 to 65535", Whole(1, 65535), live=True
     )
     pull_threshold_size_for_queue_bytes: int = key(
-        Size("1MiB", "1024MiB"),
         100 << 20,
         "a queue with more cached bytes than this is not pulled: a size, 1MiB to 1GiB",
+        Size("1MiB", "1024MiB"),
         live=True,
     )
     pull_threshold_for_topic: int = key(
-        Whole(1, 6_553_500, also=(-1,), meaning="for no limit"),
         -1,
         "cached messages of a topic, shared by its queues in this process, 1 to 6553500; -1: no limit",
+        Whole(1, 6_553_500, also=(-1,), meaning="for no limit"),
         live=True,
     )
     pull_threshold_size_for_topic_bytes: int = key(
-        Size("1MiB", "102400MiB", unlimited=True),
         -1,
         "cached bytes of a topic, shared by its queues in this process: a size, 1MiB to 100GiB; -1: no limit",
+        Size("1MiB", "102400MiB", unlimited=True),
         live=True,
     )
     consume_concurrently_max_span: int = key(
-        Whole(1, 65535),
         2000,
         "maximum distance between the lowest and highest cached offset, and maximum number of handled messages "
         "after an unfinished one; beyond it a queue is not pulled, 1 to 65535",
+        Whole(1, 65535),
         live=True,
     )
     persist_consumer_offset_interval_seconds: float = key(
-        Duration("10ms"), 5.0, "a duration: how often offsets are committed to the broker", live=True
+        5.0, "a duration: how often offsets are committed to the broker", Duration("10ms"), live=True
     )
     shutdown_timeout_seconds: float = key(
-        Duration("0s"), 30.0, "a duration: how long a stop waits for the batches that are being handled", live=True
+        30.0, "a duration: how long a stop waits for the batches that are being handled", Duration("0s"), live=True
     )
     queue_handover_timeout_seconds: float = key(
-        Duration("0s"),
         5.0,
         "a duration: how long a new owner of a queue waits for the previous one to finish and commit",
+        Duration("0s"),
     )
     pull_rate_limit: int = key(
-        Whole(0), 0, "maximum messages per second; 0: no limit; changeable while the group runs", live=True
+        0, "maximum messages per second; 0: no limit; changeable while the group runs", Whole(0), live=True
     )
     max_body_size_bytes: int = key(
-        Size("1KiB", "1024MiB"),
         16 << 20,
         "limit of a decompressed body; a message with a larger body is corrupt: a size, 1KiB to 1GiB",
+        Size("1KiB", "1024MiB"),
         live=True,
     )
     pop_invisible_time_seconds: float = key(
-        Duration("5s", "300s"),
         60.0,
         "a duration, 5s to 5m: how long a popped message is hidden from others (consume_mode: pop)",
+        Duration("5s", "300s"),
         live=True,
     )
-    pop_batch_nums: int = key(Whole(1, 32), 32, "messages requested in one pop, 1 to 32 (consume_mode: pop)", live=True)
+    pop_batch_nums: int = key(32, "messages requested in one pop, 1 to 32 (consume_mode: pop)", Whole(1, 32), live=True)
     pop_threshold_for_queue: int = key(
-        Whole(1), 96, "a queue with more unacknowledged messages than this is not popped (consume_mode: pop)", live=True
+        96, "a queue with more unacknowledged messages than this is not popped (consume_mode: pop)", Whole(1), live=True
     )
     on_corrupt_message: OnCorruptMessage = key(
-        Choice(("stop", "dead_letter", "skip")),
-        "stop",
-        "a message that cannot be decoded: stop the queue before it, dead-letter it, or skip it",
-        live=True,
+        "stop", "a message that cannot be decoded: stop the queue before it, dead-letter it, or skip it", live=True
     )
     on_offset_illegal: OnOffsetIllegal = key(
-        Choice(("correct", "stop")),
         "correct",
         "correct: continue at the broker's offset, logged and counted, as in Java; stop: hold the queue",
         live=True,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args, get_type_hints
 
 if TYPE_CHECKING:
     from pydantic_core import PydanticCustomError
@@ -165,15 +165,21 @@ class Key:
         return handler(schema) | {"description": self.meaning}
 
 
-def key(kind: ValueKind, default: object, meaning: str, *, live: bool = False) -> Any:
-    """Declare a key as the field of a dataclass. The default is a checked value, in the unit of the field."""
-    return field(default=default, metadata={"kinds": (kind, Key(meaning, live))})
+def key(default: object, meaning: str, kind: ValueKind | None = None, *, live: bool = False) -> Any:
+    """Declare a key as the field of a dataclass. The default is a checked value, in the unit of the field.
+
+    Without a `kind`, the field's type is a Literal or bool: the value is one of its words, or a flag.
+    """
+    return field(default=default, metadata={"key": (kind, Key(meaning, live))})
 
 
 def with_kinds(options: type[T]) -> type[T]:
     """Add the kinds of keys to the annotations of a dataclass, so that a pydantic model inherits its keys."""
-    hints, declared = get_type_hints(options), options.__dataclass_fields__  # type: ignore[attr-defined]
-    options.__annotations__ = {name: Annotated[hints[name], *one.metadata["kinds"]] for name, one in declared.items()}
+    hints = get_type_hints(options)
+    for name, declared in options.__dataclass_fields__.items():  # type: ignore[attr-defined]
+        kind, about = declared.metadata["key"]
+        kind = kind or (Flag() if hints[name] is bool else Choice(get_args(hints[name])))
+        options.__annotations__[name] = Annotated[hints[name], kind, about]
     return options
 
 

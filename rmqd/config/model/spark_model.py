@@ -2,7 +2,7 @@
 
 # No postponed annotations here: pydantic would parse all of them from text at every start.
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
@@ -60,11 +60,9 @@ class PipelineConfig(Section):
 class SinkConfig(Section):
     """The destination of a pipeline's rows."""
 
-    format: Annotated[SinkFormat, Choice(("rocketmq", "parquet", "postgresql", "delta", "jdbc", "foreach_batch"))] = (
-        Field(
-            description="rocketmq: a topic; parquet or delta: a folder; postgresql or jdbc: a table; "
-            "foreach_batch: a function"
-        )
+    format: Annotated[SinkFormat, Choice(get_args(SinkFormat))] = Field(
+        description="rocketmq: a topic; parquet or delta: a folder; postgresql or jdbc: a table; "
+        "foreach_batch: a function"
     )
     topic: Annotated[str, Text()] = setting("", "format rocketmq: the topic; empty: the column topic of each row")
     path: Annotated[str, Text()] = setting("", "format parquet or delta: the folder or URL")
@@ -93,7 +91,7 @@ class SinkConfig(Section):
         "format postgresql: a boolean column of the rows, not of the table: true deletes the row with the key; "
         "needs keys and order_by",
     )
-    bad_rows: Annotated[BadRows, Choice(("fail", "leave_out"))] = setting(
+    bad_rows: Annotated[BadRows, Choice(get_args(BadRows))] = setting(
         "fail",
         "rows that the sink refuses: fail ends the query with the first one's topic, queue and offset; leave_out "
         "(postgresql, rocketmq) continues without them",
@@ -101,7 +99,7 @@ class SinkConfig(Section):
     batch_column: Annotated[str, Text()] = setting(
         "", "format jdbc: a text column with the batch of each row, so that a repeated batch replaces its rows"
     )
-    output_mode: Annotated[OutputMode, Choice(("append", "update", "complete"))] = setting(
+    output_mode: Annotated[OutputMode, Choice(get_args(OutputMode))] = setting(
         "append", "which rows of an aggregate are written with each micro-batch"
     )
     options: dict[str, Any] = Field(
