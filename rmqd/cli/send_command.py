@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
@@ -120,16 +120,14 @@ async def _send_all(
     trace: bool,
 ) -> None:
     if not trace:
-        async for result in _results(partial(client.producer.send, message, selector=selector), count, selector):
-            report.add(result)
+        await _send(partial(client.producer.send, message, selector=selector), count, selector, report)
         return
 
     options, namespace = TraceOptions(TRACE_TOPIC, MOST_TRACE_CALLS), client.options.namespace
     producer = TracedProducer(client.producer, client.routes, options, SystemClock(), namespace=namespace)
     tracing = asyncio.create_task(producer.dispatcher.run())
     try:
-        async for result in _results(partial(producer.send, message, selector=selector), count, selector):
-            report.add(result)
+        await _send(partial(producer.send, message, selector=selector), count, selector, report)
     finally:
         tracing.cancel()
         await asyncio.wait((tracing,))
@@ -139,10 +137,13 @@ async def _send_all(
             typer.echo(f"rmqd: {lost} records of message trace were not sent: {producer.dispatcher.failure}", err=True)
 
 
-async def _results(
-    send_one: Callable[[], Coroutine[Any, Any, SendResult]], count: int, selector: MessageQueueSelector | None
-) -> AsyncIterator[SendResult]:
-    """Yield the results in sending order. The first failure is raised after the results before it."""
+async def _send(
+    send_one: Callable[[], Coroutine[Any, Any, SendResult]],
+    count: int,
+    selector: MessageQueueSelector | None,
+    report: _Report,
+) -> None:
+    """Report the results in sending order. The first failure is raised after the results before it."""
     started, most = 0, IN_FLIGHT if selector is None else 1
     sending: list[asyncio.Task[SendResult]] = []
     try:
@@ -150,7 +151,7 @@ async def _results(
             while started < count and len(sending) < most:
                 sending.append(asyncio.create_task(send_one()))
                 started += 1
-            yield await sending.pop(0)
+            report.add(await sending.pop(0))
     finally:
         for task in sending:
             task.cancel()
