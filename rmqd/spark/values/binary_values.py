@@ -6,7 +6,7 @@ A Protobuf schema is the output of `protoc --include_imports --descriptor_set_ou
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final
 
@@ -98,12 +98,14 @@ def _parsed(text: str) -> Any:
 
 def _check_records(schema: Any) -> None:
     """Reject a record without fields, which fastavro accepts."""
-    if isinstance(schema, dict) and schema.get("type") in _RECORDS and schema.get("fields") is None:
-        name = f"{schema.get('namespace', '')}.{schema.get('name')}".lstrip(".")
-        raise ValueError(f'the record {name} has no fields; expected {{"name": …, "type": …}} in "fields": […]')
-    parts: Iterable[Any] = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
-    for part in parts:
-        _check_records(part)
+    if isinstance(schema, list):
+        for part in schema:
+            _check_records(part)
+    elif isinstance(schema, dict):
+        if schema.get("type") in _RECORDS and schema.get("fields") is None:
+            name = f"{schema.get('namespace', '')}.{schema.get('name')}".lstrip(".")
+            raise ValueError(f'the record {name} has no fields; expected {{"name": …, "type": …}} in "fields": […]')
+        _check_records([schema.get(key) for key in ("type", "items", "values", "fields")])
 
 
 def _avro_kind(schema: Any) -> ColumnKind:
