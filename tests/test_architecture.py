@@ -32,7 +32,7 @@ ROOMS = {
     "operate": "structlog",
     "daemon": "structlog prometheus_client uvloop pydantic starlette uvicorn h11 jinja2",
     "broker": "structlog",
-    "testing": "pytest structlog yaml pydantic",
+    "testing": "pytest hypothesis structlog yaml pydantic",
     "demo": "structlog rich",
     "spark": "structlog pyspark pyarrow py4j numpy psycopg zlib_ng fastavro google",
     "cli": "typer rich",

@@ -17,8 +17,8 @@ from rmqd.cli.terminal.options import GroupInConfig, duration_ms, moment_or_age_
 from rmqd.cli.terminal.output import count, say, say_json
 from rmqd.errors import ExitCode
 from rmqd.operate.try_handler.selection import Chosen, Selection, batches_of, choose
-from rmqd.operate.try_handler.trial import BatchReport, Bisection, BisectResult, HandlerTrial
-from rmqd.operate.try_handler.trial_process import CallResult, TrialDecision
+from rmqd.operate.try_handler.trial import Bisection, BisectResult
+from rmqd.operate.try_handler.trial_process import BatchReport, CallResult, HandlerTrial, TrialDecision
 from rmqd.wire.messages.message import CorruptMessage, Message
 from rmqd.wire.topics import dlq_topic, wrap_namespace
 

@@ -1,14 +1,12 @@
-"""Finds the entry points of installed distributions by the names in a configuration.
+"""Finds the object of a plugin by an entry point's name in installed distributions, or as `module:attribute`.
 
-This module finds all kinds of plugins. The module of each kind checks the form of the object.
-
-Finds the object of a plugin by an entry point's name, or as `module:attribute`.
-
-Only plugins that a configuration names are imported. An error becomes a problem of that configuration.
+Only plugins that a configuration names are imported. An error becomes a problem of that configuration. The module of
+each kind of plugin checks the form of the object.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.metadata
@@ -21,7 +19,8 @@ from pathlib import Path as FilePath
 from typing import Any, Final
 
 from rmqd.config.model.group_model import GroupConfig
-from rmqd.config.problems import ConfigProblem, KeyPath, nearest, unknown
+from rmqd.config.problems import nearest, unknown
+from rmqd.errors import ConfigError
 from rmqd.plugins.option_form import PluginFaultError, plugin_fault
 from rmqd.runtime.plain_text import describe
 
@@ -114,10 +113,14 @@ def loaded(kind: str, entry_points: list[EntryPoint]) -> object:
         raise plugin_fault(str(error)) from error.__cause__
 
 
-def located(group: str, settings: GroupConfig, key: KeyPath, error: PluginFaultError) -> Iterator[ConfigProblem]:
-    """Yield the faults of a plugin as problems of the group whose `key` names it."""
-    for fault in error.faults:
-        yield settings.problem(group, (*key, *fault.path), fault.message, at_key=fault.at_key)
+@contextlib.contextmanager
+def faults_located(group: str, settings: GroupConfig, key: str) -> Iterator[None]:
+    """Raise the faults of a plugin as problems of the group whose `key` names it."""
+    try:
+        yield
+    except PluginFaultError as error:
+        problems = [settings.problem(group, (key, *one.path), one.message, at_key=one.at_key) for one in error.faults]
+        raise ConfigError(list[object](problems)) from error
 
 
 def object_at(name: str, accepted: str = "module:attribute") -> object:

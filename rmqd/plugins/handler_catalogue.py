@@ -1,12 +1,4 @@
-"""Finds installed handlers and pipelines, and describes them.
-
-Finds handlers by their entry point in `rmqd.handlers`, or as `module:attribute`.
-
-Only plugins that a configuration names are imported. An error becomes a problem of that configuration.
-
-Describes installed handlers and pipelines with their options, including broken ones, for `rmqd handlers`.
-
-Finds pipelines by their entry point in `rmqd.pipelines`, or as `module:attribute`; also the code of sinks.
+"""Finds installed handlers and pipelines, loads them, and describes them with their options for `rmqd handlers`.
 
 A pipeline is a function of a DataFrame and its SparkSession that returns another DataFrame. This module does not need
 Spark.
@@ -23,11 +15,9 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel
 
 from rmqd.config.model.group_model import BROKER, GroupConfig, HandlerConfig
-from rmqd.config.problems import ConfigProblem
-from rmqd.errors import ConfigError
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.handler_api.typed.signatures import is_async, yields
-from rmqd.plugins.entry_points import find_object, installed, loaded, located, object_at, search_again
+from rmqd.plugins.entry_points import faults_located, find_object, installed, loaded, object_at, search_again
 from rmqd.plugins.handler_plugin import CallLimit, HandlerPlugin
 from rmqd.plugins.option_form import OptionsForm, PluginFaultError, plugin_fault, refuse_unbound, with_article
 from rmqd.plugins.strategies import middleware_faults, with_middleware
@@ -41,24 +31,19 @@ def load_handler(group: str, settings: GroupConfig, given: object = None) -> Loa
     `given` is an object that replaces the configured plugin.
     """
     assert settings.handler is not None
-    try:
+    with faults_located(group, settings, "handler"):
         plugin, options = _plugin_and_options(settings.handler, given)
         return with_middleware(plugin.load(options), settings.handler.middleware)
-    except PluginFaultError as error:
-        raise ConfigError(list[object](located(group, settings, ("handler",), error))) from error
 
 
-def handler_problems(group: str, settings: GroupConfig) -> list[ConfigProblem]:
-    """Return the problems of a group's handler, its options and its middleware. All are imported, but not run."""
+def check_handler(group: str, settings: GroupConfig) -> None:
+    """Import a group's handler and its middleware, without running them. Raises ConfigError with all problems."""
     if settings.handler is None:
-        return []
-    try:
+        return
+    with faults_located(group, settings, "handler"):
         typed = _plugin_and_options(settings.handler)[0].typed
         if typed is not None and typed.form.named("connection") is not None and settings.offset_store.plugin == BROKER:
             raise plugin_fault("the handler takes offset_connection, which needs offset_store: {plugin: NAME}")
-    except PluginFaultError as error:
-        return list(located(group, settings, ("handler",), error))
-    return []
 
 
 def call_limit(settings: GroupConfig) -> CallLimit | None:
@@ -118,27 +103,11 @@ class FrameFunction:
         if yields(target) or is_async(target):
             word = "with yield" if yields(target) else "with async"
             raise plugin_fault(f"the plugin is a function {word}, which would never run; {accepted}")
-        try:
-            options = OptionsForm.of(target, 2)
-        except ValueError as error:
-            raise plugin_fault(f"the plugin {error}; {accepted}") from None
-        if options.needs > 2 or options.most < 2:
-            count = options.needs + options.takes if options.needs > 2 else options.most
-            raise plugin_fault(f"the plugin takes {count} argument{'' if count == 1 else 's'}; {accepted}")
-        return cls(name, kind, target, options)
-
-    def validated(self, options: dict[str, Any]) -> Any:
-        """Return the options in the function's form: an instance of its model, or the dict. Raises PluginFaultError."""
-        return self.options.validated(self.kind, options)
+        return cls(name, kind, target, OptionsForm.of_function(target, 2, accepted))
 
     def bound(self, options: dict[str, Any]) -> Callable[[Any, Any], Any]:
         """Return the function with its options bound, so that two arguments remain. Raises PluginFaultError."""
-        return self.options.bound(self.target, self.validated(options))
-
-
-def find_pipeline(name: str) -> FrameFunction:
-    """Import the pipeline of this name, or `module:attribute`. Raises PluginFaultError."""
-    return pipeline_of(name, find_object("pipeline", PIPELINE_ENTRY_POINTS, name))
+        return self.options.bound(self.target, self.options.validated(self.kind, options))
 
 
 def pipeline_of(name: str, target: object) -> FrameFunction:
@@ -149,21 +118,19 @@ def pipeline_of(name: str, target: object) -> FrameFunction:
 def load_pipeline(group: str, settings: GroupConfig) -> Callable[[Any, Any], Any]:
     """Return a group's pipeline as a function of (frame, spark). Raises ConfigError with all problems."""
     assert settings.pipeline is not None
-    try:
-        return find_pipeline(settings.pipeline.plugin).bound(settings.pipeline.options)
-    except PluginFaultError as error:
-        raise ConfigError(list[object](located(group, settings, ("pipeline",), error))) from error
+    name = settings.pipeline.plugin
+    with faults_located(group, settings, "pipeline"):
+        pipeline = pipeline_of(name, find_object("pipeline", PIPELINE_ENTRY_POINTS, name))
+        return pipeline.bound(settings.pipeline.options)
 
 
 def load_batch_function(group: str, settings: GroupConfig) -> Callable[[Any, Any], Any]:
     """Return the function that a foreach_batch sink calls with (frame, batch_id). Raises ConfigError."""
     assert settings.sink is not None
-    try:
-        target = object_at(settings.sink.plugin)
-        function = FrameFunction.of(settings.sink.plugin, target, "function of batches", "frame, batch_id")
+    name = settings.sink.plugin
+    with faults_located(group, settings, "sink"):
+        function = FrameFunction.of(name, object_at(name), "function of batches", "frame, batch_id")
         return function.bound(settings.sink.options)
-    except PluginFaultError as error:
-        raise ConfigError(list[object](located(group, settings, ("sink",), error))) from error
 
 
 def pipeline_loaders(settings: GroupConfig) -> list[Callable[[str, GroupConfig], object]]:
@@ -178,10 +145,7 @@ def pipeline_loaders(settings: GroupConfig) -> list[Callable[[str, GroupConfig],
 
 Kind = Literal["handler", "pipeline"]
 
-_GROUPS: Final[dict[Kind, str]] = {
-    "handler": HANDLER_ENTRY_POINTS,
-    "pipeline": PIPELINE_ENTRY_POINTS,
-}
+_GROUPS: Final[dict[Kind, str]] = {"handler": HANDLER_ENTRY_POINTS, "pipeline": PIPELINE_ENTRY_POINTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,15 +202,10 @@ def _describe(kind: Kind, name: str, entry_points: list[EntryPoint]) -> HandlerD
         target=entry_point.value,
         distribution=entry_point.dist.name if entry_point.dist else "",
         version=entry_point.dist.version if entry_point.dist else "",
-        description=_first_line(plugin.target) if plugin else "",
+        description=(inspect.getdoc(plugin.target) or "").strip().partition("\n")[0] if plugin else "",
         options=_options(plugin) if plugin else (),
         error=error,
     )
-
-
-def _first_line(target: object) -> str:
-    text = inspect.getdoc(target) or ""
-    return text.strip().partition("\n")[0]
 
 
 def _options(plugin: HandlerPlugin | FrameFunction) -> tuple[OptionDescription, ...] | None:

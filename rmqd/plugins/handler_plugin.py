@@ -1,8 +1,4 @@
-"""The start and stop of a handler that consists of parts with their own start and stop.
-
-Typed handlers as plugins: their faults, their options, and their conversion to a LoadedHandler.
-
-The valid forms of a handler plugin, and its conversion to a LoadedHandler.
+"""The valid forms of a handler plugin, and its conversion to a LoadedHandler.
 
 A plain function is called with the batch, or with the batch and the options. A class is created with its options, and
 has `handle` and optionally `start` and `stop`. Each may be synchronous or asynchronous. A class that keeps calls open
@@ -15,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -45,44 +42,26 @@ Part = tuple[Callable[[], Any] | None, Callable[[], Any] | None]
 
 
 def with_parts(handler: LoadedHandler, parts: Sequence[Part]) -> LoadedHandler:
-    """Return a handler whose parts start before it in order, and stop after it in reverse order."""
+    """Return a handler whose parts start before it in order, and stop after it in reverse order.
+
+    If a start fails, the parts before it are stopped. If a stop fails, the others are stopped before it is raised.
+    """
     own: Part = (handler.start, handler.stop)
     known = [part for part in (*parts, own) if any(part)]
     if known in ([], [own]):
         return handler
-    lifecycle = _Lifecycle(known)
-    return replace(handler, start=lifecycle.start, stop=lifecycle.stop)
+    started = AsyncExitStack()
 
+    async def start() -> None:
+        async with AsyncExitStack() as starting:
+            for start_part, stop_part in known:
+                if start_part is not None:
+                    await call_either(start_part)
+                if stop_part is not None:
+                    starting.push_async_callback(call_either, stop_part)
+            started.push_async_exit(starting.pop_all())
 
-class _Lifecycle:
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self._parts = parts
-        self._started = 0
-
-    async def start(self) -> None:
-        """Start each part. If one fails, the parts before it are stopped."""
-        try:
-            for start, _ in self._parts:
-                if start is not None:
-                    await call_either(start)
-                self._started += 1
-        except BaseException:
-            await self.stop()
-            raise
-
-    async def stop(self) -> None:
-        """Stop each started part. Raises the first exception after all are stopped."""
-        failure: BaseException | None = None
-        while self._started:
-            self._started -= 1
-            _, stop = self._parts[self._started]
-            try:
-                if stop is not None:
-                    await call_either(stop)
-            except Exception as error:  # noqa: BLE001  the plugin's code; the other parts must stop too
-                failure = failure or error
-        if failure is not None:
-            raise failure
+    return replace(handler, start=start, stop=started.aclose)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +228,10 @@ def _class_form(target: type[Any]) -> tuple[OptionsForm, TypedForm | None]:
     model = getattr(target, "Options", None)
     if model is not None and not (inspect.isclass(model) and issubclass(model, BaseModel)):
         raise _misfit(f"has Options that are not a pydantic.BaseModel but {with_article(type(model).__name__)}")
-    options = _options_form(target, 0)
+    try:
+        options = OptionsForm.of(target, 0)
+    except ValueError as error:
+        raise _misfit(str(error)) from None
     if options.needs:
         needed = options.needs + options.takes
         raise _misfit(f"has a constructor that needs {needed} arguments, but it gets only its options")
@@ -261,28 +243,14 @@ def _class_form(target: type[Any]) -> tuple[OptionsForm, TypedForm | None]:
 
 def _function_form(target: Callable[..., Any]) -> OptionsForm:
     _check_no_generator("handler", target)
-    options = _options_form(target, 1)
-    if options.needs > 1 or options.most == 0:
-        raise _misfit(f"takes {f'{options.needs + options.takes} arguments' if options.most else 'no arguments'}")
-    return options
-
-
-def _options_form(target: Callable[..., Any], place: int) -> OptionsForm:
-    try:
-        return OptionsForm.of(target, place)
-    except ValueError as error:
-        raise _misfit(str(error)) from None
-
-
-def _room(target: Callable[..., Any]) -> tuple[int, int]:
-    try:
-        return room(target)
-    except ValueError as error:
-        raise _misfit(str(error)) from None
+    return OptionsForm.of_function(target, 1, f"expected {_ACCEPTED}")
 
 
 def _check_room(name: str, target: Callable[..., Any], arguments: int, form: str) -> None:
-    required, most = _room(target)
+    try:
+        required, most = room(target)
+    except ValueError as error:
+        raise _misfit(str(error)) from None
     if required > arguments or most < arguments:
         raise _misfit(f"has a method {name} that cannot be called as {name}{form}")
 

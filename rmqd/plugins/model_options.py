@@ -1,6 +1,4 @@
-"""Loads a configuration that can run: its handlers, pipelines and strategies exist, and accept their options.
-
-Converts a group's configuration to the engine's options.
+"""Loads a configuration that can run, and converts a group's configuration to the engine's options.
 
 The keys that the engine reads (`GroupKeys`) are copied. This module only defines the other options.
 """
@@ -8,7 +6,7 @@ The keys that the engine reads (`GroupKeys`) are copied. This module only define
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -29,8 +27,8 @@ from rmqd.consumer.consumer_options import (
 )
 from rmqd.errors import ConfigError
 from rmqd.plugins.entry_points import search_again
-from rmqd.plugins.handler_catalogue import handler_problems, pipeline_loaders
-from rmqd.plugins.strategies import hook_problems, load_offset_store, load_strategy
+from rmqd.plugins.handler_catalogue import check_handler, pipeline_loaders
+from rmqd.plugins.strategies import check_hooks, load_offset_store, load_strategy
 from rmqd.wire.topics import wrap_namespace
 
 
@@ -56,21 +54,14 @@ def runnable(source: Source, *, groups: Collection[str] = (), environ: Mapping[s
     loading.add(run_findings(loading.config, groups))
     for name, group in loading.config.groups.items():
         if not groups or name in groups:
-            problems = [*handler_problems(name, group), *hook_problems(name, group)]
-            for load in (*pipeline_loaders(group), load_strategy, load_offset_store):
-                problems += _problems_of(load, name, group)
-            for problem in problems:
-                loading.report(problem.path, problem)
+            for load in (check_handler, check_hooks, *pipeline_loaders(group), load_strategy, load_offset_store):
+                try:
+                    load(name, group)  # imports the plugin, and runs none of it
+                except ConfigError as error:
+                    for problem in error.problems:
+                        if isinstance(problem, ConfigProblem):
+                            loading.report(problem.path, problem)
     return loading.trusted()
-
-
-def _problems_of(load: Callable[[str, GroupConfig], object], name: str, group: GroupConfig) -> list[ConfigProblem]:
-    """Return the problems of a plugin, which is imported but not run."""
-    try:
-        load(name, group)
-    except ConfigError as error:
-        return [problem for problem in error.problems if isinstance(problem, ConfigProblem)]
-    return []
 
 
 def consumer_options(config: RootConfig, group: str) -> ConsumerOptions:

@@ -1,8 +1,7 @@
-"""Finds options that a plugin's model does not have: typos, which pydantic ignores unless the model forbids them.
+"""Checks for all kinds of plugins: the number of arguments, the model of the options, the options themselves.
 
-Checks for all kinds of plugins: the number of arguments, the model of the options, the options themselves.
-
-A problem with a plugin is a Fault. Its path starts below the key that names the plugin, such as `handler`.
+A problem with a plugin is a PluginFault. Its path starts below the key that names the plugin, such as `handler`. Typos
+in options are found here, because pydantic ignores them unless the model forbids them.
 """
 
 from __future__ import annotations
@@ -126,6 +125,18 @@ class OptionsForm:
         if taken.kind is not taken.KEYWORD_ONLY:
             needs, most = needs - (taken.default is taken.empty), most - 1
         return cls(True, "" if by_place else taken.name, model_of(target, taken), needs, most)
+
+    @classmethod
+    def of_function(cls, target: Callable[..., Any], place: int, expected: str) -> OptionsForm:
+        """Inspect a function of `place` arguments and perhaps options. Raises PluginFaultError if it is another one."""
+        try:
+            form = cls.of(target, place)
+        except ValueError as error:
+            raise plugin_fault(f"the plugin {error}; {expected}") from None
+        if form.needs > place or form.most < place:
+            count = form.needs + form.takes if form.needs > place else form.most
+            raise plugin_fault(f"the plugin takes {count or 'no'} argument{'' if count == 1 else 's'}; {expected}")
+        return form
 
     def bound(self, target: Callable[..., Any], options: Any) -> Callable[..., Any]:
         """Return the callable with its options bound, if it takes them; the arguments before them remain."""

@@ -1,7 +1,4 @@
-"""The copy of a message that is forwarded, its hop count and its order key.
-
-The handler `rocketmq`.
-"""
+"""The handler `rocketmq`: forwards copies of messages, with a hop count, in the order of their keys."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from importlib.metadata import EntryPoint
 from typing import Any, Final
 
 from rmqd.config.model.group_model import BROKER, GroupConfig
-from rmqd.config.problems import ConfigProblem, KeyPath
+from rmqd.config.problems import KeyPath
 from rmqd.consumer.allocate import (
     ALLOCATE_STRATEGIES,
     STRATEGY_NAMES,
@@ -49,10 +49,10 @@ from rmqd.handler_api.typed.signatures import is_async, room, yields
 from rmqd.offset_stores import OffsetStore
 from rmqd.plugins.entry_points import (
     EntryPointError,
+    faults_located,
     find_object,
     import_object,
     installed,
-    located,
     not_installed,
     object_at,
     why,
@@ -229,23 +229,24 @@ def hooks_of(options: ConsumerOptions) -> tuple[Hook, ...]:
         return hooks
     names = [hook.name for hook in hooks]
     for name in wanted:
-        # `hook_problems` found it: it was installed after this process started, or is not installed where Spark runs
+        # `check_hooks` found it: it was installed after this process started, or is not installed where Spark runs
         if name not in names:
             problem = f"{not_installed('hook', name, names)}; restart to load a hook that was installed later"
             raise ConfigError([f"groups.{options.group}.hooks: {problem}"])
     return tuple(hook for hook in hooks if hook.name in wanted)
 
 
-def hook_problems(group: str, settings: GroupConfig) -> list[ConfigProblem]:
-    """Return problems for hooks that a group names but that are not installed. Imports none of them."""
-    if isinstance(settings.hooks, str):
-        return []
-    names = _entry_points()
-    return [
-        settings.problem(group, ("hooks", index), str(not_installed("hook", name, names)))
-        for index, name in enumerate(settings.hooks)
-        if name not in names
+def check_hooks(group: str, settings: GroupConfig) -> None:
+    """Raise ConfigError for hooks that a group names but that are not installed. Imports none of them."""
+    known = _entry_points()
+    named = [] if isinstance(settings.hooks, str) else settings.hooks
+    problems: list[object] = [
+        settings.problem(group, ("hooks", index), str(not_installed("hook", name, known)))
+        for index, name in enumerate(named)
+        if name not in known
     ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def _entry_points() -> dict[str, EntryPoint]:
@@ -287,14 +288,12 @@ def load_offset_store(group: str, settings: GroupConfig) -> Callable[[], OffsetS
     """Return a factory for a group's custom store; None if brokers keep the offsets. Both raise ConfigError."""
     if settings.offset_store.plugin == BROKER:
         return None
-    try:
+    with faults_located(group, settings, "offset_store"):
         target: Any = find_object("offset store", OFFSET_STORE_ENTRY_POINTS, settings.offset_store.plugin)
         if not inspect.isclass(target) or not all(callable(getattr(target, name, None)) for name in _STORE_METHODS):
             raise plugin_fault(f"the plugin is not an offset store; expected a class with {', '.join(_STORE_METHODS)}")
         form = replace(OptionsForm.of(target, 0), model=getattr(target, "Options", None))
         bound = form.bound(target, form.validated("offset store", settings.offset_store.options))
-    except PluginFaultError as error:
-        raise ConfigError(list[object](located(group, settings, ("offset_store",), error))) from error
 
     def make() -> OffsetStore:
         try:

@@ -1,10 +1,9 @@
-"""Exports spans to the collector. Failures are logged and counted, without the secrets of OTEL_*_HEADERS.
-
-OpenTelemetry: a span for every handler call, in the trace of the message's producer.
+"""OpenTelemetry: a span for every handler call, in the trace of the message's producer.
 
 The extra `rmqd[otel]` installs the imports of this module, which is only used with `tracing.opentelemetry`.
-OpenTelemetry's own environment variables choose the spans and their destination. Attributes follow the messaging
-conventions (https://opentelemetry.io/docs/specs/semconv/messaging/rocketmq/).
+OpenTelemetry's own environment variables choose the spans and their destination. Failures of the export are logged and
+counted, without the secrets of OTEL_*_HEADERS. Attributes follow the messaging conventions
+(https://opentelemetry.io/docs/specs/semconv/messaging/rocketmq/).
 """
 
 from __future__ import annotations
@@ -47,24 +46,38 @@ _SECRET_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TR
 _USER_IN_URL: Final = re.compile(r"(?<=//)[^/@\s]+@")
 
 
+class _Minute:
+    """Counts events between two reports, which are at least REPORT_SECONDS apart. May be used in any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._next_at = 0.0
+        self._count = 0
+
+    def add(self, count: int) -> int | None:
+        """Return the count since the last report if the next one is due; otherwise None."""
+        with self._lock:
+            self._count += count
+            now = time.monotonic()
+            if now < self._next_at:
+                return None
+            self._next_at = now + REPORT_SECONDS
+            total, self._count = self._count, 0
+            return total
+
+
 class SdkWords(logging.Handler):
     """A log handler for OpenTelemetry's SDK: at most one line a minute, without the values of OTEL_*_HEADERS."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._secrets = _secrets()
-        self._next_at = 0.0
-        self._held_back = 0
+        self._minute = _Minute()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log a record of the SDK. Called in the thread that logged it."""
-        now = time.monotonic()
-        if now < self._next_at:
-            self._held_back += 1
-            return
-        self._next_at = now + REPORT_SECONDS
-        held_back, self._held_back = self._held_back, 0
-        log.warning("tracing.sdk_reported", text=self._cleaned(record.getMessage()), held_back=held_back)
+        if (count := self._minute.add(1)) is not None:
+            log.warning("tracing.sdk_reported", text=self._cleaned(record.getMessage()), held_back=count - 1)
 
     def _cleaned(self, text: str) -> str:
         for secret in self._secrets:
@@ -85,9 +98,7 @@ class ReportingExporter(SpanExporter):
 
     def __init__(self, exporter: SpanExporter | None = None) -> None:
         self._exporter = exporter or OTLPSpanExporter()
-        self._lock = threading.Lock()
-        self._lost = 0
-        self._report_at = 0.0
+        self._minute = _Minute()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send spans. Spans that the collector does not accept are lost, which is logged once a minute."""
@@ -96,8 +107,8 @@ class ReportingExporter(SpanExporter):
         except Exception as error:  # noqa: BLE001  the SDK would log its unfiltered text
             logging.getLogger("opentelemetry.exporter").warning("%s: %s", type(error).__name__, error)
             result = SpanExportResult.FAILURE
-        if result is not SpanExportResult.SUCCESS:
-            self._lose(len(spans))
+        if result is not SpanExportResult.SUCCESS and (lost := self._minute.add(len(spans))) is not None:
+            log.warning("tracing.spans_lost", spans=lost)
         return result
 
     def shutdown(self) -> None:
@@ -107,16 +118,6 @@ class ReportingExporter(SpanExporter):
     def force_flush(self, timeout_millis: int = 30000) -> bool:
         """Return True: this exporter keeps no spans."""
         return True
-
-    def _lose(self, spans: int) -> None:
-        with self._lock:
-            self._lost += spans
-            now = time.monotonic()
-            if now < self._report_at:
-                return
-            self._report_at = now + REPORT_SECONDS
-            lost, self._lost = self._lost, 0
-        log.warning("tracing.spans_lost", spans=lost)
 
 
 def _secrets() -> tuple[str, ...]:

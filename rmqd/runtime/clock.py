@@ -1,9 +1,7 @@
-"""The clock that rmqd's parts use, so that tests can replace it.
+"""The clock that rmqd's parts use, so that tests can replace it, and delays between attempts of a failed request.
 
 Consumers and clients read the time and wait only with this clock (tests/test_architecture.py). So a test that sets the
 clock decides when timeouts and delays end.
-
-Delays between attempts of a request that failed or was refused.
 """
 
 from __future__ import annotations

@@ -1,16 +1,11 @@
-"""Runs a process of rmqd: the event loop, signals, garbage collection, and the exit.
+"""Runs a process of rmqd: its event loop, signals, garbage collection and exit.
 
-The event loop of a process, and the process's exit.
-
-The signals of the process: SIGTERM and SIGINT request a stop, SIGHUP a reload.
-
-Collects garbage when the process's memory grows, not only when the number of objects grows.
-
-A handler's `except ValueError as error: kept = error` creates a reference cycle of a few objects. The cycle keeps the
-message alive, and with it the whole pull response: a megabyte and more. Python's collector counts objects, and the
-daemon makes it run only every 50,000 objects (`settle_garbage_collection`), because messages create no cycles. Until
-then such garbage could take gigabytes. So this module watches the process's memory, and collects when it has grown by
-half, and by at least 64 MiB, since the last collection. While memory does not grow, this costs nothing.
+Garbage is also collected when the process's memory grows. A handler's `except ValueError as error: kept = error`
+creates a reference cycle of a few objects. The cycle keeps the message alive, and with it the whole pull response: a
+megabyte and more. Python's collector counts objects, and the daemon makes it run only every 50,000 objects
+(`settle_garbage_collection`), because messages create no cycles. Until then such garbage could take gigabytes. So
+memory is collected when it has grown by half, and by at least 64 MiB, since the last collection. While it does not
+grow, this costs nothing.
 
 Freed memory must also be returned to the system. Otherwise malloc keeps it, the next check cannot distinguish garbage
 from free memory, and memory grows by half again and again.

@@ -1,15 +1,9 @@
-"""Files of local state: permissions, locks, and detection of changes.
+"""Files of local state, accessible to their owner and the owner's group whatever the umask; their locks and changes.
 
-Detects changed files in folders by polling.
+Changes are detected by polling: it takes a millisecond for a hundred files, and also works where the system sends no
+notifications, in mounted folders of containers and on network file systems.
 
-A poll takes a millisecond for a hundred files and needs only the standard library. It also works where the system sends
-no notifications: in mounted folders of containers, and on network file systems.
-
-Files and folders of local state, accessible to their owner and the owner's group whatever the umask.
-
-A file lock that a process holds until it ends, so that two processes never write the same files.
-
-The operating system releases it when the process ends, even after kill -9. So no cleanup is necessary, and the lock
+The operating system releases a lock when its process ends, even after kill -9. So no cleanup is necessary, and the lock
 file may remain.
 """
 

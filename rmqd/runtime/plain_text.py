@@ -1,11 +1,8 @@
-"""Texts of foreign objects, such as exceptions of handlers.
+"""Texts of foreign objects (of brokers, producers, handlers' errors) that are safe to show.
 
-These functions never raise, regardless of the object's own methods. Their results can be encoded as UTF-8.
-
-Makes foreign text (from brokers, producers, handlers' errors) safe to show.
-
-A terminal obeys escape sequences, and text after a line break looks like another log line. Foreign text must not be
-able to do either.
+These functions never raise, regardless of the object's own methods, and their results can be encoded as UTF-8. A
+terminal obeys escape sequences, and text after a line break looks like another log line: foreign text must not do
+either.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Reads cases from YAML: messages for a handler, and the expected outcome of each. Errors have file, line and key.
+"""Reads cases from YAML, messages for a handler and the expected outcome of each, and runs them.
 
-A file has a `group`, with the keys of a configuration or the name of a configured group, and `cases` by name.
-
-Runs cases, and reports messages with unexpected outcomes.
+A file has a `group`, with the keys of a configuration or the name of a configured group, and `cases` by name. Errors
+have file, line and key.
 """
 
 from __future__ import annotations

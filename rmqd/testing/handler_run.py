@@ -1,6 +1,6 @@
-"""The result of a handler's run: every attempt, and the outcome of each message.
+"""Runs a group against an embedded broker until nothing is left to do. Delays take no real time.
 
-Runs a group against an embedded broker until nothing is left to do. Delays take no real time.
+The result has every attempt, and the outcome of each message.
 """
 
 from __future__ import annotations

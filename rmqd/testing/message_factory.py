@@ -1,7 +1,4 @@
-"""Creates messages and batches for tests that call a handler without a broker.
-
-Reads the messages that an embedded broker stores, without consuming them.
-"""
+"""Creates messages and batches for tests that call a handler without a broker, and reads a broker's messages."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import itertools
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from rmqd.broker.controller import BrokerController
@@ -134,9 +132,9 @@ def as_properties(properties: Mapping[str, str]) -> dict[str, str]:
     return dict(properties)
 
 
+@dataclass(slots=True)
 class _Lease:
-    def __init__(self, *, valid: bool) -> None:
-        self.valid = valid
+    valid: bool
 
 
 _AT_ONCE = 32

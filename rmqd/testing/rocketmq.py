@@ -1,11 +1,4 @@
-"""A RocketMQ for one test, with its event loop and its log.
-
-A RocketMQ for one test: an embedded broker in a separate thread, and functions for tests.
-
-An event loop in a separate thread, for synchronous callers, and for callers with another event loop.
-
-Sends the log of broker and consumer to `logging` during a test, unless the test has configured structlog.
-"""
+"""A RocketMQ for one test: an embedded broker in the event loop of a separate thread, and functions for tests."""
 
 from __future__ import annotations
 

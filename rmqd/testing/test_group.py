@@ -1,7 +1,4 @@
-"""A clock that jumps: delays of a broker and of a consumer end at once when nothing else is left to do.
-
-Makes a group from the arguments of `run_handler`, with the daemon's checks and errors.
-"""
+"""A group from the arguments of `run_handler`, with the daemon's checks, and the clock that skips its delays."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from rmqd.plugins.child_process import ChildAnswer, ChildChannel
+from rmqd.runtime.child_process import ChildAnswer, ChildChannel
 from rmqd.runtime.event_loop import run_in_loop
 
 

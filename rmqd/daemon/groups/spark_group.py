@@ -7,12 +7,10 @@ however it ends.
 from __future__ import annotations
 
 import asyncio
-import signal
-import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
-from typing import Final, Protocol, Self
+from dataclasses import dataclass, replace
+from typing import Final, Self
 
 import structlog
 
@@ -23,7 +21,7 @@ from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.errors import RmqdError
-from rmqd.plugins.child_process import Action, BuildSpec, ChildGoneError, ChildProcess
+from rmqd.runtime.child_process import ChildGoneError, ChildNotUsableError, ChildProcess, how_it_ended
 
 log = structlog.get_logger(__name__)
 
@@ -38,38 +36,24 @@ class SparkDriverError(RmqdError):
     """The Spark driver process of a group has ended, or could not be started."""
 
 
-class SparkDriver(Protocol):
-    """The driver process as SparkGroup uses it."""
+@dataclass(frozen=True, slots=True)
+class DriverSpec:
+    """The group that a driver must run: the only one of the configuration."""
 
-    pid: int
-    last_snapshot: GroupSnapshot | None
-
-    async def read(self) -> int:
-        """Receive messages until the process ends. Returns its exit code."""
-
-    async def ask(self, action: Action, argument: object = None) -> object:
-        """Send a request and wait for the response. Raises ConfigError, ChildGoneError."""
-
-    def post(self, action: Action, argument: object = None) -> None:
-        """Send a request without waiting for the response."""
-
-    def kill(self) -> None:
-        """Kill the process and all its child processes."""
+    config: RootConfig
+    pauses: tuple[PauseScope, ...]
 
 
 class SparkDriverProcess(ChildProcess[GroupSnapshot]):
-    """The driver process of a running daemon."""
+    """The driver process of a group."""
 
     name = "Spark driver"
-    own_group = True
+    snapshot_type = GroupSnapshot
 
     @classmethod
     async def spawn(cls) -> Self:
-        """Start a driver process, which waits for its specification. Raises OSError."""
-        return await cls.start((DRIVER_MODULE,))
-
-    def _snapshot_in(self, value: object) -> GroupSnapshot | None:
-        return value if isinstance(value, GroupSnapshot) else None
+        """Start a driver process, which waits for its specification. Raises ChildNotUsableError."""
+        return await cls.begin(DRIVER_MODULE)
 
 
 class SparkGroup:
@@ -80,7 +64,7 @@ class SparkGroup:
         name: str,
         options: ConsumerOptions,
         config: RootConfig,
-        start: Callable[[], Awaitable[SparkDriver]] = SparkDriverProcess.spawn,
+        start: Callable[[], Awaitable[SparkDriverProcess]] = SparkDriverProcess.spawn,
         silent_seconds: float = SILENT_SECONDS,
     ) -> None:
         self._options = options
@@ -90,7 +74,7 @@ class SparkGroup:
         self._silent_seconds = silent_seconds
         self._log = log.bind(group=name)
         self._pauses = Pauses()
-        self._driver: SparkDriver | None = None
+        self._driver: SparkDriverProcess | None = None
         self._stop = asyncio.Event()
         self._ended = False
         self._is_silent = False
@@ -105,19 +89,17 @@ class SparkGroup:
         """
         try:
             driver = self._driver = await self._start()
-        except OSError as error:
-            raise SparkDriverError(f"cannot start a process for Spark: {error}") from error
-        reading = asyncio.create_task(driver.read(), name=f"answers of the Spark driver of {self._name}")
+        except ChildNotUsableError as error:
+            raise SparkDriverError(f"cannot start Spark: {error}") from error
         is_wanted = not self._stop.is_set()
         try:
             if is_wanted:
-                await self._serve(driver, reading)
+                await self._serve(driver)
         finally:
             self._ended = True
-            driver.kill()
-            exit_code = await reading
+            await driver.dispose()
         if is_wanted:
-            self._check_end(driver, exit_code)
+            self._check_end(driver, driver.reading.result())
         await self._stop.wait()
 
     def stop(self, *, shutdown_timeout_seconds: float | None = None) -> None:
@@ -164,11 +146,11 @@ class SparkGroup:
             return replace(group, ready=False, not_ready_reason=reason)
         return group
 
-    async def _serve(self, driver: SparkDriver, reading: asyncio.Task[int]) -> None:
+    async def _serve(self, driver: SparkDriverProcess) -> None:
         """Send the driver its specification, then request snapshots until it ends."""
-        pauses = {self._name: self._pauses.scopes}
+        reading = driver.reading
         with suppress(ChildGoneError):  # the exit code, checked below, says more
-            await driver.ask("build", BuildSpec(self._config, 1, 1, pauses, tuple(sys.path)))
+            await driver.ask("build", DriverSpec(self._config, self._pauses.scopes))
             self._log.info("spark.driver_started", pid=driver.pid)
             if self._stop.is_set():  # `stop` was called meanwhile
                 driver.post("stop")
@@ -177,7 +159,7 @@ class SparkGroup:
                 await asyncio.wait({reading}, timeout=ASK_SECONDS)
         await asyncio.wait({reading})
 
-    async def _ask(self, driver: SparkDriver) -> None:
+    async def _ask(self, driver: SparkDriverProcess) -> None:
         try:
             async with asyncio.timeout(self._silent_seconds):
                 await driver.ask("snapshot")
@@ -188,13 +170,13 @@ class SparkGroup:
         else:
             self._is_silent = False
 
-    def _check_end(self, driver: SparkDriver, exit_code: int) -> None:
+    def _check_end(self, driver: SparkDriverProcess, exit_code: int) -> None:
         told = driver.last_snapshot
         if told is not None and told.failure is not None:
             raise SparkDriverError(told.failure)
         if exit_code:
-            how = signal.Signals(-exit_code).name if exit_code < 0 else f"exit code {exit_code}"
-            raise SparkDriverError(f"the Spark driver (pid {driver.pid}) ended by {how} without giving a reason")
+            how = how_it_ended(exit_code)
+            raise SparkDriverError(f"the Spark driver (pid {driver.pid}) {how}, without giving a reason")
         if not self._stop.is_set() and not self._handles_what_is_there:
             raise SparkDriverError(f"the Spark driver (pid {driver.pid}) ended without being asked to stop")
 

@@ -11,8 +11,8 @@ from rmqd.runtime import structlog_without_rich  # noqa: F401  before structlog,
 
 import asyncio
 import signal
-import socket
-import sys
+from collections.abc import Awaitable
+from dataclasses import dataclass
 
 import structlog
 
@@ -20,9 +20,10 @@ from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.pauses import PauseScope
 from rmqd.daemon.groups.group_engine import local_engine
 from rmqd.daemon.groups.local_groups import LocalGroups
-from rmqd.daemon.groups.supervisor import LoopMonitor, WorkerShare
+from rmqd.daemon.groups.supervisor import LoopMonitor
+from rmqd.daemon.workers.worker_pool import WorkerSpec
 from rmqd.errors import ConfigError, ExitCode
-from rmqd.plugins.child_process import BuildSpec, ChildAnswer, ChildChannel, Request
+from rmqd.runtime.child_process import ChildAnswer, ChildChannel, Request
 from rmqd.runtime.clock import SystemClock
 from rmqd.runtime.event_loop import collect_as_memory_grows, run_in_loop, settle_garbage_collection
 from rmqd.runtime.logs import log_setup as logs
@@ -34,61 +35,58 @@ def run_worker(descriptor: int) -> int:
     """Serve the parent over the inherited socket. Returns the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    return run_in_loop(_serve(socket.socket(fileno=descriptor)))
+    return run_in_loop(_serve(descriptor))
 
 
-async def _serve(sock: socket.socket) -> int:
-    channel = await ChildChannel.over(sock)
-    first = await channel.receive()
-    if not isinstance(first, Request) or not isinstance(first.argument, BuildSpec):
+async def _serve(descriptor: int) -> int:
+    channel, first = await ChildChannel.to_parent(descriptor)
+    if first is None:
         return ExitCode.USAGE
+    spec: WorkerSpec = first.argument
     monitor = LoopMonitor(SystemClock())
     try:
-        groups = await _build(first.argument, monitor)
+        groups = await _build(spec, monitor)
     except ConfigError as error:
-        channel.post(ChildAnswer(first.number, problems=tuple(str(problem) for problem in error.problems)))
+        channel.refuse(first, error)
         await channel.close()
         return ExitCode.CONFIG
-    channel.post(ChildAnswer(first.number))
+    channel.answer(first)
     second = await channel.receive()
-    if isinstance(second, Request) and second.action == "check":
-        await _check(second, channel, groups)
+    if second is None:  # the parent has ended
         return ExitCode.OK
-    if not isinstance(second, Request) or second.action != "run":
-        return ExitCode.OK  # the parent only wanted a check, or has ended
-    channel.post(ChildAnswer(second.number))
-    return await WorkerMain(first.argument.worker, channel, groups, monitor).run()
+    if second.action == "check":
+        await _answer(channel, second, groups.check_filters(second.argument))
+        await channel.close()
+        return ExitCode.OK
+    channel.answer(second)
+    return await WorkerMain(spec.share.worker, channel, groups, monitor).run()
 
 
-async def _check(request: Request, channel: ChildChannel, groups: LocalGroups) -> None:
+async def _answer(channel: ChildChannel, request: Request, work: Awaitable[object]) -> None:
     try:
-        await groups.check_filters(request.argument)
-        channel.post(ChildAnswer(request.number))
+        channel.answer(request, await work)
     except ConfigError as error:
-        channel.post(ChildAnswer(request.number, problems=tuple(str(problem) for problem in error.problems)))
-    await channel.close()
+        channel.refuse(request, error)
 
 
-async def _build(spec: BuildSpec, monitor: LoopMonitor) -> LocalGroups:
-    sys.path[:] = spec.import_path
-    _configure_logging(spec.config, spec.worker)
+async def _build(spec: WorkerSpec, monitor: LoopMonitor) -> LocalGroups:
+    _configure_logging(spec.config, spec.share.worker)
     clock = SystemClock()
-    share = WorkerShare(spec.worker, spec.workers)
-    groups = LocalGroups(spec.config, local_engine(spec.config, clock), clock, monitor, share)
+    groups = LocalGroups(spec.config, local_engine(spec.config, clock), clock, monitor, spec.share)
     for group in spec.pauses.keys() & set(groups.names):
         for scope in spec.pauses[group]:
             await groups.pause(group, scope)
     return groups
 
 
+@dataclass(frozen=True, slots=True)
 class WorkerMain:
     """A running worker: its groups, and its responses to the parent's requests."""
 
-    def __init__(self, number: int, channel: ChildChannel, groups: LocalGroups, monitor: LoopMonitor) -> None:
-        self._number = number
-        self._channel = channel
-        self._groups = groups
-        self._monitor = monitor
+    _number: int | None
+    _channel: ChildChannel
+    _groups: LocalGroups
+    _monitor: LoopMonitor
 
     async def run(self) -> int:
         """Run until the parent requests a stop, or has ended."""
@@ -116,40 +114,33 @@ class WorkerMain:
 
     async def _listen(self, tasks: asyncio.TaskGroup) -> None:
         while (request := await self._channel.receive()) is not None:
-            assert isinstance(request, Request)
             # One task for each request: a reload waits for drains, and must not delay a snapshot.
-            tasks.create_task(self._answer(request), name=f"request {request.action}")
+            work = _answer(self._channel, request, self._result(request))
+            tasks.create_task(work, name=f"request {request.action}")
         if not self._groups.stopping:
             log.warning("worker.parent_gone", action="drain")
         self._groups.stop()
 
-    async def _answer(self, request: Request) -> None:
-        value: object = None
-        try:
-            match request.action:
-                case "snapshot":
-                    value = self._groups.snapshot()
-                case "pause" | "resume":
-                    await self._switch(request.action, *request.argument)
-                case "apply":
-                    value = await self._groups.apply(request.argument)
-                    _configure_logging(request.argument, self._number)
-                case "stop":
-                    self._groups.stop()
-                case "force_stop":
-                    self._groups.force_stop()
-                case "build" | "run" | "check":
-                    log.error("worker.request_repeated", action=request.action)
-        except ConfigError as error:
-            problems = tuple(str(problem) for problem in error.problems)
-            self._channel.post(ChildAnswer(request.number, problems=problems))
-        else:
-            self._channel.post(ChildAnswer(request.number, value))
+    async def _result(self, request: Request) -> object:
+        match request.action:
+            case "snapshot":
+                return self._groups.snapshot()
+            case "pause" | "resume":
+                await self._switch(request.action, *request.argument)
+            case "apply":
+                changes = await self._groups.apply(request.argument)
+                _configure_logging(request.argument, self._number)
+                return changes
+            case "stop":
+                self._groups.stop()
+            case "force_stop":
+                self._groups.force_stop()
+        return None
 
     async def _switch(self, action: str, group: str, scope: PauseScope) -> None:
         if group in self._groups.names:  # other groups run in other workers
             await (self._groups.pause if action == "pause" else self._groups.resume)(group, scope)
 
 
-def _configure_logging(config: RootConfig, worker: int) -> None:
+def _configure_logging(config: RootConfig, worker: int | None) -> None:
     logs.configure_logging(config.log.level, config.log.format, worker=worker, namespaces=config.namespaces)

@@ -1,6 +1,4 @@
-"""One worker process, as seen by its parent.
-
-The parent of `--workers N`: starts, queries and replaces N processes that share the groups' queues.
+"""The parent of `--workers N`: starts, queries and replaces N processes that share the groups' queues.
 
 All workers are members of the same groups, each with its own client id, so the rebalance divides the queues among them
 like among any members. A worker that dies is replaced, and its counters stay in the sums.
@@ -9,10 +7,10 @@ like among any members. A worker that dies is replaced, and its counters stay in
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import Any, Final, Self
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -21,31 +19,39 @@ from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.daemon.groups.group_engine import GroupChanges, HostView, UnknownGroupError, check_scope
 from rmqd.daemon.groups.group_reload import ConfigState, groups_with_changed_filters, plan_changes
-from rmqd.daemon.groups.supervisor import Backoff
+from rmqd.daemon.groups.supervisor import Backoff, WorkerShare
 from rmqd.daemon.metrics.metric_totals import ProcessSnapshot, merge_processes
 from rmqd.errors import ConfigError, ExitCode
-from rmqd.plugins.child_process import Action, BuildSpec, ChildGoneError, ChildProcess
+from rmqd.runtime.child_process import ChildGoneError, ChildNotUsableError, ChildProcess, how_it_ended
 from rmqd.runtime.clock import Clock, wait_within
 
 HIDDEN_COMMAND: Final = "_worker"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """The groups that a worker must build before it runs them."""
+
+    config: RootConfig
+    share: WorkerShare
+    pauses: Mapping[str, tuple[PauseScope, ...]]
+    """The paused scopes by group."""
 
 
 class WorkerProcess(ChildProcess[ProcessSnapshot]):
     """A running worker."""
 
     name = "worker"
+    leads_group = False
+    snapshot_type = ProcessSnapshot
 
-    @classmethod
-    async def spawn(cls) -> Self:
-        """Start a worker process, which waits for its specification. Raises OSError."""
-        return await cls.start(("rmqd", HIDDEN_COMMAND))
 
-    async def build(self, spec: BuildSpec) -> None:
-        """Build the worker's groups without connecting. Raises ConfigError, ChildGoneError."""
-        await self.ask("build", spec)
+class _Built(NamedTuple):
+    """A worker that has built its groups, and the state of the pool before that."""
 
-    def _snapshot_in(self, value: object) -> ProcessSnapshot | None:
-        return value if isinstance(value, ProcessSnapshot) else None
+    worker: WorkerProcess
+    spec: WorkerSpec
+    renewals: int
 
 
 log = structlog.get_logger(__name__)
@@ -86,26 +92,18 @@ class WorkerPool:
         After a `check` it does not raise: a worker that fails to build them anyway is restarted repeatedly.
         """
         numbers = range(1, self._count + 1)
+        first: Sequence[_Built | BaseException | None] = [None] * self._count
+        if not is_checked:
+            first = await asyncio.gather(*map(self._build, numbers), return_exceptions=True)
+            if refused := [one for one in first if isinstance(one, ConfigError)]:
+                await asyncio.gather(*(one.worker.dispose() for one in first if isinstance(one, _Built)))
+                raise refused[0]
         async with asyncio.TaskGroup() as tasks:
             keeping = tasks.create_task(self._keep_counters(), name="worker counters")
-            built: list[asyncio.Future[None]] = [asyncio.get_running_loop().create_future() for _ in numbers]
-            go = asyncio.Event()
-            if is_checked:
-                for one in built:
-                    one.set_result(None)
-            workers = [
-                tasks.create_task(self._supervise(number, first, go), name=f"worker {number}")
-                for number, first in zip(numbers, built, strict=True)
-            ]
-            results = await asyncio.gather(*built, return_exceptions=True)
-            refused = [result for result in results if isinstance(result, ConfigError)]
-            if not refused:
-                go.set()
-                await asyncio.wait(workers)
-            for task in (keeping, *workers):
-                task.cancel()
-        if refused:
-            raise refused[0]
+            pairs = zip(numbers, first, strict=True)
+            workers = [tasks.create_task(self._supervise(*pair), name=f"worker {pair[0]}") for pair in pairs]
+            await asyncio.wait(workers)
+            keeping.cancel()
 
     async def started(self, patience_seconds: float) -> None:
         """Wait until every worker runs. A process takes longer to start than a group in this process."""
@@ -223,24 +221,24 @@ class WorkerPool:
             raise UnknownGroupError(group, list(self._state.config.groups))
         check_scope(self._state.config, group, scope)
 
-    def _build_spec(self, number: int, config: RootConfig) -> BuildSpec:
+    def _spec(self, number: int, config: RootConfig) -> WorkerSpec:
         pauses = {group: pauses.scopes for group, pauses in self._pauses.items()}
-        return BuildSpec(config, number, self._count, pauses, tuple(sys.path))
+        return WorkerSpec(config, WorkerShare(number, self._count), pauses)
 
-    async def _supervise(self, number: int, built: asyncio.Future[None], go: asyncio.Event) -> None:
+    async def _supervise(self, number: int, built: _Built | BaseException | None) -> None:
+        """Run a worker, and its successors. `built` is the first one, or why it could not be built."""
         backoff = Backoff()
         while not self.stopping:
             started = self._clock.monotonic()
             exit_code: int | str
+            stacks: dict[str, str] = {}
             try:
-                exit_code = await self._run_worker(number, built, go)
-            except (OSError, ChildGoneError) as error:
+                if isinstance(built, BaseException):
+                    raise built
+                exit_code, stacks = await self._run_worker(number, built or await self._build(number))
+            except (ChildNotUsableError, ChildGoneError, ConfigError) as error:
                 exit_code = str(error)
-            except ConfigError as error:
-                if not built.done():
-                    built.set_exception(error)
-                    return
-                exit_code = str(error)
+            built = None
             if self.stopping:
                 break
             if number in self._renewed and exit_code == ExitCode.OK:
@@ -249,25 +247,30 @@ class WorkerPool:
                 continue
             rest = backoff.after(self._clock.monotonic() - started)
             self._restarts += 1
-            log.error("worker.died", worker=number, exit_code=exit_code, restart_in_seconds=rest)
+            how = how_it_ended(exit_code) if isinstance(exit_code, int) else exit_code
+            log.error("worker.died", worker=number, exit_code=exit_code, how=how, restart_in_seconds=rest, **stacks)
             await wait_within(self._clock, rest, self._stop.wait())
-        if not built.done():
-            built.set_result(None)
 
-    async def _run_worker(self, number: int, built: asyncio.Future[None], go: asyncio.Event) -> int:
-        spec, renewals = self._build_spec(number, self._state.config), self._renewals
-        worker = await WorkerProcess.spawn()
-        reading = asyncio.create_task(worker.read(), name=f"answers of worker {number}")
+    async def _build(self, number: int) -> _Built:
+        """Start a worker that builds its groups. Raises ConfigError, ChildNotUsableError, ChildGoneError."""
+        spec, renewals = self._spec(number, self._state.config), self._renewals
+        worker = await WorkerProcess.begin("rmqd", HIDDEN_COMMAND)
         try:
-            await worker.build(spec)
-            if not built.done():
-                built.set_result(None)
-            await go.wait()
+            await worker.ask("build", spec)
+        except BaseException:
+            await worker.dispose()
+            raise
+        return _Built(worker, spec, renewals)
+
+    async def _run_worker(self, number: int, built: _Built) -> tuple[int, dict[str, str]]:
+        """Return the worker's exit code, and the stacks of its threads if it crashed."""
+        worker = built.worker
+        try:
             if self.stopping:
-                return 0  # it has not started: there is nothing to drain
-            if renewals != self._renewals or spec != self._build_spec(number, self._state.config):
+                return 0, {}  # it has not started: there is nothing to drain
+            if built.renewals != self._renewals or built.spec != self._spec(number, self._state.config):
                 self._renewed.add(number)  # changes while it imported its handlers were sent only to live workers
-                return 0
+                return 0, {}
             self._live[number] = worker  # before the request: later changes are sent after it
             await worker.ask("run")
             if len(self._live) == self._count:
@@ -275,24 +278,23 @@ class WorkerPool:
             log.info("worker.started", worker=number, pid=worker.pid)
             if self.stopping:
                 worker.post("stop")
-            await self._wait_for_end(reading, worker)
+            await self._wait_for_end(worker)
         finally:
             self._live.pop(number, None)
-            worker.kill()
-            exit_code = await reading
+            await worker.dispose()
         self._retire(number, worker)
-        return exit_code
+        return worker.reading.result(), {"stacks": stacks} if (stacks := worker.faults()) else {}
 
-    async def _wait_for_end(self, reading: asyncio.Task[int], worker: WorkerProcess) -> None:
-        stop = asyncio.create_task(self._stop.wait())
-        force_stop = asyncio.create_task(self._force_stop.wait())
+    async def _wait_for_end(self, worker: WorkerProcess) -> None:
+        reading: asyncio.Future[Any] = worker.reading
+        stop, force_stop = (asyncio.ensure_future(event.wait()) for event in (self._stop, self._force_stop))
         try:
-            await asyncio.wait({reading, stop}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((reading, stop), return_when=asyncio.FIRST_COMPLETED)
             grace = self.longest_drain_seconds + END_GRACE_SECONDS
-            await asyncio.wait({reading, force_stop}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((reading, force_stop), timeout=grace, return_when=asyncio.FIRST_COMPLETED)
             if not reading.done():
                 worker.post("force_stop")
-            await asyncio.wait({reading}, timeout=HURRY_GRACE_SECONDS)
+            await asyncio.wait((reading,), timeout=HURRY_GRACE_SECONDS)
         finally:
             stop.cancel()
             force_stop.cancel()
@@ -328,7 +330,7 @@ class WorkerPool:
             log.info("worker.answers", worker=number, pid=worker.pid)
         return snapshot, ""
 
-    async def _ask_all(self, action: Action, argument: object) -> list[tuple[int, str]]:
+    async def _ask_all(self, action: str, argument: object) -> list[tuple[int, str]]:
         """Send a request to every worker. Returns the numbers of the workers that refused, with the reasons.
 
         A worker that ended is skipped, because its replacement gets the new specification anyway.
@@ -347,16 +349,15 @@ class WorkerPool:
         return [answer for answer in answers if answer is not None]
 
     async def _check(self, config: RootConfig, filtered: list[str]) -> None:
-        worker = await WorkerProcess.spawn()
-        reading = asyncio.create_task(worker.read(), name="answers of the checking worker")
         try:
-            await worker.build(self._build_spec(1, config))
-            await worker.ask("check", filtered)
-        except ChildGoneError as error:
+            worker = await WorkerProcess.begin("rmqd", HIDDEN_COMMAND)
+            try:
+                await worker.ask("build", self._spec(1, config))
+                await worker.ask("check", filtered)
+            finally:
+                await worker.dispose()
+        except (ChildNotUsableError, ChildGoneError) as error:
             raise ConfigError([f"a new worker could not load the configuration: {error}"]) from error
-        finally:
-            worker.kill()
-            await reading
 
     async def _keep_counters(self) -> None:
         while True:

@@ -1,11 +1,4 @@
-"""For `rmqd try`: the messages to try it with, and the handler's line that failed.
-
-The handler's source line that raised, hangs or crashed: not a line of rmqd or of a library.
-
-Dead letters in the form in which the group would receive them again.
-
-Selects the messages that a handler is tried with, without a group, and makes batches of them.
-"""
+"""For `rmqd try`: the messages to try a handler with, and the handler's line that failed."""
 
 from __future__ import annotations
 

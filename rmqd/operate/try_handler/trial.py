@@ -1,11 +1,9 @@
-"""Handles batches one after the other, in as many processes as needed: when one dies, the next one starts.
+"""Finds the one message at which a batch or a process fails, in few runs of the handler's process.
 
-Finds the one message at which a batch or a process fails, in few runs of the handler's process.
-
-The first run handles everything. The failing batch is the batch during which the process ended or, if it did not end,
-the batch of the first exception. A run with only this batch shows whether it fails alone. If so, it is halved. If not,
-an earlier message is involved, and the search looks for the latest start such that the messages up to the batch still
-fail.
+The first run handles everything, in as many processes as needed. The failing batch is the batch during which the
+process ended or, if it did not end, the batch of the first exception. A run with only this batch shows whether it fails
+alone. If so, it is halved. If not, an earlier message is involved, and the search looks for the latest start such that
+the messages up to the batch still fail.
 
 For n messages this takes at most 2 + log2(n) runs, rounded up: 16 for 10,000. Remaining runs answer further questions,
 such as whether the other messages fail without it.
@@ -13,63 +11,16 @@ such as whether the other messages fail without it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from rmqd.operate.try_handler.selection import batches_of
-from rmqd.operate.try_handler.trial_process import CallResult, TrialProcess
+from rmqd.operate.try_handler.trial_process import BatchReport, HandlerTrial
 
 if TYPE_CHECKING:
-    from rmqd.config.model.root_model import RootConfig
     from rmqd.wire.messages.message import Message
-
-
-@dataclass(frozen=True, slots=True)
-class BatchReport:
-    """The result of one batch."""
-
-    messages: Sequence[Message]
-    result: CallResult
-    ended: str | None = None
-    """How its process ended, if it ended."""
-
-
-class HandlerTrial:
-    """The handler of the configuration's only group, in separate processes.
-
-    `runs` counts the processes so far. `at_end` is the problem at the end of the last one.
-    """
-
-    def __init__(self, config: RootConfig, timeout_seconds: float) -> None:
-        self.runs = 0
-        self.at_end: str | None = None
-        self._config = config
-        self._timeout = timeout_seconds
-
-    async def run(self, batches: Sequence[list[Message]]) -> AsyncGenerator[BatchReport]:
-        """Handle batches, and yield a report when each call has ended. Raises HandlerUnusableError.
-
-        The caller must close the generator if it does not read everything.
-        """
-        process: TrialProcess | None = None
-        self.at_end = None
-        try:
-            for batch in batches:
-                if process is None:
-                    process = await TrialProcess.begin(self._config)
-                    self.runs += 1
-                result, ended = await process.call(batch, self._timeout)
-                if ended is not None:
-                    await process.dispose()
-                    process = None
-                yield BatchReport(batch, result, ended)
-            if process is not None:
-                self.at_end = await process.end()
-        finally:
-            if process is not None:
-                await process.dispose()
 
 
 Kind = Literal["died", "expired", "raised"]
@@ -97,28 +48,19 @@ class BisectResult:
     """How many other batches raised in the first run."""
 
 
-class Runs(Protocol):
-    """Handles batches: `Trial`."""
-
-    runs: int
-    at_end: str | None
-
-    def run(self, batches: Sequence[list[Message]]) -> AsyncGenerator[BatchReport]:
-        """Handle batches in a new process, and in another one whenever a process ends."""
-
-
+@dataclass(slots=True)
 class Bisection:
-    """One search. `report` receives one line for each run."""
+    """One search. `_report` receives one line for each run."""
 
-    def __init__(self, trial: Runs, batch_size: int, most_runs: int, report: Callable[[str], None]) -> None:
-        self._trial = trial
-        self._size = batch_size
-        self._most_runs = most_runs
-        self._report = report
-        self._kind: Kind = "raised"
+    _trial: HandlerTrial
+    _size: int
+    """The messages in a batch."""
+    _most_runs: int
+    _report: Callable[[str], None]
+    _kind: Kind = "raised"
 
     async def find(self, messages: Sequence[Message]) -> BisectResult:
-        """Raises HandlerUnusableError."""
+        """Raises ChildNotUsableError."""
         batches = batches_of(messages, self._size)
         failed, raised = await self._first_run(batches)
         if failed is None:

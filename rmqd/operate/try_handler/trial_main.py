@@ -1,13 +1,7 @@
-"""The process that tries a handler: runs it batch by batch, and reports how each message would be settled.
+"""The process that tries a handler, `python -m rmqd.operate.try_handler.trial_main DESCRIPTOR`.
 
-How a call of the handler settles each message of its batch, by the rules of the group's settlement.
-
-A group's handler in this process: created and started as the consumer does, and called with one batch at a time.
-
-The main program of the process that tries a handler: `python -m rmqd.operate.try_handler.trial_main DESCRIPTOR`.
-
-It serves the parent over an inherited socket, one request after the other. The handler's output is sent to standard
-error, because the parent's standard output contains only the command's results.
+It runs the handler batch by batch, as the consumer does, and reports how each message would be settled. The handler's
+output is sent to standard error, because the parent's standard output contains only the command's results.
 """
 
 from __future__ import annotations
@@ -15,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import sys
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.assembly import assemble
@@ -33,7 +26,6 @@ from rmqd.consumer.handling.orderly import OrderlyRules
 from rmqd.errors import ExitCode, NameServerError
 from rmqd.handler_api.batch import (
     Batch,
-    Closing,
     DeadLetter,
     Decision,
     InvalidPayloadError,
@@ -45,11 +37,11 @@ from rmqd.handler_api.batch import (
 )
 from rmqd.handler_api.once.once_group import once_of
 from rmqd.operate.try_handler.selection import Author, place_of
-from rmqd.operate.try_handler.trial_process import CallResult, Ready, TrialDecision, TrialHandlerSpec
-from rmqd.plugins.child_process import ChildAnswer, ChildChannel, NotUsable, Request, answer_not_usable, first_spec
+from rmqd.operate.try_handler.trial_process import CallResult, TrialDecision
 from rmqd.plugins.handler_catalogue import load_handler
 from rmqd.plugins.model_options import consumer_options
 from rmqd.plugins.strategies import hooks_of
+from rmqd.runtime.child_process import ChildChannel
 from rmqd.runtime.event_loop import leave, run_in_loop
 from rmqd.runtime.logs import log_setup as logs
 from rmqd.runtime.plain_text import describe
@@ -150,58 +142,45 @@ class HandlerCalls:
             None if error is None else describe(error),
             None if error is None else place_of(error, self.author),
             is_failure(error),
-            _closing(batch),
+            batch.closing.value if isinstance(batch, ManualBatch) and batch.closing is not None else None,
         )
-
-
-def _closing(batch: Batch) -> Literal["commit", "rollback"] | None:
-    if not isinstance(batch, ManualBatch) or batch.closing is None:
-        return None
-    return "commit" if batch.closing is Closing.COMMIT else "rollback"
 
 
 def main(descriptor: int) -> int:
     """Serve the parent until it requests a stop or ends. Returns the exit code."""
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return run_in_loop(_serve(socket.socket(fileno=descriptor)))
+    return run_in_loop(_serve(descriptor))
 
 
-async def _serve(sock: socket.socket) -> int:
-    channel = await ChildChannel.over(sock)
-    first = await first_spec(channel, TrialHandlerSpec)
-    if first is None:
-        return ExitCode.USAGE
-    number, order = first
-    log = order.config.log
-    logs.configure_logging(log.level, log.format, namespaces=order.config.namespaces)
-    (group,) = order.config.groups
-    try:
-        calls = HandlerCalls(order.config, group)
-        await calls.start()
-    except Exception as error:  # noqa: BLE001  any exception of the handler
-        await answer_not_usable(channel, number, error)
-        return ExitCode.FAILURE
-    channel.post(ChildAnswer(number, Ready(calls.author)))
-    return await _answer(channel, calls)
-
-
-async def _answer(channel: ChildChannel, calls: HandlerCalls) -> int:
-    while (request := await channel.receive()) is not None:
-        assert isinstance(request, Request)
-        value: object = None
+async def _serve(descriptor: int) -> int:
+    channel, request = await ChildChannel.to_parent(descriptor)
+    calls: HandlerCalls | None = None
+    while request is not None:
         try:
-            if request.action == "call":
-                value = await calls.call(request.argument)
+            if calls is None:
+                calls = await _started(request.argument)
+                channel.answer(request, calls.author)
+            elif request.action == "call":
+                channel.answer(request, await calls.call(request.argument))
             else:
                 await calls.stop()
-        except Exception as error:  # noqa: BLE001  an exception of `stop`, or of a handler that cannot run
-            value = NotUsable(describe(error))
-        channel.post(ChildAnswer(request.number, value))
-        if request.action != "call":
+                channel.answer(request)
+        except Exception as error:  # noqa: BLE001  any exception of the handler's start or stop, or it cannot run
+            channel.refuse(request, error)
+        if calls is None or request.action == "stop":
             break
+        request = await channel.receive()
     await channel.close()
     return ExitCode.OK
+
+
+async def _started(config: RootConfig) -> HandlerCalls:
+    logs.configure_logging(config.log.level, config.log.format, namespaces=config.namespaces)
+    (group,) = config.groups
+    calls = HandlerCalls(config, group)
+    await calls.start()
+    return calls
 
 
 if __name__ == "__main__":

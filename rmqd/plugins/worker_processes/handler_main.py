@@ -15,25 +15,24 @@ import ctypes
 import os
 import resource
 import signal
-import socket
 import sys
-from collections.abc import Callable
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
 from rmqd.consumer.handling.batch_worker import LeftTasks, take_cancellations_back
 from rmqd.consumer.handling.handler_threads import HandlerThread, UnusableHandlerError, call_start_or_stop, check_result
 from rmqd.errors import ExitCode
-from rmqd.handler_api.batch import Batch, LoadedHandler, ManualBatch, OrderlyBatch
+from rmqd.handler_api.batch import Batch, OrderlyBatch
 from rmqd.handler_api.once.once_group import once_of
-from rmqd.plugins.child_process import ChildAnswer, ChildChannel, NotUsable, Request, answer_not_usable, first_spec
 from rmqd.plugins.handler_catalogue import load_handler
 from rmqd.plugins.worker_processes.handler_process import BatchCall, CallOutcome, WorkerHandlerSpec
+from rmqd.runtime.child_process import ChildChannel, Request
 from rmqd.runtime.clock import SystemClock
 from rmqd.runtime.event_loop import collect_as_memory_grows, leave, run_in_loop, settle_garbage_collection
 from rmqd.runtime.logs import log_setup as logs
-from rmqd.runtime.plain_text import describe, text_of
+from rmqd.runtime.plain_text import describe
 from rmqd.wire.message_queue import Identity
 from rmqd.wire.messages.message import Message, consume_start, once_in_group
 
@@ -46,7 +45,7 @@ def main(descriptor: int) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # a function, because processes started by the handler would inherit SIG_IGN
         signal.signal(number, _leave_to_daemon)
-    return run_in_loop(_serve(socket.socket(fileno=descriptor)))
+    return run_in_loop(_serve(descriptor))
 
 
 def _leave_to_daemon(_number: int, _frame: object) -> None:
@@ -62,21 +61,21 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-async def _serve(sock: socket.socket) -> int:
-    channel = await ChildChannel.over(sock)
-    first = await first_spec(channel, WorkerHandlerSpec)
+async def _serve(descriptor: int) -> int:
+    channel, first = await ChildChannel.to_parent(descriptor)
     if first is None:
         return ExitCode.USAGE
-    number, order = first
-    order.log.apply()
-    structlog.contextvars.bind_contextvars(group=order.group, handler_pid=os.getpid())
-    _limit_memory(order.memory_bytes)
+    spec: WorkerHandlerSpec = first.argument
+    spec.log.apply()
+    structlog.contextvars.bind_contextvars(group=spec.group, handler_pid=os.getpid())
+    _limit_memory(spec.memory_bytes)
     try:
-        calls = _HandlerCalls(order)
+        calls = _HandlerCalls(spec)
     except Exception as error:  # noqa: BLE001  any exception of the handler's code
-        await answer_not_usable(channel, number, error)
+        channel.refuse(first, error)
+        await channel.close()
         return ExitCode.CONFIG
-    channel.post(ChildAnswer(number, calls.keeps_calls_open))
+    channel.answer(first, calls.keeps_calls_open)
     helpers = [asyncio.create_task(one) for one in (collect_as_memory_grows(), logs.flush_repeats())]
     settle_garbage_collection()
     try:
@@ -111,7 +110,6 @@ async def _listen(
     channel: ChildChannel, calls: _HandlerCalls, jobs: asyncio.Queue[Request], working: asyncio.Task[None]
 ) -> None:
     while (request := await channel.receive()) is not None:
-        assert isinstance(request, Request)
         if request.action == "revoke":
             calls.lease.valid = False
         elif request.action == "log":
@@ -119,31 +117,29 @@ async def _listen(
         elif request.action == "end_calls":
             calls.end_calls(working)
         elif request.action == "so_far":
-            channel.post(ChildAnswer(request.number, calls.so_far()))
+            channel.answer(request, calls.so_far())
         else:
-            if isinstance(
-                request.argument, BatchCall
-            ):  # here, because the lock may be lost before the task starts the call
+            if request.action == "call":  # here, because the lock may be lost before the task starts the call
                 calls.lease = _Lease(valid=not request.argument.is_revoked)
             jobs.put_nowait(request)
 
 
+@dataclass(slots=True)
 class _Lease:
     """The lock of the batch's queue, as far as the daemon has reported it."""
 
-    def __init__(self, *, valid: bool) -> None:
-        self.valid = valid
+    valid: bool = True
 
 
 class _HandlerCalls:
     """The handler in this process. Raises ConfigError if it cannot be created."""
 
     def __init__(self, order: WorkerHandlerSpec) -> None:
-        self.lease = _Lease(valid=True)
+        self.lease = _Lease()
         self._order = order
         self._identity = Identity("", "", order.name)  # until the first call
         self._handler = load_handler(order.name, order.settings)
-        self._call = _caller(self._handler)
+        self._call = self._handler.handle if self._handler.is_async else HandlerThread(self._handler, 0).call
         self._clock = SystemClock()
         self._called_with: Batch | None = None
         self._called_at = 0.0  # Unix time
@@ -178,21 +174,19 @@ class _HandlerCalls:
             LeftTasks(self._handler).watch(working, lambda: self._called_with)
         while True:
             request = await jobs.get()
-            channel.post(ChildAnswer(request.number, await self._answered(request)))
+            try:
+                channel.answer(request, await self._result(request))
+            except Exception as error:  # noqa: BLE001  any exception of the handler's start or stop
+                channel.refuse(request, error)
             if request.action == "stop":
                 return
             del request  # while no request waits, no batch is kept alive
 
-    async def _answered(self, request: Request) -> object:
-        try:
-            if request.action == "call":
-                return await self._called(request.argument)
-            step = self._handler.start if request.action == "start" else self._handler.stop
-            await call_start_or_stop(step, self._clock)
-        except UnusableHandlerError as error:
-            return NotUsable(text_of(error))
-        except Exception as error:  # noqa: BLE001  any exception of the handler's start or stop
-            return NotUsable(describe(error))
+    async def _result(self, request: Request) -> CallOutcome | None:
+        if request.action == "call":
+            return await self._called(request.argument)
+        step = self._handler.start if request.action == "start" else self._handler.stop
+        await call_start_or_stop(step, self._clock)
         return None
 
     async def _called(self, call: BatchCall) -> CallOutcome:
@@ -222,14 +216,9 @@ class _HandlerCalls:
 
     def _batch(self, call: BatchCall) -> Batch:
         messages = list(call.messages)
-        if call.kind == "plain":
-            return Batch(messages, call.message_queue)
-        kind = OrderlyBatch if call.kind == "orderly" else ManualBatch
-        return kind(self.lease, messages, call.message_queue)
-
-
-def _caller(handler: LoadedHandler) -> Callable[[Batch], Any]:
-    return handler.handle if handler.is_async else HandlerThread(handler, 0).call
+        if issubclass(call.kind, OrderlyBatch):
+            return call.kind(self.lease, messages, call.message_queue)
+        return Batch(messages, call.message_queue)
 
 
 if __name__ == "__main__":

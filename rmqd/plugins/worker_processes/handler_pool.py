@@ -2,17 +2,12 @@
 
 The *spare* has imported and created the handler, which takes longest. Its `start` is called when the spare is needed.
 So the handler's `start` opens resources once in each running process, and a lost process is replaced in milliseconds.
-
 Each slot of the group has its own process, on a *seat* of the pool. While its process is being replaced, a slot takes
 no batch; the other slots continue.
 
 `Suspects` are the messages over which processes were lost. One loss may be an accident; two over the same message are
-not.
-
-A process may hang because of something that the handler waits for, regardless of the message. So a hang is a failed
-attempt, but does not count as a loss.
-
-Each member of a group remembers only its own suspects. It cannot store them at the brokers, because a sent-back message
+not. A process may hang because of something that the handler waits for, regardless of the message. So a hang is a
+failed attempt, but does not count as a loss. Each member remembers only its own suspects, because a sent-back message
 is a copy of the broker's.
 """
 
@@ -30,7 +25,8 @@ import structlog
 from rmqd.consumer.handling.handler_failures import HandlerProcessLostError
 from rmqd.consumer.handling.handler_threads import UnusableHandlerError
 from rmqd.handler_api.batch import ProcessCounts
-from rmqd.plugins.worker_processes.handler_process import HandlerNotStartedError, HandlerProcess, WorkerHandlerSpec
+from rmqd.plugins.worker_processes.handler_process import HandlerProcess, WorkerHandlerSpec
+from rmqd.runtime.child_process import ChildNotUsableError
 from rmqd.runtime.clock import Clock, doubled
 from rmqd.wire.messages.message import Message
 
@@ -138,10 +134,10 @@ class HandlerPool:
         self._replacements: set[asyncio.Task[Any]] = set()
         self._ends: set[asyncio.Task[Any]] = set()  # ends of lost processes
         self._is_ending = False
-        self._failure: HandlerNotStartedError | None = None
+        self._failure: ChildNotUsableError | None = None
 
     async def start(self) -> None:
-        """Start all processes and the handler in each. Raises HandlerNotStartedError."""
+        """Start all processes and the handler in each. Raises ChildNotUsableError."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for seat in self._seats:
@@ -155,7 +151,7 @@ class HandlerPool:
         self._warm_up()
 
     async def stop(self) -> None:
-        """Stop the handler in each process, and end the processes. Raises HandlerNotStartedError with the error of a
+        """Stop the handler in each process, and end the processes. Raises ChildNotUsableError with the error of a
         `stop`.
         """
         self._is_ending = True
@@ -177,7 +173,7 @@ class HandlerPool:
             if self._spare is not None and not self._spare.cancelled() and self._spare.exception() is None:
                 await self._spare.result().dispose()
         for problem in filter(None, ended):
-            raise HandlerNotStartedError(f"the handler's stop {problem}")
+            raise ChildNotUsableError(f"the handler's stop {problem}")
 
     @property
     def keeps_calls_open(self) -> bool:
@@ -255,7 +251,7 @@ class HandlerPool:
         for failures in itertools.count(1):
             try:
                 await self._fill(seat)
-            except HandlerNotStartedError as error:
+            except ChildNotUsableError as error:
                 failure = error
             else:
                 return
@@ -270,11 +266,7 @@ class HandlerPool:
 
     async def _fill(self, seat: _Seat) -> None:
         process = await self._made()
-        try:
-            await process.begin()
-        except BaseException:
-            await process.dispose()
-            raise
+        await process.start()
         process.reading.add_done_callback(lambda _: self._look_at(process))
         self._counts.running += 1
         log.info("handler_process.started", pid=process.pid)

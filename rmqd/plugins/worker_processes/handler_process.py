@@ -16,11 +16,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 
 from rmqd.config.model.group_model import GroupConfig
 from rmqd.consumer.handling.handler_threads import UnusableHandlerError
-from rmqd.errors import RmqdError
 from rmqd.handler_api.batch import (
     AlreadyHandled,
     Batch,
@@ -35,7 +34,7 @@ from rmqd.handler_api.batch import (
     leaves_of,
 )
 from rmqd.handler_api.decisions import WAIT, asked, checked_level, checked_seconds, reason_text, wait_seconds
-from rmqd.plugins.child_process import ChildGoneError, NotUsable, WatchedChild, how_it_ended
+from rmqd.runtime.child_process import ChildGoneError, ChildProcess, ChildRefusedError
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.logs import log_setup as logs
 from rmqd.runtime.logs.log_setup import LogSettings
@@ -137,9 +136,6 @@ def _name(kind: type) -> str:
     return str(type.__dict__["__name__"].__get__(kind))  # a metaclass may define any __name__
 
 
-BatchKind = Literal["plain", "orderly", "manual"]
-
-
 @dataclass(frozen=True, slots=True)
 class WorkerHandlerSpec:
     """The specification of a handler."""
@@ -151,10 +147,7 @@ class WorkerHandlerSpec:
     settings: GroupConfig
     memory_bytes: int
     """The memory limit of the process; -1 means no limit."""
-    import_path: tuple[str, ...]
-    """The daemon's sys.path: the process must find the same handlers."""
     log: LogSettings
-    fault_file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +156,7 @@ class BatchCall:
 
     messages: tuple[Message, ...]
     message_queue: MessageQueue
-    kind: BatchKind
+    kind: type[Batch]
     is_revoked: bool
     identity: Identity
     """The identity of the group. Its cluster may be unknown when the process starts."""
@@ -171,9 +164,7 @@ class BatchCall:
     @classmethod
     def of(cls, batch: Batch) -> BatchCall:
         """Return the request for this batch."""
-        manual = "manual" if isinstance(batch, ManualBatch) else "orderly"
-        kind: BatchKind = manual if isinstance(batch, OrderlyBatch) else "plain"  # type: ignore[assignment]
-        return cls(tuple(batch), batch.message_queue, kind, batch.revoked, running_group())
+        return cls(tuple(batch), batch.message_queue, type(batch), batch.revoked, running_group())
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,56 +218,29 @@ def _has_no_memory(error: BaseException | None) -> bool:
 
 
 MODULE: Final = "rmqd.plugins.worker_processes.handler_main"
-BUILD_SECONDS: Final = 300.0
-STOP_SECONDS: Final = 30.0
 SO_FAR_SECONDS: Final = 1.0  # for the event loop of a process with a hung call
 POLL_SECONDS: Final = 0.2  # how often the lock of an orderly batch is checked during its call
 
 
-class HandlerNotStartedError(RmqdError):
-    """The handler cannot be created or started in its process."""
+class HandlerProcess(ChildProcess[None]):
+    """A running worker process. Created by `build`; then call `start`, any number of `call`, and `end` or `dispose`."""
 
-
-class HandlerProcess(WatchedChild):
-    """A running worker process. Created by `build`; then call `begin`, any number of `call`, and `end` or `dispose`."""
-
-    name = "handler's process"
     keeps_calls_open = False
     """Whether the handler has `end_calls`. A request "end_calls" calls it."""
     _log: logs.LogSettings
 
     @classmethod
-    async def build(cls, order: WorkerHandlerSpec) -> Self:
-        """Start a process that creates the handler. Raises HandlerNotStartedError."""
-        try:
-            process = await cls.begin_watched((MODULE,))
-        except OSError as error:
-            raise HandlerNotStartedError(f"cannot start a process: {error}") from error
+    async def build(cls, spec: WorkerHandlerSpec) -> Self:
+        """Start a process that creates the handler. Raises ChildNotUsableError."""
+        process = await cls.begin(MODULE)
         process._log = logs.log_settings()
-        order = replace(order, fault_file=str(process.fault_file), log=process._log)
-        try:
-            async with asyncio.timeout(BUILD_SECONDS):
-                answer = await process.ask("build", order)
-        except BaseException as error:
-            how = None if isinstance(error, asyncio.CancelledError) else await process._reason(error)
-            await process.dispose()
-            if how is None:
-                raise
-            raise HandlerNotStartedError(f"the handler's import {how}") from None
-        if isinstance(answer, NotUsable):
-            await process.dispose()
-            raise HandlerNotStartedError(answer.reason)
-        process.keeps_calls_open = bool(answer)
+        spec = replace(spec, log=process._log)
+        process.keeps_calls_open = await process.ask_to_start("the handler's import", "build", spec)
         return process
 
-    async def begin(self) -> None:
-        """Call the handler's `start`. Raises HandlerNotStartedError."""
-        try:
-            answer = await self.ask("start")
-        except ChildGoneError:
-            raise HandlerNotStartedError(f"the handler's start ended its process: it {await self.how()}") from None
-        if isinstance(answer, NotUsable):
-            raise HandlerNotStartedError(answer.reason)
+    async def start(self) -> None:
+        """Call the handler's `start`, which may take any time. Raises ChildNotUsableError."""
+        await self.ask_to_start("the handler's start", "start", limit_seconds=None)
 
     async def call(self, batch: Batch, clock: Clock) -> CallOutcome:
         """Handle a batch. Raises ChildGoneError, UnusableHandlerError."""
@@ -284,14 +248,13 @@ class HandlerProcess(WatchedChild):
             self._log = now
             self.post("log", now)
         call = BatchCall.of(batch)
-        if isinstance(batch, OrderlyBatch):
-            answer = await self._call_under_lock(batch, call, clock)
-        else:
-            answer = await self.ask("call", call)
-        if isinstance(answer, NotUsable):
-            raise UnusableHandlerError(answer.reason)
-        assert isinstance(answer, CallOutcome)
-        return answer
+        try:
+            if isinstance(batch, OrderlyBatch):
+                return await self._call_under_lock(batch, call, clock)
+            outcome: CallOutcome = await self.ask("call", call)
+        except ChildRefusedError as error:
+            raise UnusableHandlerError(str(error)) from None
+        return outcome
 
     async def so_far(self) -> CallOutcome | None:
         """Return the decisions of the running call so far; None if the process's event loop hangs and cannot
@@ -303,7 +266,7 @@ class HandlerProcess(WatchedChild):
                 return answer
         return None
 
-    async def _call_under_lock(self, batch: OrderlyBatch, call: BatchCall, clock: Clock) -> object:
+    async def _call_under_lock(self, batch: OrderlyBatch, call: BatchCall, clock: Clock) -> CallOutcome:
         """Call the handler, and notify it if the queue's lock is lost meanwhile."""
         asking = asyncio.create_task(self.ask("call", call), name="call in the handler's process")
         is_reported = call.is_revoked
@@ -313,30 +276,7 @@ class HandlerProcess(WatchedChild):
                 if batch.revoked and not is_reported:
                     is_reported = True
                     self.post("revoke")
-            return asking.result()
+            outcome: CallOutcome = asking.result()
+            return outcome
         finally:
             asking.cancel()
-
-    async def end(self) -> str | None:
-        """Call the handler's `stop`, and end the process. Returns the problem if this fails, else None."""
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
-                answer = await self.ask("stop")
-                await asyncio.shield(self.reading)
-        except (ChildGoneError, TimeoutError) as error:
-            return await self._reason(error)
-        finally:
-            await self.dispose()
-        return f"raised {answer.reason}" if isinstance(answer, NotUsable) else None
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether it has ended, or is about to end."""
-        return self._gone
-
-    def how_now(self) -> str:
-        """Return how it ended, as far as that is already known."""
-        return how_it_ended(self.reading.result()) if self.reading.done() else "closed its socket to rmqd"
-
-    async def _reason(self, error: BaseException) -> str:
-        return "did not end in time" if isinstance(error, TimeoutError) else await self.how()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
@@ -25,9 +24,9 @@ from rmqd.handler_api.batch import (
     ProcessCounts,
     decision_of,
 )
-from rmqd.plugins.child_process import ChildGoneError
 from rmqd.plugins.worker_processes.handler_pool import HandlerPool, Loss, Suspects
 from rmqd.plugins.worker_processes.handler_process import CallOutcome, HandlerProcess, WorkerHandlerSpec
+from rmqd.runtime.child_process import ChildGoneError
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.logs.log_setup import log_settings
 from rmqd.runtime.plain_text import traceback_of
@@ -42,7 +41,7 @@ def handler_in_processes(name: str, settings: GroupConfig, options: ConsumerOpti
     assert settings.handler is not None
     own = settings.handler
     counts = ProcessCounts(0, dict.fromkeys(LOSS_CAUSES, 0))
-    order = WorkerHandlerSpec(name, options.group, settings, own.process_memory, tuple(sys.path), log_settings())
+    order = WorkerHandlerSpec(name, options.group, settings, own.process_memory, log_settings())
     pool = HandlerPool(order, own.processes, clock, counts)
     calls = PooledCalls(pool, options.consume_timeout_seconds, clock)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -119,14 +120,12 @@ def _origin_of(error: object) -> str:
     return f"{type(error).__qualname__}{where}"
 
 
+@dataclass(slots=True)
 class _Repeated:
-    __slots__ = ("count", "fields", "level", "since")
-
-    def __init__(self, since: float, fields: dict[str, object], level: str) -> None:
-        self.since = since
-        self.fields = fields
-        self.level = level
-        self.count = 0
+    since: float
+    fields: dict[str, object]
+    level: str
+    count: int = 0
 
 
 _log = structlog.get_logger(__name__)

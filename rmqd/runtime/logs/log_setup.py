@@ -1,10 +1,7 @@
-"""The root logger's handlers: a blocking one, and another that never blocks its callers.
+"""The log: one event per line on standard error, as JSON or readable text, including the handlers' own logging.
 
-The log: one event per line on standard error, as JSON or readable text, including the handlers' own logging.
-
-Callers never wait for the log: lines pass through a bounded queue (`writer`), and their values are cut (`values`).
-
-The log of a program that uses rmqd as a library: its events are sent to the standard library's `logging`.
+Callers never wait for the log: lines pass through a bounded queue, and their values are cut (`log_writer`). In a
+program that uses rmqd as a library, its events are sent to the standard library's `logging`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Prepares the values of a log line: limits their length, and escapes control characters.
-
-A broker's remark or a handler's error may be megabytes long, and may contain text from the sender of a message.
-
-Writes log lines to a stream from a separate thread, so that a blocked stream does not delay callers.
+"""Writes log lines to a stream from a separate thread, and limits their values.
 
 A pipe whose reader is stuck, a terminal after ^S, or a hung journald blocks a writer without limit. So lines wait here,
 up to a limit. Beyond it they are dropped and counted, and the count is logged when the stream accepts lines again.
+
+A broker's remark or a handler's error may be megabytes long, and may contain text from the sender of a message.
 """
 
 from __future__ import annotations

@@ -20,17 +20,18 @@ import os
 import re
 import select
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from rmqd.consumer.stats.stats_snapshot import HANDLED_RESULTS, GroupSnapshot
-from rmqd.errors import ConfigError, ExitCode, RmqdError
-from rmqd.plugins.child_process import BuildSpec, ChildAnswer, ChildChannel, Request
+from rmqd.daemon.groups.spark_group import DriverSpec
+from rmqd.errors import ExitCode, RmqdError
+from rmqd.runtime.child_process import ChildAnswer, ChildChannel, Request
 from rmqd.runtime.clock import SystemClock
 from rmqd.runtime.event_loop import leave, run_in_loop
 from rmqd.runtime.logs import log_setup as logs
@@ -41,11 +42,6 @@ from rmqd.spark.session.group_spec import GroupSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-# Import first: it keeps structlog from importing rich, see there.
-
-# isort: split
 
 
 log = structlog.get_logger(__name__)
@@ -264,52 +260,44 @@ def _read(descriptor: int, lines: OutputLines) -> None:
         lines.feed(data)
 
 
-# Import first: it keeps structlog from importing rich, see there.
-
-# isort: split
-
-
 def main(descriptor: int) -> int:
     """Serve the daemon at the other end of the inherited socket. Return the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        return run_in_loop(_serve(socket.socket(fileno=descriptor)))
+        return run_in_loop(_serve(descriptor))
     finally:
         settle_output()
 
 
-async def _serve(sock: socket.socket) -> int:
-    channel = await ChildChannel.over(sock)
-    first = await channel.receive()
-    if not isinstance(first, Request) or not isinstance(first.argument, BuildSpec):
+async def _serve(descriptor: int) -> int:
+    channel, first = await ChildChannel.to_parent(descriptor)
+    if first is None:
         return ExitCode.USAGE
     try:
         run = _build(first.argument)
     except RmqdError as error:
-        problems = error.problems if isinstance(error, ConfigError) else [error]
-        channel.post(ChildAnswer(first.number, problems=tuple(str(problem) for problem in problems)))
+        channel.refuse(first, error)
         await channel.close()
         return ExitCode.CONFIG
-    channel.post(ChildAnswer(first.number))
+    channel.answer(first)
     return await Driver(channel, run).run()
 
 
-def _build(build: BuildSpec) -> GroupRun:
+def _build(build: DriverSpec) -> GroupRun:
     """Create the group's run. Raises RmqdError."""
-    sys.path[:] = build.import_path
-    (name,) = build.config.groups
-    catch_output(build.config.log.format)
     config = build.config
+    (name,) = config.groups
+    catch_output(config.log.format)
     logs.configure_logging(config.log.level, config.log.format, namespaces=config.namespaces)
     check_versions()
-    from rmqd.spark.engine.spark_parts import SparkParts
 
-    spec = GroupSpec(name, build.config, build.import_path)
-    share_import_path(build.import_path)
+    import_path = tuple(sys.path)
+    spec = GroupSpec(name, config, import_path)
+    share_import_path(import_path)
     clock = SystemClock()
     run = GroupRun(spec, SparkParts(spec, clock), clock)
-    for scope in build.pauses.get(name, ()):
+    for scope in build.pauses:
         run.pause(scope)
     return run
 
@@ -319,12 +307,12 @@ def share_import_path(path: Iterable[str]) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in path)
 
 
+@dataclass(frozen=True, slots=True)
 class Driver:
     """Runs a group, and answers the daemon's requests."""
 
-    def __init__(self, channel: ChildChannel, run: GroupRun) -> None:
-        self._channel = channel
-        self._run = run
+    _channel: ChildChannel
+    _run: GroupRun
 
     async def run(self) -> int:
         """Run the group to its end. Return the exit code."""
@@ -350,8 +338,7 @@ class Driver:
 
     async def _listen(self) -> None:
         while (request := await self._channel.receive()) is not None:
-            assert isinstance(request, Request)
-            self._channel.post(ChildAnswer(request.number, self._answer(request)))
+            self._channel.answer(request, self._answer(request))
         log.warning("spark.parent_gone", action="drain")
         self._run.stop()
 
@@ -367,8 +354,6 @@ class Driver:
                 self._run.stop(request.argument)
             case "force_stop":
                 self._run.force_stop()
-            case _:
-                log.error("spark.request_unknown", action=request.action)
         return None
 
 

@@ -1,4 +1,4 @@
-"""Deliveries in a possible order, and the histories to try.
+"""Deliveries in a possible order. Hypothesis draws them, and finds the simplest history with a wrong result.
 
 Within a queue the order is kept: a queue continues, or goes back and repeats all messages from there, as after an
 uncommitted offset. Between queues there is no order.
@@ -7,13 +7,18 @@ uncommitted offset. Between queues there is no order.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, zip_longest
-from typing import Final, Literal
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, Literal
 
-MIXES: Final = 12
-_MOST_CUTS: Final = 8  # limit of cuts at a handler's awaits, for all messages together
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy  # an extra, and slow to import
+
+MOST_HISTORIES: Final = 100
+_MOST_TURNS: Final = 60
+_MOST_KILLS: Final = 8
 _SEED: Final = 4711  # fixed, so that every run has the same histories
 
 How = Literal["whole", "cut", "expired", "killed"]
@@ -49,81 +54,76 @@ def undisturbed(parts: Sequence[QueueBatch]) -> History:
     return tuple(ChaosDelivery(part) for part in parts)
 
 
-def may_happen(history: History) -> bool:
-    """Return whether the order within each queue is kept, and every part is finished."""
-    for queue in {one.part.queue for one in history}:
-        deliveries = [one for one in history if one.part.queue == queue]
-        parts = sorted({one.part.messages for one in deliveries})
-        next_one = 0
-        for one in deliveries:
-            index = parts.index(one.part.messages)
-            if index > next_one:
-                return False
-            next_one = index + 1 if one.how == "whole" else index
-        if next_one < len(parts):
-            return False
-    return True
+Turn = tuple[int, Literal["whole", "cut", "expired", "back"], int]
+"""A queue's number, what happens there, and the await of a cut or the length of a way back."""
 
 
-def tried(parts: Sequence[QueueBatch], awaits: int, *, is_async: bool) -> Iterator[History]:
-    """Yield the histories to try, the simplest first. `awaits` is the maximum of the handler's awaits in one call."""
-    once = undisturbed(parts)
-    yield tuple(chain.from_iterable((one, one) for one in once))
-    queues = list(dict.fromkeys(part.queue for part in parts))
-    by_queue = [[one for one in once if one.part.queue == queue] for queue in queues]
-    yield tuple(chain.from_iterable(chain(queue, queue) for queue in by_queue))
-    if len(queues) > 1:
-        yield tuple(chain.from_iterable(reversed(by_queue)))
-        yield tuple(one for turn in zip_longest(*by_queue) for one in turn if one is not None)
-    for cut_at in _some(awaits):
-        yield tuple(chain.from_iterable((replace(one, how="cut", cut_at=cut_at), one) for one in once))
-    for cut_at in _some(awaits) if is_async else [0]:
-        yield tuple(chain.from_iterable((replace(one, how="expired", cut_at=cut_at), one) for one in once))
-    chance = random.Random(_SEED)
-    for _ in range(MIXES):
-        yield _mixed(by_queue, awaits, chance, is_async=is_async)
+def simplest(
+    parts: Sequence[QueueBatch], awaits: int, is_wrong: Callable[[History], bool], *, is_async: bool
+) -> History | None:
+    """Return the simplest history found with a wrong result; None if all that were tried are right.
+
+    `awaits` is the maximum of the handler's awaits in one call.
+    """
+    from hypothesis import HealthCheck, Phase, find, settings
+    from hypothesis.errors import NoSuchExample
+
+    quiet = settings(
+        max_examples=MOST_HISTORIES, database=None, deadline=None, phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    drawn = histories(parts, awaits, is_async=is_async)
+    try:
+        return find(drawn, is_wrong, settings=quiet, random=random.Random(_SEED))
+    except NoSuchExample:
+        return None
 
 
-def killed_behind_the_end(parts: Sequence[QueueBatch]) -> Iterator[History]:
-    """Yield histories that end in a kill before the last commit: the last part, or its queue, is repeated."""
+def histories(parts: Sequence[QueueBatch], awaits: int, *, is_async: bool) -> SearchStrategy[History]:
+    """Return the histories to try. Simpler ones have fewer messages, fewer turns, and earlier cuts."""
+    from hypothesis import strategies as st
+
+    longest = len(parts) - 1
+    kinds = ["whole", "back", *(["cut"] if awaits else []), *(["expired"] if awaits or not is_async else [])]
+    turns = st.lists(
+        st.tuples(st.integers(0, 7), st.sampled_from(kinds), st.integers(0, max(awaits - 1, longest, 0))),
+        max_size=min(3 * len(parts), _MOST_TURNS),
+    )
+    # mostly large numbers, because a search among few messages finds less; each of them can shrink alone
+    large = st.lists(st.integers(0, longest), min_size=4, max_size=4).map(max)
+    return st.builds(partial(_history, parts, awaits), large, large, turns)
+
+
+def _history(parts: Sequence[QueueBatch], awaits: int, last: int, at_end: int, turns: Sequence[Turn]) -> History:
+    """Return the history of the parts up to `last` that are among the last `at_end` + 1: these turns, then the rest."""
+    chosen = parts[len(parts) - 1 - at_end : last + 1] or parts[last : last + 1]
+    queues = [[*ones] for _, ones in groupby(chosen, key=lambda part: part.queue)]
+    next_ones, found = [0] * len(queues), list[ChaosDelivery]()
+    for number, kind, size in turns:
+        queue, at = queues[number % len(queues)], next_ones[number % len(queues)]
+        if kind == "back":
+            at = max(0, at - 1 - size)
+        elif at < len(queue):
+            cut_at = 1 + size % awaits if awaits and kind != "whole" else 0
+            found.append(ChaosDelivery(queue[at], kind, cut_at))
+            at += kind == "whole"
+        next_ones[number % len(queues)] = at
+    rest = (part for queue, at in zip(queues, next_ones, strict=True) for part in queue[at:])
+    return (*found, *map(ChaosDelivery, rest))
+
+
+def killed(parts: Sequence[QueueBatch], lines: int) -> Iterator[History]:
+    """Yield histories whose process dies once, and whose last message or queue is then delivered again.
+
+    It dies before the last commit, or within a part, which ran so many lines; each time in another part.
+    """
     once = undisturbed(parts)
     last = once[-1]
     yield (*once[:-1], replace(last, how="killed"), last)
     if len(once) > 1:
         of_queue = [one for one in once if one.part.queue == last.part.queue]
         yield (*once[:-1], replace(last, how="killed"), *of_queue)
-
-
-def killed_between(parts: Sequence[QueueBatch], lines: int) -> Iterator[History]:
-    """Yield histories whose process dies within a part, which ran so many lines; each time in another part."""
-    once = undisturbed(parts)
-    for number, line in enumerate(one for one in reversed(_some(lines)) if one > 1):
+    step = max(1, -(-lines // _MOST_KILLS))
+    for number, line in enumerate(range(lines, 1, -step)):
         at = -1 - number % len(once)
-        end = (*once[:at], replace(once[at], how="killed", cut_at=line), *once[at:])
-        yield end
-
-
-def _some(awaits: int) -> list[int]:
-    step = max(1, -(-awaits // _MOST_CUTS))
-    return sorted({*range(1, awaits + 1, step), *([awaits] if awaits else [])})
-
-
-def _mixed(by_queue: Sequence[list[ChaosDelivery]], awaits: int, chance: random.Random, *, is_async: bool) -> History:
-    """Return queues in random turns, with cut and expired parts, and queues that go back."""
-    next_ones, found = [0] * len(by_queue), list[ChaosDelivery]()
-    backs = 2 * sum(map(len, by_queue))  # limits the history
-    while left := [index for index, queue in enumerate(by_queue) if next_ones[index] < len(queue)]:
-        index = chance.choice(left)
-        one = by_queue[index][next_ones[index]]
-        what = chance.random()
-        if what < 0.2 and (awaits or not is_async) and backs:
-            backs -= 1
-            how: How = "cut" if awaits and chance.random() < 0.5 else "expired"
-            found.append(replace(one, how=how, cut_at=chance.randint(1, awaits) if awaits else 0))
-            continue
-        found.append(one)
-        next_ones[index] += 1
-        if what > 0.7 and backs:
-            backs -= 1
-            next_ones[index] = chance.randrange(next_ones[index])
-    return tuple(found)
+        yield (*once[:at], replace(once[at], how="killed", cut_at=line), *once[at:])

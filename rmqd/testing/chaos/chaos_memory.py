@@ -1,9 +1,7 @@
 """A handler's memory in this process: its attributes, the variables around it, its module's. Reads and restores them.
 
 Only the author's own objects, and containers in them, are inspected. Objects of libraries, such as a connection, are
-neither read nor restored.
-
-States as values to compare, the differences between two, and parts that vary in every run.
+neither read nor restored. States are compared as values, without the parts that vary in every run.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""Searches for a history that changes a handler's result, and shortens it.
+"""Searches for a history in which a handler's result differs from an undisturbed run.
 
-Shortens a history while its result is still wrong.
-
-Searches for a history in which a handler's result differs from an undisturbed run.
-
-Chaos around the run of a group: records the state before, and takes the group's messages after.
+It works around the run of a group: it records the state before, and takes the group's messages after.
 """
 
 from __future__ import annotations
@@ -12,22 +8,15 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import groupby
 from typing import Any, Final
 
 from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.errors import RmqdError
 from rmqd.runtime.plain_text import class_name
-from rmqd.testing.chaos.chaos_history import (
-    ChaosDelivery,
-    History,
-    QueueBatch,
-    killed_behind_the_end,
-    killed_between,
-    may_happen,
-    tried,
-    undisturbed,
-)
+from rmqd.testing.chaos.chaos_history import ChaosDelivery, History, QueueBatch, killed, simplest, undisturbed
 from rmqd.testing.chaos.chaos_memory import Path, settled, varying
 from rmqd.testing.chaos.chaos_report import Found, NotRepeatableError
 from rmqd.testing.chaos.chaos_trial import (
@@ -36,58 +25,11 @@ from rmqd.testing.chaos.chaos_trial import (
     PATIENCE_SECONDS,
     Bench,
     HistoryResult,
-    RunsInLoop,
 )
-from rmqd.testing.chaos.killed import NoProcessError, OtherProcesses
+from rmqd.testing.chaos.killed import NoProcessError, OtherProcesses, RunsInLoop
 from rmqd.testing.handler_run import RunResult
 from rmqd.testing.test_group import GroupToRun
 from rmqd.wire.messages.message import Message
-
-
-def shorten(history: History, is_wrong: Callable[[History], bool]) -> History:
-    """Return the shortest history found by removing messages, and then deliveries. `is_wrong` checks each."""
-    size = max(1, len({one.part for one in history}) // 2)
-    while True:
-        for shorter in (*_without_parts(history, size), *(_plainer(history) if size == 1 else ())):
-            if may_happen(shorter) and is_wrong(shorter):
-                history = shorter
-                break
-        else:
-            if size == 1:
-                return history
-            size = max(1, size // 2)
-
-
-def _without_parts(history: History, size: int) -> Iterator[History]:
-    """Yield histories without some consecutive parts; the first parts last, because later messages may need them."""
-    parts = list(dict.fromkeys(one.part for one in history))
-    for end in range(len(parts), 0, -size):
-        gone = set(parts[max(0, end - size) : end])
-        if len(gone) < len(parts):
-            yield tuple(one for one in history if one.part not in gone)
-
-
-def _plainer(history: History) -> Iterator[History]:
-    """Yield histories without consecutive deliveries, the most first; and with one cut earlier, or not at all."""
-    for size in range(len(history) - 1, 0, -1):
-        for start in range(len(history) - size + 1):
-            yield history[:start] + history[start + size :]
-    for index, one in enumerate(history):
-        for simpler in _simpler(one):
-            yield (*history[:index], simpler, *history[index + 1 :])
-
-
-def _simpler(delivery: ChaosDelivery) -> Iterator[ChaosDelivery]:
-    if delivery.how == "whole":
-        return
-    yield ChaosDelivery(delivery.part)
-    if delivery.how == "killed":
-        return
-    if delivery.how == "expired" and delivery.cut_at:
-        yield replace(delivery, how="cut")
-    for earlier in range(1, delivery.cut_at):
-        yield replace(delivery, cut_at=earlier)
-
 
 SEARCH_SECONDS: Final = 5.0  # limit for all histories after the first, if the handler is slow
 KILL_SECONDS: Final = 30.0  # limit for the ten histories with a killed process; each starts a process
@@ -133,12 +75,11 @@ class Search:
     _leave_out: Collection[Path] = ()
     _hung: bool = False
     """Whether a call of the last history hung."""
-    _lines: int = 0
-    """The maximum of lines that a killed call has run."""
+    _is_patient: bool = False
     _expected: dict[frozenset[QueueBatch], Any] = field(default_factory=dict)
 
     def run(self) -> Found | None:
-        """Return the shortest history found with another result; None if there is none."""
+        """Return the simplest history found with another result; None if there is none."""
         if not self.parts:
             return None
         once, began = undisturbed(self.parts), time.monotonic()
@@ -153,11 +94,8 @@ class Search:
         self._expected[frozenset(self.parts)] = self._compared(first)
         if first.state == self.bench.before:
             _warn(_SAW_NOTHING if self.bench.state is None else _SAME_STATE)
-        for history in tried(self.parts, first.awaits, is_async=self.bench.is_async):
-            if self._is_wrong(history) and self._is_no_pause(history):
-                return self._shortest(history)
-            if time.monotonic() - began > SEARCH_SECONDS:
-                break
+        if (history := self._simplest(first.awaits)) is not None:
+            return self._found(history)
         if self.bench.others is not None:
             try:
                 if (found := self._over_kills()) is not None:
@@ -185,16 +123,29 @@ class Search:
                 "or if the test has a mock or monkeypatch, which does not exist there"
             )
         began = time.monotonic()
-        for history in self._with_kills():
+        for history in killed(self.parts, ended.lines):
             if self._is_wrong(history):
-                return self._shortest(history)
+                at = [one.how for one in history].index("killed")
+                alone = history[at], ChaosDelivery(history[at].part)
+                return self._found(alone if self._is_wrong(alone) else history)
             if time.monotonic() - began > KILL_SECONDS:
                 break
         return None
 
-    def _with_kills(self) -> Iterator[History]:
-        yield from killed_behind_the_end(self.parts)
-        yield from killed_between(self.parts, self._lines)
+    def _simplest(self, awaits: int) -> History | None:
+        """Return the simplest wrong history. Known results are kept, because the search repeats histories."""
+        known: dict[History, bool] = {}
+        until = time.monotonic() + SEARCH_SECONDS
+
+        def is_wrong(history: History) -> bool:
+            nonlocal until
+            if history not in known and time.monotonic() < until:
+                known[history] = self._is_wrong(history) and self._is_no_pause(history)
+                if known[history] and sum(known.values()) == 1:
+                    until = time.monotonic() + SHORTEN_SECONDS
+            return known.get(history, False)
+
+        return simplest(self.parts, awaits, is_wrong, is_async=self.bench.is_async)
 
     def _is_wrong(self, history: History) -> bool:
         """Return whether its result differs from the same messages without disturbance."""
@@ -208,22 +159,20 @@ class Search:
         except NoProcessError:
             return False
         self._hung = ending.hung
-        self._lines = max(self._lines, ending.lines)
         return bool(self._compared(ending) != self._expected[parts])
 
     def _is_no_pause(self, history: History) -> bool:
         """Return whether a hung call also hangs with more patience, because the machine may be busy."""
-        if not self._hung:
+        if not self._hung or self._is_patient:
             return True
+        self._is_patient = True
         self.bench.patience_seconds *= MORE_PATIENCE
         return self._is_wrong(history)
 
-    def _shortest(self, history: History) -> Found:
-        deadline = time.monotonic() + SHORTEN_SECONDS
-        shortest = shorten(history, lambda one: time.monotonic() < deadline and self._is_wrong(one))
+    def _found(self, history: History) -> Found:
         self.bench.fresh()
-        ending = self.bench.run(shortest, look_each=True)
-        expected = self._expected[frozenset(one.part for one in shortest)]
+        ending = self.bench.run(history, look_each=True)
+        expected = self._expected[frozenset(one.part for one in history)]
         return Found(self.bench.messages, ending, expected, self._compared(ending), self._leave_out)
 
     def _on_top(self) -> Found | None:
@@ -277,12 +226,14 @@ class Chaos:
     """Whether the handler also runs in processes that are killed, without the test's patches."""
 
     def prepared(self, group: GroupToRun, options: ConsumerOptions, run_in_loop: RunsInLoop) -> Bench:
-        """Record the state before the first message. Raises TypeError, and errors of the handler's constructor."""
+        """Record the state before the first message. Raises TypeError, RmqdError, and errors of the constructor."""
+        if find_spec("hypothesis") is None:
+            raise RmqdError("chaos needs Hypothesis, which is not installed; run pip install 'rmqd[testing]'")
         for name, function in (("state", self.state), ("reset", self.reset)):
             if function is not None and not callable(function):
                 raise TypeError(f"{name} is a {class_name(function)}; expected a function without arguments")
         package = _package(group)
-        others = OtherProcesses(group, options, package) if self.kills else None
+        others = OtherProcesses(group, options, package, run_in_loop) if self.kills else None
         return Bench(group.make_handler, options, run_in_loop, self.state, self.reset, package, others)
 
 

@@ -1,6 +1,6 @@
-"""One call of a handler: to its end, or cancelled at one of its awaits, as by a deadline or the end of a group.
+"""One history from the same starting state: a new handler, its calls, and the resulting state.
 
-One history from the same starting state: a new handler, its calls, and the resulting state.
+A call runs to its end, or is cancelled at one of its awaits, as by a deadline or the end of a group.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import copy
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.batch_worker import batch_in_background
@@ -24,7 +24,7 @@ from rmqd.runtime.clock import SystemClock
 from rmqd.runtime.plain_text import describe
 from rmqd.testing.chaos.chaos_history import ChaosDelivery, History, QueueBatch
 from rmqd.testing.chaos.chaos_memory import Memory, plain
-from rmqd.testing.chaos.killed import Ended, NoProcessError, OtherProcesses
+from rmqd.testing.chaos.killed import Ended, NoProcessError, OtherProcesses, RunsInLoop
 from rmqd.wire.messages.message import Message, once_in_group
 
 
@@ -51,7 +51,7 @@ async def call(
     `is_authors` returns whether a module is from the handler's author. Raises HandlerNotAwaitedError.
     """
     counted = _Counted(handler, batch, cut_at, is_authors)
-    work = counted.run() if handler.is_async else call_handler(handler, batch, lambda: None)
+    work: Awaitable[object] = counted if handler.is_async else call_handler(handler, batch, lambda: None)
     # a separate task, so that cancelling it does not cancel the caller
     task = asyncio.create_task(_caught(work), context=contextvars.copy_context())
     done, _ = await asyncio.wait((task,), timeout=patience_seconds)
@@ -61,7 +61,7 @@ async def call(
         return CallEnd(
             DidNotReturnError(f"it did not return within {patience_seconds:.1f} s"), counted.awaits, counted.cut_in
         )
-    error = asyncio.CancelledError() if task.cancelled() else task.result()
+    error = task.result()
     if isinstance(error, HandlerNotAwaitedError):
         raise error
     return CallEnd(error, counted.awaits, counted.cut_in)
@@ -70,26 +70,21 @@ async def call(
 async def _caught(work: Awaitable[object]) -> BaseException | None:
     try:
         await work
-    except asyncio.CancelledError as error:
-        return error
     except BaseException as error:  # noqa: BLE001 any exception of a handler is its result
         return error
     return None
 
 
+@dataclass(slots=True)
 class _Counted:
     """The call of an asynchronous handler, counting the awaits that suspend it."""
 
-    def __init__(self, handler: LoadedHandler, batch: Batch, cut_at: int, is_authors: Callable[[str], bool]) -> None:
-        self._handler = handler
-        self._batch = batch
-        self._cut_at = cut_at
-        self._is_authors = is_authors
-        self.awaits = 0
-        self.cut_in = ""
-
-    async def run(self) -> None:
-        await self
+    _handler: LoadedHandler
+    _batch: Batch
+    _cut_at: int
+    _is_authors: Callable[[str], bool]
+    awaits: int = 0
+    cut_in: str = ""
 
     def __await__(self) -> Generator[Any, Any, Any]:
         called = self._handler.handle(self._batch)
@@ -133,12 +128,6 @@ HUNG: Final = "never done: the call does not return"
 NOT_BEGUN: Final = "not begun"
 
 
-class RunsInLoop(Protocol):
-    """Runs a coroutine in the handlers' event loop."""
-
-    def __call__(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_seconds: float, /) -> T: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """A delivery that was made."""
@@ -159,8 +148,6 @@ class HistoryResult:
     steps: tuple[Step, ...]
     awaits: int
     """The maximum in one call."""
-    lines: int = 0
-    """The maximum of a killed call."""
 
     @property
     def hung(self) -> bool:
@@ -216,15 +203,14 @@ class Bench:
 
         Deliveries before a kill run in a process that dies: raises NoProcessError if no process can be used.
         """
-        steps, fates, lines = list[Step](), dict[int, str](), 0
+        steps, fates = list[Step](), dict[int, str]()
         while kills := [number for number, one in enumerate(history, start=1) if one.how == "killed"]:
             before, history = history[: kills[0]], history[kills[0] :]
             ended = self.run_elsewhere(before, look_each=look_each)
             steps += map(Step, before, ended.outcomes, ended.states)
             fates |= ended.fates
-            lines = max(lines, ended.lines)
         ending = ChaosTrial(self).run(history, look_each=look_each)
-        return replace(ending, fates={**fates, **ending.fates}, steps=(*steps, *ending.steps), lines=lines)
+        return replace(ending, fates={**fates, **ending.fates}, steps=(*steps, *ending.steps))
 
     def run_elsewhere(self, history: History, *, look_each: bool = False) -> Ended:
         """Run a history in another process, which dies if its last delivery is a kill. Raises NoProcessError."""

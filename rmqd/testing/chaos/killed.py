@@ -7,32 +7,41 @@ done before they have done the work.
 
 from __future__ import annotations
 
-import contextlib
-import os
+import asyncio
 import pickle
-import selectors
-import signal
-import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from io import FileIO
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from rmqd.config.model.group_model import GroupConfig
 from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.runtime.child_process import (
+    START_SECONDS,
+    ChildGoneError,
+    ChildNotUsableError,
+    ChildProcess,
+    ChildRefusedError,
+)
 from rmqd.runtime.plain_text import describe
-from rmqd.testing.chaos.chaos_history import ChaosDelivery
+from rmqd.testing.chaos.chaos_history import ChaosDelivery, QueueBatch
 from rmqd.testing.test_group import GroupToRun
 from rmqd.wire.messages.message import Message
 
 MODULE: Final = "rmqd.testing.chaos.killed_main"
 BEHIND_ITS_END: Final = 0  # kill after the handler's last line, before the offset is committed
-LIFE_SECONDS: Final = 60.0  # limit for the start of a process, which is slow on a busy machine, and its calls
-SIZE_BYTES: Final = 4  # size of the length field before each answer
+CALL_SECONDS: Final = 60.0
+
+
+T = TypeVar("T")
+
+
+class RunsInLoop(Protocol):
+    """Runs a coroutine in the handlers' event loop."""
+
+    def __call__(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_seconds: float, /) -> T: ...
 
 
 class NoProcessError(Exception):
@@ -48,10 +57,16 @@ class KillSpec:
     state_dir: str
     package: str
     messages: Sequence[Message]
-    deliveries: Sequence[ChaosDelivery]
-    moment: int | None
-    """The line of the last call before which it dies, from 1; BEHIND_ITS_END; None: it does not die."""
     patience_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class KilledDelivery:
+    """A call that the process makes, and may not survive."""
+
+    part: QueueBatch
+    moment: int | None
+    """The line before which it dies, from 1; BEHIND_ITS_END; None: it does not die."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +75,8 @@ class KilledCall:
 
     outcome: str
     fates: Mapping[int, str]
+    lines: int
+    """The number of the author's lines that the call has run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +84,6 @@ class Died:
     """The location at which the process is about to die."""
 
     place: str
-    lines: int
-    """The number of the author's lines that the call has run."""
 
 
 @dataclass(slots=True)
@@ -80,14 +95,60 @@ class Ended:
     fates: dict[int, str] = field(default_factory=dict)
     lines: int = 0
 
+    def add(self, result: KilledCall | Died) -> None:
+        if isinstance(result, Died):
+            self.outcomes.append(f"killed (kill -9) {result.place}")
+        else:
+            self.outcomes.append(result.outcome)
+            self.fates.update(result.fates)
+            self.lines = max(self.lines, result.lines)
+
+
+class KilledProcess(ChildProcess[Died]):
+    """A process that makes deliveries until it is killed. It reports the location before that."""
+
+    snapshot_type = Died
+
+    @classmethod
+    async def build(cls, spec: KillSpec) -> Self:
+        """Start a process with the handler. Raises NoProcessError."""
+        try:
+            process = await cls.begin(MODULE, is_quiet=True)
+            await process.ask_to_start("its start", "build", spec)
+        except ChildNotUsableError as error:
+            raise NoProcessError(str(error)) from None
+        return process
+
+    async def deliver(self, delivery: KilledDelivery) -> KilledCall | Died:
+        """Make a delivery. Raises NoProcessError if that fails."""
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                call: KilledCall = await self.ask("deliver", delivery)
+                return call
+        except ChildRefusedError as error:
+            reason = str(error)
+        except ChildGoneError:
+            if self.last_snapshot is not None:
+                return self.last_snapshot
+            reason = f"it {await self.how()}"
+        except TimeoutError:
+            reason = f"a call did not end in {CALL_SECONDS:g} s"
+        raise NoProcessError(reason)
+
+    async def stop(self) -> None:
+        """Stop the handler and the process. Raises NoProcessError if that fails."""
+        if (problem := await self.end()) is not None:
+            raise NoProcessError(f"it {problem}")
+
 
 @dataclass(frozen=True, slots=True)
 class OtherProcesses:
-    """Calls a group's handler in separate processes."""
+    """Calls a group's handler in separate processes, which are supervised in an event loop."""
 
     group: GroupToRun
     options: ConsumerOptions
     package: str
+    run_in_loop: RunsInLoop
 
     def run(
         self,
@@ -104,113 +165,25 @@ class OtherProcesses:
             raise NoProcessError(
                 "another process cannot import it; use a handler's name, or a function or class at the top of a module"
             )
-        last = deliveries[-1]
-        moment = last.cut_at if last.how == "killed" else None
-        whole = [ChaosDelivery(one.part) for one in deliveries]
         state_dir = str(Path(self.options.local_offsets_directory).parent)
-        spec = KillSpec(
-            self.group.name,
-            self.group.settings,
-            state_dir,
-            self.package,
-            messages,
-            whole,
-            moment,
-            patience_seconds,
-        )
-        ended = Ended()
-        with contextlib.closing(_answers(_pickled(spec))) as answers:  # also ends the process if `look` raises
-            for answer in answers:
-                if isinstance(answer, Died):
-                    ended.outcomes.append(f"killed (kill -9) {answer.place}")
-                    ended.lines = answer.lines
-                elif isinstance(answer, KilledCall):
-                    ended.outcomes.append(answer.outcome)
-                    ended.fates.update(answer.fates)
+        group = self.group
+        spec = KillSpec(group.name, group.settings, state_dir, self.package, messages, patience_seconds)
+        try:
+            pickle.dumps(spec)
+        except Exception as error:  # any exception of a value's own pickling
+            raise NoProcessError(f"its options cannot be sent to another process: {describe(error)}") from error
+        ended, limit = Ended(), START_SECONDS  # each step also has its own, shorter limit
+        process = self.run_in_loop(lambda: KilledProcess.build(spec), limit)
+        try:
+            for one in deliveries:
+                delivery = KilledDelivery(one.part, one.cut_at if one.how == "killed" else None)
+                ended.add(self.run_in_loop(partial(process.deliver, delivery), limit))
                 ended.states.append(look())
-        if len(ended.outcomes) < len(deliveries):
-            raise NoProcessError(f"it ended unexpectedly, or did not end within {LIFE_SECONDS:.0f} s")
+            if delivery.moment is None:
+                self.run_in_loop(process.stop, limit)
+        finally:
+            self.run_in_loop(process.dispose, limit)
         return ended
-
-
-def _pickled(spec: KillSpec) -> bytes:
-    """Return the import path, followed by the order, whose values may need modules on that path."""
-    try:
-        return pickle.dumps(tuple(sys.path)) + pickle.dumps(spec)
-    except Exception as error:  # any exception of a value's own pickling
-        raise NoProcessError(f"its options cannot be sent to another process: {describe(error)}") from error
-
-
-def _answers(spec: bytes) -> Generator[KilledCall | Died, None, None]:
-    """Yield the answers of a process until it ends. It continues when the next answer is requested.
-
-    It has its own session, so that processes forked by the handler end with it.
-    """
-    deadline = time.monotonic() + LIFE_SECONDS
-    ours, theirs = os.pipe()
-    with os.fdopen(ours, "rb", buffering=0) as answers:
-        try:
-            process = subprocess.Popen(
-                (sys.executable, "-m", MODULE, str(theirs)),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(theirs,),
-                start_new_session=True,
-            )
-        finally:
-            os.close(theirs)
-        timer = threading.Timer(LIFE_SECONDS, _kill, (process,))  # also ends a write to stdin that blocks
-        timer.start()
-        try:
-            assert process.stdin is not None
-            process.stdin.write(spec)
-            process.stdin.flush()
-            while (answer := _answer(answers, deadline)) is not None:
-                if isinstance(answer, Died):
-                    _kill(process)
-                    yield answer
-                    return
-                yield answer
-                process.stdin.write(b"\n")
-                process.stdin.flush()
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except (EOFError, OSError, subprocess.TimeoutExpired):
-            return  # the process has ended, or is ended here
-        finally:
-            timer.cancel()
-            _kill(process)
-            if process.stdin is not None:
-                with contextlib.suppress(OSError):
-                    process.stdin.close()
-            process.wait()
-
-
-def _answer(answers: FileIO, deadline: float) -> KilledCall | Died | None:
-    """Return the next answer. Raises EOFError if there is none before the deadline."""
-    size = int.from_bytes(_read(answers, SIZE_BYTES, deadline))
-    answer: KilledCall | Died | None = pickle.loads(_read(answers, size, deadline))
-    return answer
-
-
-def _read(answers: FileIO, size: int, deadline: float) -> bytes:
-    """Return this number of bytes. Never block: a process that left the session may keep the other end open forever."""
-    found = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(answers, selectors.EVENT_READ)
-        while len(found) < size:
-            if not selector.select(max(0.0, deadline - time.monotonic())):
-                raise EOFError
-            if not (more := answers.read(size - len(found))):
-                raise EOFError
-            found += more
-    return found
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process, and processes that it has forked."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: PermissionError if all are dead
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _can_be_found(group: GroupToRun) -> bool:

@@ -1,14 +1,12 @@
 """The main program of a process that is killed: `python -m rmqd.testing.chaos.killed_main DESCRIPTOR`.
 
-It creates a handler and calls it, writes the result of each call to the descriptor, and kills itself during the last
-one. Its parent reads the results.
+It creates a handler, makes the deliveries that its parent requests, and kills itself during the last one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -16,11 +14,13 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from rmqd.handler_api.batch import Batch, LoadedHandler
+from rmqd.runtime.child_process import ChildChannel, send_at_once
+from rmqd.testing.chaos.chaos_history import ChaosDelivery
 from rmqd.testing.chaos.chaos_trial import Bench, ChaosTrial
-from rmqd.testing.chaos.killed import BEHIND_ITS_END, SIZE_BYTES, Died, KilledCall, KillSpec
+from rmqd.testing.chaos.killed import BEHIND_ITS_END, Died, KilledCall, KilledDelivery, KillSpec
 from rmqd.testing.test_group import GroupToRun
 
 T = TypeVar("T")
@@ -28,62 +28,68 @@ TraceFunction = Callable[[FrameType, str, object], Any]
 
 
 def main(descriptor: int) -> None:
-    """Execute the order on standard input."""
-    os.set_inheritable(descriptor, False)
-    sys.path[:] = pickle.load(sys.stdin.buffer)
-    spec = pickle.load(sys.stdin.buffer)
-    assert isinstance(spec, KillSpec)
-    with os.fdopen(descriptor, "wb") as answers, asyncio.Runner() as runner:
-
-        def tell(what: object) -> None:
-            answer = pickle.dumps(what)
-            answers.write(len(answer).to_bytes(SIZE_BYTES) + answer)
-            answers.flush()
+    """Serve the parent until it requests a stop, or ends."""
+    with asyncio.Runner() as runner:
 
         def in_loop(work: Callable[[], Coroutine[Any, Any, T]], _timeout_seconds: float, /) -> T:
             return runner.run(work())
 
-        group = GroupToRun(spec.name, spec.settings)
-        killing = _Killing(spec, tell)
+        channel, request = runner.run(ChildChannel.to_parent(descriptor))
+        killing = _Killing(descriptor)
+        trial: ChaosTrial | None = None
+        while request is not None:
+            try:
+                if trial is None:
+                    trial = _started(request.argument, killing, in_loop)
+                    channel.answer(request)
+                elif request.action == "deliver":
+                    channel.answer(request, _delivered(trial, request.argument, killing))
+                else:
+                    trial.stop()
+                    channel.answer(request)
+                    break
+            except Exception as error:  # noqa: BLE001  any exception of the handler's constructor, start or stop
+                channel.refuse(request, error)
+            request = runner.run(channel.receive())
+        runner.run(channel.close())
 
-        def forked() -> None:
-            """Called in the handler's forks: they must not die in its place, nor keep the descriptor open."""
-            killing.is_armed = False
-            answers.close()
 
-        os.register_at_fork(after_in_child=forked)
-        bench = Bench(
-            lambda: killing.around(group.make_handler()),
-            group.options(Path(spec.state_dir)),
-            in_loop,
-            state=lambda: None,
-            reset=None,
-            package=spec.package,
-            messages=spec.messages,
-            patience_seconds=spec.patience_seconds,
-        )
-        killing.is_authors = bench.memory.wrote
-        trial = ChaosTrial(bench)
-        trial.start()
-        for number, delivery in enumerate(spec.deliveries, start=1):
-            killing.is_armed = spec.moment is not None and number == len(spec.deliveries)
-            tell(KilledCall(trial.deliver(delivery), dict(trial.fates)))
-            if not sys.stdin.buffer.read(1):  # the parent checks the state
-                _end()  # the parent has ended, or does not need the rest
-        trial.stop()
-        tell(None)
+def _started(spec: KillSpec, killing: _Killing, in_loop: Any) -> ChaosTrial:
+    group = GroupToRun(spec.name, spec.settings)
+    bench = Bench(
+        lambda: killing.around(group.make_handler()),
+        group.options(Path(spec.state_dir)),
+        in_loop,
+        state=lambda: None,
+        reset=None,
+        package=spec.package,
+        messages=spec.messages,
+        patience_seconds=spec.patience_seconds,
+    )
+    killing.is_authors = bench.memory.wrote
+    trial = ChaosTrial(bench)
+    trial.start()
+    return trial
+
+
+def _delivered(trial: ChaosTrial, delivery: KilledDelivery, killing: _Killing) -> KilledCall:
+    killing.moment, killing.lines = delivery.moment, 0
+    outcome = trial.deliver(ChaosDelivery(delivery.part))
+    return KilledCall(outcome, dict(trial.fates), killing.lines)
 
 
 class _Killing:
     """Counts the author's lines that a call runs, and ends the process before one of them."""
 
-    def __init__(self, spec: KillSpec, tell: Callable[[object], None]) -> None:
-        self.is_armed = False
+    def __init__(self, descriptor: int) -> None:
+        self.moment: int | None = None
+        """The line before which it dies; None: it does not die."""
         self.is_authors: Callable[[str], bool] = lambda _: False
-        self._moment: Final = spec.moment
-        self._tell = tell
-        self._lines = 0
+        self._descriptor = descriptor
+        self.lines = 0
+        """The number of the author's lines that the call has run."""
         self._lock = threading.Lock()  # two threads must not die at once, and half an answer is unusable
+        os.register_at_fork(after_in_child=self._in_fork)
 
     def around(self, handler: LoadedHandler) -> LoadedHandler:
         """Return the handler, whose calls may end the process."""
@@ -112,25 +118,26 @@ class _Killing:
     def _trace(self, frame: FrameType, event: str, _: object) -> TraceFunction | None:
         if event == "call":
             return self._trace if self.is_authors(frame.f_globals.get("__name__", "")) else None
-        if event == "line" and self.is_armed:
-            self._lines += 1
-            if self._lines == self._moment:
+        if event == "line":
+            self.lines += 1
+            if self.lines == self.moment:
                 self._die(f"before {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}")
         return self._trace
 
     def _at_the_end(self) -> None:
-        if self.is_armed:
-            self._die("after its last line" if self._moment == BEHIND_ITS_END else "after its last line, before return")
+        if self.moment is not None:
+            self._die("after its last line" if self.moment == BEHIND_ITS_END else "after its last line, before return")
 
     def _die(self, place: str) -> None:
+        """Kill this process, and processes that the handler has forked: it is the leader of a session."""
         with self._lock:
-            self._tell(Died(place, self._lines))
-            _end()
+            send_at_once(self._descriptor, Died(place))
+            os.killpg(os.getpid(), signal.SIGKILL)
 
-
-def _end() -> None:
-    """Kill this process, and processes that the handler has forked: it is the leader of a session."""
-    os.killpg(os.getpid(), signal.SIGKILL)
+    def _in_fork(self) -> None:
+        """Called in the handler's forks: they must not die in its place, nor keep the descriptor open."""
+        self.moment = None
+        os.close(self._descriptor)
 
 
 if __name__ == "__main__":

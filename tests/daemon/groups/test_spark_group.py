@@ -11,47 +11,46 @@ from typing import Any
 import pytest
 
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
-from rmqd.daemon.groups.spark_group import SparkDriverError, SparkGroup
+from rmqd.daemon.groups.spark_group import DriverSpec, SparkDriverError, SparkDriverProcess, SparkGroup
 from rmqd.errors import ConfigError
-from rmqd.plugins.child_process import BuildSpec, ChildGoneError
 from rmqd.plugins.model_options import options_of_group
+from rmqd.runtime.child_process import ChildGoneError
 from tests.config.configs import config
 from tests.daemon.fakes import group_snapshot
 from tests.waiting import eventually
 
 
-class FakeDriver:
+class FakeDriver(SparkDriverProcess):
     """Answers at once, unless it is `hung`; ends as the test says."""
 
     def __init__(self) -> None:
         self.pid = 4711
         self.last_snapshot: GroupSnapshot | None = None
         self.told: list[tuple[str, Any]] = []
-        self.orders: list[BuildSpec] = []
+        self.orders: list[DriverSpec] = []
         self.refusal: Exception | None = None
         self.killed = False
         self.hung = False
         self.asked = 0
-        self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.reading: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    async def spawn(self) -> FakeDriver:
+    def __del__(self) -> None:
+        """It has no files."""
+
+    async def it(self) -> FakeDriver:
         """The one that the test has."""
         return self
 
-    def end(self, exit_code: int, last: GroupSnapshot | None = None) -> None:
+    def leave(self, exit_code: int, last: GroupSnapshot | None = None) -> None:
         """Be gone, after the farewell."""
         self.last_snapshot = last or self.last_snapshot
-        self._end.set_result(exit_code)
-
-    async def read(self) -> int:
-        """Until the end."""
-        return await self._end
+        self.reading.set_result(exit_code)
 
     async def ask(self, action: str, argument: object = None) -> object:
         """Takes orders, and tells how it is."""
-        if self._end.done():
+        if self.reading.done():
             raise ChildGoneError("gone")
-        if isinstance(argument, BuildSpec):
+        if isinstance(argument, DriverSpec):
             if self.refusal is not None:
                 raise self.refusal
             self.orders.append(argument)
@@ -64,11 +63,11 @@ class FakeDriver:
         """Remember it."""
         self.told.append((action, argument))
 
-    def kill(self) -> None:
+    async def dispose(self) -> None:
         """As the system does it."""
         self.killed = True
-        if not self._end.done():
-            self._end.set_result(-9)
+        if not self.reading.done():
+            self.reading.set_result(-9)
 
 
 def told(state: str = "running", **changes: Any) -> GroupSnapshot:
@@ -82,7 +81,7 @@ async def running(
 ) -> AsyncIterator[tuple[SparkGroup, asyncio.Task[None]]]:
     settings = config("audit", "mailer", changes={"mailer": {"engine": "spark", "spark": {"trigger": trigger}}})
     options = options_of_group(settings.groups["mailer"], "mailer", "/nowhere")
-    group = SparkGroup("mailer", options, settings, driver.spawn, silent_seconds)
+    group = SparkGroup("mailer", options, settings, driver.it, silent_seconds)
     task = asyncio.create_task(group.run())
     try:
         yield group, task
@@ -113,7 +112,7 @@ async def test_a_stop_is_passed_on_and_waited_for() -> None:
         assert driver.told == [("stop", None)]
         await asyncio.sleep(0)
         assert not task.done()
-        driver.end(0, told("stopped"))
+        driver.leave(0, told("stopped"))
         await task
         assert group.snapshot().state == "stopped"
         assert driver.killed, "what is left of its process group ends with it"
@@ -123,6 +122,6 @@ async def test_what_the_driver_says_is_wrong_is_the_groups_failure() -> None:
     driver = FakeDriver()
     async with running(driver) as (_, task):
         await eventually(lambda: driver.asked > 0, "it runs")
-        driver.end(1, told("failed", failure="data loss in orders@broker-a:0"))
+        driver.leave(1, told("failed", failure="data loss in orders@broker-a:0"))
         with pytest.raises(SparkDriverError, match=r"^data loss in orders@broker-a:0$"):
             await task

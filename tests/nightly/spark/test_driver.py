@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,9 +15,8 @@ import pytest
 
 from rmqd.consumer.pauses import WHOLE_GROUP
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
-from rmqd.daemon.groups.spark_group import SparkDriverProcess
+from rmqd.daemon.groups.spark_group import DriverSpec, SparkDriverProcess
 from rmqd.errors import ConfigError
-from rmqd.plugins.child_process import BuildSpec
 from tests.config.configs import config
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
@@ -32,23 +29,20 @@ need("pyspark", "pyarrow")
 SECONDS = 30.0
 
 
-def order(nameserver: str, **keys: Any) -> BuildSpec:
+def order(nameserver: str, **keys: Any) -> DriverSpec:
     """For the group mailer."""
     settings = config("mailer", changes={"mailer": {"engine": "spark"} | keys}, nameserver=nameserver)
-    return BuildSpec(settings, 1, 1, {"mailer": (WHOLE_GROUP,)}, tuple(sys.path))
+    return DriverSpec(settings, (WHOLE_GROUP,))
 
 
 @asynccontextmanager
-async def driver() -> AsyncIterator[tuple[SparkDriverProcess, asyncio.Task[int]]]:
+async def driver() -> AsyncIterator[tuple[SparkDriverProcess, asyncio.Future[int]]]:
     """A process that waits for its order, and is gone at the end of the block."""
     process = await SparkDriverProcess.spawn()
-    reading = asyncio.create_task(process.read())
     try:
-        yield process, reading
+        yield process, process.reading
     finally:
-        process.kill()
-        with contextlib.suppress(asyncio.CancelledError):
-            await reading
+        await process.dispose()
 
 
 async def joined(process: SparkDriverProcess) -> GroupSnapshot:

@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqd.operate.try_handler.trial import BatchReport, Bisection, BisectResult
-from rmqd.operate.try_handler.trial_process import CallResult, TrialDecision
+from rmqd.operate.try_handler.trial import Bisection, BisectResult
+from rmqd.operate.try_handler.trial_process import BatchReport, CallResult, HandlerTrial, TrialDecision
 from rmqd.testing import make_message
 from rmqd.wire.messages.message import Message
 
@@ -27,7 +27,7 @@ def message(number: int) -> Message:
     return make_message(keys=str(number), queue_offset=number)
 
 
-class ScriptedRuns:
+class ScriptedRuns(HandlerTrial):
     """Processes that end, or calls that raise, as a rule says."""
 
     def __init__(self, fails: Fails, *, ends: bool = True, at_end: Callable[[], str | None] = lambda: None) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from rmqd.consumer.handling.handler_failures import HandlerProcessLostError
 from rmqd.consumer.handling.handler_threads import UnusableHandlerError
-from rmqd.plugins.worker_processes.handler_process import HandlerNotStartedError
+from rmqd.runtime.child_process import ChildNotUsableError
 from rmqd.testing import make_batch, make_message
 from tests.plugins.worker_processes.pools import pooled
 from tests.plugins.worker_processes.scripted_handler import NOTING, STARTING, notes
@@ -30,7 +30,7 @@ async def test_a_handler_that_does_not_start_fails_its_group_at_the_start_and_la
     refusing = tmp_path / "refusing"
     options = {"options": {"path": str(refusing)}}
     refusing.touch()
-    with pytest.raises(HandlerNotStartedError, match="RuntimeError: no database"):
+    with pytest.raises(ChildNotUsableError, match="RuntimeError: no database"):
         async with pooled(STARTING, handler=options):
             pass
     refusing.unlink()

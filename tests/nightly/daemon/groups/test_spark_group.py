@@ -35,7 +35,8 @@ async def test_a_stop_while_the_driver_builds_reaches_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "words"), [(-9, "ended by SIGKILL"), (3, "ended by exit code 3"), (0, "without being asked to stop")]
+    ("exit_code", "words"),
+    [(-9, "was killed by SIGKILL"), (3, "ended with exit code 3"), (0, "without being asked to stop")],
 )
 async def test_a_driver_that_just_ends_is_a_failure(exit_code: int, words: str) -> None:
     """So that the supervisor starts another one; its counters are kept until then."""
@@ -43,7 +44,7 @@ async def test_a_driver_that_just_ends_is_a_failure(exit_code: int, words: str) 
     driver.last_snapshot = told()
     async with running(driver) as (group, task):
         await eventually(lambda: driver.asked > 0, "it runs")
-        driver.end(exit_code)
+        driver.leave(exit_code)
         with pytest.raises(SparkDriverError, match=rf"Spark driver \(pid 4711\).*{words}"):
             await task
         assert group.snapshot().queues == ()
@@ -54,7 +55,7 @@ async def test_a_group_that_handles_what_is_there_stays_as_stopped() -> None:
     driver = FakeDriver()
     async with running(driver, trigger="available_now") as (group, task):
         await eventually(lambda: driver.asked > 0, "it runs")
-        driver.end(0, told("stopped"))
+        driver.leave(0, told("stopped"))
         await eventually(lambda: group.snapshot().state == "stopped", "it has ended")
         assert not task.done()
         group.stop()
@@ -75,7 +76,7 @@ async def test_a_pause_holds_before_and_after_the_start() -> None:
     async with running(driver) as (group, _):
         group.pause()
         await eventually(lambda: bool(driver.orders), "it has its order")
-        assert driver.orders[0].pauses == {"mailer": (WHOLE_GROUP,)}
+        assert driver.orders[0].pauses == (WHOLE_GROUP,)
         assert group.snapshot().paused
         group.resume()
         assert driver.told[-1] == ("resume", WHOLE_GROUP)
