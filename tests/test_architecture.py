@@ -116,7 +116,7 @@ def test_handlers_use_public_names_only() -> None:
         return (
             (module == "rmqd" and rest in PUBLIC)
             or module == "rmqd.offset_stores"
-            or module.startswith("rmqd.destinations.")
+            or module.startswith("rmqd.destinations.")  # formats that Spark's sinks share
             or (module == "rmqd.testing" and is_test)
         )
 

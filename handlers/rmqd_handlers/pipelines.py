@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from rmqd.destinations.upsert_sql import PLACE, PLACE_COLUMNS
 from rmqd_handlers.option_kinds import option, parse_duration_seconds
 
 if TYPE_CHECKING:
@@ -77,9 +78,6 @@ def archive(frame: DataFrame, spark: SparkSession, options: ArchiveOptions) -> D
 
 
 BAD: Final = "_bad_row"
-PLACE: Final = "_place"
-"""The column with which a sink names the message of a refused row. Sinks do not store it."""
-PLACE_COLUMNS: Final = ("topic", "broker", "queue_id", "queue_offset")
 
 
 class SelectOptions(BaseModel):

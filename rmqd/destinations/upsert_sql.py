@@ -1,10 +1,23 @@
-"""SQL for rows that replace the row of their key, unless that row is later. For PostgreSQL and SQLite. No I/O."""
+"""SQL for rows that replace the row of their key, unless that row is later. For PostgreSQL and SQLite. No I/O.
+
+Also the names by which a pipeline describes its rows to a sink.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+PLACE: Final = "_place"
+"""A column with the message of a row, by which a sink names a refused row. Sinks do not store it."""
+PLACE_COLUMNS: Final = ("topic", "broker", "queue_id", "queue_offset")
+"""The fields of `_place`; also columns of the source."""
+ORDER_KIND: Final = "rmqd.order"
+"""Metadata of an order column: the meaning of its values. Values of different meaning are not comparable."""
+KEYS_TOLD: Final = "rmqd.keys"
+"""Metadata of a column: the pipeline's key of a row. The sink's `keys` must be the same: otherwise it would replace or
+delete other rows.
+"""
 UNIQUE_KEYS: Final = """
     SELECT array_agg(a.attname::text)
     FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1])

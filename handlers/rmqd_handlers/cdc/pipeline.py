@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from rmqd.destinations.upsert_sql import KEYS_TOLD, ORDER_KIND, PLACE
 from rmqd_handlers.cdc.change_formats import BadChangeError, Maker, RowChange, canal_changes, debezium_changes
 from rmqd_handlers.cdc.columns import PER_SECOND, BadValueError, ChangeColumn, Reader, base_64, latin_1, parse_columns
 from rmqd_handlers.option_kinds import option
-from rmqd_handlers.pipelines import PLACE
+from rmqd_handlers.pipelines import BAD
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -19,13 +20,6 @@ if TYPE_CHECKING:
 
 DELETED: Final = "_deleted"
 ORDER: Final = "_order"
-ORDER_KIND: Final = "rmqd.order"
-"""The metadata that tells a sink the kind of a column's order: two kinds are not comparable."""
-KEYS_TOLD: Final = "rmqd.keys"
-"""The metadata that tells a sink a row's key, which must be the sink's key: otherwise it would replace or delete other
-rows.
-"""
-BAD: Final = "_bad_row"
 READ: Final = ("topic", "queue_id", "queue_offset", "msg_id", "body")
 PLACE_DDL: Final = f"{PLACE} struct<topic: string, queue_id: int, queue_offset: bigint>"
 BAD_DDL: Final = f"topic string, queue_id int, queue_offset bigint, msg_id string, body binary, {BAD} string"

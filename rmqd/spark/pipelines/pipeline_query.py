@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, InputParti
 from pyspark.sql.types import StructType
 
 from rmqd.config.model.spark_model import SparkConfig
+from rmqd.destinations.upsert_sql import PLACE
 from rmqd.errors import RmqdError
 from rmqd.plugins.entry_points import why
 from rmqd.plugins.handler_catalogue import load_batch_function, load_pipeline
@@ -37,7 +38,7 @@ from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink
 from rmqd.spark.pipelines.table_sinks import DeltaTable, JdbcTable
 from rmqd.spark.session.hadoop_folder import HadoopFolder
 from rmqd.spark.session.spark_access import option_text
-from rmqd.spark.sink.sink_rows import PLACE, SinkOptions
+from rmqd.spark.sink.sink_rows import SinkOptions
 from rmqd.spark.sink.sink_writer import QUERY_ID, RocketMQWriter, make_options
 from rmqd.spark.source.arrow_columns import schema_of
 from rmqd.spark.source.range_fetch import read_partition

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from rmqd.client.sending.outgoing_message import OutgoingMessage
+from rmqd.destinations.upsert_sql import PLACE, PLACE_COLUMNS
 from rmqd.errors import ConfigError, InvalidMessageError
 from rmqd.spark.session import spark_access as access
 from rmqd.spark.session.spark_access import Access, GivenOptions, meant_or_all, milliseconds, positive
@@ -201,11 +202,6 @@ def _values(column: pa.Array) -> list[Any]:
         return [None if value is None else value // 1000 for value in column.cast(pa.int64()).to_pylist()]
     values: list[Any] = column.to_pylist()
     return values
-
-
-PLACE: Final = "_place"
-PLACE_COLUMNS: Final = ("topic", "broker", "queue_id", "queue_offset")
-"""The fields of `_place`; also columns of the source."""
 
 
 def places_of(batch: pa.RecordBatch) -> list[list[Any]]:

@@ -23,18 +23,17 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark import TaskContext
 
-from rmqd.destinations.upsert_sql import quoted
+from rmqd.destinations.upsert_sql import ORDER_KIND, PLACE, PLACE_COLUMNS, quoted
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.spark.pipelines.postgresql.table_shape import connected, create_once, refused_row, told
 from rmqd.spark.pipelines.postgresql.upsert_statements import Deletions, Statements
-from rmqd.spark.sink.sink_rows import PLACE, PLACE_COLUMNS, place_text, places_of
+from rmqd.spark.sink.sink_rows import place_text, places_of
 
 if TYPE_CHECKING:
     from psycopg import Connection
     from pyspark.sql.types import StructType
 
 
-METADATA: Final = "rmqd.order"
 _TOPICS: Final = "{topics}"
 _NAME: Final = "rmqd_order_kinds"
 
@@ -83,9 +82,9 @@ def kinds_of(rows: StructType, order_by: Sequence[str], topics: Sequence[str]) -
     """Return the meaning of each order column that the pipeline describes."""
     told = {field.name: field.metadata or {} for field in rows.fields}
     return {
-        name: OrderKind(str(told[name][METADATA]), frozenset(topics))
+        name: OrderKind(str(told[name][ORDER_KIND]), frozenset(topics))
         for name in order_by
-        if told.get(name, {}).get(METADATA)
+        if told.get(name, {}).get(ORDER_KIND)
     }
 
 

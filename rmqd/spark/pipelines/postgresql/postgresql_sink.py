@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from rmqd.destinations.upsert_sql import PLACE
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch
 from rmqd.spark.pipelines.postgresql.order_kinds import OrderKinds, kinds_of
@@ -20,7 +21,7 @@ from rmqd.spark.pipelines.postgresql.table_shape import (
     told,
 )
 from rmqd.spark.pipelines.postgresql.upsert_statements import BATCHES, Deletions, Statements
-from rmqd.spark.sink.sink_rows import PLACE, place_text
+from rmqd.spark.sink.sink_rows import place_text
 
 if TYPE_CHECKING:
     from psycopg import Connection

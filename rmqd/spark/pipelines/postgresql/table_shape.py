@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from rmqd.destinations.upsert_sql import UNIQUE_KEYS, listed, quoted
+from rmqd.destinations.upsert_sql import KEYS_TOLD, UNIQUE_KEYS, listed, quoted
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.spark.pipelines.postgresql.upsert_statements import OWN
 
@@ -139,8 +139,6 @@ _ROUNDED: Final = {
     "double precision": ("bigint", "decimal", "string"),
     "money": ("float", "double", "decimal", "string"),
 }
-KEYS_TOLD: Final = "rmqd.keys"
-"""Metadata of a column: the key columns that the pipeline uses. The sink's `keys` must be the same."""
 JSON_TYPES: Final = ("json", "jsonb")
 _UNORDERED: Final = "json"
 _TEXTS: Final = ("text", "character varying", "character")
