@@ -117,16 +117,8 @@ async def _look_up(
         position = await query_consumer_offset(remoting, address, group, queue) or 0
         if position <= ends.max_offset:  # a higher offset belongs to a deleted topic of the same name
             settled.add(0, position)
-    return LetterQueue(
-        group,
-        queue,
-        address,
-        ends.min_offset,
-        ends.max_offset,
-        ends.last_update_timestamp,
-        position,
-        settled,
-    )
+    low, high, last_stored_ms = ends.min_offset, ends.max_offset, ends.last_update_timestamp
+    return LetterQueue(group, queue, address, low, high, last_stored_ms, position, settled)
 
 
 async def _is_the_same(

@@ -164,6 +164,10 @@ class OffsetWindow:
         """The number of offsets. Filters and compaction may leave fewer messages."""
         return max(0, self.end - self.start)
 
+    def limited(self, offset: int | None) -> int:
+        """Return an offset, limited to the window; its start if there is no offset."""
+        return self.start if offset is None else min(max(offset, self.start), self.end)
+
 
 @dataclass(frozen=True, slots=True)
 class Read:
@@ -201,7 +205,7 @@ async def between(
             if at_ms is None:
                 return otherwise
             found = await search_offset(client.remoting, queue_address(client, window.queue), window.queue, at_ms)
-            return min(max(found, window.start), window.end)
+            return window.limited(found)
 
         start, end = await asyncio.gather(find(from_ms, window.start), find(to_ms, window.end))
         return OffsetWindow(window.queue, start, max(start, end))
@@ -215,8 +219,7 @@ async def not_committed(client: ClientInstance, topic: str, group: str) -> list[
     async def cut(window: OffsetWindow) -> OffsetWindow:
         address = queue_address(client, window.queue)
         committed = await query_consumer_offset(client.remoting, address, group, window.queue)
-        start = window.start if committed is None else min(max(committed, window.start), window.end)
-        return OffsetWindow(window.queue, start, window.end)
+        return OffsetWindow(window.queue, window.limited(committed), window.end)
 
     return await asyncio.gather(*(cut(window) for window in await whole_queues(client, topic)))
 
@@ -231,13 +234,10 @@ async def read_window(
         part = await read_part(client.remoting, address, window.queue, offset, most, subscription=subscription)
         block = open_all(frame_messages(part.records, window.queue, namespace=namespace))
         block.min_offset, block.max_offset = part.min_offset, part.max_offset
+        ahead = range(offset, window.end)
         yield Read(
-            [
-                one
-                for one in block.messages
-                if offset <= one.queue_offset < window.end and matches(one.tags, subscription)
-            ],
-            [one for one in block.corrupt if offset <= one.message.queue_offset < window.end],
+            [one for one in block.messages if one.queue_offset in ahead and matches(one.tags, subscription)],
+            [one for one in block.corrupt if one.message.queue_offset in ahead],
         )
         if part.next_offset <= offset:  # the queue ends here now
             return

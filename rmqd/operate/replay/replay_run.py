@@ -156,7 +156,7 @@ class ReplayRun:
         for queue in snapshot.queues:
             window = self._windows.get((queue.topic, queue.broker, queue.queue))
             if window is not None and not queue.is_retry and queue.committed is not None:
-                self._passed[window.queue] = min(max(queue.committed - window.start, 0), window.size)
+                self._passed[window.queue] = window.limited(queue.committed) - window.start
         outcomes: Counter[str] = Counter()
         for topic in snapshot.topics:
             outcomes.update(topic.handled)
@@ -228,7 +228,7 @@ async def handled(client: ClientInstance, plan: ReplayPlan) -> int:
     async def passed(window: OffsetWindow) -> int:
         address = queue_address(client, window.queue)
         committed = await query_consumer_offset(client.remoting, address, plan.shadow, window.queue)
-        return 0 if committed is None else min(max(committed - window.start, 0), window.size)
+        return window.limited(committed) - window.start
 
     return sum(await asyncio.gather(*(passed(window) for window in plan.windows)))
 
