@@ -21,8 +21,7 @@ import structlog
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.stats.counters import RATES, rates_between, totals_of
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
-from rmqd.daemon.groups.group_engine import HostView
-from rmqd.daemon.metrics.metric_totals import merge_processes
+from rmqd.daemon.groups.group_engine import HostView, merge_processes
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.figures import largest_known, sum_of_known
 from rmqd.runtime.histogram import HistogramSnapshot

@@ -1,4 +1,8 @@
-"""The parts that every host of groups uses: its interface, the names of a group, and the engine that builds consumers.
+"""The interface of the hosts of groups, and the parts that they share: the names of a group, the view of all processes,
+and the engine that builds consumers.
+
+The snapshots of several worker processes, and of ended consumers and processes, are merged by the rules that their
+fields declare (`runtime.figures`).
 
 Inside a consumer all names include the namespace (`rmqd.plugins.model_options` adds it). `GroupEdge` removes it from
 snapshots; `runtime.logs` does so in the log, and `wire.messages` for handlers.
@@ -7,23 +11,25 @@ snapshots; `runtime.logs` does so in the log, and `wire.messages` for handlers.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from rmqd.client.client_options import ClientOptions
+from rmqd.client.remoting.pending import ClientSnapshot
 from rmqd.config.model.root_model import DEFAULT_CLUSTER, RootConfig
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.hooks import Hook
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.consumer.services import Consumer
-from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
-from rmqd.daemon.metrics.metric_totals import ProcessSnapshot
+from rmqd.consumer.stats.stats_snapshot import QUEUE_STATES, GroupSnapshot, QueueSnapshot
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.runtime.clock import Clock
-from rmqd.runtime.figures import add_each, counter, figure, gauge, known
+from rmqd.runtime.figures import add_counters, add_each, counter, figure, gauge, histogram, known, merged
+from rmqd.runtime.histogram import HistogramSnapshot
 from rmqd.wire.topics import without_namespace, wrap_namespace
 
 if TYPE_CHECKING:
@@ -86,6 +92,23 @@ class GroupChanges:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessSnapshot:
+    """The groups of one process, and the client that they share. `worker` is None without workers."""
+
+    worker: int | None
+    pid: int
+    client: ClientSnapshot
+    groups: tuple[GroupSnapshot, ...]
+    loop_delay: HistogramSnapshot = histogram(
+        "rmqd_event_loop_lag_seconds", "How late the event loop ran a timer, measured once a second."
+    )
+    log_dropped: int = counter(
+        "rmqd_log_dropped_total",
+        "Log lines that were dropped, because the log is not read or the rate limit was exceeded.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class HostView:
     """All processes at one moment. `workers` is None without workers."""
 
@@ -113,6 +136,53 @@ class HostView:
     )
     missing: tuple[str, ...] = figure(operator.add, default=())
     """The reasons why the view is incomplete, such as a worker that is restarting."""
+
+
+# If a daemon has several members of a group, the group's state is the member's state that needs attention most.
+_STATE_PRECEDENCE = ("failed", "starting", "draining", "running", "stopped")
+
+
+def merge_processes(living: Iterable[ProcessSnapshot], past: Iterable[ProcessSnapshot] = ()) -> ProcessSnapshot:
+    """Merge several processes into one snapshot, with the counters of ended ones. Raises ValueError if none lives."""
+    processes, ended = list(living), list(past)
+    if not processes:
+        raise ValueError("no process has a snapshot")
+    groups: dict[str, GroupSnapshot] = {}
+    for group in (group for process in processes for group in process.groups):
+        groups[group.name] = _merge_members(groups[group.name], group) if group.name in groups else group
+    for group in (group for process in ended for group in process.groups if group.name in groups):
+        groups[group.name] = add_past(groups[group.name], group)
+    client = reduce(merged, (process.client for process in processes))
+    return replace(
+        reduce(merged, [*processes, *ended]),
+        client=reduce(add_counters, (process.client for process in ended), client),
+        groups=tuple(replace(group, queues=_each_queue_once(group.queues)) for group in groups.values()),
+    )
+
+
+def add_past(group: GroupSnapshot, past: GroupSnapshot | None) -> GroupSnapshot:
+    """Return the group plus the counters of an ended consumer, unless they belong to another engine."""
+    return group if past is None or past.engine != group.engine else add_counters(group, past)
+
+
+def _merge_members(one: GroupSnapshot, other: GroupSnapshot) -> GroupSnapshot:
+    base = min(one, other, key=lambda member: _STATE_PRECEDENCE.index(member.state))
+    return merged(one, other, base, counters=one.engine == other.engine)
+
+
+def _each_queue_once(queues: Iterable[QueueSnapshot]) -> tuple[QueueSnapshot, ...]:
+    """Return each queue once. Two workers may both show a queue while it moves between them, and all workers pop the
+    same queues. The state of a popped queue is the first of the workers' states in QUEUE_STATES.
+    """
+    latest: dict[tuple[str, bool, str, int], QueueSnapshot] = {}
+    for queue in queues:
+        key = (queue.topic, queue.is_retry, queue.broker, queue.queue)
+        before = latest.get(key)
+        if before is not None and before.popped and queue.popped:
+            latest[key] = merged(before, queue, min(before, queue, key=lambda one: QUEUE_STATES.index(one.state)))
+        elif before is None or queue.since > before.since:
+            latest[key] = queue
+    return tuple(latest.values())
 
 
 class GroupHost(Protocol):

@@ -20,12 +20,12 @@ from rmqd.daemon.groups.group_engine import (
     GroupEdge,
     HostView,
     LocalEngine,
+    ProcessSnapshot,
     UnknownGroupError,
     check_scope,
 )
 from rmqd.daemon.groups.group_reload import ConfigState, groups_with_changed_filters, plan_changes
 from rmqd.daemon.groups.supervisor import Backoff, GroupSupervisor, LoopMonitor, WorkerShare
-from rmqd.daemon.metrics.metric_totals import ProcessSnapshot
 from rmqd.errors import ConfigError, FilterRefusedError, RmqdError
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.plugins.model_options import consumer_options

@@ -19,8 +19,7 @@ from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.consumer.services import Consumer
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
-from rmqd.daemon.groups.group_engine import GroupEdge, HostView
-from rmqd.daemon.metrics.metric_totals import add_past
+from rmqd.daemon.groups.group_engine import GroupEdge, HostView, add_past
 from rmqd.runtime.clock import Clock, doubled, wait_within
 from rmqd.runtime.histogram import Histogram, HistogramSnapshot
 from rmqd.runtime.plain_text import describe

@@ -13,8 +13,7 @@ from rmqd.consumer.health.group_status import last_error
 from rmqd.consumer.pauses import PauseScope
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, LastError, QueueSnapshot, TopicSnapshot
 from rmqd.daemon.group_history import GroupTotals, HistoryRecorder, longest_lag_seconds, total_lag
-from rmqd.daemon.groups.group_engine import HostView
-from rmqd.daemon.metrics.metric_totals import ProcessSnapshot, merge_processes
+from rmqd.daemon.groups.group_engine import HostView, ProcessSnapshot, merge_processes
 from rmqd.runtime.figures import add_each, gauge
 from rmqd.runtime.histogram import HistogramSnapshot
 from rmqd.version import __version__

@@ -1,4 +1,4 @@
 """Prometheus metrics. Metrics are not registered and updated: each scrape renders a snapshot.
 
-An exported counter must never decrease, so the counters of ended consumers and workers are kept and added.
+The metrics are declared at the fields of the snapshots (`runtime.figures`).
 """

@@ -20,9 +20,8 @@ from prometheus_client.registry import Collector
 
 from rmqd.client.remoting.pending import ClientSnapshot
 from rmqd.consumer.stats.stats_snapshot import BatchesSnapshot, GroupSnapshot, QueueSnapshot, TopicSnapshot
-from rmqd.daemon.groups.group_engine import HostView
+from rmqd.daemon.groups.group_engine import HostView, ProcessSnapshot, merge_processes
 from rmqd.daemon.http.daemon_status import DaemonAbout
-from rmqd.daemon.metrics.metric_totals import ProcessSnapshot, merge_processes
 from rmqd.runtime.figures import Metric, figures_of
 from rmqd.runtime.histogram import HistogramSnapshot
 from rmqd.runtime.logs.log_writer import lines_dropped

@@ -17,10 +17,16 @@ import structlog
 from rmqd.client.remoting.security import REPEAT_SECONDS, log_refusals
 from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
-from rmqd.daemon.groups.group_engine import GroupChanges, HostView, UnknownGroupError, check_scope
+from rmqd.daemon.groups.group_engine import (
+    GroupChanges,
+    HostView,
+    ProcessSnapshot,
+    UnknownGroupError,
+    check_scope,
+    merge_processes,
+)
 from rmqd.daemon.groups.group_reload import ConfigState, groups_with_changed_filters, plan_changes
 from rmqd.daemon.groups.supervisor import Backoff, WorkerShare
-from rmqd.daemon.metrics.metric_totals import ProcessSnapshot, merge_processes
 from rmqd.errors import ConfigError, ExitCode
 from rmqd.runtime.child_process import ChildGoneError, ChildNotUsableError, ChildProcess, how_it_ended
 from rmqd.runtime.clock import Clock, wait_within

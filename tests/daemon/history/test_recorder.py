@@ -7,8 +7,7 @@ from dataclasses import replace
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.daemon.group_history import STEP_SECONDS, GroupTotals, HistoryRecorder
-from rmqd.daemon.groups.group_engine import HostView
-from rmqd.daemon.metrics.metric_totals import ProcessSnapshot
+from rmqd.daemon.groups.group_engine import HostView, ProcessSnapshot
 from rmqd.runtime.histogram import HistogramSnapshot
 from tests.clock import ManualClock
 from tests.daemon.fakes import EMPTY, client_snapshot, group_snapshot, queue_snapshot

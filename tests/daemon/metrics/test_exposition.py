@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rmqd.daemon.groups.group_engine import HostView
+from rmqd.daemon.groups.group_engine import HostView, ProcessSnapshot
 from rmqd.daemon.metrics.exposition import CATALOGUE, render
-from rmqd.daemon.metrics.metric_totals import ProcessSnapshot
 from rmqd.runtime.histogram import Histogram
 from tests.daemon.fakes import ABOUT, client_snapshot, group_snapshot, queue_snapshot, topic_snapshot
 

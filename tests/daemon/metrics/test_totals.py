@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
-from rmqd.daemon.metrics.metric_totals import ProcessSnapshot, merge_processes
+from rmqd.daemon.groups.group_engine import ProcessSnapshot, merge_processes
 from rmqd.runtime.histogram import Histogram
 from tests.daemon.fakes import client_snapshot, group_snapshot, queue_snapshot
 

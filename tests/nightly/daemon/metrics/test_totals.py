@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from rmqd.consumer.circuit import CircuitSnapshot, CircuitState
 from rmqd.consumer.stats.stats_snapshot import MOST_REASONS, OTHER_REASONS, BatchesSnapshot, LastError
-from rmqd.daemon.metrics.metric_totals import ProcessSnapshot, add_past, merge_processes
+from rmqd.daemon.groups.group_engine import ProcessSnapshot, add_past, merge_processes
 from tests.daemon.fakes import EMPTY, group_snapshot, queue_snapshot
 from tests.daemon.metrics.test_totals import process
 
