@@ -14,7 +14,7 @@ import sys
 import time
 
 GRACE_SECONDS = 1.0  # from SIGTERM to SIGKILL: PostgreSQL removes its shared memory, a JVM its files
-MOST_SECONDS = 20.0
+MAX_SECONDS = 20.0
 PAUSE_SECONDS = 0.05
 
 
@@ -33,7 +33,7 @@ def _end(mark: str) -> dict[int, str]:
     """End the marked processes until two scans find none, because one scan can miss a process that forks."""
     ended: dict[int, str] = {}
     begun, empty_scans = time.monotonic(), 0
-    while empty_scans < 2 and (passed := time.monotonic() - begun) < MOST_SECONDS:
+    while empty_scans < 2 and (passed := time.monotonic() - begun) < MAX_SECONDS:
         found = _marked(mark)
         for pid in found:
             if passed > GRACE_SECONDS:

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 ENDS_WITH = "RMQD_TEST_ENDS_WITH"
-LEAST_MARK = 2**62
+MIN_MARK = 2**62
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist starts its workers
@@ -28,7 +28,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Start the guard, and mark this process. The workers of pytest-xdist inherit the mark."""
     if sys.platform != "linux" or hasattr(session.config, "workerinput"):
         return
-    mark, most = LEAST_MARK + secrets.randbelow(LEAST_MARK), resource.RLIM_INFINITY
+    mark, most = MIN_MARK + secrets.randbelow(MIN_MARK), resource.RLIM_INFINITY
     try:
         resource.setrlimit(resource.RLIMIT_RTTIME, (most, most))  # the guard itself carries no mark
         watched = [_pidfd(pid) for pid in (str(os.getpid()), os.environ.get(ENDS_WITH)) if pid]

@@ -44,8 +44,8 @@ LEAVES = {"broker": "testing demo cli", "testing": "cli", "demo": "cli", "spark"
 PURE = {"codes", "errors", "destinations", "wire", "offset_stores"}
 IO = set("asyncio socket ssl selectors threading subprocess logging time".split())
 PUBLIC = set("AlreadyHandled Batch Message MessageQueue Retry DeadLetter Suspend handler Depends __version__".split())
-MOST_LINES, MOST_IN_A_FOLDER, MOST_MODULES = 400, 20, 400
-MOST_DAILY_LINES, MOST_DAILY_CASES = 70_000, 5_500
+MAX_LINES, MAX_IN_A_FOLDER, MAX_MODULES = 400, 20, 400
+MAX_DAILY_LINES, MAX_DAILY_CASES = 70_000, 5_500
 
 MODULES = sorted(ROOT.rglob("*.py"))
 BY_NAME = {".".join(path.relative_to(TOP).with_suffix("").parts).removesuffix(".__init__"): path for path in MODULES}
@@ -142,20 +142,20 @@ def test_the_daily_tests_are_few(request: pytest.FixtureRequest) -> None:
     """All of them run for every change. What does not guard against a likely regression belongs into tests/nightly."""
     lines = sum(path.read_bytes().count(b"\n") for path in DAILY)
     cases = sum(NIGHTLY not in item.path.parents for item in request.session.items)  # all of them in a run of all
-    assert lines <= MOST_DAILY_LINES
-    assert cases <= MOST_DAILY_CASES
+    assert lines <= MAX_DAILY_LINES
+    assert cases <= MAX_DAILY_CASES
 
 
 def test_modules_are_few_and_short() -> None:
     """A module holds one thought: about 150 to 350 lines. A reader finds a module in a folder of at most 20."""
     modules = [path for path in MODULES + HANDLER_MODULES if path.name != "__init__.py"]
     lengths = {path: path.read_text().count("\n") for path in modules}
-    complain(f"{path.relative_to(TOP)} has {lines} lines" for path, lines in lengths.items() if lines > MOST_LINES)
+    complain(f"{path.relative_to(TOP)} has {lines} lines" for path, lines in lengths.items() if lines > MAX_LINES)
     folders = Counter(path.parent for path in modules)
     complain(
-        f"{path.relative_to(TOP)} has {count} modules" for path, count in folders.items() if count > MOST_IN_A_FOLDER
+        f"{path.relative_to(TOP)} has {count} modules" for path, count in folders.items() if count > MAX_IN_A_FOLDER
     )
-    assert len(modules) <= MOST_MODULES
+    assert len(modules) <= MAX_MODULES
 
 
 def test_small_modules_have_several_users() -> None:

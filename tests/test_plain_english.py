@@ -9,7 +9,7 @@ import pytest
 from tests.plain_english import marked
 
 TOP = Path(__file__).parent.parent
-MOST_PER_1000_WORDS = 0.5
+MAX_PER_1000_WORDS = 0.5
 
 
 @pytest.mark.slow
@@ -17,7 +17,7 @@ MOST_PER_1000_WORDS = 0.5
 def test_sentences_are_plain(folder: str) -> None:
     """No mark is found more than once in 2,000 words."""
     found, words = marked([TOP / folder])
-    too_many = [places for places in found.values() if len(places) * 1000 > words * MOST_PER_1000_WORDS]
+    too_many = [places for places in found.values() if len(places) * 1000 > words * MAX_PER_1000_WORDS]
     assert not too_many, "\n".join(place for places in too_many for place in places)
 
 

@@ -1,7 +1,7 @@
 """How tests wait for a condition that signals no event: `eventually` in an event loop, `wait_until` without one.
 
 Their seconds are those of a machine that has time. Where processes wait for a core or a disk, as the kernel tells in
-/proc/pressure, a wait is up to MOST_TIMES as long.
+/proc/pressure, a wait is up to MAX_TIMES as long.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Value = TypeVar("Value")
 WAIT_SECONDS = 25.0
 POLL_SECONDS = 0.005
 ASK_SECONDS = 0.05  # between two questions to another process, which has to work for its answer
-MOST_TIMES = 3
+MAX_TIMES = 3
 PRESSURES: Final = (Path("/proc/pressure/cpu"), Path("/proc/pressure/io"))
 
 
@@ -38,7 +38,7 @@ class Patience:
         passed = time.monotonic() - self._begun
         if passed <= self._seconds:
             return False
-        return passed > self._seconds * MOST_TIMES or passed - (stalled_seconds() - self._stalled) > self._seconds
+        return passed > self._seconds * MAX_TIMES or passed - (stalled_seconds() - self._stalled) > self._seconds
 
 
 def stalled_seconds() -> float:
@@ -61,7 +61,7 @@ async def eventually(question: Callable[[], object], what: str, seconds: float =
     """Ask until the answer is true, and return it; AssertionError with the last answer after `seconds`."""
     answer, patience = None, Patience(seconds)
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds * MOST_TIMES):
+        async with asyncio.timeout(seconds * MAX_TIMES):
             while not patience.is_over():
                 asked, pause_seconds = question(), POLL_SECONDS
                 if inspect.isawaitable(asked):

@@ -19,7 +19,7 @@ GROUP, TOPIC = "flooded", "floods"
 HERE = Path(__file__).resolve().parent
 START_SECONDS = 30.0
 SETTLE_SECONDS = 1.0  # the end of the start does not count
-MOST_MIB = 4096  # above this the daemon is killed, so that the machine does not swap
+MAX_MIB = 4096  # above this the daemon is killed, so that the machine does not swap
 
 
 class FloodedError(Exception):
@@ -69,9 +69,9 @@ class Flooded:
     async def watch_over(self) -> None:
         """Wait until the daemon has ended or takes too much memory. Raises FloodedError in both cases."""
         while True:
-            if self._process.returncode is not None or self.rss_mib() > MOST_MIB:
+            if self._process.returncode is not None or self.rss_mib() > MAX_MIB:
                 ended = self._process.returncode is not None
-                raise FloodedError("the daemon exited" if ended else f"killed at {MOST_MIB:,} MiB")
+                raise FloodedError("the daemon exited" if ended else f"killed at {MAX_MIB:,} MiB")
             await asyncio.sleep(0.05)
 
 

@@ -25,7 +25,7 @@ RETRY_FOR: Final[Any] = option(
     "keep it below consume_timeout",
 )
 FIRST_SECONDS: Final = 0.1
-MOST_SECONDS: Final = 2.0
+MAX_SECONDS: Final = 2.0
 
 
 class AwayError(Exception):
@@ -44,7 +44,7 @@ class ChangedError(Exception):
     """An object that an attempt relied on has changed, such as a table. The attempt restarts at once."""
 
 
-def mark_waiting(error: Exception, seconds: float = MOST_SECONDS) -> None:
+def mark_waiting(error: Exception, seconds: float = MAX_SECONDS) -> None:
     """Mark an error, so that the messages wait in their queue for `seconds`, and no attempt counts.
 
     Use this for any error that is not about the values of a message: see `faults`.
@@ -87,10 +87,10 @@ async def try_again(
                 report(error, name)
             is_first = False
             if time.monotonic() + wait_seconds > until or not may_pass(error):
-                mark_waiting(error, max(wait_seconds, MOST_SECONDS))
+                mark_waiting(error, max(wait_seconds, MAX_SECONDS))
                 raise
         await asyncio.sleep(wait_seconds)
-        most = min(MOST_SECONDS, most * 2)
+        most = min(MAX_SECONDS, most * 2)
 
 
 OnInvalid = Literal["dead_letter", "retry", "skip"]

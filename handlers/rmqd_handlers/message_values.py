@@ -22,8 +22,8 @@ from pydantic import BeforeValidator
 
 from rmqd import Message
 
-MOST_DIGITS: Final = 38
-_WIDEST: Final = Context(prec=MOST_DIGITS)  # Python's default has 28
+MAX_DIGITS: Final = 38
+_WIDEST: Final = Context(prec=MAX_DIGITS)  # Python's default has 28
 
 
 def exactly(number: Decimal, precision: int, scale: int) -> Decimal | None:

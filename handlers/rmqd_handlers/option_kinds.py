@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
-from rmqd_handlers.message_values import MOST_DIGITS
+from rmqd_handlers.message_values import MAX_DIGITS
 
 
 class HandlerOptions(BaseModel):
@@ -144,7 +144,7 @@ def conninfo_of(url: str) -> str:
 
 
 NAMES: Final = "string binary int32 int64 float64 boolean timestamp date".split()
-ACCEPTED: Final = f"{', '.join(NAMES)} or decimal(PRECISION, SCALE), with at most {MOST_DIGITS} digits"
+ACCEPTED: Final = f"{', '.join(NAMES)} or decimal(PRECISION, SCALE), with at most {MAX_DIGITS} digits"
 _DECIMAL: Final = re.compile(r"decimal\(([0-9]{1,2}), ?([0-9]{1,2})\)")
 
 
@@ -158,7 +158,7 @@ def checked_type(name: str) -> str:
 def decimal_of(name: str) -> tuple[int, int] | None:
     """Return precision and scale of a decimal type; None for other types."""
     match = _DECIMAL.fullmatch(name)
-    if match is None or not 1 <= int(match[1]) <= MOST_DIGITS or int(match[2]) > int(match[1]):
+    if match is None or not 1 <= int(match[1]) <= MAX_DIGITS or int(match[2]) > int(match[1]):
         return None
     return int(match[1]), int(match[2])
 

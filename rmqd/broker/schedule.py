@@ -189,7 +189,7 @@ RETRY_SECONDS: Final = 1.0
 """The pause between attempts while the store refuses messages."""
 POLL_AGAIN_SECONDS: Final = 1.0
 """The longest sleep while a message waits, because the clock may be set, or the machine suspended."""
-_MOST_AT_ONCE: Final = 1000
+_MAX_AT_ONCE: Final = 1000
 """The maximum of deliveries in one turn of the loop, so that requests are answered in between."""
 _LEVELS: Final = re.compile(r"\s*\d+[smhd](\s+\d+[smhd])*\s*", re.ASCII)
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -313,7 +313,7 @@ class ScheduleMessageService:
         """Deliver due messages. Returns False if the store refused a message."""
         now_ms = self._now_ms()
         try:
-            room = _MOST_AT_ONCE
+            room = _MAX_AT_ONCE
             for delivery in self._deliveries:
                 room -= delivery.deliver(now_ms, room)
             for level, queue, offset in self._levels():

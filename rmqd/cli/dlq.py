@@ -32,7 +32,7 @@ from rmqd.operate.dead_letters.dead_letter_replay import (
 from rmqd.operate.queries.message_queries import FoundMessage, found_message
 from rmqd.wire.topics import check_group, retry_topic
 
-_MOST_KINDS: Final = 20
+_MAX_KINDS: Final = 20
 _GROUPS: Final[Columns] = ("group", "left", "messages", ("last", "last_stored_ms"), "brokers")
 _LETTERS: Final[Columns] = (
     ("came", "stored_at_ms"),
@@ -87,7 +87,7 @@ async def marks_reader(target: ClusterTarget, client: ClientInstance) -> Callabl
 
     def read(group: str) -> Marks:
         marks = Marks(target.state_dir, group)
-        marks.belong_to(client.identity(group))
+        marks.use_identity(client.identity(group))
         marks.load()
         return marks
 
@@ -185,7 +185,7 @@ class _Selection:
         brokers = await Brokers.look_up(client)
         await expect_group(brokers, self.name)
         await client.cluster_id.learn(may_write=to_write)
-        self.marks.belong_to(client.identity(self.name))
+        self.marks.use_identity(client.identity(self.name))
         if to_write:
             self.marks.hold()
         self.marks.load()
@@ -196,10 +196,10 @@ class _Selection:
         width = len(str(max(plan.reasons.values(), default=0)))
         kinds = plan.reasons.most_common()
         lines = [f"{self.group}: {plan.chosen} of {count(plan.left, 'dead letter')} left{purpose}"]
-        lines += [f"  {number:>{width}}  {reason or '(no reason given)'}" for reason, number in kinds[:_MOST_KINDS]]
-        if more := kinds[_MOST_KINDS:]:
+        lines += [f"  {number:>{width}}  {reason or '(no reason given)'}" for reason, number in kinds[:_MAX_KINDS]]
+        if more := kinds[_MAX_KINDS:]:
             lines.append(f"  {sum(number for _, number in more):>{width}}  for {count(len(more), 'other reason')}")
-        topics = (f"{topic or '(unknown)'} {number}" for topic, number in plan.topics.most_common(_MOST_KINDS))
+        topics = (f"{topic or '(unknown)'} {number}" for topic, number in plan.topics.most_common(_MAX_KINDS))
         return [*lines, f"of the topics: {', '.join(topics)}"]
 
 

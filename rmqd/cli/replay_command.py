@@ -25,7 +25,7 @@ from rmqd.wire.message_queue import Identity
 from rmqd.wire.topics import without_namespace
 
 PRINT_SECONDS = 5.0
-MOST_SHOWN = 20
+MAX_SHOWN = 20
 _WINDOWS: Final[Columns] = (
     "topic",
     "broker",
@@ -208,7 +208,7 @@ def _report(plan: ReplayPlan, progress: ReplayProgress, failures: Failures, *, a
         say_json(_document(plan, progress.passed) | outcome | file)
         return
     say([_progress_line(plan, progress)])
-    for one in given_up[:MOST_SHOWN]:
+    for one in given_up[:MAX_SHOWN]:
         place = f"{one['topic']}:{one['broker']}:{one['queue']}:{one['offset']}"
         why = "; ".join(filter(None, (one["reason"], one["exception"])))
         say([f"failed: {one['msg_id']}  {place}  {why}"])

@@ -18,7 +18,7 @@ from rmqd.cli.terminal.commands import Failed
 from rmqd.cli.terminal.options import duration_ms, moment_ms, name_and_value, topic_name, topic_names
 from rmqd.cli.terminal.output import say
 from rmqd.client.api.send_requests import SendResult
-from rmqd.client.client_options import MOST_TRACE_CALLS, TraceOptions
+from rmqd.client.client_options import MAX_TRACE_CALLS, TraceOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage, by_hash, by_id
 from rmqd.client.sending.trace_dispatcher import TracedProducer
@@ -123,7 +123,7 @@ async def _send_all(
         await _send(partial(client.producer.send, message, selector=selector), count, selector, report)
         return
 
-    options, namespace = TraceOptions(TRACE_TOPIC, MOST_TRACE_CALLS), client.options.namespace
+    options, namespace = TraceOptions(TRACE_TOPIC, MAX_TRACE_CALLS), client.options.namespace
     producer = TracedProducer(client.producer, client.routes, options, SystemClock(), namespace=namespace)
     tracing = asyncio.create_task(producer.dispatcher.run())
     try:

@@ -209,7 +209,7 @@ def _line_of_place(message: Message, lie_in: str) -> str:
     return place.format(**_place(message, lie_in)) + keys
 
 
-MOST_RUNS = 16
+MAX_RUNS = 16
 
 
 def try_group(
@@ -293,7 +293,7 @@ def _try(ours: OwnGroup, chosen: Chosen, trial: HandlerTrial, reporter: TrialRep
 
 def _bisect(ours: OwnGroup, chosen: Chosen, trial: HandlerTrial, lie_in: str, *, as_json: bool) -> int:
     size = ours.options.consume_message_batch_max_size
-    search = Bisection(trial, size, MOST_RUNS, lambda line: say([line], err=True))
+    search = Bisection(trial, size, MAX_RUNS, lambda line: say([line], err=True))
     messages = count(len(chosen.messages), "message")
     say([f"{messages} in batches of up to {size}; the handler's effects are real"], err=True)
     try:

@@ -14,7 +14,7 @@ from rmqd.errors import BrokerAwayError, NoBrokerError, RmqdError
 from rmqd.wire.bodies.route_data import ClusterInfo
 from rmqd.wire.message_queue import MessageQueue
 
-MOST_AT_ONCE: Final = 32  # requests in flight, to limit the load on the brokers of a large cluster
+MAX_AT_ONCE: Final = 32  # requests in flight, to limit the load on the brokers of a large cluster
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class Brokers:
         self.names: Mapping[str, str] = {}
         """Broker names by the addresses of masters and slaves."""
         self.clusters = frozenset[str]()
-        self._turn = asyncio.Semaphore(MOST_AT_ONCE)
+        self._turn = asyncio.Semaphore(MAX_AT_ONCE)
 
     @classmethod
     async def look_up(cls, client: ClientInstance) -> Self:

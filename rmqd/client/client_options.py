@@ -73,9 +73,9 @@ def _routable_host(peer: str) -> str:
     return "" if address.is_loopback or address.is_unspecified else host
 
 
-__all__ = ["MOST_TRACE_CALLS", "ClientOptions", "TlsOptions", "TraceOptions"]
+__all__ = ["MAX_TRACE_CALLS", "ClientOptions", "TlsOptions", "TraceOptions"]
 
-MOST_TRACE_CALLS: Final = 20  # the limit of traceMsgBatchNum in Java's AsyncTraceDispatcher
+MAX_TRACE_CALLS: Final = 20  # the limit of traceMsgBatchNum in Java's AsyncTraceDispatcher
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class Replicas:
         addresses = self._routes.replicas(broker_name).values()
         return any(self._remoting.connected(at) is not None and not self._remoting.is_down(at) for at in addresses)
 
-    def steady_first(self, addresses: Iterable[str]) -> list[str]:
+    def by_preference(self, addresses: Iterable[str]) -> list[str]:
         """Return the addresses by preference: with an older connection, without one, and down."""
         return sorted(addresses, key=lambda address: (self._remoting.is_down(address), self.is_new(address)))
 

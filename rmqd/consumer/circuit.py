@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 CircuitState = Literal["closed", "half_open", "open"]
 CIRCUIT_STATES: Final = ("closed", "half_open", "open")  # the metric's value is the index
-LEAST_CALLS: Final = 10  # calls within the window before their ratio can open the circuit
+MIN_CALLS: Final = 10  # calls within the window before their ratio can open the circuit
 SLICES: Final = 30  # parts of the window; calls are counted by slice, so memory does not depend on their number
 
 
@@ -210,7 +210,7 @@ class Circuit:
             self._slices.popleft()
         failed = sum(one.failed for one in self._slices)
         calls = failed + sum(one.succeeded for one in self._slices)
-        if options.ratio and calls >= LEAST_CALLS and failed >= options.ratio * calls:
+        if options.ratio and calls >= MIN_CALLS and failed >= options.ratio * calls:
             self._reason = f"{failed} of {calls} calls failed"
             self._open()
             return True

@@ -268,7 +268,7 @@ class PushConsumer(Consumer):
             await context.ownership.close(calls_left=context.service.calls_left)
             raise
         finally:
-            routes.off_change(self._routes_changed)
+            routes.remove_on_change(self._routes_changed)
             await self._client.unregister(self.group)
             await context.store.close()
             if context.trace is not None:

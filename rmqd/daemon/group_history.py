@@ -93,8 +93,8 @@ def _short(value: float) -> float | int:
     return int(rounded) if rounded == int(rounded) else rounded
 
 
-MOST_ENDED: Final = 10
-MOST_QUEUES: Final = 20
+MAX_ENDED: Final = 10
+MAX_QUEUES: Final = 20
 
 # The cause, the topic of the stalled queues, and a text that distinguishes problems with the same cause.
 _Key = tuple[str, str, str]
@@ -114,7 +114,7 @@ class PastFinding:
     until: float | None = None
 
     def as_document(self) -> dict[str, Any]:
-        """Return the finding as JSON. Only the first MOST_QUEUES queues are named."""
+        """Return the finding as JSON. Only the first MAX_QUEUES queues are named."""
         return {
             "cause": self.problem.cause,
             "evidence": self.problem.evidence,
@@ -122,7 +122,7 @@ class PastFinding:
             "state": "active" if self.until is None else "ended",
             "since": round(self.since, 3),
             "until": None if self.until is None else round(self.until, 3),
-            "queues": list(self.queues[:MOST_QUEUES]),
+            "queues": list(self.queues[:MAX_QUEUES]),
             "queue_count": len(self.queues),
         }
 
@@ -132,7 +132,7 @@ class FindingLog:
     """The findings of one group: the active ones, and the last ones that ended."""
 
     _active: dict[_Key, PastFinding] = field(default_factory=dict)
-    _ended: deque[PastFinding] = field(default_factory=lambda: deque(maxlen=MOST_ENDED))
+    _ended: deque[PastFinding] = field(default_factory=lambda: deque(maxlen=MAX_ENDED))
 
     def observe(self, group: GroupSnapshot, now: float) -> None:
         """Update the findings from a snapshot of this Unix time."""

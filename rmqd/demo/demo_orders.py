@@ -74,7 +74,7 @@ class DemoEnd:
 
 
 KEPT: Final = 40  # newest entries of each list
-MOST_REASONS: Final = 1000  # counted separately; all others are counted together
+MAX_REASONS: Final = 1000  # counted separately; all others are counted together
 OTHER_REASONS: Final = "other reasons"
 # Bounds of the ages in seconds, each 2 % above the previous one, which is the precision of percentiles.
 AGE_BOUNDS: Final = tuple(0.0005 * 1.02**step for step in range(700))
@@ -141,7 +141,7 @@ class Ledger:
         if arrival.topic == self._dlq_topic:
             letter = _dead_letter(arrival.record)
             self.dead_letters.append(letter)
-            known = letter.reason in self.reasons or len(self.reasons) < MOST_REASONS
+            known = letter.reason in self.reasons or len(self.reasons) < MAX_REASONS
             self.reasons[letter.reason if known else OTHER_REASONS] += 1
 
     def note(self, order: HandledOrder, age_seconds: float | None) -> None:

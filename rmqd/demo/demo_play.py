@@ -109,7 +109,7 @@ class Stage:
 
 LOOPBACK: Final = "127.0.0.1"
 PORT: Final = "RMQD_DEMO_REPORTS"  # environment variable that Spark's processes inherit
-MOST_BYTES: Final = 1024  # bytes of a body that are sent to the view
+MAX_BYTES: Final = 1024  # bytes of a body that are sent to the view
 
 
 def install_reporter(folder: Path) -> None:
@@ -140,7 +140,7 @@ class DemoReporter:
 
 def _reports(batch: Batch, context: HookContext, now: float) -> Iterator[bytes]:
     for order, age in handled_orders(batch, context, now):
-        body = base64.b64encode(order.body[:MOST_BYTES]).decode()
+        body = base64.b64encode(order.body[:MAX_BYTES]).decode()
         yield json.dumps([order.key, order.tag, body, order.attempt, order.verdict, age]).encode()
 
 

@@ -91,7 +91,7 @@ def screen_for(stream: TextIO) -> DemoScreen:
     return PlainScreen(stream)
 
 
-MOST_REASONS: Final = 6
+MAX_REASONS: Final = 6
 REASON_WIDTH: Final = 69
 
 
@@ -120,7 +120,7 @@ class Summary:
             yield _line("failed sends", figures.failed, self.last_failure)
         yield _line("acknowledged", account.acknowledged)
         yield _line("dead letters", account.dead_letters)
-        for reason, count in sorted(self.reasons.items(), key=lambda item: -item[1])[:MOST_REASONS]:
+        for reason, count in sorted(self.reasons.items(), key=lambda item: -item[1])[:MAX_REASONS]:
             yield f"{count:>8,}  {one_line(reason)[:REASON_WIDTH]}"
         yield _line("waiting for a retry", account.waiting, f"{figures.retried:,} sent back in total")
         if account.behind:

@@ -96,7 +96,7 @@ _REFUSALS: Final = (
 
 
 # limit for a server's remark, which may be 16 MiB long and is part of many log lines
-MOST_REMARK_CHARACTERS: Final = 4096
+MAX_REMARK_CHARACTERS: Final = 4096
 
 
 class BrokerError(RmqdError):
@@ -113,7 +113,7 @@ class BrokerError(RmqdError):
             cls.codes[int(code)] = cls
 
     def __init__(self, code: int, remark: str | None, address: str) -> None:
-        name, remark = ResponseCode(code).name, (remark or "")[:MOST_REMARK_CHARACTERS]
+        name, remark = ResponseCode(code).name, (remark or "")[:MAX_REMARK_CHARACTERS]
         unknown = " (a code that this version of rmqd does not know)" if name.startswith("UNKNOWN_") else ""
         super().__init__(f"{name} ({int(code)}) from {address}: {remark or 'no reason given'}{unknown}")
         self.code = code
@@ -123,7 +123,7 @@ class BrokerError(RmqdError):
     @classmethod
     def of(cls, code: int, remark: str | None, address: str, request: RequestCode | None = None) -> BrokerError:
         """Return the error for a response code. Codes without a class become a plain BrokerError."""
-        remark = (remark or "")[:MOST_REMARK_CHARACTERS]
+        remark = (remark or "")[:MAX_REMARK_CHARACTERS]
         if remark and (refusal := AccessRefusal.of(code, remark)) is not None:
             return AccessRefusedError(code, remark, address, refusal, request)
         return cls.codes.get(code, BrokerError)(code, remark, address)

@@ -117,7 +117,7 @@ class InvalidPayloadError(Exception):
 DECISIONS: Final = (Retry, DeadLetter, Suspend, AlreadyHandled)
 """The exceptions that express a decision. All other exceptions are failures."""
 _BY_STRICTNESS: Final = (Outcome.ACK, Outcome.AGAIN, Outcome.RETRY, Outcome.DEAD_LETTER)
-_LEAST_WAIT_SECONDS: Final = 0.1
+_MIN_WAIT_SECONDS: Final = 0.1
 WAIT: Final = "rmqd_wait_seconds"
 """The attribute that marks an exception as unrelated to the messages: they wait this many seconds.
 
@@ -179,7 +179,7 @@ def decision_of(error: BaseException | None) -> Decision:
 def wait_seconds(error: BaseException) -> float | None:
     """Return how long messages wait for another system, if the exception says so, else None."""
     seconds = asked(error, WAIT, checked_seconds)
-    return None if seconds is None else max(float(seconds), _LEAST_WAIT_SECONDS)
+    return None if seconds is None else max(float(seconds), _MIN_WAIT_SECONDS)
 
 
 def _strictness(decision: Decision) -> tuple[int, float]:

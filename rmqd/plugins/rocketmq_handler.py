@@ -28,7 +28,7 @@ HOPS: Final = "RMQD_HOPS"
 """The property that counts how often a message was forwarded."""
 
 
-MOST_HOPS: Final = 9999
+MAX_HOPS: Final = 9999
 """Higher numbers count as this one. It is above any `max_hops`, and Python limits the digits that `int` parses."""
 
 
@@ -37,7 +37,7 @@ def hops(message: Message) -> int:
     said = message.properties.get(HOPS, "")
     if not (said.isascii() and said.isdigit()):
         return 0
-    return int(said) if len(said) <= len(str(MOST_HOPS)) else MOST_HOPS
+    return int(said) if len(said) <= len(str(MAX_HOPS)) else MAX_HOPS
 
 
 def copy_of(message: Message, topic: str) -> OutgoingMessage:
@@ -64,7 +64,7 @@ def order_key(message: Message, queue: MessageQueue, order_by: str) -> str | Non
 log = structlog.get_logger(__name__)
 
 FIRST_SECONDS: Final = 0.1
-MOST_SECONDS: Final = 2.0
+MAX_SECONDS: Final = 2.0
 
 
 class RocketMqOptions(ClusterConfig):
@@ -125,7 +125,7 @@ class RocketMq:
         )
         for failure in failures:
             if isinstance(failure, RmqdError):
-                setattr(failure, WAIT, MOST_SECONDS)  # wait: the broker's failure says nothing about the message
+                setattr(failure, WAIT, MAX_SECONDS)  # wait: the broker's failure says nothing about the message
             if failure is not None:
                 raise failure
 
@@ -166,7 +166,7 @@ class RocketMq:
                 return
             except RmqdError as error:
                 tries += 1
-                pause_seconds = spread(doubled(FIRST_SECONDS, tries, MOST_SECONDS))
+                pause_seconds = spread(doubled(FIRST_SECONDS, tries, MAX_SECONDS))
                 if not may_pass(error, self._served) or loop.time() + pause_seconds > until:
                     raise
                 log.warning("forward.retried", topic=copy.topic, error=str(error))

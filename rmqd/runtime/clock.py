@@ -106,12 +106,12 @@ class SystemClock:
 
 
 RANDOM: Final = random.Random()  # a separate generator, because the program may have seeded the shared one
-_MOST_DOUBLINGS: Final = 10
+_MAX_DOUBLINGS: Final = 10
 
 
 def doubled(first_seconds: float, times: int, most_seconds: float) -> float:
     """Return the delay after this many failures in a row. It doubles with each failure, up to `most_seconds`."""
-    return min(first_seconds * float(1 << min(times - 1, _MOST_DOUBLINGS)), most_seconds)
+    return min(first_seconds * float(1 << min(times - 1, _MAX_DOUBLINGS)), most_seconds)
 
 
 def spread(seconds: float, least: float = 0.75, most: float = 1.25) -> float:

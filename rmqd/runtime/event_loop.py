@@ -65,7 +65,7 @@ def signals_handled(on_stop: Callable[[signal.Signals], None], on_reload: Callab
 TICK_SECONDS: Final = 0.1
 QUIET_TICK_SECONDS: Final = 0.25  # longer interval while memory does not grow, so that an idle daemon rarely wakes
 NOTABLE_GROWTH_BYTES: Final = 1024 * 1024
-LEAST_GROWTH_BYTES: Final = 64 * 1024 * 1024
+MIN_GROWTH_BYTES: Final = 64 * 1024 * 1024
 _STATM: Final = Path("/proc/self/statm")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -85,7 +85,7 @@ async def collect_as_memory_grows() -> None:
             await asyncio.sleep(TICK_SECONDS if is_growing else QUIET_TICK_SECONDS)
             before, now = now, _resident_bytes(statm)
             is_growing = now - before > NOTABLE_GROWTH_BYTES
-            if now - floor > max(LEAST_GROWTH_BYTES, floor // 2):
+            if now - floor > max(MIN_GROWTH_BYTES, floor // 2):
                 gc.collect()
                 _trim()
                 floor = now = _resident_bytes(statm)

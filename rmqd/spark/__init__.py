@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rmqd.spark.source.source_progress import QueryLag
 
-LEAST_PYSPARK: Final = (4, 2)
+MIN_PYSPARK: Final = (4, 2)
 
 
 def register(spark: SparkSession) -> None:
@@ -68,7 +68,7 @@ def check_versions() -> None:
     except ImportError as error:
         raise RmqdError(f"{error.name} is not installed; run pip install 'rmqd[spark]'") from error
     version = str(pyspark.__version__)
-    if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < LEAST_PYSPARK:
+    if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < MIN_PYSPARK:
         raise RmqdError(
             f"rmqd's source for Spark needs PySpark 4.2 or later, but {version} is installed: before 4.2 a Python "
             "source cannot limit the size of a batch; run pip install -U 'rmqd[spark]'"

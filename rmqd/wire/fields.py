@@ -140,22 +140,22 @@ def _wrong(what: str, wanted: str, found: object) -> ProtocolError:
     return ProtocolError(f"{what} must be {wanted}, not {found!r:.80}")
 
 
-MOST_QUEUES: Final = 65_536  # limit for one topic, on all its brokers
-MOST_BROKERS: Final = 4_096  # serving one topic
-MOST_ROUTE_BYTES: Final = 4 * 1024 * 1024  # limit for one body
-MOST_ROUTE_OBJECTS: Final = 16 * MOST_BROKERS  # limit for one body; each costs much more memory than its few bytes
-MOST_RESET_BYTES: Final = 8 * 1024 * 1024  # limit for one body, which has an entry for every queue
-MOST_RESET_OBJECTS: Final = 2 * MOST_QUEUES
+MAX_QUEUES: Final = 65_536  # limit for one topic, on all its brokers
+MAX_BROKERS: Final = 4_096  # serving one topic
+MAX_ROUTE_BYTES: Final = 4 * 1024 * 1024  # limit for one body
+MAX_ROUTE_OBJECTS: Final = 16 * MAX_BROKERS  # limit for one body; each costs much more memory than its few bytes
+MAX_RESET_BYTES: Final = 8 * 1024 * 1024  # limit for one body, which has an entry for every queue
+MAX_RESET_OBJECTS: Final = 2 * MAX_QUEUES
 
 
 def check_route_size(body: bytes) -> None:
     """Raise ProtocolError if the body of a route is too large to parse."""
-    _check_body(body, "a route", MOST_ROUTE_BYTES, MOST_ROUTE_OBJECTS)
+    _check_body(body, "a route", MAX_ROUTE_BYTES, MAX_ROUTE_OBJECTS)
 
 
 def check_reset_size(body: bytes) -> None:
     """Raise ProtocolError if the body of a reset is too large to parse."""
-    _check_body(body, "a reset", MOST_RESET_BYTES, MOST_RESET_OBJECTS)
+    _check_body(body, "a reset", MAX_RESET_BYTES, MAX_RESET_OBJECTS)
 
 
 def _check_body(body: bytes, what: str, most_bytes: int, most_objects: int) -> None:
@@ -168,12 +168,12 @@ def _check_body(body: bytes, what: str, most_bytes: int, most_objects: int) -> N
 
 def check_brokers(count: int) -> None:
     """Raise ProtocolError if a topic is on too many brokers."""
-    if count > MOST_BROKERS:
-        raise ProtocolError(f"a route has {count} brokers for one topic; expected at most {MOST_BROKERS}")
+    if count > MAX_BROKERS:
+        raise ProtocolError(f"a route has {count} brokers for one topic; expected at most {MAX_BROKERS}")
 
 
 def check_queues(counts: Iterable[int]) -> None:
     """Raise ProtocolError if a topic has too many queues in total."""
     total = sum(counts)
-    if total > MOST_QUEUES:
-        raise ProtocolError(f"a route has {total} queues of one topic; expected at most {MOST_QUEUES}")
+    if total > MAX_QUEUES:
+        raise ProtocolError(f"a route has {total} queues of one topic; expected at most {MAX_QUEUES}")

@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 
 START_SECONDS = 90.0
 """How long a peer may take to say that it has started."""
-MOST_SAID = 2000
+MAX_SAID = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Peer:
         try:
             wait_until(lambda: self._process.poll() is not None, "it ends", timeout_seconds)
         except AssertionError as late:
-            raise ClusterError(f"the {self.language} peer has not ended:\n{self._said()[-MOST_SAID:]}") from late
+            raise ClusterError(f"the {self.language} peer has not ended:\n{self._said()[-MAX_SAID:]}") from late
         self._close()
         return self._process.returncode
 

@@ -15,7 +15,7 @@ from tests.rocketmq.fetch import find_java, home, jars, locked, say
 
 SOURCES = Path(__file__).with_name("java")
 LOGBACK = SOURCES / "logback.xml"
-MOST_SAID = 2000
+MAX_SAID = 2000
 
 
 def command(program: str, options: Sequence[str], heap: str, version: str = release.DEFAULT) -> list[str]:
@@ -79,4 +79,4 @@ def _record(jar: Path, names: list[str], version: str, home_directory: Path) -> 
     done = subprocess.run([*command, *names], capture_output=True, text=True, check=False)
     if done.returncode:
         archive.unlink(missing_ok=True)
-        say(f"no class data archive of the Java peers, starts take longer: {done.stderr[-MOST_SAID:]}")
+        say(f"no class data archive of the Java peers, starts take longer: {done.stderr[-MAX_SAID:]}")

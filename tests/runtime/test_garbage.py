@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmqd.runtime.event_loop import CAN_BE_WATCHED, LEAST_GROWTH_BYTES, collect_as_memory_grows
+from rmqd.runtime.event_loop import CAN_BE_WATCHED, MIN_GROWTH_BYTES, collect_as_memory_grows
 
-MIB_OF_GROWTH = LEAST_GROWTH_BYTES >> 20
+MIB_OF_GROWTH = MIN_GROWTH_BYTES >> 20
 
 pytestmark = pytest.mark.skipif(not CAN_BE_WATCHED, reason="the system does not tell how much memory a process takes")
 

@@ -19,7 +19,7 @@ import structlog
 
 from rmqd.runtime.logs import log_setup as logs
 from rmqd.runtime.logs import log_writer as writer
-from rmqd.runtime.logs.log_repeats import MOST_REPEATED_KINDS, RepeatLimiter
+from rmqd.runtime.logs.log_repeats import MAX_REPEATED_KINDS, RepeatLimiter
 from rmqd.runtime.logs.log_setup import configure_logging
 from rmqd.runtime.logs.log_writer import finish_writing, lines_dropped
 from tests.consumer.handling.odd_handlers import NoAttributes, NoText, NoTextToSpeakOf, nested_groups, odd_syntax_error
@@ -256,9 +256,9 @@ def test_what_was_held_back_is_reported_after_its_time(monkeypatch: pytest.Monke
 def test_many_kinds_of_errors_take_bounded_memory() -> None:
     """A thousand places, then the oldest are forgotten."""
     limiter = RepeatLimiter()
-    for queue in range(MOST_REPEATED_KINDS + 500):
+    for queue in range(MAX_REPEATED_KINDS + 500):
         limiter(None, "error", {"event": "queue.failed", "queue": queue})
-    assert len(limiter._seen) <= MOST_REPEATED_KINDS
+    assert len(limiter._seen) <= MAX_REPEATED_KINDS
 
 
 def test_fields_of_any_kind_can_be_logged() -> None:

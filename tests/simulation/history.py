@@ -44,7 +44,7 @@ from tests.simulation.slave import Slave, leave_to_slaves
 from tests.simulation.timeline import Timeline
 from tests.simulation.trials import undergo
 
-MOST_HOMES = 4
+MAX_HOMES = 4
 
 
 class History:
@@ -269,7 +269,7 @@ class History:
         for home in self.homes:
             if home.is_free:
                 return home
-        if len(self.homes) == MOST_HOMES:
+        if len(self.homes) == MAX_HOMES:
             return None
         directory = self._disks.enter_context(tempfile.TemporaryDirectory())
         ledger = self._new_ledger()

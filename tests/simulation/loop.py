@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 WALL_SECONDS: Final = 1_700_000_000.0
 START_SECONDS: Final = 1000.0
-MOST_TURNS: Final = 200_000
+MAX_TURNS: Final = 200_000
 """Turns of the loop without a step of time, after which it is taken to spin."""
 
 _HOST: ContextVar[Host | None] = ContextVar("host", default=None)
@@ -156,8 +156,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             heapq.heappop(scheduled)._scheduled = False
         if ready:
             self._still += 1
-            if self._still > MOST_TURNS:
-                raise Spinning(f"{MOST_TURNS} turns of the loop at {self.now:.3f} s")
+            if self._still > MAX_TURNS:
+                raise Spinning(f"{MAX_TURNS} turns of the loop at {self.now:.3f} s")
         elif not scheduled:
             raise RuntimeError("everybody waits, and nothing will come")
         else:

@@ -31,8 +31,8 @@ BY_KEY: Final = 0.2
 """How many histories in one are of a group with `order_by`."""
 CALM: Final = 0.3
 """How many histories in one have nothing that breaks: what goes wrong in them, nothing excuses."""
-MOST_TROUBLES: Final = 4
-MOST_OPERATIONS: Final = 3
+MAX_TROUBLES: Final = 4
+MAX_OPERATIONS: Final = 3
 """How many kinds of what operators do a history has: each kind excuses something."""
 REBALANCES: Final = frozenset(("join", "leave"))
 
@@ -144,9 +144,9 @@ def draw(seed: int) -> Plan:
         and (happening.suits_java or not java)
     }
     troubles = [name for name, happening in possible.items() if happening.is_trouble]
-    chosen = frozenset(() if _is_calm(seed) else chance.sample(troubles, chance.randint(1, MOST_TROUBLES)))
+    chosen = frozenset(() if _is_calm(seed) else chance.sample(troubles, chance.randint(1, MAX_TROUBLES)))
     operations = [name for name in possible if name not in {*troubles, *REBALANCES}]
-    done = chance.sample(operations, chance.randint(0, min(len(operations), MOST_OPERATIONS)))
+    done = chance.sample(operations, chance.randint(0, min(len(operations), MAX_OPERATIONS)))
     seconds = chance.choice(LONGEST_SECONDS)
     gives_up = chance.random() < 0.5
     plan = Plan(

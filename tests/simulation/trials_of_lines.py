@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.simulation.sender import Sender
 
 MUTE_SECONDS: Final = 20.0
-MOST_APART_SECONDS: Final = 14.0
+MAX_APART_SECONDS: Final = 14.0
 """In which the silence is noticed by what is to be committed, and connections are not given up yet."""
 NOTICED_SECONDS: Final = (0.3, 1.5)
 """How long after that all is well again: a second connection is just being made, and fails behind that."""
@@ -50,7 +50,7 @@ async def part(history: History, sender: Sender) -> None:
     await sender.send(1)
     before = changes(history)
     member = history.members[0]
-    history.trouble("apart", member.name, *(broker.name for broker in history.brokers), seconds=MOST_APART_SECONDS)
+    history.trouble("apart", member.name, *(broker.name for broker in history.brokers), seconds=MAX_APART_SECONDS)
     pairs = {frozenset((member.host.name, broker.host.name)) for broker in history.brokers}
     history.network.apart |= pairs
     history.network.no_route_seconds = NO_ROUTE_SECONDS
@@ -92,7 +92,7 @@ async def unlisted(history: History, sender: Sender) -> None:
 
 async def _noticed(member: Member) -> None:
     """Wait until a member takes a broker to be down, or until it is too late for that."""
-    for _ in range(int((MOST_APART_SECONDS - NOTICED_SECONDS[1]) / POLL_SECONDS)):
+    for _ in range(int((MAX_APART_SECONDS - NOTICED_SECONDS[1]) / POLL_SECONDS)):
         await asyncio.sleep(POLL_SECONDS)
         if not all(member.figures().brokers_up.values()):
             return

@@ -28,7 +28,7 @@ GLANCE_SECONDS: Final = (0.001, 0.03)
 HEARTBEAT_SECONDS: Final = 0.03
 """How long a broker takes for a heartbeat: what comes behind it by the same connection is done before."""
 POLL_SECONDS: Final = 0.001
-MOST_LISTS: Final = 20
+MAX_LISTS: Final = 20
 """How often a member may ask for the group's members while others come and go: for two topics, each second."""
 
 
@@ -81,7 +81,7 @@ def _too_many_lists(before: dict[Member, int]) -> Iterator[Wrong]:
     """Members that asked for the group's members at every notice."""
     for member, count in before.items():
         asked = _lists(member) - count
-        if asked > MOST_LISTS:
+        if asked > MAX_LISTS:
             yield Wrong("too many passes", f"{member.name} asked for the group's members {asked} times meanwhile")
 
 

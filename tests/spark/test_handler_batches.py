@@ -113,7 +113,7 @@ def test_an_orderly_range_is_whole_and_repeated_in_place(
 ) -> None:
     """However long it is; nothing passes what failed, until its attempts are used up."""
     broker.create_topic("orders", 1)
-    monkeypatch.setattr("rmqd.spark.handlers.handler_query.LEAST_PIECE", 20)
+    monkeypatch.setattr("rmqd.spark.handlers.handler_query.MIN_PIECE", 20)
     broker.send("orders", "a", "fails", *["b"] * 100)
     order = order_of(
         broker.nameserver, decline, consume_mode="orderly", max_reconsume_times=2, suspend_current_queue_time="10ms",

@@ -215,13 +215,13 @@ def test_the_patience_begins_anew_with_what_is_dealt_with() -> None:
     plan = plan_of(10)
     for second in (0.0, 50.0, 100.0, 150.0):
         plan.failed(RemotingConnectError("master:1", "away"), second)
-        plan.learn_nothing(RemotingConnectError("ns:1", "away"))
+        plan.keep_known_replicas(RemotingConnectError("ns:1", "away"))
         asked(plan)
         assert isinstance(plan.answered(answer(ResponseCode.SUCCESS, plan.spans[0].low + 1)), Dealt)
     plan.failed(RemotingConnectError("master:1", "away"), 200.0)
     plan.failed(RemotingConnectError("master:1", "still away"), 261.0)
     with pytest.raises(RemotingConnectError, match="still away"):
-        plan.learn_nothing(RemotingConnectError("ns:1", "away"))
+        plan.keep_known_replicas(RemotingConnectError("ns:1", "away"))
 
 
 def test_no_loss_is_believed_while_the_route_is_unknown() -> None:
@@ -232,7 +232,7 @@ def test_no_loss_is_believed_while_the_route_is_unknown() -> None:
     assert plan.answered(moved) is None
     away = RemotingConnectError("ns:1", "away")
     with pytest.raises(RemotingConnectError) as raised:
-        plan.learn_nothing(away)
+        plan.keep_known_replicas(away)
     plan.failed(raised.value, 0.0)
     assert plan.wants_route
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from rmqd.spark.engine.running_query import MOST_CHARACTERS, query_error
+from rmqd.spark.engine.running_query import MAX_CHARACTERS, query_error
 from rmqd.spark.pipelines.pipeline_counts import BatchFailedError, MicroBatch
 from rmqd.spark.source.source_offsets import Offsets
 from rmqd.wire.message_queue import MessageQueue
@@ -57,4 +57,4 @@ def test_the_cause_comes_with_the_messages_of_its_batch() -> None:
 
 
 def test_a_cause_of_many_pages_is_cut() -> None:
-    assert len(str(query_error(RuntimeError("ValueError: " + "x" * 5000)))) == MOST_CHARACTERS
+    assert len(str(query_error(RuntimeError("ValueError: " + "x" * 5000)))) == MAX_CHARACTERS

@@ -27,8 +27,8 @@ import pyarrow as pa  # type: ignore[import-untyped]  # noqa: E402
 from pyspark.sql.pandas.types import from_arrow_schema  # noqa: E402
 
 from rmqd.spark.sink.sink_writer import (  # noqa: E402
-    MOST_BYTES,
-    MOST_ROWS,
+    MAX_BYTES,
+    MAX_ROWS,
     RocketMQWriter,
     Stored,
     bundles,
@@ -194,9 +194,9 @@ def test_a_request_has_one_topic_and_one_lane() -> None:
 
 def test_a_request_has_only_so_many_rows_and_bytes() -> None:
     """A row that is larger goes alone."""
-    many = [str(number) for number in range(2 * MOST_ROWS + 1)]
-    assert bundled(*map(sent, many)) == [many[:MOST_ROWS], many[MOST_ROWS:-1], many[-1:]]
-    half, large = "h" * (MOST_BYTES // 2), "l" * (MOST_BYTES * 2)
+    many = [str(number) for number in range(2 * MAX_ROWS + 1)]
+    assert bundled(*map(sent, many)) == [many[:MAX_ROWS], many[MAX_ROWS:-1], many[-1:]]
+    half, large = "h" * (MAX_BYTES // 2), "l" * (MAX_BYTES * 2)
     assert bundled(sent("1"), sent(half), sent(half), sent(large), sent("2")) == [["1", half], [half], [large], ["2"]]
 
 

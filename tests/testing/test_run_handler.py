@@ -70,10 +70,10 @@ def test_a_message_tells_the_ends_of_its_queue_and_when_it_was_handed_out(
 
 
 def test_the_handler_of_the_docs_skips_what_is_far_behind(rocketmq: RocketMQ, run_handler: Run) -> None:
-    [code] = [one for one in blocks((TOP / "docs" / "handlers.md").read_text(), "python") if "MOST_BEHIND" in one]
+    [code] = [one for one in blocks((TOP / "docs" / "handlers.md").read_text(), "python") if "MAX_BEHIND" in one]
     shown, names = list[bytes](), dict[str, Any]()
     exec(code, names)
-    names |= {"MOST_BEHIND": 2, "show": AsyncMock(side_effect=lambda message: shown.append(message.body))}
+    names |= {"MAX_BEHIND": 2, "show": AsyncMock(side_effect=lambda message: shown.append(message.body))}
     rocketmq.create_topic("orders")
     for number in range(5):
         rocketmq.send("orders", f"order {number}")

@@ -6,8 +6,8 @@ import pytest
 
 from rmqd.errors import ProtocolError
 from rmqd.wire.bodies.route_data import BrokerData, QueueData, TopicRouteData
-from rmqd.wire.command import MOST_HEADER_FIELDS, RemotingCommand, decode_command, encode_command, encode_request
-from rmqd.wire.fields import MOST_BROKERS, MOST_QUEUES, MOST_ROUTE_BYTES, check_reset_size
+from rmqd.wire.command import MAX_HEADER_FIELDS, RemotingCommand, decode_command, encode_command, encode_request
+from rmqd.wire.fields import MAX_BROKERS, MAX_QUEUES, MAX_ROUTE_BYTES, check_reset_size
 
 
 def route(brokers: int, queues_each: int) -> TopicRouteData:
@@ -20,15 +20,15 @@ def route(brokers: int, queues_each: int) -> TopicRouteData:
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_topic_at_the_limits_is_read(strict: bool) -> None:
-    for large in (route(MOST_BROKERS, MOST_QUEUES // MOST_BROKERS), route(1, MOST_QUEUES)):
+    for large in (route(MAX_BROKERS, MAX_QUEUES // MAX_BROKERS), route(1, MAX_QUEUES)):
         assert TopicRouteData.from_json(large.to_json(strict=strict)) == large
 
 
 TOO_LARGE = {
-    "queues of one broker": (route(1, MOST_QUEUES + 1).to_json(), "at most 65536"),
-    "queues in all": (route(2, MOST_QUEUES // 2 + 1).to_json(), "65538 queues of one topic"),
-    "brokers": (route(MOST_BROKERS + 1, 1).to_json(), "4097 brokers"),
-    "bytes": (b'{"queueDatas":[' + b"1," * (MOST_ROUTE_BYTES // 2) + b"1]}", "bytes"),
+    "queues of one broker": (route(1, MAX_QUEUES + 1).to_json(), "at most 65536"),
+    "queues in all": (route(2, MAX_QUEUES // 2 + 1).to_json(), "65538 queues of one topic"),
+    "brokers": (route(MAX_BROKERS + 1, 1).to_json(), "4097 brokers"),
+    "bytes": (b'{"queueDatas":[' + b"1," * (MAX_ROUTE_BYTES // 2) + b"1]}", "bytes"),
     "objects": (b'{"a":[' + b"{0:1}," * 100_000 + b"1]}", "objects"),
 }
 
@@ -40,8 +40,8 @@ def test_what_is_beyond_them_is_refused_with_its_size(subtests: pytest.Subtests)
 
 
 def test_a_reset_has_limits_too() -> None:
-    check_reset_size(b"{" * 2 * MOST_QUEUES)
-    for body in (b" " * (8 * 1024 * 1024 + 1), b"{" * (2 * MOST_QUEUES + 1)):
+    check_reset_size(b"{" * 2 * MAX_QUEUES)
+    for body in (b" " * (8 * 1024 * 1024 + 1), b"{" * (2 * MAX_QUEUES + 1)):
         with pytest.raises(ProtocolError, match="a reset of"):
             check_reset_size(body)
 
@@ -50,6 +50,6 @@ def test_a_header_has_a_limited_number_of_fields() -> None:
     """A remark may be long."""
     header = encode_command(RemotingCommand(1, remark="x" * 1_000_000))[4:]
     assert decode_command(header).remark == "x" * 1_000_000
-    many = encode_request(1, 1, {f"field-{number}-of-many": "" for number in range(MOST_HEADER_FIELDS + 1)})[4:]
+    many = encode_request(1, 1, {f"field-{number}-of-many": "" for number in range(MAX_HEADER_FIELDS + 1)})[4:]
     with pytest.raises(ProtocolError, match="fields"):
         decode_command(many)

@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
-from rmqd_handlers.message_values import MOST_DIGITS, exactly, in_utc, of_unscaled
+from rmqd_handlers.message_values import MAX_DIGITS, exactly, in_utc, of_unscaled
 
 Read = Callable[[Any], Any]
 
@@ -68,8 +68,8 @@ def parse_columns(text: str) -> tuple[ChangeColumn, ...]:
         if kind != "decimal" and (kind not in (*WHOLE_BITS, *OTHERS) or match["p"]):
             raise ValueError(f"{name}: {match['kind']} is not a valid type; expected {ACCEPTED}")
         precision, scale = int(match["p"] or 10), int(match["s"] or 0)
-        if kind == "decimal" and not (0 < precision <= MOST_DIGITS and scale <= precision):
-            raise ValueError(f"{name} has too many digits; expected at most {MOST_DIGITS}, including the scale")
+        if kind == "decimal" and not (0 < precision <= MAX_DIGITS and scale <= precision):
+            raise ValueError(f"{name} has too many digits; expected at most {MAX_DIGITS}, including the scale")
         if name.lower() in (known.lower() for known in found):
             raise ValueError(f"duplicate column {name}")
         found[name] = ChangeColumn(name, kind, precision, scale) if kind == "decimal" else ChangeColumn(name, kind)

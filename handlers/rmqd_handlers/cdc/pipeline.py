@@ -23,7 +23,7 @@ ORDER: Final = "_order"
 READ: Final = ("topic", "queue_id", "queue_offset", "msg_id", "body")
 PLACE_DDL: Final = f"{PLACE} struct<topic: string, queue_id: int, queue_offset: bigint>"
 BAD_DDL: Final = f"topic string, queue_id int, queue_offset bigint, msg_id string, body binary, {BAD} string"
-_MOST_CHARACTERS: Final = 300  # limit for a reason
+_MAX_CHARACTERS: Final = 300  # limit for a reason
 _BIGINT: Final = 1 << 63
 _CHANGES: Final = {"canal": canal_changes, "debezium": debezium_changes}
 _BINARY: Final = {"canal": latin_1, "debezium": base_64}
@@ -133,7 +133,7 @@ class ChangeDecoder:
         try:
             self.changes(body, 0)
         except (BadChangeError, BadValueError) as error:
-            return str(error)[:_MOST_CHARACTERS]
+            return str(error)[:_MAX_CHARACTERS]
         return ""
 
     def _place(self, change: RowChange, queue_offset: int) -> list[int]:
@@ -170,7 +170,7 @@ class Rows:
                 where = f"{place['topic']}, queue {place['queue_id']}, offset {place['queue_offset']}"
                 raise ValueError(
                     f"the message at {where} ({place['msg_id']}) is not a change of a row: "
-                    f"{str(error)[:_MOST_CHARACTERS]}; set bad_rows: leave_out, and use a second group that stores "
+                    f"{str(error)[:_MAX_CHARACTERS]}; set bad_rows: leave_out, and use a second group that stores "
                     "such messages with bad_rows: only"
                 ) from None
             return []

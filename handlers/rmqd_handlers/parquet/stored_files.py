@@ -147,7 +147,7 @@ def _make(folder: Path) -> None:
 
 
 RANGE: Final = 1_000_000
-MOST_RUNS: Final = 20_000
+MAX_RUNS: Final = 20_000
 
 _FileRun = tuple[int, int, int, int, str]
 """The first and last offset of a run, the oldest and latest store time in its file, and its entry."""
@@ -225,9 +225,9 @@ class EntryIndex:
         """
         left = sum(map(len, self._layers))
         forgotten = 0
-        if left > MOST_RUNS:
+        if left > MAX_RUNS:
             for last, name in self._names:
-                if left <= MOST_RUNS // 2 or last >= offset:
+                if left <= MAX_RUNS // 2 or last >= offset:
                     break
                 left -= len(self.known.pop(name))
                 forgotten += 1

@@ -22,10 +22,10 @@ _BOOLEAN_FIRST: Final = (
 )
 _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
-_MOST_DOUBLE: Final = "1.7976931348623157E308"
-_LEAST_DOUBLE: Final = "4.9E-324"
-_MOST_DIGITS: Final = 1000  # Python parses at most a few thousand digits
-_INTEGER: Final = re.compile(rf"[+-]?\d{{1,{_MOST_DIGITS}}}")
+_MAX_DOUBLE: Final = "1.7976931348623157E308"
+_MIN_DOUBLE: Final = "4.9E-324"
+_MAX_DIGITS: Final = 1000  # Python parses at most a few thousand digits
+_INTEGER: Final = re.compile(rf"[+-]?\d{{1,{_MAX_DIGITS}}}")
 _DOUBLE: Final = re.compile(r"[+-]?(?:NaN|Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fFdD]?)", re.ASCII)
 _HEX_DOUBLE: Final = re.compile(
     r"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?\d+[fFdD]?", re.ASCII
@@ -49,7 +49,7 @@ def refused(text: str) -> ExpressionError:
 def integer_constant(text: str) -> int:
     """Parse an integer of a condition."""
     digits = text.rstrip("lL")
-    if len(digits) > _MOST_DIGITS or int(digits) > _LONG_MAX:
+    if len(digits) > _MAX_DIGITS or int(digits) > _LONG_MAX:
         raise ExpressionError(f'java.lang.NumberFormatException: For input string: "{digits}"')
     value = int(digits)
     return value if value <= _INT_MAX else Long(value)
@@ -64,9 +64,9 @@ def double_constant(text: str) -> float:
     """Parse a number with a point or an exponent. Zero is rejected, because it is below Java's Double.MIN_VALUE."""
     value = float(text)
     if math.isinf(value):
-        raise refused(f"{text} is greater than {_MOST_DOUBLE}")
+        raise refused(f"{text} is greater than {_MAX_DOUBLE}")
     if value == 0:
-        raise refused(f"{text} is less than {_LEAST_DOUBLE}")
+        raise refused(f"{text} is less than {_MIN_DOUBLE}")
     return value
 
 

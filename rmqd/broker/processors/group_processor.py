@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController
 
 
-_MOST_GROUPS: Final = 2000  # limit for one reply; Java: splitMetadataSize
+_MAX_GROUPS: Final = 2000  # limit for one reply; Java: splitMetadataSize
 
 
 class GroupAdminProcessor(RequestProcessor):
@@ -69,7 +69,7 @@ class GroupAdminProcessor(RequestProcessor):
         header = GetAllSubscriptionGroupRequestHeader.from_ext_fields(request.ext_fields)
         table, total, forbidden = groups.all(), len(groups.all()), groups.forbidden_table()
         if (header.group_seq, header.data_version, header.max_group_num) != (None, None, None):
-            most = _MOST_GROUPS if header.max_group_num is None else min(header.max_group_num, _MOST_GROUPS)
+            most = _MAX_GROUPS if header.max_group_num is None else min(header.max_group_num, _MAX_GROUPS)
             begin = (header.group_seq or 0) if self._is_current(header.data_version) else 0
             table = dict(islice(sorted(table.items()), begin, begin + most))
             forbidden = {group: topics for group, topics in forbidden.items() if group in table}

@@ -38,7 +38,7 @@ from rmqd.wire.messages.properties import (
 )
 
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
-MOST_FOR_UNIQUE_KEY: Final = 32  # Java: defaultQueryMaxNum
+MAX_FOR_UNIQUE_KEY: Final = 32  # Java: defaultQueryMaxNum
 MOST: Final = 64  # Java: maxMsgsNumBatch
 TAG_INDEX: Final = "T"
 _AT_ONCE: Final = 1000  # records checked in one turn of the loop, in about a millisecond
@@ -53,7 +53,7 @@ class QueryMessageProcessor(RequestProcessor):
         header = QueryMessageRequestHeader.from_ext_fields(request.ext_fields)
         most = min(header.max_num, MOST)
         if request.ext_fields.get(UNIQUE_KEY_QUERY, "").lower() == "true":
-            most = MOST_FOR_UNIQUE_KEY
+            most = MAX_FOR_UNIQUE_KEY
         has_key = _tagged if header.index_type == TAG_INDEX else _keyed
         found = await self._find(header, has_key, most)
         if not found:

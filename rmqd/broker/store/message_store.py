@@ -72,7 +72,7 @@ def oldest_first(queues: Mapping[QueueKey, ConsumeQueue], needed_from: NeededFro
 
 
 RETENTION_SECONDS: Final = 10.0  # Java: cleanResourceInterval
-MOST_AT_ONCE: Final = 5000  # messages deleted in one turn of the loop
+MAX_AT_ONCE: Final = 5000  # messages deleted in one turn of the loop
 _SEPARATOR: Final = "@"  # names of topics never contain it
 _LOG_END: Final = "end"
 _HOUR_MS: Final = 3_600_000
@@ -277,7 +277,7 @@ class MessageStore:
     def _discard_while(self, goes: Callable[[QueueEntry], bool]) -> int:
         counts: Counter[QueueKey] = Counter()
         offsets = []
-        for key, entry in islice(oldest_first(self._queues, self._needed_from), MOST_AT_ONCE):
+        for key, entry in islice(oldest_first(self._queues, self._needed_from), MAX_AT_ONCE):
             if not goes(entry):
                 break
             counts[key] += 1

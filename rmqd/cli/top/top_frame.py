@@ -34,7 +34,7 @@ from rmqd.daemon.http.status_view import (
 from rmqd.runtime.figures import sum_of_known
 from rmqd.runtime.live_screen import picture_of
 
-LEAST_NAME: Final = 8
+MIN_NAME: Final = 8
 ROOMY: Final = 20  # a screen with so many lines shows three lines of problems
 AROUND: Final = 5  # lines other than rows: two at the top, an empty one, the heading, the keys
 KEYS: Final = "Enter queues  p pause  d diagnose  / filter  < > sort  ? help  q quit"
@@ -276,7 +276,7 @@ def _list(state: State, document: dict[str, Any], size: TerminalSize, room: int)
         )
         room -= 1
     rest = size.width - 1 - sum(column.width for column in columns)
-    name = max(LEAST_NAME, min(rest, 2 + max([cell_len(columns[0].cell(row)) for row in rows], default=8)))
+    name = max(MIN_NAME, min(rest, 2 + max([cell_len(columns[0].cell(row)) for row in rows], default=8)))
     lines.append(_heading(columns, name, listing.columns[listing.sort], backward=listing.backward))
     place, shown = listing.at(rows), max(1, room - 1)
     first = max(0, min(place - shown // 2, len(rows) - shown))

@@ -62,7 +62,7 @@ class Connector:
         """Check the certificate of a numeric address against the host name that resolved to it."""
         self._server_names[address] = host
 
-    def start_anew(self) -> None:
+    def forget_failures(self) -> None:
         """Forget all failures, because they are from settings that are no longer in use."""
         self._breakers.forget()
         self._found.clear()
@@ -175,8 +175,8 @@ def _connect_reason(error: BaseException, seconds: float) -> str:
 
 
 FIRST_SECONDS = 0.2
-MOST_SECONDS = 5.0
-MOST_BROKEN_SECONDS = 0.5  # a missing member's queues are acquired by other members after a second
+MAX_SECONDS = 5.0
+MAX_BROKEN_SECONDS = 0.5  # a missing member's queues are acquired by other members after a second
 FORGET_SECONDS = 60.0  # how long a break counts
 
 
@@ -210,9 +210,9 @@ class Breakers:
         self._breakers: dict[str, _Breaker] = {}
 
     def failed(self, address: str, error: RemotingError) -> None:
-        """Record a failure, and open the breaker for twice the previous pause, up to MOST_SECONDS."""
+        """Record a failure, and open the breaker for twice the previous pause, up to MAX_SECONDS."""
         breaker = self._breakers.setdefault(address, _Breaker())
-        self._rest(breaker, error, doubled(FIRST_SECONDS, breaker.failures + 1, MOST_SECONDS))
+        self._rest(breaker, error, doubled(FIRST_SECONDS, breaker.failures + 1, MAX_SECONDS))
         breaker.failures, breaker.failed_at = breaker.failures + 1, self._now()
 
     def failed_since(self, address: str, asked_at: float) -> bool:
@@ -235,7 +235,7 @@ class Breakers:
         breaker.broken = breaker.broken + 1 if now - breaker.broke_at < FORGET_SECONDS else 1
         breaker.broke_at = now
         if breaker.broken > 1:
-            self._rest(breaker, error, doubled(FIRST_SECONDS, breaker.broken - 1, MOST_BROKEN_SECONDS))
+            self._rest(breaker, error, doubled(FIRST_SECONDS, breaker.broken - 1, MAX_BROKEN_SECONDS))
 
     def _rest(self, breaker: _Breaker, error: RemotingError, pause_seconds: float) -> None:
         breaker.error = error

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from rmqd.errors import ProtocolError
 from rmqd.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, FrameDecoder, RemotingCommand, decode_command
 
-MOST_AT_ONCE: Final = 128  # frames per loop iteration: a few milliseconds if all are rejected requests
+MAX_AT_ONCE: Final = 128  # frames per loop iteration: a few milliseconds if all are rejected requests
 _KNOWN_FLAGS: Final = RESPONSE_FLAG | ONEWAY_FLAG
 
 Taker = Callable[[RemotingCommand], None]
@@ -43,7 +43,7 @@ class Intake:
     def feed(self, data: bytes, transport: asyncio.Transport) -> bool:
         """Accept bytes. Returns whether they completed a frame. Raises ProtocolError if they cannot be decoded."""
         payloads = self._decoder.feed(data)
-        if self._waiting or len(payloads) > MOST_AT_ONCE:
+        if self._waiting or len(payloads) > MAX_AT_ONCE:
             self._put_off(payloads, transport)
         else:
             self._take(payloads)
@@ -71,7 +71,7 @@ class Intake:
         self._waiting += payloads  # including bytes that TLS had already received when reading was paused
 
     def _go_on(self, transport: asyncio.Transport) -> None:
-        some, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
+        some, self._waiting = self._waiting[:MAX_AT_ONCE], self._waiting[MAX_AT_ONCE:]
         try:
             self._take(some)
         except Exception as error:  # noqa: BLE001 it has no caller that would see it
@@ -96,12 +96,12 @@ class Intake:
 
 T = TypeVar("T")
 
-MOST_BYTES_HERE: Final = 32 * 1024  # fastjson's dialect is parsed at about one byte per microsecond
+MAX_BYTES_HERE: Final = 32 * 1024  # fastjson's dialect is parsed at about one byte per microsecond
 
 
 async def parsed(parse: Callable[[bytes], T], body: bytes) -> T:
     """Return the result of `parse(body)`, or raise its error. Only a large body is parsed in another thread."""
-    if len(body) <= MOST_BYTES_HERE:
+    if len(body) <= MAX_BYTES_HERE:
         return parse(body)
     return await asyncio.get_running_loop().run_in_executor(_thread(), parse, body)
 

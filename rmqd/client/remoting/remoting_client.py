@@ -132,6 +132,6 @@ class RemotingClient(ConnectionPool):
     def secure(self, options: ClientOptions) -> None:
         """Use other keys and certificates from now on. If the TLS settings changed, every connection is replaced."""
         must_renew = self.security.change(options)
-        self.connector.start_anew()
+        self.connector.forget_failures()
         if must_renew:
             self.renew()

@@ -36,7 +36,7 @@ from rmqd.wire.command import RemotingCommand, encode_request
 log = structlog.get_logger(__name__)
 
 REPEAT_SECONDS: Final = 60.0
-MOST_REASONS: Final = 3  # in one log line
+MAX_REASONS: Final = 3  # in one log line
 # Refused requests are repeated within seconds, and routes within half a minute. A refusal that was not repeated for
 # longer than this has ended, or is from a broker that has left.
 TRUST_FORGOTTEN_SECONDS: Final = 70.0
@@ -117,7 +117,7 @@ class Refusals:
         if over and not self.current:
             log.info("access.restored", address=address)
 
-    def start_anew(self) -> None:
+    def forget_failures(self) -> None:
         """Forget all refusals, because keys or certificates were replaced."""
         self.version += 1
         self.current.clear()
@@ -132,8 +132,8 @@ class Refusals:
 
 def log_refusals(reasons: Sequence[str]) -> None:
     """Log refusals, several in one line."""
-    more = {"more": len(reasons) - MOST_REASONS} if len(reasons) > MOST_REASONS else {}
-    log.error("access.refused", reason="; ".join(reasons[:MOST_REASONS]), again_in_seconds=REPEAT_SECONDS, **more)
+    more = {"more": len(reasons) - MAX_REASONS} if len(reasons) > MAX_REASONS else {}
+    log.error("access.refused", reason="; ".join(reasons[:MAX_REASONS]), again_in_seconds=REPEAT_SECONDS, **more)
 
 
 class Security:
@@ -158,7 +158,7 @@ class Security:
         before = self.tls
         self._set(options)
         self._context = None
-        self.refusals.start_anew()
+        self.refusals.forget_failures()
         return before != self.tls
 
     def signed(self, ext_fields: dict[str, str], body: bytes = b"") -> dict[str, str]:

@@ -38,8 +38,8 @@ NAMESPACE: Final = "RMQD"
 KEY: Final = "cluster_id"
 FILE_NAME: Final = "cluster-ids.json"
 SETTLE_SECONDS: Final = 1.0  # two members that create ids at once see each other's after this time
-MOST_UNANSWERED: Final = 3  # a proxy may drop requests that it does not pass on
-MOST_KNOWN: Final = 32
+MAX_UNANSWERED: Final = 3  # a proxy may drop requests that it does not pass on
+MAX_KNOWN: Final = 32
 
 
 def new_id(now: float) -> str:
@@ -105,7 +105,7 @@ class ClusterId:
             except RmqdError as error:
                 return error
 
-        for _ in range(MOST_UNANSWERED):
+        for _ in range(MAX_UNANSWERED):
             answers = dict(zip(servers.addresses, await asyncio.gather(*map(ask, servers.addresses)), strict=True))
             if not all(isinstance(one, RemotingTimeoutError) for one in answers.values()):
                 break
@@ -150,7 +150,7 @@ class ClusterId:
             return {}
 
     def _note(self, known: dict[str, set[str]]) -> None:
-        content = json.dumps({one: sorted(places) for one, places in [*known.items()][-MOST_KNOWN:]}, indent=1)
+        content = json.dumps({one: sorted(places) for one, places in [*known.items()][-MAX_KNOWN:]}, indent=1)
         temporary = self._path.with_name(f"{FILE_NAME}.{os.getpid()}")
         with contextlib.suppress(OSError):
             temporary.write_text(content)

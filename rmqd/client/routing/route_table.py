@@ -111,7 +111,7 @@ class RouteTable:
         """Call `callback(topics)` after each change with the changed topics. It must not block or raise."""
         self._callbacks.append(callback)
 
-    def off_change(self, callback: Callable[[frozenset[str]], None]) -> None:
+    def remove_on_change(self, callback: Callable[[frozenset[str]], None]) -> None:
         """Undo one `on_change`."""
         self._callbacks.remove(callback)
 
@@ -147,7 +147,7 @@ class RouteTable:
         """Return the queues that producers may send to, in RocketMQ's order; empty without a route."""
         return self._routes.writable(topic)
 
-    def known_to_all_at(self, topic: str) -> float:
+    def known_everywhere_at(self, topic: str) -> float:
         """Return the latest time (monotonic) at which all clients know the last change of a topic's readable queues.
 
         All clients refresh as often as this one. The first response is not a change.

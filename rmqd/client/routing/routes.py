@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from rmqd.runtime.clock import Clock
 from rmqd.wire.bodies.route_data import QueueData, TopicRouteData, leaders
-from rmqd.wire.fields import MOST_QUEUES
+from rmqd.wire.fields import MAX_QUEUES
 from rmqd.wire.message_queue import MessageQueue
 
 
@@ -136,7 +136,7 @@ def _ordered_counts(route: TopicRouteData) -> dict[str, int]:
         if count.isdigit():
             counts[broker_name] = int(count)
     # RocketMQ has no rule for a configuration with more queues than a topic can have, so it is ignored
-    return counts if sum(counts.values()) <= MOST_QUEUES else {}
+    return counts if sum(counts.values()) <= MAX_QUEUES else {}
 
 
 def _content(route: TopicRouteData | None) -> object:

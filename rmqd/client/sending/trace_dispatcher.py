@@ -23,7 +23,7 @@ from rmqd.wire.trace import TRACE_PRODUCER_PREFIX, TraceData, TraceMessageType, 
 
 log = structlog.get_logger(__name__)
 
-MOST_WAITING_CHARACTERS: Final = 8_000_000  # limit for all waiting records; Java: 2048 entries of any length
+MAX_WAITING_CHARACTERS: Final = 8_000_000  # limit for all waiting records; Java: 2048 entries of any length
 FLUSH_SECONDS: Final = 5.0  # Java: flushTraceInterval
 POLL_SECONDS: Final = 0.1  # interval of checks for full batches, because appending wakes no task
 SENDERS: Final = 16  # trace messages in flight at once
@@ -60,7 +60,7 @@ class TraceDispatcher:
     @property
     def is_full(self) -> bool:
         """Whether appended records would be dropped now."""
-        return self._characters >= MOST_WAITING_CHARACTERS
+        return self._characters >= MAX_WAITING_CHARACTERS
 
     def append(self, parts: tuple[TracePart, ...], records: int) -> None:
         """Add the records of one handler call, or of one sent message. They are dropped if too many wait."""

@@ -78,7 +78,7 @@ class Section(BaseModel):
 _MANY_KEYS = 12
 _BASIC_KEYS = ("subscriptions", "handler")
 _PLACEHOLDERS = {"groups": "NAME"}
-MOST_GUESSES: Final = 100
+MAX_GUESSES: Final = 100
 """How many unknown keys get a suggestion: each suggestion compares all known keys."""
 
 
@@ -91,7 +91,7 @@ def problems_of(
         path: KeyPath = tuple(details["loc"])
         if details["type"] == "extra_forbidden":
             unknown_keys += 1
-            what = _unknown_key(root, path, details["input"]) if unknown_keys <= MOST_GUESSES else "unknown key"
+            what = _unknown_key(root, path, details["input"]) if unknown_keys <= MAX_GUESSES else "unknown key"
             yield path, ConfigProblem(places.of_key(path), path, what), False
         elif details["type"] == "missing":
             yield path, ConfigProblem(places.of_key(path[:-1]), path, _missing_key(root, path)), True

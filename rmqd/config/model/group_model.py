@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
-from rmqd.client.client_options import MOST_TRACE_CALLS
+from rmqd.client.client_options import MAX_TRACE_CALLS
 from rmqd.config.model.forms import PointInTime, Section, SubscriptionForm, is_topic, setting
 from rmqd.config.model.java_names import word_of
 from rmqd.config.model.spark_model import PipelineConfig, SinkConfig, SparkConfig
@@ -216,7 +216,7 @@ class GroupConfig(Section, GroupKeys):  # type: ignore[misc]  # mypy does not se
     trace_topic: Annotated[str, Text("a topic's name", is_topic)] = setting(
         TRACE_TOPIC, "the topic of message trace; brokers with traceTopicEnable have the default"
     )
-    trace_msg_batch_num: Annotated[int, Whole(1, MOST_TRACE_CALLS)] = setting(
+    trace_msg_batch_num: Annotated[int, Whole(1, MAX_TRACE_CALLS)] = setting(
         10, "maximum number of handler calls in one trace message, 1 to 20"
     )
     spark: SparkConfig | None = Field(default=None, description="settings of engine: spark")

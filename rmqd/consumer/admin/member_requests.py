@@ -43,9 +43,9 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import frame_messages
 from rmqd.wire.messages.message import Message
 
-MOST_CHARACTERS: Final = 128 * 1024
-MOST_FRAMES: Final = 40
-MOST_NAMES: Final = 20
+MAX_CHARACTERS: Final = 128 * 1024
+MAX_FRAMES: Final = 40
+MAX_NAMES: Final = 20
 
 
 def stacks() -> str:
@@ -85,8 +85,8 @@ def _calling(frame: FrameType) -> Iterable[tuple[FrameType, int]]:
 def _lines(frames: Iterable[tuple[FrameType, int]]) -> tuple[str, ...]:
     """Return a stack's lines, the innermost frame first, as in Java."""
     lines = [f"    at {frame.f_code.co_qualname} ({frame.f_code.co_filename}:{line})" for frame, line in frames][::-1]
-    left_out = len(lines) - MOST_FRAMES
-    return (*lines[:MOST_FRAMES], f"    and {left_out} more") if left_out > 0 else tuple(lines)
+    left_out = len(lines) - MAX_FRAMES
+    return (*lines[:MAX_FRAMES], f"    and {left_out} more") if left_out > 0 else tuple(lines)
 
 
 def _together(what: str, stacks: Iterable[tuple[str, tuple[str, ...]]]) -> Iterator[str]:
@@ -95,15 +95,15 @@ def _together(what: str, stacks: Iterable[tuple[str, tuple[str, ...]]]) -> Itera
     for name, lines in stacks:
         names.setdefault(lines, []).append(name)
     for lines, same in names.items():
-        rest = f" and {len(same) - MOST_NAMES} more" if len(same) > MOST_NAMES else ""
-        yield "\n".join([f"{len(same)} {what}: {', '.join(same[:MOST_NAMES])}{rest}", *lines])
+        rest = f" and {len(same) - MAX_NAMES} more" if len(same) > MAX_NAMES else ""
+        yield "\n".join([f"{len(same)} {what}: {', '.join(same[:MAX_NAMES])}{rest}", *lines])
 
 
 def _bounded(texts: list[str]) -> str:
     size = 0
     for number, text in enumerate(texts):
         size += len(text) + 2
-        if size > MOST_CHARACTERS:
+        if size > MAX_CHARACTERS:
             return "\n\n".join([*texts[:number], f"{len(texts) - number} more stacks are left out"])
     return "\n\n".join(texts)
 
@@ -112,9 +112,9 @@ log = structlog.get_logger(__name__)
 
 ANSWER_SECONDS: Final = 9.0  # the broker waits 10 s, and then reports only a timeout to the operator
 SHORTEST_SECONDS: Final = 0.1  # shortest time limit of a call, even if it had to wait long
-MOST_WAITING: Final = 100  # limit of waiting messages; further requests are refused
+MAX_WAITING: Final = 100  # limit of waiting messages; further requests are refused
 CANCEL_GRACE_SECONDS: Final = 0.5
-MOST_REMARK_CHARACTERS: Final = 2000
+MAX_REMARK_CHARACTERS: Final = 2000
 _QUEUE_ID: Final = slice(12, 16)  # position in a stored message
 
 
@@ -170,7 +170,7 @@ class DirectConsumption:
     async def _take_turn(self) -> None:
         """Wait until a call may start; the end of the call releases `_turns`. Raises RmqdError."""
         taken = f"the handler is busy with {self._context.options.concurrency} messages of operators"
-        if self._turns.locked() and self._waiting >= MOST_WAITING:
+        if self._turns.locked() and self._waiting >= MAX_WAITING:
             raise RmqdError(f"{taken}, and {self._waiting} more wait; try again later")
         self._waiting += 1
         try:
@@ -246,7 +246,7 @@ def _describe(error: BaseException) -> str:
     """Return the exception and its origin in one line."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f", at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
-    return describe(error)[:MOST_REMARK_CHARACTERS] + place
+    return describe(error)[:MAX_REMARK_CHARACTERS] + place
 
 
 _SUCCESS: Final = int(ResponseCode.SUCCESS)

@@ -95,7 +95,7 @@ class ProcessQueue:
         self.handed_out_to = 0  # since `start_release`: no message from this offset on was handed out before
         self.last_store_timestamp = 0
         self.newest_store_timestamp = 0  # newest message put or skipped by the broker, in milliseconds
-        self._relief: asyncio.Future[None] | None = None  # the future that wait_relief awaits
+        self._relief: asyncio.Future[None] | None = None  # the future that wait_for_room awaits
         self._idle: asyncio.Future[None] | None = None  # the future that wait_idle awaits
 
     def put(self, block: MessageBlock, next_offset: int, held: Sequence[Message] = ()) -> None:
@@ -247,7 +247,7 @@ class ProcessQueue:
         if self._relief is not None:
             self._wake()
 
-    async def wait_relief(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait until messages are finished or an operator resumes the queue. Supports one waiter at a time."""
         self._relief = asyncio.get_running_loop().create_future()
         try:
@@ -260,7 +260,7 @@ class ProcessQueue:
         self.is_full = is_full
 
     @property
-    def wants_relief(self) -> bool:
+    def waits_for_room(self) -> bool:
         """Whether pulls or pops wait until messages are finished."""
         return self.is_full or self._relief is not None
 

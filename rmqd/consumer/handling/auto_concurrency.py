@@ -36,12 +36,12 @@ from rmqd.handler_api.batch import Batch
 from rmqd.runtime.clock import Clock
 
 INTERVAL_SECONDS: Final = 0.5  # shortest interval at a settled limit
-LEAST_CALLS: Final = 40  # fewest calls of such an interval (or twice the limit, if that is more)
+MIN_CALLS: Final = 40  # fewest calls of such an interval (or twice the limit, if that is more)
 FIRST_CALLS: Final = 20  # fewest calls of the first interval
 FEW_CALLS: Final = 4  # fewest calls while the limit changes
 # no interval waits for more calls (or twice the limit); if durations vary widely, its result is less certain
-MOST_CALLS: Final = 80
-MOST_TRIAL_CALLS: Final = 60  # calls in a trial: few, because a trial may reduce the throughput
+MAX_CALLS: Final = 80
+MAX_TRIAL_CALLS: Final = 60  # calls in a trial: few, because a trial may reduce the throughput
 TINY_SECONDS: Final = 1e-9  # shortest duration, also if the clock did not advance
 BUSY_SHARE: Final = 0.75  # share of the limit that must be in use on average
 GROWS_BELOW: Final = 1.08  # relative to the baseline, at a settled limit
@@ -170,12 +170,12 @@ class AutoConcurrency:
                 return ended >= FIRST_CALLS
             if self._steps:
                 return ended >= max(self._calls_to_tell(self._line(self.limit) - 1), 2 * self._former)
-            return now - self._from >= INTERVAL_SECONDS and ended >= max(LEAST_CALLS, twice)
+            return now - self._from >= INTERVAL_SECONDS and ended >= max(MIN_CALLS, twice)
         if self._to == inf:
             if self._probed:
                 least = self._calls_to_tell(self._line(self._probed) - 1)
             else:
-                least = max(min(self._calls_to_tell(1 - FELL), MOST_TRIAL_CALLS), twice)
+                least = max(min(self._calls_to_tell(1 - FELL), MAX_TRIAL_CALLS), twice)
             if ended + self.limit >= least:
                 self._to = now
                 self.limit = self._former if self._probed else self.limit
@@ -183,7 +183,7 @@ class AutoConcurrency:
 
     def _calls_to_tell(self, difference: float) -> int:
         """Return how many calls show that a difference of their mean duration is not chance (two standard errors)."""
-        return min(MOST_CALLS, max(FEW_CALLS, ceil(4 * self._spread / difference**2)))
+        return min(MAX_CALLS, max(FEW_CALLS, ceil(4 * self._spread / difference**2)))
 
     def _judge(self, duration: float) -> None:
         if self._before is not None and self._compare(duration, *self._before):
@@ -257,7 +257,7 @@ class AutoConcurrency:
             self._baseline = duration
 
     def _refine_baseline(self, duration: float) -> None:
-        self._baseline += (duration - self._baseline) * self._calls / (self._calls + LEAST_CALLS)
+        self._baseline += (duration - self._baseline) * self._calls / (self._calls + MIN_CALLS)
 
     def _next(self) -> int:
         growth = FAST_GROWTH if self._steps >= FAST_AFTER else GROWTH

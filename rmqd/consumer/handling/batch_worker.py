@@ -60,7 +60,7 @@ async def called_in_background(
 
 log = structlog.get_logger(__name__)
 
-MOST_WATCHED: Final = 1000  # tasks for each handler
+MAX_WATCHED: Final = 1000  # tasks for each handler
 
 
 class LeftTasks:
@@ -71,7 +71,7 @@ class LeftTasks:
         while isinstance(function, partial):  # unwraps to the author's function
             function = inspect.unwrap(function.func)
         self._name, self._package = handler.name, _package(getattr(function, "__module__", ""))
-        self._left = MOST_WATCHED
+        self._left = MAX_WATCHED
         # a handler in worker processes: its tasks here belong to rmqd, and may outlive a call
         self._is_reported = self._package == "rmqd"
 
@@ -148,7 +148,7 @@ class WorkerService(ABC):
         """Take the first queue of the line. None if its messages must not be handed out now."""
 
     @abstractmethod
-    def took_long(self, started: float) -> None:
+    def warn_if_blocked(self, started: float) -> None:
         """Called after a batch that took more than `BLOCKED_SECONDS` since `started` (monotonic), with settlement.
 
         Warns if the call blocked the event loop.
@@ -305,7 +305,7 @@ class Worker:
                 ended = clock()
             if ended > slice_end:
                 if ended - started > BLOCKED_SECONDS:
-                    service.took_long(started)
+                    service.warn_if_blocked(started)
                 await asyncio.sleep(0)
                 return
             self.started = started = ended

@@ -110,7 +110,7 @@ CONCURRENT_MAX_RECONSUME_TIMES: Final = 16  # Java's meaning of -1 in a concurre
 ORDERLY_MAX_RECONSUME_TIMES: Final = 2**31 - 1  # Java: Integer.MAX_VALUE
 FIRST_DELAY_LEVEL: Final = 3  # the broker adds the number of attempts to this level
 LAST_DELAY_LEVEL: Final = 18
-MOST_REFUSED: Final = 1000  # refused messages that are remembered for reports
+MAX_REFUSED: Final = 1000  # refused messages that are remembered for reports
 
 _BROKERS_PROPERTIES_BYTES: Final = 512  # room for two property names of ours, and for properties that the broker adds
 
@@ -179,7 +179,7 @@ class SendBack:
 
     def _noted(self, message: Message, is_taken: bool) -> bool:
         times, _ = self.refused.pop(message, (0, ""))
-        if not is_taken and len(self.refused) < MOST_REFUSED:
+        if not is_taken and len(self.refused) < MAX_REFUSED:
             self.refused[message] = times + 1, self._refusal
         return is_taken
 

@@ -178,7 +178,7 @@ class HandlerSlots(WorkerService):
         """Whether batches of hung calls are being settled, which must end before the group fails."""
         return False
 
-    def took_long(self, started: float) -> None:
+    def warn_if_blocked(self, started: float) -> None:
         """Warn if a call of over a second blocked the event loop, so that no tick ran meanwhile."""
         if self._handler.is_async and self._last_tick < started:
             seconds = round(self.clock.monotonic() - started, 3)
@@ -308,7 +308,7 @@ class HandlerSlots(WorkerService):
         calls = self.calls()
         queues = [call.process_queue for call in calls]
         return len(calls) >= self.concurrency or any(
-            queue.is_releasing or queue.dropped or queue.wants_relief or self._waits_behind_calls(queue)
+            queue.is_releasing or queue.dropped or queue.waits_for_room or self._waits_behind_calls(queue)
             for queue in queues
         )
 

@@ -139,7 +139,7 @@ async def _check_kind_at(client: ClientInstance, topic: str, broker_name: str, a
 CHECK_SECONDS: Final = 60.0
 NO_BROKER_SECONDS: Final = 1.0
 SECOND_LOOK_SECONDS: Final = 7.0  # a difference must last longer than a reload takes to reach all members and brokers
-MOST_ASKED: Final = 4  # members that are queried directly in one round; later rounds query the others
+MAX_ASKED: Final = 4  # members that are queried directly in one round; later rounds query the others
 ROUNDS_TO_END: Final = 2  # a difference ends after so many rounds without it, because brokers' answers vary
 
 
@@ -267,7 +267,7 @@ class Consistency:
         """Query members directly: all suspects first, and some others."""
         chosen = sorted(self._suspects & set(members))
         rest = sorted(set(members) - self._suspects)
-        chosen = (chosen + random.sample(rest, len(rest)))[:MOST_ASKED]
+        chosen = (chosen + random.sample(rest, len(rest)))[:MAX_ASKED]
         context, seen, connections = self._context, [], by_member(known)
         for member in chosen:  # sequential, because each query occupies a thread of the broker
             report = await reader.member(member, connections[member])

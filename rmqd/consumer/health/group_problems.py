@@ -18,14 +18,14 @@ from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG, MessageModel, Subscr
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
-MOST_NAMED = 4
+MAX_NAMED = 4
 
 
 def named(names: Iterable[str]) -> str:
     """Return some of the names in order: `a, b, c, d and 3 more`."""
     every = sorted(names)
-    more = f" and {len(every) - MOST_NAMED} more" if len(every) > MOST_NAMED else ""
-    return ", ".join(every[:MOST_NAMED]) + more
+    more = f" and {len(every) - MAX_NAMED} more" if len(every) > MAX_NAMED else ""
+    return ", ".join(every[:MAX_NAMED]) + more
 
 
 def places(queues: Iterable[MessageQueue]) -> str:

@@ -16,7 +16,7 @@ from rmqd.consumer.health.causes import Problem, found
 from rmqd.consumer.health.group_problems import KEPT
 from rmqd.consumer.rebalance.rebalance import Rebalance
 from rmqd.consumer.stats.counters import rates_between, snapshots_of, totals_of
-from rmqd.consumer.stats.stats_snapshot import HANDLER_RATES, MOST_MEMBERS, GroupSnapshot, LastError, TopicSnapshot
+from rmqd.consumer.stats.stats_snapshot import HANDLER_RATES, MAX_MEMBERS, GroupSnapshot, LastError, TopicSnapshot
 from rmqd.handler_api.batch import ProcessCounts, leaves_of
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.plain_text import describe
@@ -83,7 +83,7 @@ class GroupStatus:
             concurrency=context.service.concurrency,
             circuit=None if context.circuit is None or not context.circuit.is_on else context.circuit.snapshot(),
             trace_records={} if context.trace is None else dict(context.trace.dispatcher.counts),
-            members=tuple(sorted(self._rebalance.members)[:MOST_MEMBERS]),
+            members=tuple(sorted(self._rebalance.members)[:MAX_MEMBERS]),
             member_count=len(self._rebalance.members),
         )
 
@@ -110,7 +110,7 @@ class GroupStatus:
 WINDOW_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 2.0
 FAILING_SECONDS: Final = 20.0  # a service that restarts is available again sooner
-LEAST_ATTEMPTS: Final = 3
+MIN_ATTEMPTS: Final = 3
 # at this share of failed attempts a group counts as failing; below, it makes progress
 FAILING_SHARE: Final = 0.9
 WELL_SHARE: Final = 0.5
@@ -119,7 +119,7 @@ WELL_SHARE: Final = 0.5
 class RecentResults:
     """Watches the attempts of one group. Call `poll` about every POLL_SECONDS with the group's counters.
 
-    The handler is failing after at least LEAST_ATTEMPTS failed attempts in a row, over at least FAILING_SECONDS. Less
+    The handler is failing after at least MIN_ATTEMPTS failed attempts in a row, over at least FAILING_SECONDS. Less
     than one success in ten does not end the row. The problem ends when half of the attempts succeed. It also lasts
     while the group has no messages, because nothing shows yet that the handler works again.
     """
@@ -159,7 +159,7 @@ class RecentResults:
         if vain and not self._vain:
             self._vain_since = now
         self._vain += vain
-        if self._vain >= LEAST_ATTEMPTS and now - self._vain_since >= FAILING_SECONDS and (vain or self.problem):
+        if self._vain >= MIN_ATTEMPTS and now - self._vain_since >= FAILING_SECONDS and (vain or self.problem):
             self.problem = found("failing_handler", _evidence(self._vain, error), group=self._group)
 
 

@@ -19,7 +19,7 @@ from rmqd.client.api.offset_requests import get_max_offset, query_consumer_offse
 from rmqd.codes import RequestCode
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.lite.lite_queues import LiteProcessQueue, PassedOver, divided_by_lite_topic, place
+from rmqd.consumer.lite.lite_queues import LiteProcessQueue, UnhandledPops, divided_by_lite_topic, place
 from rmqd.consumer.pop.pop_assignment import PopAssignment
 from rmqd.consumer.pop.pop_block import PopBlock
 from rmqd.consumer.pop.pop_source import PopSource
@@ -58,7 +58,7 @@ class LiteSource(PopSource):
         super().__init__(context, receipts, message_queue)
         self._started: set[str] = set()  # lite topics with a start offset
         self._sooner = asyncio.Event()
-        self._passed_over = PassedOver()
+        self._passed_over = UnhandledPops()
 
     async def begin(self) -> None:
         """Subscribe to all wanted lite topics, and to no others. Raises RmqdError."""

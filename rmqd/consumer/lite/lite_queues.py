@@ -56,7 +56,7 @@ class LiteBlock(PopBlock):
         return block
 
 
-class PassedOver:
+class UnhandledPops:
     """How often messages were popped here without a handler call, because an earlier message failed.
 
     A broker counts every pop of a message as an attempt. Without this correction, messages behind a failed message
@@ -82,7 +82,7 @@ class PassedOver:
             self._times[queue] = kept
 
 
-def place(reply: MessageBlock, message_queue: MessageQueue, tries: str | None, passed_over: PassedOver) -> int:
+def place(reply: MessageBlock, message_queue: MessageQueue, tries: str | None, passed_over: UnhandledPops) -> int:
     """Set the offset in its lite topic and the number of attempts of each message in a response.
 
     `message_queue` is the requested parent topic on a broker. `tries` is the response's orderCountInfo, which counts
@@ -154,7 +154,7 @@ class LiteProcessQueue(PopProcessQueue):
         receipts: PopReceipts,
         relieve: Callable[[], None],
         put: Callable[[PopBlock, PopProcessQueue], None],
-        passed_over: PassedOver,
+        passed_over: UnhandledPops,
     ) -> None:
         super().__init__(queue, stats, namespace, receipts, relieve)
         self._put_next = put

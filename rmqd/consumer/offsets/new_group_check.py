@@ -13,7 +13,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore
-from rmqd.consumer.offsets.start_offsets import BROKER_GRACE_SECONDS, StartOffsets, in_levels, is_unfinished
+from rmqd.consumer.offsets.start_offsets import BROKER_GRACE_SECONDS, StartOffsets, in_storing_order, is_unfinished
 from rmqd.errors import RmqdError, SlaveUnawareError
 from rmqd.errors.broker_errors import AccessRefusedError
 from rmqd.runtime.clock import Clock
@@ -148,7 +148,7 @@ class BrokerStartOffsets(StartOffsets):
         """
         failures: dict[str, RmqdError] = {}
         for _ in range(_ROUNDS):
-            for level in in_levels(missing):
+            for level in in_storing_order(missing):
                 failures |= await self._at_brokers(self._without(level, {*failed, *failures}), self._store_start)
             missing = self._without(missing, {*failed, *failures})
             seen = await self._query(missing)

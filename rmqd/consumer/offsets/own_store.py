@@ -95,7 +95,7 @@ class OffsetTransactions:
             await self._take(taken)
             return taken.stored
 
-    def is_as_left(self, queue: MessageQueue) -> bool:
+    def is_last_writer(self, queue: MessageQueue) -> bool:
         """Return whether no other member is known to have written a queue since this member did."""
         return queue in self._taken and self._taken[queue].is_ours
 
@@ -265,7 +265,7 @@ class OwnOffsetStore(RemoteBrokerOffsetStore):
 
     def wrote(self, queue: MessageQueue, stored: int) -> bool:
         """Return whether no other member has written since this ownership did."""
-        return self.transactions.is_as_left(queue)
+        return self.transactions.is_last_writer(queue)
 
     async def carry(
         self, queue: MessageQueue, offset: int, on: RemotingConnection, may_commit: Callable[[], bool]

@@ -9,7 +9,7 @@ may be skipped, even if the group was not running. Third: another member is abou
 the first member, which finds no offset of the group at all, stores at once the start offset of every queue in the
 topics' first routes, including other members' queues. From then on a queue without an offset was added later.
 
-The order of storing a new group's offsets shows whether an earlier attempt was interrupted (`in_levels`).
+The order of storing a new group's offsets shows whether an earlier attempt was interrupted (`in_storing_order`).
 
 A topic grows upward: queues added to an existing group have higher ids, on their broker, than the queues with offsets.
 So a new group's offsets are stored downward. While that is incomplete, some queue without an offset has a lower id than
@@ -43,7 +43,7 @@ from rmqd.wire.topics import is_retry_topic
 _SINGLE = 0.5  # between the second lowest queue id and the lowest one
 
 
-def in_levels(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
+def in_storing_order(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
     """Return the queues in the order of storing. The queues of one level may be stored in any order."""
     levels: dict[float, list[MessageQueue]] = defaultdict(list)
     for ids in _by_place(queues).values():

@@ -114,7 +114,7 @@ class PopLoop(Loop):
         return sum(process_queue.cached_count for process_queue in self.process_queues)
 
     @property
-    def pops_under_way(self) -> int:
+    def pops_in_flight(self) -> int:
         """How many pops have no response yet. The broker holds one of them while it has no messages."""
         return self._request.under_way
 
@@ -187,7 +187,7 @@ class PopLoop(Loop):
         else:
             self._more.clear()
         stats = context.stats[self._message_queue.topic]
-        stats.pull_took(read_at - asked_at)
+        stats.count_pull(read_at - asked_at)
         if not self.unacknowledged:
             self.moved_at = read_at
         while True:

@@ -280,7 +280,7 @@ class AssignedQueue(Assignment):
     def check_replica(self) -> None:
         """Send the pull in flight to another replica if its replica is down."""
         if self.loop is not None:
-            self.loop.request.look_elsewhere()
+            self.loop.request.try_another_replica()
 
     def restart(self) -> None:
         """Restart the pull loop at the same offset."""

@@ -140,7 +140,7 @@ class OffsetMoves:
         if found >= process_queue.next_offset:
             return None
         reply = await request.ask(found, 0, 0, 1)
-        if (reset_to := request.reset_told(found, reply)) is not None:
+        if (reset_to := request.reported_reset(found, reply)) is not None:
             request.reset_to = reset_to  # a reset is reported only once
         if reply.code != FOUND:
             return None
@@ -170,7 +170,7 @@ class OffsetMoves:
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
         loop.max_offset = header.max_offset
         asked, offered = loop.process_queue.next_offset, header.next_begin_offset
-        if (reset_to := loop.request.reset_told(asked, reply)) is not None:
+        if (reset_to := loop.request.reported_reset(asked, reply)) is not None:
             await self.reset(reset_to)
             return
         _check(asked, header)

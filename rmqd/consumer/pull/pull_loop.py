@@ -13,7 +13,7 @@ from rmqd.consumer.pull.accept import MessageAcceptor, open_pulled
 from rmqd.consumer.pull.offset_moves import OffsetMoves
 from rmqd.consumer.pull.pull_request import PullBackoff, PullRepeatedError
 from rmqd.consumer.pull.pulled_queue import FOUND, MOVED, NOTHING, PulledQueue
-from rmqd.consumer.pull.response_validation import Believed, CorruptMessages, ResponseValidation
+from rmqd.consumer.pull.response_validation import CorruptMessages, ResponseValidation, TrustedPart
 from rmqd.consumer.services import CarriedCommit
 from rmqd.errors import ConnectionRenewedError, ProtocolError, RemotingError, RmqdError
 from rmqd.errors.broker_errors import BrokerError, FlowControlError, GoAwayError, SystemBusyError, TopicNotExistError
@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 SUSPEND_MS: Final = 15_000  # Java: brokerSuspendMaxTimeMillis
 CARRY_SECONDS: Final = 0.005  # minimum interval of commits in pulls: a queue may be pulled thousands of times a second
 UNHELD_SECONDS: Final = 0.01
-MOST_ALIKE: Final = 5  # equal contradictory responses until the queue counts as stuck
+MAX_ALIKE: Final = 5  # equal contradictory responses until the queue counts as stuck
 
 
 class PullLoop(PulledQueue):
@@ -168,7 +168,7 @@ class PullLoop(PulledQueue):
         )
         block.origin, block.min_offset, block.max_offset = self._origin, header.min_offset, header.max_offset
         process_queue, asked = self.process_queue, self.process_queue.next_offset
-        believed: Believed | None = None  # None if the whole response is trusted, as almost always
+        believed: TrustedPart | None = None  # None if the whole response is trusted, as almost always
         next_offset, passes_over = header.next_begin_offset, True
         held: Sequence[Message] = ()
         if block.is_closed or not self._validation.is_plain(block, asked, header):
@@ -179,7 +179,7 @@ class PullLoop(PulledQueue):
                     return
                 believed = self._validation.opened(block, asked, believed, passes_over=passes_over)
             next_offset, held = believed.next_offset, self._corrupt.hold(believed.bad) if passes_over else ()
-        process_queue.stats.pull_took(self.answered_at - self.asked_at)
+        process_queue.stats.count_pull(self.answered_at - self.asked_at)
         self._acceptor.take(block, process_queue, next_offset, held)
         if next_offset > asked:
             self.stuck = None
@@ -188,7 +188,7 @@ class PullLoop(PulledQueue):
         if believed is not None:
             await self._wait_or_pull_again(believed, asked, passes_over=passes_over)
 
-    async def _wait_or_pull_again(self, believed: Believed, asked: int, *, passes_over: bool) -> None:
+    async def _wait_or_pull_again(self, believed: TrustedPart, asked: int, *, passes_over: bool) -> None:
         """Handle the rest of a response, which was not trusted."""
         if believed.bad and not passes_over:
             await self._corrupt.stop_at(believed.bad[-1])
@@ -196,13 +196,13 @@ class PullLoop(PulledQueue):
             self.request.broker_id = 0
             self._failed_since_success = True
             if believed.next_offset == asked:
-                self._validation.got_nowhere(believed.contradiction)
+                self._validation.made_no_progress(believed.contradiction)
 
     def _is_well(self) -> None:
         """Reset failures and pending checks, because the broker has the queue and our offset in it."""
         self._backoff.answered()
         self._moves.confirm_offset()
-        self._validation.got_further(self.process_queue.next_offset)
+        self._validation.made_progress(self.process_queue.next_offset)
         self._failed_since_success = self._validation.has_bad
 
     async def _not_found(self, reply: RemotingCommand) -> None:
@@ -217,7 +217,7 @@ class PullLoop(PulledQueue):
             self.process_queue.continue_at(self._validation.nothing(asked, header))
             self.stuck = None
             if header.next_begin_offset <= asked and self.answered_at - self.asked_at < UNHELD_SECONDS:
-                await self._context.clock.sleep(self._backoff.after_nothing())
+                await self._context.clock.sleep(self._backoff.pause_after_empty())
                 return
             self._is_well()
         elif reply.code == MOVED:
@@ -252,6 +252,6 @@ class PullLoop(PulledQueue):
     def _contradicted(self, error: ProtocolError, before: RmqdError | None) -> None:
         """Mark the queue as stuck after several equal contradictory responses."""
         self._alike = self._alike + 1 if before is not None and str(before) == str(error) else 1
-        if self._alike >= MOST_ALIKE:
+        if self._alike >= MAX_ALIKE:
             step = "no message is skipped; see the broker's log for the cause"
             self.stuck = self._context.found("pull_failed", str(error), step=step)

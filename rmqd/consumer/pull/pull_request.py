@@ -32,9 +32,9 @@ T = TypeVar("T")
 EXCEPTION_DELAY_SECONDS: Final = 1.0  # Java: pullTimeDelayMillsWhenException
 BROKER_FLOW_CONTROL_SECONDS: Final = 0.02  # Java: PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL
 UNHELD_DELAY_SECONDS: Final = 0.1
-MOST_UNHELD_SECONDS: Final = 1.0
-MOST_FLOW_CONTROL_SECONDS: Final = 1.0
-MOST_BUSY_SECONDS: Final = 8.0
+MAX_UNHELD_SECONDS: Final = 1.0
+MAX_FLOW_CONTROL_SECONDS: Final = 1.0
+MAX_BUSY_SECONDS: Final = 8.0
 
 
 def after_error() -> float:
@@ -82,10 +82,10 @@ class PullBackoff:
         self._refusals = self._unheld = 0
         self._went_away = False
 
-    def after_nothing(self) -> float:
+    def pause_after_empty(self) -> float:
         """Return the pause after an immediate empty response, as from a broker that shuts down or a slave that lags."""
         self._unheld += 1
-        return doubled(UNHELD_DELAY_SECONDS, self._unheld, MOST_UNHELD_SECONDS)
+        return doubled(UNHELD_DELAY_SECONDS, self._unheld, MAX_UNHELD_SECONDS)
 
     def after(self, error: RmqdError, *, at_master: bool) -> float:
         """Return the pause after a failure in seconds. Random, so that the queues of a broker do not all pull at once.
@@ -98,10 +98,10 @@ class PullBackoff:
             return 0.0 if is_first else after_error()
         if isinstance(error, FlowControlError):
             self._refusals += 1
-            return doubled(BROKER_FLOW_CONTROL_SECONDS, self._refusals, MOST_FLOW_CONTROL_SECONDS)
+            return doubled(BROKER_FLOW_CONTROL_SECONDS, self._refusals, MAX_FLOW_CONTROL_SECONDS)
         if isinstance(error, SystemBusyError) and at_master:
             self._refusals += 1
-            return spread(doubled(EXCEPTION_DELAY_SECONDS, self._refusals, MOST_BUSY_SECONDS))
+            return spread(doubled(EXCEPTION_DELAY_SECONDS, self._refusals, MAX_BUSY_SECONDS))
         return after_error()
 
 
@@ -241,7 +241,7 @@ class PullRequest:
         self._waiting.give_up(self._came_late)
         self._waiting.future.set_exception(PullRepeatedError("the pull is sent again"))
 
-    def look_elsewhere(self) -> None:
+    def try_another_replica(self) -> None:
         """Send the pull in flight to another replica if its replica is down."""
         if self._waiting is not None and self.has_another():
             self.repeat_pull()
@@ -253,7 +253,7 @@ class PullRequest:
     def _address(self) -> str | None:
         return self._client.replicas.to_read(self._client.routes.endpoint(self._queue), self.broker_id)
 
-    def reset_told(self, asked: int, reply: RemotingCommand) -> int | None:
+    def reported_reset(self, asked: int, reply: RemotingCommand) -> int | None:
         """Return the offset of a reset that the response to a pull at `asked` reports, or None. Raises ProtocolError.
 
         A broker that leads a logical queue drops the remark that identifies a reset. At the queue's end it even
@@ -274,7 +274,7 @@ class PullRequest:
     def _came_late(self, asked: int, reply: RemotingCommand) -> None:
         """Check a late response for an operator's reset: a broker reports it once, in the next response to a pull."""
         with contextlib.suppress(ProtocolError):
-            if (offset := self.reset_told(asked, reply)) is None:
+            if (offset := self.reported_reset(asked, reply)) is None:
                 return
             if self.on_late_reset is not None:
                 self.on_late_reset(offset)

@@ -93,7 +93,7 @@ class PulledQueue(Loop):
         asked = self.process_queue.next_offset if offset is None else offset
         try:
             reply = await self.request.ask(asked, 0, 0, 1)
-            if (reset_to := self.request.reset_told(asked, reply)) is not None:
+            if (reset_to := self.request.reported_reset(asked, reply)) is not None:
                 self.request.reset_to = reset_to
             elif reply.code == FOUND or reply.code in NOTHING:
                 self.max_offset = PullMessageResponseHeader.from_ext_fields(reply.ext_fields).max_offset
@@ -156,7 +156,7 @@ class PulledQueue(Loop):
     async def _relieved(self, process_queue: ProcessQueue) -> None:
         """Wait until messages are finished, at most one second."""
         context = self._context
-        relief = context.resumed.wait() if context.paused else process_queue.wait_relief()
+        relief = context.resumed.wait() if context.paused else process_queue.wait_for_room()
         await wait_within(context.clock, RECHECK_SECONDS, relief)
 
     def _count_hold(self, process_queue: ProcessQueue, reason: Reason | None, since: float) -> float:

@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
-class Believed:
+class TrustedPart:
     """The trusted part of a response. The response's block keeps only this part."""
 
     next_offset: int
@@ -89,13 +89,13 @@ class ResponseValidation:
 
     def found(
         self, block: MessageBlock, asked: int, header: PullMessageResponseHeader, *, passes_over: bool
-    ) -> Believed:
+    ) -> TrustedPart:
         """Validate a response with messages; the block keeps the trusted ones. Raises ProtocolError.
 
         A confirmed bad record ends the trusted part, unless the policy `passes_over` such records.
         """
         if self.is_plain(block, asked, header):  # possible for a block that is not opened yet
-            return Believed(header.next_begin_offset)
+            return TrustedPart(header.next_begin_offset)
         if header.next_begin_offset <= asked:
             raise ProtocolError(f"a pull at {asked} found messages, but its next offset is {header.next_begin_offset}")
         walk = ReplyWalk(block, asked, header, takes_all=self.takes_all)
@@ -103,10 +103,10 @@ class ResponseValidation:
         block.messages, block.corrupt, block.unfinished = walk.messages, [], len(walk.messages)
         return believed
 
-    def opened(self, block: MessageBlock, asked: int, believed: Believed, *, passes_over: bool) -> Believed:
+    def opened(self, block: MessageBlock, asked: int, believed: TrustedPart, *, passes_over: bool) -> TrustedPart:
         """Validate the trusted messages again after decompression: if that fails, the message's flags may be wrong."""
         if block.cut_at is not None and block.cut_at < believed.next_offset:
-            believed = Believed(block.cut_at, [record for record in believed.bad if record.at < block.cut_at])
+            believed = TrustedPart(block.cut_at, [record for record in believed.bad if record.at < block.cut_at])
         records = [bad_record(block, corrupt, asked) for corrupt in block.corrupt]
         block.corrupt = []
         proven = list(takewhile(lambda record: passes_over and self._is_known(record), records))
@@ -118,23 +118,23 @@ class ResponseValidation:
         block.unfinished = len(block.messages)
         bad = [record for record in believed.bad if record.at < first.at]
         if self._is_known(first):
-            return Believed(first.at, [*bad, first])
+            return TrustedPart(first.at, [*bad, first])
         self._tell(first)
         self._bad.update((record.at, record) for record in records[len(proven) :])
-        return Believed(first.at, bad, first)
+        return TrustedPart(first.at, bad, first)
 
     @property
     def has_bad(self) -> bool:
         """Whether records were bad in one response and a second response is pending."""
         return bool(self._bad)
 
-    def got_further(self, next_offset: int) -> None:
+    def made_progress(self, next_offset: int) -> None:
         """Called when the last response moved the queue forward to `next_offset`."""
         self._fruitless = 0
         if self._bad:
             self._bad = {at: record for at, record in self._bad.items() if at >= next_offset}
 
-    def got_nowhere(self, contradiction: Contradiction) -> None:
+    def made_no_progress(self, contradiction: Contradiction) -> None:
         """Called when no part of the last response was trusted. Raises ProtocolError the second time in a row."""
         self._fruitless += 1
         if self._fruitless > 1:
@@ -155,7 +155,7 @@ class ResponseValidation:
         known, self._gaps = self._gaps.get(asked, asked), {asked: to}
         return min(known, to)
 
-    def _walk(self, walk: ReplyWalk, header: PullMessageResponseHeader, *, passes_over: bool) -> Believed:
+    def _walk(self, walk: ReplyWalk, header: PullMessageResponseHeader, *, passes_over: bool) -> TrustedPart:
         asked, bad = walk.offset, list[BadRecord]()
         while (contradiction := walk.advance()) is not None:
             if isinstance(contradiction, Gap):
@@ -171,14 +171,14 @@ class ResponseValidation:
             elif isinstance(contradiction, BadRecord) and self._is_known(contradiction):
                 bad.append(contradiction)
                 if not passes_over:
-                    return Believed(walk.offset, bad)
+                    return TrustedPart(walk.offset, bad)
                 walk.pass_over(contradiction)
             else:
                 self._tell(contradiction)
                 if isinstance(contradiction, BadRecord):
                     self._bad[contradiction.at] = contradiction
                 break
-        return Believed(walk.offset, bad, contradiction)
+        return TrustedPart(walk.offset, bad, contradiction)
 
     def _is_known(self, record: BadRecord) -> bool:
         before = self._bad.get(record.at)

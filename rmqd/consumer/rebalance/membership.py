@@ -125,7 +125,7 @@ class MemberList:
         route = client.routes.route(topic)
         brokers = [broker.broker_name for broker in route.broker_datas] if route is not None else []
         names = {address: name for name in brokers if (address := client.routes.address(name)) is not None}
-        for address in client.replicas.steady_first(random.sample(list(names), len(names))):
+        for address in client.replicas.by_preference(random.sample(list(names), len(names))):
             try:
                 members = await get_consumer_list(client.remoting, address, group)
                 if client.client_id not in members:

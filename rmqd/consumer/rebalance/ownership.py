@@ -265,7 +265,7 @@ class QueueOwnership(Ownership):
 
     def _seen_by_all_at(self, queue: MessageQueue) -> float:
         """Return when the previous owner knows the topic's current queues; irrelevant if locks are refused."""
-        return float("-inf") if self._locks.refused else self._client.routes.known_to_all_at(queue.topic)
+        return float("-inf") if self._locks.refused else self._client.routes.known_everywhere_at(queue.topic)
 
     def _is_out_of_reach(self, queue: MessageQueue) -> bool:
         address = self._client.routes.address(self._locks.broker_of(queue))

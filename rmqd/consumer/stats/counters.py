@@ -14,11 +14,11 @@ import structlog
 
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.stats.stats_snapshot import (
-    MOST_ERROR_CHARACTERS,
-    MOST_ERRORS,
-    MOST_REASON_CHARACTERS,
-    MOST_REASONS,
-    MOST_TRACE_LINES,
+    MAX_ERROR_CHARACTERS,
+    MAX_ERRORS,
+    MAX_REASON_CHARACTERS,
+    MAX_REASONS,
+    MAX_TRACE_LINES,
     OTHER_REASONS,
     LastError,
     TopicCounters,
@@ -69,9 +69,9 @@ class GroupProblems:
 HANDLER_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
 AGE_SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400)
 QUICK_SECONDS = HANDLER_SECONDS[0]
-MOST_NAME_CHARACTERS = 100
-MOST_TRACE_CHARACTERS = 160  # limit for each line of a traceback
-MOST_EXCEPTION_CLASSES = 50  # limits the label values; further classes count as "other"
+MAX_NAME_CHARACTERS = 100
+MAX_TRACE_CHARACTERS = 160  # limit for each line of a traceback
+MAX_EXCEPTION_CLASSES = 50  # limits the label values; further classes count as "other"
 
 
 class TopicStats(TopicCounters):
@@ -97,7 +97,7 @@ class TopicStats(TopicCounters):
         self.pulls = 0  # pulls with messages
         self.pull_seconds = 0.0  # response times of these pulls, including the broker's hold time
         self.acked = 0  # a separate counter, because the hot path increments it once for each batch
-        self.errors: deque[LastError] = deque(maxlen=MOST_ERRORS)
+        self.errors: deque[LastError] = deque(maxlen=MAX_ERRORS)
         self.duration = Histogram(HANDLER_SECONDS)
         self.age = Histogram(AGE_SECONDS)
         # Collected before the histograms: nearly every batch falls into the same buckets as the previous one.
@@ -115,7 +115,7 @@ class TopicStats(TopicCounters):
         """Count the messages of a response, except messages that the filter rejected."""
         self.received += block.unfinished
 
-    def pull_took(self, seconds: float) -> None:
+    def count_pull(self, seconds: float) -> None:
         """Count the response time of a pull with messages."""
         self.pulls += 1
         self.pull_seconds += seconds
@@ -185,9 +185,9 @@ class TopicStats(TopicCounters):
         OTHER_REASONS.
         """
         self.dead_letters[cause] += 1
-        reasons, reason = self.dead_letter_reasons, reason[:MOST_REASON_CHARACTERS]
+        reasons, reason = self.dead_letter_reasons, reason[:MAX_REASON_CHARACTERS]
         reasons[reason] = reasons.get(reason, 0) + 1
-        if len(reasons) > MOST_REASONS + (OTHER_REASONS in reasons):
+        if len(reasons) > MAX_REASONS + (OTHER_REASONS in reasons):
             rarest = min((one for one in reasons if one not in (reason, OTHER_REASONS)), key=reasons.__getitem__)
             reasons[OTHER_REASONS] = reasons.get(OTHER_REASONS, 0) + reasons.pop(rarest)
 
@@ -196,10 +196,10 @@ class TopicStats(TopicCounters):
 
         `declined` means that it was a decision (Retry, DeadLetter, Suspend) or a timeout, so no traceback is kept.
         """
-        trace = () if declined else traceback_tail(error, MOST_TRACE_LINES, MOST_TRACE_CHARACTERS)
-        self.errors.append(LastError(at, text[:MOST_ERROR_CHARACTERS], self.topic, first.msg_id, trace))
-        name = class_name(error)[:MOST_NAME_CHARACTERS]
-        if name not in self.exceptions and len(self.exceptions) >= MOST_EXCEPTION_CLASSES:
+        trace = () if declined else traceback_tail(error, MAX_TRACE_LINES, MAX_TRACE_CHARACTERS)
+        self.errors.append(LastError(at, text[:MAX_ERROR_CHARACTERS], self.topic, first.msg_id, trace))
+        name = class_name(error)[:MAX_NAME_CHARACTERS]
+        if name not in self.exceptions and len(self.exceptions) >= MAX_EXCEPTION_CLASSES:
             name = "other"
         self.exceptions[name] = self.exceptions.get(name, 0) + 1
 

@@ -30,13 +30,13 @@ HANDLER_RATES = ("handled", "failed", "retried", "dead_lettered")
 # A queue's state is the first that applies.
 QUEUE_STATES = ("stuck", "paused", "locked_out", "flow_controlled", "retrying", "handling", "pulling", "waiting")
 GROUP_STATES = ("starting", "running", "draining", "failed", "stopped")
-MOST_ERROR_CHARACTERS = 500
-MOST_ERRORS = 5  # newest errors for each topic
-MOST_TRACE_LINES = 6
-MOST_REASONS = 20  # dead-letter reasons for each topic; others count as OTHER_REASONS
-MOST_REASON_CHARACTERS = 200
+MAX_ERROR_CHARACTERS = 500
+MAX_ERRORS = 5  # newest errors for each topic
+MAX_TRACE_LINES = 6
+MAX_REASONS = 20  # dead-letter reasons for each topic; others count as OTHER_REASONS
+MAX_REASON_CHARACTERS = 200
 OTHER_REASONS = "other reasons"
-MOST_MEMBERS = 200  # named members for each group
+MAX_MEMBERS = 200  # named members for each group
 # The phases of a micro-batch in Spark. `handling` is the work on the executors; the others run on the driver.
 BATCH_PHASES = ("asking_offsets", "planning", "logging_offsets", "handling", "logging_commit")
 
@@ -48,14 +48,14 @@ class LastError:
     """An exception of a handler call."""
 
     at: float  # Unix seconds
-    error: str  # in Python's format, cut to MOST_ERROR_CHARACTERS
+    error: str  # in Python's format, cut to MAX_ERROR_CHARACTERS
     topic: str
     msg_id: str  # the batch's first message
     trace: tuple[str, ...] = ()  # last lines of the traceback; empty for a decision such as Retry
 
 
 def _newest(one: tuple[LastError, ...], other: tuple[LastError, ...]) -> tuple[LastError, ...]:
-    return tuple(sorted((*one, *other), key=lambda error: error.at)[-MOST_ERRORS:])
+    return tuple(sorted((*one, *other), key=lambda error: error.at)[-MAX_ERRORS:])
 
 
 def _add_reasons(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
@@ -63,8 +63,8 @@ def _add_reasons(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
     total = add_each(one, other)
     rest = total.pop(OTHER_REASONS, 0)
     ordered = sorted(total, key=total.__getitem__, reverse=True)
-    rest += sum(total[reason] for reason in ordered[MOST_REASONS:])
-    kept = {reason: total[reason] for reason in ordered[:MOST_REASONS]}
+    rest += sum(total[reason] for reason in ordered[MAX_REASONS:])
+    kept = {reason: total[reason] for reason in ordered[:MAX_REASONS]}
     return kept | ({OTHER_REASONS: rest} if rest else {})
 
 
@@ -122,7 +122,7 @@ class TopicCounters:
         keys=DEAD_LETTER_CAUSES,
     )
     dead_letter_reasons: dict[str, int] = figure(_add_reasons, is_counter=True, default_factory=dict)
-    """At most MOST_REASONS, and OTHER_REASONS."""
+    """At most MAX_REASONS, and OTHER_REASONS."""
     lost: int = counter(
         "rmqd_messages_lost_total",
         "Messages that brokers had deleted before they were pulled, skipped by on_offset_illegal: correct.",
@@ -145,7 +145,7 @@ class TopicSnapshot(TopicCounters):
     )
     message_age: HistogramSnapshot = histogram("rmqd_message_age_seconds", "From stored on the broker to handled.")
     errors: tuple[LastError, ...] = figure(_newest, is_counter=True, default=())
-    """At most MOST_ERRORS, the newest at the end."""
+    """At most MAX_ERRORS, the newest at the end."""
 
     @property
     def last_error(self) -> LastError | None:
@@ -381,6 +381,6 @@ class GroupSnapshot:
         default=None,
     )
     cluster: str | None = None  # name in the configuration; None for a consumer, which does not know it
-    members: tuple[str, ...] = figure(lambda one, other: tuple(sorted({*one, *other})[:MOST_MEMBERS]), default=())
-    """Client ids of all members in the brokers' last list, at most MOST_MEMBERS."""
+    members: tuple[str, ...] = figure(lambda one, other: tuple(sorted({*one, *other})[:MAX_MEMBERS]), default=())
+    """Client ids of all members in the brokers' last list, at most MAX_MEMBERS."""
     member_count: int = figure(max, default=0)

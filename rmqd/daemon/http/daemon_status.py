@@ -19,8 +19,8 @@ from rmqd.runtime.histogram import HistogramSnapshot
 from rmqd.version import __version__
 from rmqd.wire.message_queue import MessageQueue
 
-MOST_ERRORS: Final = 10
-MOST_REASONS: Final = 20
+MAX_ERRORS: Final = 10
+MAX_REASONS: Final = 20
 # All fields of a queue but those that only metrics show.
 _QUEUE_KEYS: Final = tuple(one.name for one in fields(QueueSnapshot) if one.name not in ("handling", "span", "popped"))
 _queue_values: Final = attrgetter(*_QUEUE_KEYS)
@@ -190,7 +190,7 @@ def _latency(histogram: HistogramSnapshot | None) -> dict[str, Any]:
 def _errors(topics: Iterable[TopicSnapshot]) -> list[dict[str, Any]]:
     """Return the latest errors of all topics, newest first."""
     errors: list[LastError] = sorted((one for topic in topics for one in topic.errors), key=lambda one: -one.at)
-    return [_error(error) | {"trace": list(error.trace)} for error in errors[:MOST_ERRORS]]
+    return [_error(error) | {"trace": list(error.trace)} for error in errors[:MAX_ERRORS]]
 
 
 def _error(error: LastError) -> dict[str, Any]:
@@ -204,5 +204,5 @@ def _dead_letters(topics: Iterable[TopicSnapshot]) -> dict[str, Any]:
     return {
         "total": sum(causes.values()),
         "causes": causes,
-        "reasons": [{"reason": reason, "count": count} for reason, count in frequent[:MOST_REASONS]],
+        "reasons": [{"reason": reason, "count": count} for reason, count in frequent[:MAX_REASONS]],
     }

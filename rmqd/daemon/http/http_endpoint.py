@@ -86,7 +86,7 @@ def is_reachable_from_elsewhere(sock: socket.socket) -> bool:
 log = structlog.get_logger(__name__)
 
 FIRST_PAUSE_SECONDS: Final = 1.0
-MOST_PAUSE_SECONDS: Final = 30.0
+MAX_PAUSE_SECONDS: Final = 30.0
 
 
 class HttpEndpoint:
@@ -116,7 +116,7 @@ class HttpEndpoint:
                 return
             except Exception:
                 failures += 1
-                pause_seconds = doubled(FIRST_PAUSE_SECONDS, failures, MOST_PAUSE_SECONDS)
+                pause_seconds = doubled(FIRST_PAUSE_SECONDS, failures, MAX_PAUSE_SECONDS)
                 log.exception("http.failed", retry_in_seconds=pause_seconds)
                 if self._socket.fileno() < 0:  # the server closed it before it failed
                     raise

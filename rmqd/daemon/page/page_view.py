@@ -132,7 +132,7 @@ def plural(count: int, one: str, many: str = "") -> str:
     return f"{whole(count)} {one if count == 1 else many or one + 's'}"
 
 
-MOST_OPEN_QUEUES: Final = 24  # groups with more queues are collapsed unless they are requested
+MAX_OPEN_QUEUES: Final = 24  # groups with more queues are collapsed unless they are requested
 CALM_STATES: Final = frozenset({"waiting", "pulling", "handling"})
 
 
@@ -208,7 +208,7 @@ def group_views(
 ) -> list[GroupView]:
     """Return the groups of a status. `opened` names the expanded groups; None decides by their number of queues."""
     if opened is None:
-        is_small = sum(len(group["queues"]) for group in status["groups"]) <= MOST_OPEN_QUEUES
+        is_small = sum(len(group["queues"]) for group in status["groups"]) <= MAX_OPEN_QUEUES
         opened = [group["name"] for group in status["groups"]] if is_small else []
     return [_group(group, config, given, group["name"] in opened) for group in status["groups"]]
 

@@ -13,7 +13,7 @@ from rmqd.errors import RmqdError
 Key = tuple[str, str]
 """How a group identifies a message: the text of its topic's identity, and its id."""
 # limit for each part of a key; PostgreSQL indexes at most 2.7 kB of group, topic and id together
-MOST_BYTES: Final = 200
+MAX_BYTES: Final = 200
 DIGEST: Final = "sha256:"
 Held = tuple[Key, str]
 """A claim: its key and its token."""
@@ -29,7 +29,7 @@ def key_of(topic: str, name: str) -> Key:
 
 
 def _writable(text: str) -> str:
-    if text.isprintable() and len(text.encode()) <= MOST_BYTES:
+    if text.isprintable() and len(text.encode()) <= MAX_BYTES:
         return text
     return DIGEST + hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 

@@ -18,8 +18,8 @@ from rmqd.handler_api.leases.lease_store import ClaimStoreError, Held, Key, Stan
 TABLE: Final = "rmqd_claims"
 CONNECT_SECONDS: Final = 5
 CALL_SECONDS = 5.0  # limit for one statement, because the server may have failed silently
-MOST_CONNECTIONS: Final = 4  # enough, because a statement takes milliseconds
-MOST_PURGED: Final = 10_000  # rows deleted in one statement, so that other statements do not wait for long
+MAX_CONNECTIONS: Final = 4  # enough, because a statement takes milliseconds
+MAX_PURGED: Final = 10_000  # rows deleted in one statement, so that other statements do not wait for long
 
 # a lock, because concurrent attempts to create a table fail
 _LOCK: Final = f"SELECT pg_advisory_xact_lock(hashtext('{TABLE}'))"
@@ -90,7 +90,7 @@ WHERE (old.consumer_group, old.topic, old.id) = (held.consumer_group, held.topic
 """
 _PURGE: Final = f"""
 DELETE FROM {TABLE} WHERE ctid = ANY (
-    ARRAY(SELECT ctid FROM {TABLE} WHERE ends_at <= now() LIMIT {MOST_PURGED} FOR UPDATE SKIP LOCKED)
+    ARRAY(SELECT ctid FROM {TABLE} WHERE ends_at <= now() LIMIT {MAX_PURGED} FOR UPDATE SKIP LOCKED)
 )
 """
 
@@ -114,7 +114,7 @@ class PostgresqlClaims:
                 "tcp_user_timeout": 25_000,
             },
             min_size=1,
-            max_size=MOST_CONNECTIONS,
+            max_size=MAX_CONNECTIONS,
             open=False,
             name="rmqd claims",
             timeout=CONNECT_SECONDS,

@@ -21,7 +21,7 @@ from rmqd.runtime.own_threads import in_own_thread
 T = TypeVar("T")
 
 BUSY_SECONDS: Final = 5.0  # how long to wait for transactions of other processes
-MOST_PURGED: Final = 10_000  # rows deleted in one call, so that other calls do not wait for long
+MAX_PURGED: Final = 10_000  # rows deleted in one call, so that other calls do not wait for long
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS claims (
     consumer_group TEXT NOT NULL, topic TEXT NOT NULL, id TEXT NOT NULL,
@@ -187,6 +187,6 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 
 def _purge(connection: sqlite3.Connection) -> None:
     rows = connection.execute(
-        "SELECT consumer_group, topic, id FROM claims WHERE ends_at <= ? LIMIT ?", (time.time(), MOST_PURGED)
+        "SELECT consumer_group, topic, id FROM claims WHERE ends_at <= ? LIMIT ?", (time.time(), MAX_PURGED)
     ).fetchall()
     connection.executemany("DELETE FROM claims WHERE consumer_group = ? AND topic = ? AND id = ?", rows)

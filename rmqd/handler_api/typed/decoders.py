@@ -29,8 +29,8 @@ from rmqd.wire.messages.message import Message
 
 Decode = Callable[[bytes], Any]
 
-_MOST_FAULTS: Final = 5  # the limit of faults that a reason names
-_MOST_CAUSES: Final = 10  # the limit of causes that are checked, because they may form a circle
+_MAX_FAULTS: Final = 5  # the limit of faults that a reason names
+_MAX_CAUSES: Final = 10  # the limit of causes that are checked, because they may form a circle
 _QUOTES_A_VALUE: Final = re.compile(r"Invalid (enum )?value(?= )")
 
 
@@ -167,7 +167,7 @@ def _is_unavailable(error: BaseException) -> bool:
     and PIL raise such errors. A FileNotFoundError may be a decoder's lookup that failed before the body did.
     """
     one: BaseException | None = error
-    for _ in range(_MOST_CAUSES):
+    for _ in range(_MAX_CAUSES):
         is_numbered = isinstance(one, OSError) and one.errno is not None
         is_looked_for = isinstance(one, FileNotFoundError) and one is not error
         if isinstance(one, ConnectionError | TimeoutError) or (is_numbered and not is_looked_for):
@@ -189,8 +189,8 @@ def _fault(error: Exception, target: Any) -> str:
             )
             for one in error.errors(include_url=False, include_input=False)
         ]
-        more = f"; and {len(faults) - _MOST_FAULTS} more" if len(faults) > _MOST_FAULTS else ""
-        return "; ".join(faults[:_MOST_FAULTS]) + more
+        more = f"; and {len(faults) - _MAX_FAULTS} more" if len(faults) > _MAX_FAULTS else ""
+        return "; ".join(faults[:_MAX_FAULTS]) + more
     return _msgspec_fault(text_of(error)) if type(error).__module__ == "msgspec" else describe(error)
 
 

@@ -117,7 +117,7 @@ class Letter:
         return "" if self.origin_topic else f"it does not say which topic it came from ({RETRY_TOPIC})"
 
     @property
-    def is_bounced_copy(self) -> bool:
+    def is_copy_of_replay(self) -> bool:
         """Whether it is not a separate letter, but a replay's copy that the broker bounced because of queue locks.
 
         The broker dead-letters such a copy at once, with delay level -1. A message that a member dead-letters after a
@@ -230,7 +230,7 @@ class Marks:
         self.is_new = True
         """Whether there was no file yet."""
 
-    def belong_to(self, identity: Identity) -> None:
+    def use_identity(self, identity: Identity) -> None:
         """Use the file of the group on its cluster. Until it exists, rmqd 0.1.0's file without a cluster is valid."""
         self.path = self._folder / str(identity) / FILE_NAME
 

@@ -22,7 +22,7 @@ from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.message import MessageBlock
 from rmqd.wire.topics import DLQ_PREFIX, dlq_topic, is_dlq_topic
 
-_MOST_AT_ONCE: Final = 1000  # brokers return fewer
+_MAX_AT_ONCE: Final = 1000  # brokers return fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ async def letters_left(
             *(Letter(one.message, group, one.reason) for one in block.corrupt),
         ]
         letters = [one for one in letters if offset <= one.offset < queue.max_offset and one.offset not in settled]
-        yield [one for one in sorted(letters, key=lambda one: one.offset) if not one.is_bounced_copy]
+        yield [one for one in sorted(letters, key=lambda one: one.offset) if not one.is_copy_of_replay]
         if following <= offset:  # the queue ends here
             return
         offset = settled.reach(following)
@@ -100,7 +100,7 @@ async def read_block(
     remoting: RemotingClient, address: str, queue: MessageQueue, low: int, high: int
 ) -> tuple[MessageBlock, int]:
     """Return a part of a queue's messages from `low` on, and the next offset. Raises RmqdError."""
-    part = await read_part(remoting, address, queue, low, min(high - low, _MOST_AT_ONCE))
+    part = await read_part(remoting, address, queue, low, min(high - low, _MAX_AT_ONCE))
     return decode_messages(part.records, queue), part.next_offset
 
 

@@ -158,7 +158,7 @@ class CopySender:
         bounced: dict[int, Letter] = {}
         async for copy in self._stored_since(starts, dlq_topic(self._group)):
             letter = Letter(copy, self._group)
-            if letter.is_bounced_copy and (offset := offsets.get(copy.stored_properties[RMQD_REPLAY_ID])) is not None:
+            if letter.is_copy_of_replay and (offset := offsets.get(copy.stored_properties[RMQD_REPLAY_ID])) is not None:
                 bounced[offset] = letter
         return {offset for key, offset in offsets.items() if key in ids}, bounced
 

@@ -23,10 +23,10 @@ BEGUN_SECONDS: Final = 60.0
 CATCHING_UP_SECONDS: Final = 300.0
 """A queue that would be done within this time is catching up."""
 FAILING_SHARE: Final = 0.5
-LEAST_FAILED: Final = 3
+MIN_FAILED: Final = 3
 POISONED_TIMES: Final = 3
 """A message that was sent back this often did not fail by chance."""
-MOST_POISONED: Final = 3
+MAX_POISONED: Final = 3
 """If more messages than this fail, the cause is not the messages."""
 RECENT_SECONDS: Final = 600.0
 BUSY_SHARE: Final = 0.5
@@ -52,14 +52,14 @@ def failures(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     ok, failed = snapshot.rates
     tried = [seen for seen in snapshot.retried if snapshot.at - seen.stored_at < RECENT_SECONDS]
     poisoned = {seen.msg_id: seen for seen in tried if seen.reconsume_times >= POISONED_TIMES}
-    if failed > 0 and poisoned and len({seen.msg_id for seen in tried}) <= MOST_POISONED:
+    if failed > 0 and poisoned and len({seen.msg_id for seen in tried}) <= MAX_POISONED:
         failing = named(
             f"{seen.msg_id}{_keys(seen.keys)} (sent back {seen.reconsume_times} times)" for seen in poisoned.values()
         )
         evidence = f"the handler fails repeatedly at {failing}, and handles other messages at {_rate(ok)}"
         problem = found("poison_message", evidence, group=snapshot.group)
         yield Finding(problem)
-    elif failed * 60 >= LEAST_FAILED and failed >= FAILING_SHARE * (ok + failed) and not snapshot.orderly:
+    elif failed * 60 >= MIN_FAILED and failed >= FAILING_SHARE * (ok + failed) and not snapshot.orderly:
         yield _failing(snapshot)
 
 

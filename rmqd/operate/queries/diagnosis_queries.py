@@ -26,7 +26,7 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic, retry_topic, topic_of_pop_retry
 
 _RUNTIME: Final = re.compile(r"\[ (\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]")
-_MOST_DISK: Final = 0.90  # the maximum in Java: CleanCommitLogService limits diskSpaceWarningLevelRatio
+_MAX_DISK: Final = 0.90  # the maximum in Java: CleanCommitLogService limits diskSpaceWarningLevelRatio
 
 
 async def broker_facts(brokers: Brokers, info: ClusterInfo) -> dict[str, BrokerFacts]:
@@ -73,7 +73,7 @@ def _disk(settings: Mapping[str, str], figures: Mapping[str, str]) -> dict[str, 
     if not limit.isdecimal():  # the embedded broker stores in memory
         return {}
     try:
-        return {"disk_used": float(used), "disk_limit": min(int(limit) / 100, _MOST_DISK)}
+        return {"disk_used": float(used), "disk_limit": min(int(limit) / 100, _MAX_DISK)}
     except ValueError:
         return {}
 
@@ -88,15 +88,15 @@ def _clock_ahead(at: float, figures: Mapping[str, str]) -> float | None:
     return int(begun) / 1000 + running_seconds - at
 
 
-MOST_HEADS: Final = 8
-MOST_RETRIED: Final = 32
+MAX_HEADS: Final = 8
+MAX_RETRIED: Final = 32
 
 
 async def first_waiting(
     client: ClientInstance, snapshot: DiagnosisSnapshot, queues: Iterable[MessageQueue]
 ) -> dict[MessageQueue, SeenMessage]:
     """Return the first waiting message of each of the first eight queues, if it can be read."""
-    asked = list(queues)[:MOST_HEADS]
+    asked = list(queues)[:MAX_HEADS]
     found = await asyncio.gather(*(_first(client, queue, snapshot.place(queue) or 0) for queue in asked))
     return {queue: one for queue, one in zip(asked, found, strict=True) if one is not None}
 
@@ -122,8 +122,8 @@ async def newest_retried(brokers: Brokers, snapshot: DiagnosisSnapshot) -> tuple
     async def question(remoting: RemotingClient, address: str) -> list[FoundMessage]:
         found: list[FoundMessage] = []
         for queue, ends in (await topic_stats(remoting, address, topic)).offset_table.items():
-            low = max(ends.min_offset, ends.max_offset - MOST_RETRIED)
-            part = await read_part(remoting, address, queue, low, MOST_RETRIED)
+            low = max(ends.min_offset, ends.max_offset - MAX_RETRIED)
+            part = await read_part(remoting, address, queue, low, MAX_RETRIED)
             found += decoded(part.records, topic, queue.broker_name)
         return found
 

@@ -14,7 +14,7 @@ from rmqd.client.brokers import Brokers, Responses
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.errors import ProtocolError, RmqdError
-from rmqd.operate.queries.topic_queries import MOST_AT_ONCE, matches, queue_address
+from rmqd.operate.queries.topic_queries import MAX_AT_ONCE, matches, queue_address
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
@@ -24,7 +24,7 @@ from rmqd.wire.topics import is_system_topic
 
 _NO_QUEUE: Final = -1
 """Records contain their queue."""
-MOST_COPIES: Final = 32
+MAX_COPIES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ async def find_by_id(brokers: Brokers, msg_id: str, topic: str | None = None) ->
     return found, {**tables.errors, **errors}
 
 
-async def find_by_key(brokers: Brokers, topic: str, key: str, *, most: int = MOST_COPIES) -> Found:
+async def find_by_key(brokers: Brokers, topic: str, key: str, *, most: int = MAX_COPIES) -> Found:
     """Return a topic's messages with a key, the newest `most` of each broker, in order of store time."""
     return await _query(brokers, dict.fromkeys(brokers.masters, (topic,)), key, unique=False, most=most)
 
@@ -94,7 +94,7 @@ async def _find_at(brokers: Brokers, name: str, address: str, commit_log_offset:
 
 
 async def _query(
-    brokers: Brokers, where: Mapping[str, Iterable[str]], key: str, *, unique: bool, most: int = MOST_COPIES
+    brokers: Brokers, where: Mapping[str, Iterable[str]], key: str, *, unique: bool, most: int = MAX_COPIES
 ) -> Found:
     async def ask(name: str, topic: str) -> Responses[str, list[FoundMessage]]:
         async def question(remoting: RemotingClient, address: str) -> list[FoundMessage]:
@@ -167,7 +167,7 @@ async def follow(
     await client.routes.lookup(subscription.topic)
     queues = client.routes.queues(subscription.topic)
     starts = await asyncio.gather(*(_start(client, queue, since_ms) for queue in queues))
-    came: asyncio.Queue[FoundMessage] = asyncio.Queue(MOST_AT_ONCE)
+    came: asyncio.Queue[FoundMessage] = asyncio.Queue(MAX_AT_ONCE)
     async with asyncio.TaskGroup() as tasks:
         followed = [
             tasks.create_task(_follow_queue(client, queue, start, subscription, came, complain))
@@ -200,7 +200,7 @@ async def _follow_queue(
     while True:
         try:
             part = await read_part(
-                client.remoting, queue_address(client, queue), queue, offset, MOST_AT_ONCE,
+                client.remoting, queue_address(client, queue), queue, offset, MAX_AT_ONCE,
                 subscription=subscription, hold_seconds=HOLD_SECONDS,
             )  # fmt: skip
             found = list(decoded(part.records, queue.topic, queue.broker_name))

@@ -148,7 +148,7 @@ def _permissions(perm: int) -> str:
     return ("r" if perm & PERM_READ else "") + ("w" if perm & PERM_WRITE else "")
 
 
-MOST_AT_ONCE: Final = 32
+MAX_AT_ONCE: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,7 @@ async def read_window(
     """Yield the messages of a window that match the subscription, part by part. Raises RmqdError."""
     offset, address = window.start, queue_address(client, window.queue)
     while offset < window.end:
-        most = min(MOST_AT_ONCE, window.end - offset)
+        most = min(MAX_AT_ONCE, window.end - offset)
         part = await read_part(client.remoting, address, window.queue, offset, most, subscription=subscription)
         block = open_all(frame_messages(part.records, window.queue, namespace=namespace))
         block.min_offset, block.max_offset = part.min_offset, part.max_offset
@@ -273,7 +273,7 @@ async def read_newest(
                 newest.oldest_ms = min(newest.oldest_ms, read.messages[0].store_timestamp)
                 is_empty = False
         newest.reached = start
-        newest.step = newest.step * 2 if is_empty else MOST_AT_ONCE
+        newest.step = newest.step * 2 if is_empty else MAX_AT_ONCE
         if start > newest.window.start:
             heapq.heapreplace(behind, newest)
         else:
@@ -290,7 +290,7 @@ class _Backwards:
     subscription: SubscriptionData
     reached: int
     oldest_ms: int = 2**63 - 1
-    step: int = MOST_AT_ONCE  # grows while nothing matches, because a broker skips such messages itself
+    step: int = MAX_AT_ONCE  # grows while nothing matches, because a broker skips such messages itself
 
     def __lt__(self, other: _Backwards) -> bool:
         return self.oldest_ms > other.oldest_ms

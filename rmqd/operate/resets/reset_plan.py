@@ -85,7 +85,7 @@ class OffsetChange:
 SERVER_SIDE_RESET: Final = "useServerSideResetOffset"
 
 
-class WayOf(Enum):
+class ResetNotice(Enum):
     """How one broker notifies members of a reset.
 
     RocketMQ 5 stores a reset for the group's next pull of the queue (`useServerSideResetOffset`): to any offset of any
@@ -98,9 +98,9 @@ class WayOf(Enum):
     PUSHED = "by a push"
 
 
-async def _way_of(remoting: RemotingClient, address: str) -> WayOf:
+async def _way_of(remoting: RemotingClient, address: str) -> ResetNotice:
     config = await broker_config(remoting, address)
-    return WayOf.PULLED if config.get(SERVER_SIDE_RESET) == "true" else WayOf.PUSHED
+    return ResetNotice.PULLED if config.get(SERVER_SIDE_RESET) == "true" else ResetNotice.PUSHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class ResetPlan:
     moves: tuple[PlannedMove, ...]
     errors: Mapping[str, RmqdError]
     places: GroupPlaces
-    ways: Mapping[str, WayOf]
+    ways: Mapping[str, ResetNotice]
 
     @property
     def due(self) -> tuple[PlannedMove, ...]:

@@ -31,8 +31,8 @@ from rmqd.operate.resets.reset_plan import (
     GroupPlaces,
     PlannedMove,
     QueuePlace,
+    ResetNotice,
     ResetPlan,
-    WayOf,
     read_places,
 )
 from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
@@ -161,7 +161,7 @@ class ResetWatch:
 
     async def _send_again(self, lost: list[MessageQueue]) -> None:
         remoting, group = self._brokers.client.remoting, self._plan.change.group
-        pulled = [queue for queue in lost if self._plan.ways[queue.broker_name] is WayOf.PULLED]
+        pulled = [queue for queue in lost if self._plan.ways[queue.broker_name] is ResetNotice.PULLED]
         await self._brokers.ask_about(
             pulled, lambda address, queue: _reset_one(remoting, address, group, queue, self._targets[queue])
         )
@@ -213,7 +213,7 @@ async def carry_out(
 
 
 def _is_pushed(plan: ResetPlan, broker: str) -> bool:
-    return plan.ways[broker] is WayOf.PUSHED and bool(plan.places.members)
+    return plan.ways[broker] is ResetNotice.PUSHED and bool(plan.places.members)
 
 
 def _moved(
@@ -261,7 +261,7 @@ async def _send(brokers: Brokers, plan: ResetPlan) -> tuple[dict[MessageQueue, i
         if _is_pushed(plan, broker):
             timestamp_ms = _pushed_time(plan, broker, routes.queues(change.topic))
             return await reset_offset(remoting, address, change.group, change.topic, timestamp_ms)
-        if plan.ways[broker] is WayOf.PULLED:
+        if plan.ways[broker] is ResetNotice.PULLED:
             wanted = None if change.goal.kind == "last" else target
             return await _reset_one(remoting, address, change.group, queue, wanted)
         if not await update_consumer_offset(remoting, address, change.group, queue, target):

@@ -30,8 +30,8 @@ from rmqd.runtime.child_process import ChildNotUsableError
 from rmqd.runtime.clock import Clock, doubled
 from rmqd.wire.messages.message import Message
 
-MOST_LOSSES: Final = 2  # a message may end so many processes, not counting hangs
-MOST_SUSPECTS: Final = 10_000  # limit of suspects; the oldest ones are forgotten first
+MAX_LOSSES: Final = 2  # a message may end so many processes, not counting hangs
+MAX_SUSPECTS: Final = 10_000  # limit of suspects; the oldest ones are forgotten first
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Suspects:
             if not loss.is_hang:
                 losses.append(loss)
             self._losses.move_to_end(_key(message))
-        while len(self._losses) > MOST_SUSPECTS:
+        while len(self._losses) > MAX_SUSPECTS:
             self._losses.popitem(last=False)
 
     def any_of(self, messages: Sequence[Message]) -> bool:
@@ -70,7 +70,7 @@ class Suspects:
     def verdict(self, message: Message) -> HandlerProcessLostError | None:
         """Return why a message must be dead-lettered; None if it may be tried again."""
         losses = self._losses.get(_key(message), [])
-        if len(losses) < MOST_LOSSES:
+        if len(losses) < MAX_LOSSES:
             return None
         last = losses[-1]
         told = " and ".join(dict.fromkeys(loss.how for loss in losses))

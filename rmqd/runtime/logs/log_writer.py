@@ -24,9 +24,9 @@ from rmqd.runtime.plain_text import printable, printable_lines, text_of
 
 EventDict = MutableMapping[str, Any]
 
-MOST_CHARACTERS: Final = 8192
-MOST_MEMBERS: Final = 100
-MOST_LEVELS: Final = 4
+MAX_CHARACTERS: Final = 8192
+MAX_MEMBERS: Final = 100
+MAX_LEVELS: Final = 4
 # A traceback is cut in the middle: its end names the error.
 _TAIL_CHARACTERS: Final = 2048
 _OF_A_PROGRAM: Final = frozenset({"timestamp", "level", "logger"})
@@ -38,7 +38,7 @@ def shorten_values(_logger: object, _method: str, event: EventDict) -> EventDict
         if key == "exception" and isinstance(value, str):
             event[key] = _without_middle(value)
         elif key not in _OF_A_PROGRAM:
-            event[key] = _shortened(value, MOST_LEVELS)
+            event[key] = _shortened(value, MAX_LEVELS)
     return event
 
 
@@ -57,15 +57,15 @@ def escape_values(_logger: object, _method: str, event: EventDict) -> EventDict:
 def _shortened(value: Any, levels: int) -> Any:
     match value:
         case str():
-            return value if len(value) <= MOST_CHARACTERS else _cut(value)
+            return value if len(value) <= MAX_CHARACTERS else _cut(value)
         case None | bool() | float():
             return value
         case int():
             return value if value.bit_length() <= 1024 else "an integer of more than 1024 bits"
         case bytes() | bytearray() | memoryview():
-            return _cut(str(bytes(value[: MOST_CHARACTERS + 1])), len(value) * 4)
+            return _cut(str(bytes(value[: MAX_CHARACTERS + 1])), len(value) * 4)
         case Mapping() if levels:
-            return {_key(key): _shortened(member, levels - 1) for key, member in islice(value.items(), MOST_MEMBERS)}
+            return {_key(key): _shortened(member, levels - 1) for key, member in islice(value.items(), MAX_MEMBERS)}
         case list() | tuple() | set() | frozenset() if levels:
             return _shortened_list(value, len(value), levels)
         case _:
@@ -73,8 +73,8 @@ def _shortened(value: Any, levels: int) -> Any:
 
 
 def _shortened_list(values: Iterable[Any], count: int, levels: int) -> list[Any]:
-    shown = [_shortened(value, levels - 1) for value in islice(values, MOST_MEMBERS)]
-    return shown if count <= MOST_MEMBERS else [*shown, f"... and {count - MOST_MEMBERS} more"]
+    shown = [_shortened(value, levels - 1) for value in islice(values, MAX_MEMBERS)]
+    return shown if count <= MAX_MEMBERS else [*shown, f"... and {count - MAX_MEMBERS} more"]
 
 
 def _key(key: object) -> str:
@@ -82,16 +82,16 @@ def _key(key: object) -> str:
 
 
 def _cut(text: str, length: int | None = None) -> str:
-    if len(text) <= MOST_CHARACTERS:
+    if len(text) <= MAX_CHARACTERS:
         return text
-    return f"{text[:MOST_CHARACTERS]}... and {(length or len(text)) - MOST_CHARACTERS} more characters"
+    return f"{text[:MAX_CHARACTERS]}... and {(length or len(text)) - MAX_CHARACTERS} more characters"
 
 
 def _without_middle(text: str) -> str:
-    if len(text) <= MOST_CHARACTERS:
+    if len(text) <= MAX_CHARACTERS:
         return text
-    head, tail = text[: MOST_CHARACTERS - _TAIL_CHARACTERS], text[-_TAIL_CHARACTERS:]
-    return f"{head}\n... {len(text) - MOST_CHARACTERS} characters ...\n{tail}"
+    head, tail = text[: MAX_CHARACTERS - _TAIL_CHARACTERS], text[-_TAIL_CHARACTERS:]
+    return f"{head}\n... {len(text) - MAX_CHARACTERS} characters ...\n{tail}"
 
 
 QUEUE_BYTES: Final = 4 * 1024 * 1024

@@ -39,7 +39,7 @@ import structlog
 from rmqd.config.model.spark_model import SparkConfig
 from rmqd.runtime.files import make_folder
 from rmqd.spark.engine.checkpoint import IsWritten, Note, read_done, read_note, write_note
-from rmqd.spark.session.queue_queries import QueueResponses, patiently, those_there
+from rmqd.spark.session.queue_queries import QueueResponses, answers_of_existing, patiently
 from rmqd.spark.session.spark_cluster import Cluster, cluster_of
 from rmqd.spark.source.group_offsets import Subscribed
 from rmqd.spark.source.source_offsets import ByQueue
@@ -197,7 +197,7 @@ class Generations:
             self._look(stored, done)
             if self._held != self._note.held and time.monotonic() - self._noted_at >= NOTE_SECONDS:
                 self._write(replace(self._note, held=dict(self._held)))
-            those_there(asked)
+            answers_of_existing(asked)
             return {}
 
     def finish(self) -> None:
@@ -214,16 +214,16 @@ class Generations:
             told = self._cluster.commit(self._spec.group, places)
             self._held |= {queue: places[queue] for queue in told.found if queue not in self._note.resets}
             self._write(replace(self._note, held=dict(self._held)))
-            those_there(asked)
-            those_there(told)
+            answers_of_existing(asked)
+            answers_of_existing(told)
 
     def _current(self) -> Generation:
         # a missing topic does not stop the others, but without any topic the group has nothing to do
         queues = self._subscribed.now(self._cluster, all_topics=False)
         asked = self._ask_stored(queues)
-        those_there(asked)
+        answers_of_existing(asked)
         stored = _present(asked)  # if a broker lost the offset of a queue, the checkpoint's offset counts
-        pending = those_there(self._cluster.pending_resets(self._spec.group, stored))
+        pending = answers_of_existing(self._cluster.pending_resets(self._spec.group, stored))
         resets = {queue: offset for queue, offset in pending.items() if offset is not None}
         self._number = max(map(int, _matches(self._folder.names())), default=0)
         last = read_note(self._folder, self._path(self._number)) if self._number else None
@@ -256,7 +256,7 @@ class Generations:
     def _go_on(self) -> Generation:
         note = self._note
         if not note.told and note.starting is not None:
-            those_there(self._cluster.commit(self._spec.group, note.starting))
+            answers_of_existing(self._cluster.commit(self._spec.group, note.starting))
             self._write(replace(note, told=True))
         self._held = dict(self._note.held)
         self._looks.clear()

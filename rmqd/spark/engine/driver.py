@@ -123,9 +123,9 @@ def _when_set(event: threading.Event, loop: asyncio.AbstractEventLoop, action: C
 
 
 QUIET_SECONDS: Final = 0.2  # events of several lines, such as tracebacks, arrive without such a pause
-MOST_CHARACTERS: Final = 8000
-MOST_LINES: Final = 1000  # limit for one event; further lines are dropped
-MOST_LINE_BYTES: Final = 1024 * 1024
+MAX_CHARACTERS: Final = 8000
+MAX_LINES: Final = 1000  # limit for one event; further lines are dropped
+MAX_LINE_BYTES: Final = 1024 * 1024
 READ_BYTES: Final = 65536
 SETTLE_SECONDS: Final = 1.0
 MARK: Final = "-- rmqd: all that was written before is to be in the log --"
@@ -185,7 +185,7 @@ class OutputLines:
     def feed(self, data: bytes) -> None:
         """Add output, which may be cut anywhere."""
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > MOST_LINE_BYTES:
+        if len(self._rest) > MAX_LINE_BYTES:
             lines.append(self._rest)
             self._rest = b""
         for line in lines:
@@ -195,7 +195,7 @@ class OutputLines:
         """Called when no output arrived for a while: the current event is complete."""
         if not self._lines:
             return
-        text, level = "\n".join(self._lines).rstrip()[:MOST_CHARACTERS], self._level
+        text, level = "\n".join(self._lines).rstrip()[:MAX_CHARACTERS], self._level
         source = {"source": self._source} if self._source else {}
         self._lines = []
         if text.startswith(_NOISE) or (self._source in _NOISY_SOURCES and level == "warning"):
@@ -222,7 +222,7 @@ class OutputLines:
             self._level, self._source = _LEVELS.get(found[1], "debug"), found[2]
             self._lines = [found[3]]
         elif self._lines and not line.startswith(_NOISE):
-            if len(self._lines) < MOST_LINES:
+            if len(self._lines) < MAX_LINES:
                 self._lines.append(line)
         elif line.strip():
             self.pause()

@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 MOVES_SECONDS: Final = 2.0
 STATUS_SECONDS: Final = 1.0
 IDLE_POLL_SECONDS: Final = 0.05  # Spark reports the end of a batch only through its progress, which may be late
-MOST_LATE_WORKERS: Final = 5  # in a row
+MAX_LATE_WORKERS: Final = 5  # in a row
 RIVAL_DRAIN_SECONDS: Final = 10.0  # for the drain while another engine or driver also runs the group
 END_SECONDS: Final = 10.0  # for each step at the end: the query, the last commit, Spark itself
 FORCED_STOP_SECONDS: Final = 2.0
@@ -243,10 +243,10 @@ class GroupRun:
         """Return whether to retry in the same Spark session. Restarting Spark takes a busy machine much longer."""
         error = ended.exception()
         is_late = isinstance(error, QueryFailedError) and error.is_late_worker
-        if not is_late or self._late_workers >= MOST_LATE_WORKERS:
+        if not is_late or self._late_workers >= MAX_LATE_WORKERS:
             return False
         self._late_workers += 1
-        self._log.warning("spark.worker_late", times=self._late_workers, most=MOST_LATE_WORKERS, error=str(error))
+        self._log.warning("spark.worker_late", times=self._late_workers, most=MAX_LATE_WORKERS, error=str(error))
         return True
 
     def _raise_if_stuck(self) -> None:

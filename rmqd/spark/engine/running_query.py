@@ -146,8 +146,8 @@ class BatchGate:
 
 
 WAIT_SECONDS: Final = 1  # limit for one call of Spark's own wait, which cannot be cancelled
-MOST_CHARACTERS: Final = 1000
-MOST_SAID: Final = 20_000
+MAX_CHARACTERS: Final = 1000
+MAX_SAID: Final = 20_000
 LATE_WORKER: Final = "Python worker failed to connect back"  # Spark waits 10 s for a worker, which is not configurable
 # The last line of a Python traceback: `rmqd.errors.DataLossError: data loss in ...`. Spark wraps a Java traceback
 # around it. For an error of the source it may show only this line, after its own words.
@@ -161,7 +161,7 @@ class QueryFailedError(RmqdError):
 
     def __init__(self, cause: str, said: str) -> None:
         super().__init__(cause)
-        self.said = said[:MOST_SAID]
+        self.said = said[:MAX_SAID]
 
     @property
     def is_late_worker(self) -> bool:
@@ -224,4 +224,4 @@ def query_error(error: BaseException) -> QueryFailedError:
     else:
         first = next((line.strip() for line in said.splitlines() if line.strip()), type(error).__name__)
         cause = f"Spark: {first}" if first != type(error).__name__ else f"Spark ended with {first}"
-    return QueryFailedError(f"{cause[:MOST_CHARACTERS]}{batch}", said)
+    return QueryFailedError(f"{cause[:MAX_CHARACTERS]}{batch}", said)

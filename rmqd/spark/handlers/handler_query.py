@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "rmqd_handler"
 OUTCOME: Final = pa.schema([("outcome", pa.binary())])
-LEAST_PIECE: Final = 1000  # messages that justify another task
+MIN_PIECE: Final = 1000  # messages that justify another task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class HandlerStreamReader(GroupStreamReader):
         spans = Offsets.of(start).ranges(Offsets.of(end))
         ranges = ranges_of(cluster_of(self._options.access), self._options, spans)
         if self._plan.spec.settings.consume_mode != "orderly":
-            pieces = min(self._plan.slots, sum(map(len, ranges)) // LEAST_PIECE)
+            pieces = min(self._plan.slots, sum(map(len, ranges)) // MIN_PIECE)
             ranges = split_ranges(ranges, pieces or None, None)
         return [InputPartition(one) for one in ranges]
 

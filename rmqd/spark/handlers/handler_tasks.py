@@ -42,7 +42,7 @@ from rmqd.runtime.event_loop import collect_as_memory_grows, keep_running, new_l
 from rmqd.runtime.logs import log_setup as logs
 from rmqd.spark.handlers.range_outcome import RangeOutcome
 from rmqd.spark.handlers.range_run import RangeRun
-from rmqd.spark.session.spark_process import is_spark_worker, settle_worker
+from rmqd.spark.session.spark_process import is_spark_worker, settle_worker_garbage
 from rmqd.wire.messages.message import once_in_group
 from rmqd.wire.topics import retry_topic
 
@@ -111,7 +111,7 @@ def handler_process(spec: GroupSpec, key: str) -> TaskHandler:
         except BaseException:
             del _processes[whole_key]
             raise
-        settle_worker()
+        settle_worker_garbage()
     return found
 
 

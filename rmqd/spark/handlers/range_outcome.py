@@ -76,7 +76,7 @@ LATE: Final = 2  # a batch is late after so many times the target
 CAREFUL_GROWTH: Final = 2  # growth limit if the last batch took too long, and the cause is unknown
 LARGEST: Final = 10_000_000
 _MEMORY: Final = 0.6  # weight of a batch relative to the next batch
-_LEAST_SPREAD: Final = 0.05  # relative spread of the sizes needed to separate the costs of messages and batches
+_MIN_SPREAD: Final = 0.05  # relative spread of the sizes needed to separate the costs of messages and batches
 
 
 class Pace:
@@ -160,7 +160,7 @@ class _Costs:
         self._nt = self._nt * _MEMORY + count * seconds
         n, t = self._n / self._weight, self._t / self._weight
         variance = self._nn / self._weight - n * n
-        if variance > (_LEAST_SPREAD * n) ** 2:
+        if variance > (_MIN_SPREAD * n) ** 2:
             each = max(0.0, (self._nt / self._weight - n * t) / variance)
             self.own_seconds = max(0.0, t - each * n)
 

@@ -101,7 +101,7 @@ class RangePulls:
             try:
                 replicas = await replicas_now(self._client.routes, self._range.queue)
             except RmqdError as error:
-                plan.learn_nothing(error)
+                plan.keep_known_replicas(error)
             else:
                 plan.learn(replicas)
         for opaque, frame in plan.requests():
@@ -142,7 +142,7 @@ class RangePulls:
 
 log = structlog.get_logger(__name__)
 
-LEAST_ANSWER_BYTES: Final = 64 * 1024  # assumed size of a response until the first response arrives
+MIN_ANSWER_BYTES: Final = 64 * 1024  # assumed size of a response until the first response arrives
 CORRUPT_RETRY_SECONDS: Final = 1.0
 RECHECK_SECONDS: Final = 1.0
 
@@ -226,7 +226,7 @@ class RangeRun:
         if messages and (messages[0].queue_offset < pulled.low or messages[-1].queue_offset >= end):
             block.messages = [message for message in messages if pulled.low <= message.queue_offset < end]
             block.unfinished = len(block.messages)
-        self.queue.stats.pull_took(pulled.seconds)
+        self.queue.stats.count_pull(pulled.seconds)
         self._acceptor.take(block, self.queue, end)
 
     async def _set_aside(self, corrupt: CorruptMessage) -> bool:
@@ -249,7 +249,7 @@ class RangeRun:
         queue, plan, most = self.queue, self.plan, self._thresholds
         if not plan.spans:
             return exceeded(queue, most) is None
-        size = max(self._pulls.largest_bytes, LEAST_ANSWER_BYTES)
+        size = max(self._pulls.largest_bytes, MIN_ANSWER_BYTES)
         oldest = queue.blocks[0].messages[0].queue_offset if queue.blocks else queue.next_offset
         return (
             queue.cached_count + plan.awaited <= most.count
@@ -271,4 +271,4 @@ class RangeRun:
     async def _until(self, is_so: Callable[[], bool]) -> None:
         """Wait for a condition that changes when messages are finished."""
         while not is_so():
-            await wait_within(self._clock, RECHECK_SECONDS, self.queue.wait_relief())
+            await wait_within(self._clock, RECHECK_SECONDS, self.queue.wait_for_room())

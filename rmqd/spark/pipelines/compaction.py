@@ -60,7 +60,7 @@ _DAY_MS: Final = 24 * 3600 * 1000
 _RECORD: Final = re.compile(r"(?P<query>[0-9a-f-]{36})-(?P<batch>[0-9]{9,})")
 _COMPACTED: Final = "compacted-"
 _ENDING: Final = ".parquet"
-_MOST_FILES: Final = 1000  # limit for one chunk; readers see no file of it until all are renamed
+_MAX_FILES: Final = 1000  # limit for one chunk; readers see no file of it until all are renamed
 _SMALL: Final = 0.75  # fraction of the wanted size; larger files stay as they are
 
 
@@ -153,7 +153,7 @@ def _grouped(sizes: Mapping[str, int], wanted_bytes: int) -> Iterator[tuple[str,
     groups: list[list[str]] = [[]]
     total = 0
     for name, size in sizes.items():
-        if total + size > wanted_bytes or len(groups[-1]) >= _MOST_FILES:
+        if total + size > wanted_bytes or len(groups[-1]) >= _MAX_FILES:
             groups.append([])
             total = 0
         groups[-1].append(name)
@@ -209,7 +209,7 @@ class CompactedBatches:
         """Return the last batch of a query with rows in a compacted file; -1 if there is none."""
         return dict(self._recorded(self._staging.names(self._path))).get(query, -1)
 
-    def forget_former(self, now_ms: int) -> None:
+    def delete_outdated(self, now_ms: int) -> None:
         """Delete outdated records: of a query's day-old records all but the highest."""
         facts = self._staging.facts(self._path)
         old = self._recorded(
@@ -290,7 +290,7 @@ class Compactions:
             is_kept = any(path == f"{ours}/{_PLAN}" or path.startswith(f"{ours}/{_TAKEN}/") for path in facts)
             if facts and not is_kept and all(one.modified_ms < now_ms - _DAY_MS for one in facts.values()):
                 self._staging.delete(ours)
-        self._batches.forget_former(now_ms)
+        self._batches.delete_outdated(now_ms)
 
     def unsettled(self) -> frozenset[str]:
         """Return the compactions that left files."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQueryManager
 
 
-_MOST_RANGES: Final = 10  # ranges listed in an error
+_MAX_RANGES: Final = 10  # ranges listed in an error
 
 
 class BatchFailedError(RmqdError):
@@ -58,8 +58,8 @@ class MicroBatch:
         """Describe the messages of the batch. `former` is the plan of the previous batch."""
         ranges = _plan_offsets(former).ranges(_plan_offsets(self.plan))
         named = [f"{queue}, offsets {low} to {high - 1}" for queue, (low, high) in ranges.items()]
-        more = f"; and {len(named) - _MOST_RANGES} queues more" if len(named) > _MOST_RANGES else ""
-        return f"batch {self.number} has {'; '.join(named[:_MOST_RANGES])}{more}"
+        more = f"; and {len(named) - _MAX_RANGES} queues more" if len(named) > _MAX_RANGES else ""
+        return f"batch {self.number} has {'; '.join(named[:_MAX_RANGES])}{more}"
 
     @property
     def plan_id(self) -> str:

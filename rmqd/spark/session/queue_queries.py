@@ -78,7 +78,7 @@ class QueueResponses(Generic[T]):
         return [error for error in self.failed.values() if not isinstance(error, AWAY)]
 
 
-def those_there(answers: QueueResponses[T]) -> dict[MessageQueue, T]:
+def answers_of_existing(answers: QueueResponses[T]) -> dict[MessageQueue, T]:
     """Return the answers for all queues except missing ones. Raises the first other error if there is one."""
     for error in answers.failures:
         raise error

@@ -50,7 +50,7 @@ class GivenOptions:
                 self.values[name] = value
             elif key.lower() not in passed_over:
                 instead = {name.lower(): meant for name, meant in self.instead.items()}.get(key.lower())
-                self.problem(key, f"{unknown}; " + (f"expected {instead}" if instead else meant_or_all(key, names)))
+                self.problem(key, f"{unknown}; " + (f"expected {instead}" if instead else suggest_name(key, names)))
 
     def read(self, name: str, parse: Callable[[str], T], default: T) -> T:
         """Parse an option; `default` if it is missing. An RmqdError or ValueError becomes a problem."""
@@ -73,7 +73,7 @@ class GivenOptions:
         self.problems.append(f"{name}: {text}")
 
 
-def meant_or_all(wrong: str, names: Sequence[str]) -> str:
+def suggest_name(wrong: str, names: Sequence[str]) -> str:
     """Return a suggestion for an unknown name: the most similar name, or else all names."""
     guess = nearest(wrong, names)
     return f"did you mean {guess}?" if guess else f"expected one of {', '.join(names)}"

@@ -37,6 +37,7 @@ from rmqd.spark.session.queue_queries import (
     Ask,
     MasterAwayError,
     QueueResponses,
+    answers_of_existing,
     ends_of_topic,
     first_offset,
     join_briefly,
@@ -44,7 +45,6 @@ from rmqd.spark.session.queue_queries import (
     offset_at,
     pending_reset,
     stored_at,
-    those_there,
 )
 from rmqd.spark.session.queue_range import Filter, Replica
 from rmqd.spark.session.spark_access import Access
@@ -182,7 +182,7 @@ class Cluster:
         answers = self._at_broker(
             by_broker.values(), lambda remoting, address, _: get_consumer_list(remoting, address, group)
         )
-        found = answers.found or those_there(answers)
+        found = answers.found or answers_of_existing(answers)
         return frozenset(client_id for client_ids in found.values() for client_id in client_ids)
 
     def make_retry_topic(self, group: str, queues: Iterable[MessageQueue]) -> QueueResponses[None]:

@@ -21,7 +21,7 @@ from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.destinations.upsert_sql import PLACE, PLACE_COLUMNS
 from rmqd.errors import ConfigError, InvalidMessageError
 from rmqd.spark.session import spark_access as access
-from rmqd.spark.session.spark_access import Access, GivenOptions, meant_or_all, milliseconds, positive
+from rmqd.spark.session.spark_access import Access, GivenOptions, milliseconds, positive, suggest_name
 from rmqd.spark.source.source_columns import COLUMNS
 from rmqd.wire.messages.properties import SET_BY_ROCKETMQ, SHARDING_KEY
 from rmqd.wire.topics import check_topic, wrap_namespace
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 NAMES: Final = (*access.NAMES, "topic", "sendParallelism", "unavailableToleranceMs")
-MOST_IN_FLIGHT: Final = 1024
+MAX_IN_FLIGHT: Final = 1024
 _FIELDS: Final = {
     "topic": ("topic", check_topic),
-    "sendParallelism": ("in_flight", lambda text: min(positive(text), MOST_IN_FLIGHT)),
+    "sendParallelism": ("in_flight", lambda text: min(positive(text), MAX_IN_FLIGHT)),
     "unavailableToleranceMs": ("tolerance_seconds", milliseconds),
 }
 """Fields of SinkOptions that a single option sets."""
@@ -99,7 +99,7 @@ def column_problems(columns: Mapping[str, str]) -> list[str]:
             if type_name not in accepted:
                 problems.append(f"column {name}: is {type_name}; expected {', '.join(accepted)}")
         elif name not in (*COLUMNS, PLACE):
-            problems.append(f"column {name}: the sink has no such column; {meant_or_all(name, tuple(SINK_COLUMNS))}")
+            problems.append(f"column {name}: the sink has no such column; {suggest_name(name, tuple(SINK_COLUMNS))}")
     return problems
 
 

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 
-MOST_ROWS: Final = 32
-MOST_BYTES: Final = 256 * 1024  # bodies and properties; brokers accept 4 MiB unless configured lower
+MAX_ROWS: Final = 32
+MAX_BYTES: Final = 256 * 1024  # bodies and properties; brokers accept 4 MiB unless configured lower
 HEAD_BYTES: Final = 256  # upper limit for a message without its body and the row's properties
 
 
@@ -61,7 +61,7 @@ def bundles(rows: Iterable[OutgoingRow]) -> Iterator[Sequence[OutgoingRow]]:
             continue
         key = (row.message.topic, None) if row.lane is None else row.lane
         size = _size(row)
-        if key in collected and (len(collected[key]) == MOST_ROWS or sizes[key] + size > MOST_BYTES):
+        if key in collected and (len(collected[key]) == MAX_ROWS or sizes[key] + size > MAX_BYTES):
             yield collected.pop(key)
         if key not in collected:
             collected[key], sizes[key] = [], 0

@@ -44,7 +44,7 @@ _LAST_MILLISECOND: Final = np.iinfo(np.int64).max // 1000
 _HEX: Final = np.frombuffer(np.arange(1 << 16, dtype=">u2").tobytes().hex().upper().encode(), np.uint32)
 """The four hexadecimal digits of each 16-bit number."""
 NO_BODY: Final = "the message is corrupt, and has no body"
-_MOST_CHARACTERS: Final = 300  # maximum length of a reason
+_MAX_CHARACTERS: Final = 300  # maximum length of a reason
 
 
 def schema_of(decoding: Decoding) -> pa.Schema:
@@ -215,4 +215,4 @@ class BodyDecoder:
 
 def _reason(error: Exception) -> str:
     """Return the text of an error, which may quote text that a column cannot store."""
-    return encodable((str(error) or type(error).__name__)[:_MOST_CHARACTERS])
+    return encodable((str(error) or type(error).__name__)[:_MAX_CHARACTERS])

@@ -28,7 +28,7 @@ _total_at: Final = Struct(">I").unpack_from
 _magic_at: Final = Struct(">4xI").unpack_from
 _FIXED: Final = (*range(8), *range(36, 40), *range(84, 88))  # positions of the bytes that `_unpack` reads
 _FEWEST_ALIKE: Final = 4
-_MOST_ALIKE: Final = 64
+_MAX_ALIKE: Final = 64
 
 
 @lru_cache(maxsize=256)
@@ -92,7 +92,7 @@ class FramedReply:
     def _alike(self, at: int, size: int, topic: int, properties: int) -> int:
         """Return how many next records have the layout of the record at `at`; 0 if they are few or one differs."""
         data, end = self.data, at + size
-        count = min((len(data) - end) // size, _MOST_ALIKE)
+        count = min((len(data) - end) // size, _MAX_ALIKE)
         if count < _FEWEST_ALIKE or _total_at(data, end + (count - 1) * size)[0] != size:
             return 0
         topic_size = range(topic, topic + (1 if _magic_at(data, at)[0] == MAGIC_V1 else 2))

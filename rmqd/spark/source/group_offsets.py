@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from rmqd.errors import RmqdError, RouteNotFoundError
-from rmqd.spark.session.queue_queries import QueueResponses, those_there
+from rmqd.spark.session.queue_queries import QueueResponses, answers_of_existing
 from rmqd.spark.session.spark_cluster import Cluster, cluster_of, everyone
 from rmqd.spark.source.source_offsets import EARLIEST, LATEST, Bound
 from rmqd.wire.message_queue import MessageQueue
@@ -237,9 +237,9 @@ class GroupOffsets:
         if not self._options.commit_offsets:
             return
         cluster = cluster_of(self._options.access)
-        known = those_there(cluster.committed(self._options.group, starts))
+        known = answers_of_existing(cluster.committed(self._options.group, starts))
         missing = {queue: starts[queue] for queue, offset in known.items() if offset is None}
-        those_there(cluster.commit(self._options.group, missing))
+        answers_of_existing(cluster.commit(self._options.group, missing))
 
     def commit(self, positions: Mapping[MessageQueue, int]) -> None:
         """Commit changed offsets. Raises nothing: failed commits are repeated the next time."""

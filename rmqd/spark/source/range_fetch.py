@@ -202,7 +202,7 @@ class RangePuller:
             try:
                 replicas = cluster_of(self._range.access).replicas_now(self._range.queue)
             except RmqdError as error:
-                plan.learn_nothing(error)
+                plan.keep_known_replicas(error)
             else:
                 plan.learn(replicas)
         if plan.is_half_answered:  # send in groups, because each send wakes the broker

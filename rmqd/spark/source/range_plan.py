@@ -120,7 +120,7 @@ class RangePlan:
         self.lost = 0
         """Number of lost offsets."""
         self.wants_route = not queue_range.replicas
-        """Whether the route must be queried before the next pull; see `learn` and `learn_nothing`."""
+        """Whether the route must be queried before the next pull; see `learn` and `keep_known_replicas`."""
         self._log = structlog.get_logger(__name__, queue=str(queue_range.queue))
         self._range = queue_range
         self._settings = queue_range.pull
@@ -262,7 +262,7 @@ class RangePlan:
         self._is_confirmed |= self._doubts_route
         self._doubts_route = False
 
-    def learn_nothing(self, error: RmqdError) -> None:
+    def keep_known_replicas(self, error: RmqdError) -> None:
         """Continue with the known replicas, because no name server answered. Raises `error` if none is known."""
         if self._given_up_by is not None:
             raise self._given_up_by

@@ -87,7 +87,7 @@ class SilentBrokers:
                 patience_seconds=self._patience_seconds,
             )
 
-    def raise_if_too_long(self) -> None:
+    def raise_if_silent(self) -> None:
         """Raise BrokerSilentError if a broker has not answered for longer than the tolerance."""
         now = time.monotonic()
         for broker, silence in self._silent.items():

@@ -18,7 +18,7 @@ from typing import Final
 from rmqd.errors import ConfigError
 from rmqd.runtime.value_kinds import parse_duration_ms
 from rmqd.spark.session.queue_range import Filter
-from rmqd.spark.session.spark_access import meant_or_all
+from rmqd.spark.session.spark_access import suggest_name
 from rmqd.spark.source.source_offsets import Bound, Kind, milliseconds_since_1970
 from rmqd.spark.values.value_format import BAD_ROW, VALUE, ValueFormat
 from rmqd.wire.bodies.heartbeat_data import EXPRESSION_SQL92, EXPRESSION_TAG, sql_subscription, tag_subscription
@@ -91,7 +91,7 @@ def names_of_schema(fields: Sequence[tuple[str, str]], value: ValueFormat | None
     known = (*COLUMNS, *(VALUE_COLUMNS if value is not None else ()))
     for name, kind in fields:
         if name not in known:
-            problems.append(f"schema: unknown column {name}; {meant_or_all(name, known)}")
+            problems.append(f"schema: unknown column {name}; {suggest_name(name, known)}")
         elif name == VALUE and value is not None:
             problems += value.problems_with(kind)
         elif name != BAD_ROW and kind != COLUMNS[name][0]:

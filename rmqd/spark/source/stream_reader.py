@@ -210,7 +210,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         heads = self._heads.now(cluster, queues)
         self._silent_since = None
         if self._fails_by_silent_broker:
-            self._heads.silent.raise_if_too_long()
+            self._heads.silent.raise_if_silent()
         # a bounded query would never end if it waited for a minimum of messages
         takes_all = isinstance(limit, ReadAllAvailable) or (self._heads.pinned and isinstance(limit, ReadMinRows))
         self._gone.look(begin, queues, heads)

@@ -28,7 +28,7 @@ _PLAIN: Final = {
 _TYPES: Final = (*dict.fromkeys(_PLAIN.values()), "decimal(p,s)", "array<>", "map<string,>", "struct<>")
 # a token, or the rest of the text if it does not start with one
 _TOKEN: Final = re.compile(r"\s*(?:([A-Za-z_]\w*|`(?:[^`]|``)+`|[0-9]+|[<>(),:])|(\S.*))", re.DOTALL)
-MOST_DIGITS: Final = 38
+MAX_DIGITS: Final = 38
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ def map_kind(value: ColumnKind) -> ColumnKind:
 
 def decimal_kind(precision: int, scale: int) -> ColumnKind:
     """Return a decimal. Raises ValueError if it exceeds Spark's limits."""
-    if not 0 < precision <= MOST_DIGITS or not 0 <= scale <= precision:
+    if not 0 < precision <= MAX_DIGITS or not 0 <= scale <= precision:
         raise ValueError(
-            f"decimal({precision},{scale}) is not valid; expected at most {MOST_DIGITS} digits, and a scale within them"
+            f"decimal({precision},{scale}) is not valid; expected at most {MAX_DIGITS} digits, and a scale within them"
         )
     return ColumnKind("decimal", precision=precision, scale=scale)
 

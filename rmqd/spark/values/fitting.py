@@ -19,14 +19,14 @@ from decimal import Context, Decimal, InvalidOperation
 from functools import partial, reduce
 from typing import Any, Final
 
-from rmqd.spark.values.column_kinds import MOST_DIGITS, ColumnKind, array_kind, map_kind
+from rmqd.spark.values.column_kinds import MAX_DIGITS, ColumnKind, array_kind, map_kind
 
 Fit = Callable[[Any], Any]
 
 _BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _LARGEST_FLOAT: Final = 3.4028235677973366e38
 _NUMBERS: Final = (int, float, Decimal)
-_WIDEST: Final = Context(prec=MOST_DIGITS)  # Python's default context has 28 digits
+_WIDEST: Final = Context(prec=MAX_DIGITS)  # Python's default context has 28 digits
 
 
 def fit_of(kind: ColumnKind) -> Fit:
@@ -187,9 +187,9 @@ def _not(value: Any, kind: str) -> ValueError:
     return ValueError(f"{text if len(text) <= 40 else text[:37] + '...'} is not a valid {kind}")
 
 
-MOST_FIELDS: Final = 2_000
+MAX_FIELDS: Final = 2_000
 _LONG: Final = 1 << 63
-_MOST_LEVELS: Final = 100  # bodies that are deeper are ignored; types are traversed recursively
+_MAX_LEVELS: Final = 100  # bodies that are deeper are ignored; types are traversed recursively
 _UNKNOWN: Final = ColumnKind("")
 _STRING: Final = ColumnKind("string")
 
@@ -211,7 +211,7 @@ def infer_kind(bodies: Iterable[bytes]) -> tuple[ColumnKind | None, int]:
             if not isinstance(value, dict) or not value:
                 continue
             kind = _kind_of(value)
-            if _depth(kind) > _MOST_LEVELS:
+            if _depth(kind) > _MAX_LEVELS:
                 continue
             merged = _merged(found, kind)
         except (ValueError, RecursionError):
@@ -263,8 +263,8 @@ def _merged(one: ColumnKind, other: ColumnKind) -> ColumnKind:
 
 
 def _check_fields(count: int) -> None:
-    if count > MOST_FIELDS:
-        raise TooManyFieldsError(f"bodies have more than {MOST_FIELDS:,} fields")
+    if count > MAX_FIELDS:
+        raise TooManyFieldsError(f"bodies have more than {MAX_FIELDS:,} fields")
 
 
 def _fields(kind: ColumnKind) -> int:

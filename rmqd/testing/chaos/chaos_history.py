@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final, Literal
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy  # an extra, and slow to import
 
-MOST_HISTORIES: Final = 100
-_MOST_TURNS: Final = 60
-_MOST_KILLS: Final = 8
+MAX_HISTORIES: Final = 100
+_MAX_TURNS: Final = 60
+_MAX_KILLS: Final = 8
 _SEED: Final = 4711  # fixed, so that every run has the same histories
 
 How = Literal["whole", "cut", "expired", "killed"]
@@ -69,7 +69,7 @@ def simplest(
     from hypothesis.errors import NoSuchExample
 
     quiet = settings(
-        max_examples=MOST_HISTORIES, database=None, deadline=None, phases=(Phase.generate, Phase.shrink),
+        max_examples=MAX_HISTORIES, database=None, deadline=None, phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     drawn = histories(parts, awaits, is_async=is_async)
@@ -87,7 +87,7 @@ def histories(parts: Sequence[QueueBatch], awaits: int, *, is_async: bool) -> Se
     kinds = ["whole", "back", *(["cut"] if awaits else []), *(["expired"] if awaits or not is_async else [])]
     turns = st.lists(
         st.tuples(st.integers(0, 7), st.sampled_from(kinds), st.integers(0, max(awaits - 1, longest, 0))),
-        max_size=min(3 * len(parts), _MOST_TURNS),
+        max_size=min(3 * len(parts), _MAX_TURNS),
     )
     # mostly large numbers, because a search among few messages finds less; each of them can shrink alone
     large = st.lists(st.integers(0, longest), min_size=4, max_size=4).map(max)
@@ -123,7 +123,7 @@ def killed(parts: Sequence[QueueBatch], lines: int) -> Iterator[History]:
     if len(once) > 1:
         of_queue = [one for one in once if one.part.queue == last.part.queue]
         yield (*once[:-1], replace(last, how="killed"), *of_queue)
-    step = max(1, -(-lines // _MOST_KILLS))
+    step = max(1, -(-lines // _MAX_KILLS))
     for number, line in enumerate(range(lines, 1, -step)):
         at = -1 - number % len(once)
         yield (*once[:at], replace(once[at], how="killed", cut_at=line), *once[at:])

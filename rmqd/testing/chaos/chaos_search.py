@@ -21,7 +21,7 @@ from rmqd.testing.chaos.chaos_memory import Path, settled, varying
 from rmqd.testing.chaos.chaos_report import Found, NotRepeatableError
 from rmqd.testing.chaos.chaos_trial import (
     CALLS_OF_PATIENCE,
-    LEAST_PATIENCE_SECONDS,
+    MIN_PATIENCE_SECONDS,
     PATIENCE_SECONDS,
     Bench,
     HistoryResult,
@@ -87,7 +87,7 @@ class Search:
             return self._on_top()
         first = self.bench.run(once)
         took = (time.monotonic() - began) / len(once)
-        self.bench.patience_seconds = min(PATIENCE_SECONDS, max(LEAST_PATIENCE_SECONDS, took * CALLS_OF_PATIENCE))
+        self.bench.patience_seconds = min(PATIENCE_SECONDS, max(MIN_PATIENCE_SECONDS, took * CALLS_OF_PATIENCE))
         self.bench.fresh()
         second = self.bench.run(once)
         self._leave_out = frozenset(varying(first.state, second.state))

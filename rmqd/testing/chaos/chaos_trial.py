@@ -120,9 +120,9 @@ def _line(called: Any, is_authors: Callable[[str], bool]) -> str:
 
 T = TypeVar("T")
 
-MOST_ATTEMPTS: Final = 17  # Java's meaning of max_reconsume_times -1; also used without a limit
+MAX_ATTEMPTS: Final = 17  # Java's meaning of max_reconsume_times -1; also used without a limit
 PATIENCE_SECONDS: Final = 10.0
-LEAST_PATIENCE_SECONDS: Final = 1.0
+MIN_PATIENCE_SECONDS: Final = 1.0
 CALLS_OF_PATIENCE: Final = 50  # a call that takes this many times longer than the longest one hangs
 HUNG: Final = "never done: the call does not return"
 NOT_BEGUN: Final = "not begun"
@@ -267,7 +267,7 @@ class ChaosTrial:
         async def in_context() -> T:
             return await asyncio.get_running_loop().create_task(work(), context=self._context)
 
-        return self._bench.run_in_loop(in_context, MOST_ATTEMPTS * PATIENCE_SECONDS)
+        return self._bench.run_in_loop(in_context, MAX_ATTEMPTS * PATIENCE_SECONDS)
 
     async def _deliver(self, delivery: ChaosDelivery) -> str:
         part = delivery.part
@@ -339,7 +339,7 @@ class ChaosTrial:
     @property
     def _most_attempts(self) -> int:
         most = self._bench.options.max_reconsume_times
-        return MOST_ATTEMPTS if most < 0 else min(most + 1, MOST_ATTEMPTS)
+        return MAX_ATTEMPTS if most < 0 else min(most + 1, MAX_ATTEMPTS)
 
 
 def _how_it_was_cut(delivery: ChaosDelivery, called: CallEnd) -> str:

@@ -66,8 +66,8 @@ GLOBAL_SCOPE: Final = "__global__"
 def queue_count(value: object, what: str) -> int:
     """Read a number of queues. Raises ProtocolError if it exceeds the limit for one topic."""
     count = fields.as_integer(value, what)
-    if not 0 <= count <= limits.MOST_QUEUES:
-        raise ProtocolError(f"{what} must be at most {limits.MOST_QUEUES} queues, not {count}")
+    if not 0 <= count <= limits.MAX_QUEUES:
+        raise ProtocolError(f"{what} must be at most {limits.MAX_QUEUES} queues, not {count}")
     return count
 
 

@@ -213,7 +213,7 @@ _OPAQUE_NUMBER: Final = r"(0|[1-9]\d{0,9})"  # the form of numbers in JSON
 _OFFSET_NUMBER: Final = r"(\d{1,19})"  # Java writes offsets as JSON strings
 _BYTES: Final = "latin-1"  # one character for each byte: decoding the header once is cheaper than decoding each number
 _OPAQUE_MAX: Final = 2**31 - 1
-_MOST_PATTERNS: Final = 4  # limit for one broker; more patterns would cost more than they save
+_MAX_PATTERNS: Final = 4  # limit for one broker; more patterns would cost more than they save
 
 
 class AlikeHeaders:
@@ -232,7 +232,7 @@ class AlikeHeaders:
         command = decode_command(payload)
         if (
             command.code == ResponseCode.SUCCESS
-            and len(self._patterns) < _MOST_PATTERNS
+            and len(self._patterns) < _MAX_PATTERNS
             and (found := _pattern_of(command)) is not None
         ):
             self._patterns.append(found)

@@ -35,7 +35,7 @@ _LONG = Struct(">q")
 _SHORT = Struct(">H")
 _UNUSUAL: Final = CLOSED | ~KNOWN
 _HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
-_LEAST_RECORD_BYTES: Final = 91  # a record with IPv4 hosts, and without body, topic and properties
+_MIN_RECORD_BYTES: Final = 91  # a record with IPv4 hosts, and without body, topic and properties
 _MAGICS: Final = (_UNSIGNED.pack(MAGIC_V1), _UNSIGNED.pack(MAGIC_V2))
 _NO_QUEUE: Final = MessageQueue("", "", -1)
 
@@ -156,11 +156,11 @@ def _take_out_last(block: MessageBlock) -> int:
 
 def _end_by_total_size(data: bytes, start: int) -> int | None:
     """Return a record's end by its total size; None unless another record, or the end of the response, is there."""
-    if start + _LEAST_RECORD_BYTES > len(data):
+    if start + _MIN_RECORD_BYTES > len(data):
         return None
     total: int = _UNSIGNED.unpack_from(data, start)[0]
     end = start + total
-    if total < _LEAST_RECORD_BYTES or (end != len(data) and data[end + 4 : end + 8] not in _MAGICS):
+    if total < _MIN_RECORD_BYTES or (end != len(data) and data[end + 4 : end + 8] not in _MAGICS):
         return None
     return end
 

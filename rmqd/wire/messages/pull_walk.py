@@ -26,7 +26,7 @@ from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.messages.message import CorruptMessage, Message, MessageBlock
 from rmqd.wire.messages.properties import INNER_NUM, NEED_UNWRAP
 
-_MOST_COMPARED_BYTES: Final = 1024  # compared bytes of a record without a known end
+_MAX_COMPARED_BYTES: Final = 1024  # compared bytes of a record without a known end
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class BadRecord(Contradiction):
     def is_as(self, other: BadRecord) -> bool:
         """Return whether both are the same bytes at the same offset."""
         if self.takes_rest or other.takes_rest:
-            size = min(len(self.frame), len(other.frame), _MOST_COMPARED_BYTES)
+            size = min(len(self.frame), len(other.frame), _MAX_COMPARED_BYTES)
             return self.at == other.at and self.frame[:size] == other.frame[:size]
         return self.at == other.at and self.frame == other.frame
 

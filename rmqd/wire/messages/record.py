@@ -215,7 +215,7 @@ class Record:
         return at + 2, at + 2 + _SHORT.unpack_from(self.block.data, at)[0]
 
 
-MOST_MEMBERS: Final = 2**15 - 1  # brokers count them in a short
+MAX_MEMBERS: Final = 2**15 - 1  # brokers count them in a short
 
 _MAX_OFFSET: Final = 2**63 - 1
 _HEAD: Final = Struct(">i8xiI")  # total size, flag, body size
@@ -257,8 +257,8 @@ def member_records(head: bytes, topic: bytes, base: int, body: bytes) -> list[tu
     body_size_at = len(head) - _INNER_INT.size
     records: list[tuple[bytes, int]] = []
     for offset, (flag, plain, properties) in enumerate(members(body), base):
-        if len(records) == MOST_MEMBERS:
-            raise ProtocolError(f"the batch has more than {MOST_MEMBERS} messages")
+        if len(records) == MAX_MEMBERS:
+            raise ProtocolError(f"the batch has more than {MAX_MEMBERS} messages")
         if offset > _MAX_OFFSET:
             raise ProtocolError(
                 f"a batch that begins at the offset {base} has messages beyond the highest possible offset"

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rmqd.client.remoting.connector import FIRST_SECONDS, MOST_SECONDS, Breakers
+from rmqd.client.remoting.connector import FIRST_SECONDS, MAX_SECONDS, Breakers
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import RequestCode
 from rmqd.consumer.rebalance.membership import MISSING_MEMBER_SECONDS
@@ -71,7 +71,7 @@ def test_pauses_grow_to_a_limit_and_differ(breakers: Breakers, clock: ManualCloc
         breakers.failed(HOST, failure())
         pauses.append(pause_seconds(breakers, clock))
     assert FIRST_SECONDS / 2 <= pauses[0] <= FIRST_SECONDS + 0.01
-    assert all(MOST_SECONDS / 2 <= pause <= MOST_SECONDS + 0.01 for pause in pauses[6:])
+    assert all(MAX_SECONDS / 2 <= pause <= MAX_SECONDS + 0.01 for pause in pauses[6:])
     assert len({round(pause, 2) for pause in pauses[6:]}) > 1
 
 
@@ -91,7 +91,7 @@ def test_one_probe_at_a_time(breakers: Breakers, clock: ManualClock) -> None:
     breakers.failed(HOST, failure())
     with pytest.raises(CircuitOpenError, match="it is silent"), breakers.probe(HOST):
         pytest.fail("the pause is not over")
-    clock.turn(MOST_SECONDS)
+    clock.turn(MAX_SECONDS)
     with breakers.probe(HOST), pytest.raises(CircuitOpenError), breakers.probe(HOST):
         pytest.fail("it is probed already")
     with breakers.probe(HOST):  # the first one has ended, and told nothing
@@ -103,7 +103,7 @@ def test_one_probe_at_a_time(breakers: Breakers, clock: ManualClock) -> None:
 
 def test_long_requests_wait_for_an_answer_to_another_one(breakers: Breakers, clock: ManualClock) -> None:
     breakers.failed(HOST, failure())
-    clock.turn(MOST_SECONDS)
+    clock.turn(MAX_SECONDS)
     breakers.check_rest(HOST)
     with pytest.raises(CircuitOpenError):
         breakers.check_answers(HOST)

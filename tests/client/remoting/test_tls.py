@@ -352,7 +352,7 @@ async def test_what_fails_is_said_once_a_minute(monkeypatch: pytest.MonkeyPatch)
             refusals = client.security.refusals
             monkeypatch.setattr(refusals, "_now", lambda: now)
             for now in (0.0, 1.0, 59.0, 60.0, 61.0, 120.0, 121.0):  # noqa: B007 read by the clock
-                client.connector.start_anew()
+                client.connector.forget_failures()
                 with pytest.raises(RmqdError) as caught:
                     await client.invoke(peer.address, ASK, {})
                 assert caught.value.is_reported

@@ -171,11 +171,11 @@ async def test_a_change_of_queues_is_known_to_all_when_everybody_has_looked_agai
         await table.clock.until(lambda: table.queues("T"), "the first route")
         table.known["T"] = route_of({"a": B}, 2)
         await table.refresh("T")
-        assert table.known_to_all_at("T") < table.clock.monotonic()
+        assert table.known_everywhere_at("T") < table.clock.monotonic()
         table.known["T"] = route_of({"a": B}, 3)
         await table.refresh("T")
-        assert table.known_to_all_at("T") == table.clock.monotonic() + REFRESH_INTERVAL_SECONDS
-    assert table.known_to_all_at("not watched") < table.clock.monotonic()
+        assert table.known_everywhere_at("T") == table.clock.monotonic() + REFRESH_INTERVAL_SECONDS
+    assert table.known_everywhere_at("not watched") < table.clock.monotonic()
 
 
 async def test_topics_are_refreshed_together_and_swapped_once(table: Table, peer: Peer) -> None:

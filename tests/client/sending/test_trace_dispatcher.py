@@ -123,7 +123,7 @@ async def test_handlers_threads_may_append(world: World) -> None:
 async def test_what_waits_is_bounded_and_what_is_dropped_is_counted_and_told(
     world: World, logged: LogCapture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace_dispatcher, "MOST_WAITING_CHARACTERS", 9000)
+    monkeypatch.setattr(trace_dispatcher, "MAX_WAITING_CHARACTERS", 9000)
     world.append(*range(8), size=1000)
     assert not world.dispatcher.is_full
     world.append(8, size=1000)
@@ -182,7 +182,7 @@ async def test_the_end_sends_what_waits_also_what_was_under_way(world: World) ->
 
 
 async def test_what_was_under_way_at_the_end_counts_as_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_dispatcher, "MOST_WAITING_CHARACTERS", 9000)
+    monkeypatch.setattr(trace_dispatcher, "MAX_WAITING_CHARACTERS", 9000)
     world.peer.on(SEND, None)
     async with running(world.dispatcher.run()):
         world.append(*range(12), size=700)

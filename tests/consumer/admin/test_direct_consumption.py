@@ -281,7 +281,7 @@ async def test_more_than_may_wait_are_refused(
     broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a word that lets the operator ask again."""
-    monkeypatch.setattr("rmqd.consumer.admin.member_requests.MOST_WAITING", 1)
+    monkeypatch.setattr("rmqd.consumer.admin.member_requests.MAX_WAITING", 1)
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def handle(batch: Batch) -> None:

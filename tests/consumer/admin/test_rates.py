@@ -32,7 +32,7 @@ def handle(stats: TopicStats, start: int, messages: int, seconds: float = 0.02) 
     """A pull of 5 ms, and a call for each message."""
     block = block_of(range(start, start + messages))
     stats.pulled(block)
-    stats.pull_took(0.005)
+    stats.count_pull(0.005)
     for message in block.messages:
         stats.acknowledged([message], seconds, 1.0)
 

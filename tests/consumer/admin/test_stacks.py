@@ -46,7 +46,7 @@ async def test_threads_show_what_they_run() -> None:
 
 
 async def test_a_long_text_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_CHARACTERS", 10)
+    monkeypatch.setattr(module, "MAX_CHARACTERS", 10)
     assert re.fullmatch(r"\d+ more stacks are left out", stacks().strip())
 
 
@@ -61,5 +61,5 @@ async def test_a_deep_stack_is_cut_and_says_so() -> None:
     event.set()
     await task
     (found,) = (part for part in text.split("\n\n") if "deep down" in part)
-    assert found.count("\n") == module.MOST_FRAMES + 1
+    assert found.count("\n") == module.MAX_FRAMES + 1
     assert re.search(r"and \d+ more$", found)

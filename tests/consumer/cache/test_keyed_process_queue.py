@@ -206,7 +206,7 @@ def test_what_a_new_filter_lets_go_is_counted_with_what_waits_behind_a_key() -> 
 async def test_who_waits_for_room_is_woken_as_a_paused_queue_is_left() -> None:
     queue = queue_of(["a"])
     queue.pause()
-    waiting = asyncio.create_task(queue.wait_relief())
+    waiting = asyncio.create_task(queue.wait_for_room())
     await asyncio.sleep(0)
     queue.start_release()
     await asyncio.wait_for(waiting, 5)

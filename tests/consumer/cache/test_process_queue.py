@@ -194,10 +194,10 @@ def test_a_queue_gathers_only_from_when_it_is_told_to_until_its_messages_waited_
 
 def test_a_full_queue_wants_relief_until_it_is_full_no_more() -> None:
     queue = queue_of(block_of(range(2)))
-    assert not queue.wants_relief
+    assert not queue.waits_for_room
     for is_full in (True, False):
         queue.note_full(is_full)
-        assert queue.wants_relief == is_full
+        assert queue.waits_for_room == is_full
 
 
 def test_what_is_finished_is_not_looked_at_again_for_the_commit_offset() -> None:
@@ -291,12 +291,12 @@ def test_a_batch_that_begins_in_one_reply_does_not_finish_the_next_one() -> None
 
 async def test_who_waits_for_room_is_woken_by_finished_messages_and_by_the_end_of_a_pause() -> None:
     queue = queue_of(block_of(range(2)))
-    waiting = asyncio.create_task(queue.wait_relief())
+    waiting = asyncio.create_task(queue.wait_for_room())
     await asyncio.sleep(0)
     assert not waiting.done()
     queue.finish(queue.take(1))
     await waiting
-    waiting = asyncio.create_task(queue.wait_relief())
+    waiting = asyncio.create_task(queue.wait_for_room())
     await asyncio.sleep(0)
     queue.resume()
     await waiting

@@ -169,7 +169,7 @@ async def test_what_a_handler_has_is_told_before_it_ends(broker: ScriptedBroker,
 async def test_records_that_are_too_many_are_dropped(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace_dispatcher, "MOST_WAITING_CHARACTERS", 0)
+    monkeypatch.setattr(trace_dispatcher, "MAX_WAITING_CHARACTERS", 0)
     await broker.store(queue, b"1", b"2")
     async with Traced(broker, seen) as traced:
         await seen.has(b"1", b"2")

@@ -19,7 +19,7 @@ from rmqd.consumer.handling.handler_failures import EXPIRED
 from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
 from rmqd.consumer.handling.settlement import Settlement, explain_unavailable
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.consumer.stats.stats_snapshot import MOST_ERRORS, MOST_REASONS
+from rmqd.consumer.stats.stats_snapshot import MAX_ERRORS, MAX_REASONS
 from rmqd.handler_api.batch import Batch, DeadLetter, Decision, InvalidPayloadError, Outcome, Retry
 from rmqd.runtime.clock import Clock, SystemClock
 from rmqd.testing.test_group import JumpingClock
@@ -125,17 +125,17 @@ async def test_reasons_of_dead_letters_are_counted_within_bounds(case: Case) -> 
     counted = queue.stats.snapshot().dead_letter_reasons
     assert counted["not JSON"] == 4
     assert sum(counted.values()) == 31
-    assert len(counted) == MOST_REASONS + 1
+    assert len(counted) == MAX_REASONS + 1
 
 
 async def test_the_last_errors_are_kept(case: Case) -> None:
     """A few of them; a decision that is raised has no traceback that would help."""
-    queue, batch = batch_of(MOST_ERRORS + 2)
+    queue, batch = batch_of(MAX_ERRORS + 2)
     for message in batch:
         await case.settlement().settle(queue, Batch([message], QUEUE), ValueError(f"attempt {message.queue_offset}"))
     errors = queue.stats.snapshot().errors
     assert [error.error for error in errors] == [
-        f"ValueError('attempt {number}')" for number in range(2, 2 + MOST_ERRORS)
+        f"ValueError('attempt {number}')" for number in range(2, 2 + MAX_ERRORS)
     ]
     declined, batch = batch_of(1)
     await case.settlement().settle(declined, batch, Retry())

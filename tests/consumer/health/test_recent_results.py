@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rmqd.consumer.health.group_status import FAILING_SECONDS, LEAST_ATTEMPTS, POLL_SECONDS, RecentResults
+from rmqd.consumer.health.group_status import FAILING_SECONDS, MIN_ATTEMPTS, POLL_SECONDS, RecentResults
 from rmqd.consumer.stats.counters import TopicStats
 from tests.clock import ManualClock
 from tests.consumer.blocks import block_of
@@ -80,7 +80,7 @@ def test_a_handler_that_fails_at_one_in_three_is_none(group: Group) -> None:
 
 def test_few_attempts_prove_nothing_and_quiet_ones_do(group: Group) -> None:
     """Two failures may be one message; on a quiet topic the third one may come a minute later."""
-    for _ in range(LEAST_ATTEMPTS - 1):
+    for _ in range(MIN_ATTEMPTS - 1):
         group.goes_on(POLL_SECONDS, lambda: group.fails(1))
         group.goes_on(60)
     assert group.cause == ""

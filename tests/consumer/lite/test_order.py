@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from rmqd.consumer.lite.lite_queues import LiteBlock, LiteProcessQueue, PassedOver, divided_by_lite_topic, place
+from rmqd.consumer.lite.lite_queues import LiteBlock, LiteProcessQueue, UnhandledPops, divided_by_lite_topic, place
 from rmqd.consumer.pop.receipts import PopReceipts
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.errors import ProtocolError
@@ -49,7 +49,7 @@ class Case:
         receipts = cast(PopReceipts, self.receipts)
         stats = TopicStats("chats", is_retry=False)
         self.queue = LiteProcessQueue(
-            queue, stats, "", receipts, lambda: None, lambda block, queue: queue.put(block, 0), PassedOver()
+            queue, stats, "", receipts, lambda: None, lambda block, queue: queue.put(block, 0), UnhandledPops()
         )
         (block,) = popped(["s1"] * 5, "0;0;0;0;0", most=2)
         self.queue.put(block, 0)
@@ -59,7 +59,9 @@ class Case:
         return [message.queue_offset for message in self.queue.waiting]
 
 
-def popped(lite_topics: Iterable[str], tries: str, most: int, passed_over: PassedOver | None = None) -> list[LiteBlock]:
+def popped(
+    lite_topics: Iterable[str], tries: str, most: int, passed_over: UnhandledPops | None = None
+) -> list[LiteBlock]:
     """A reply with a message for each, whose places in their lite topics are 0, 1, 2 …"""
     at: dict[str, int] = {}
     records = []
@@ -73,7 +75,7 @@ def popped(lite_topics: Iterable[str], tries: str, most: int, passed_over: Passe
         stored = StoredMessage(topic="chats", queue_id=3, queue_offset=70 + number, body=b"x", properties=properties)
         records.append(encode_message(stored))
     reply = decode_messages(b"".join(records), ASKED)
-    assert place(reply, ASKED, tries, passed_over or PassedOver()) == 0
+    assert place(reply, ASKED, tries, passed_over or UnhandledPops()) == 0
     return divided_by_lite_topic(reply, ASKED, HEADER, 60.0, most)
 
 
@@ -94,7 +96,7 @@ def test_counts_that_do_not_fit_the_reply() -> None:
 
 def test_pops_in_which_no_handler_got_a_message_are_no_tries() -> None:
     """Until what is below was handled."""
-    passed_over, queue = PassedOver(), queue_of("chats", "s1", "b")
+    passed_over, queue = UnhandledPops(), queue_of("chats", "s1", "b")
     passed_over.note(queue, [1, 2])
     passed_over.note(queue, [2])
     (block,) = popped(["s1"] * 3, "3;3;3", 32, passed_over)

@@ -97,7 +97,7 @@ def consume(model: Model, chance: random.Random, flip: Flip, *, filtered: bool) 
             header = PullMessageResponseHeader.from_ext_fields(fields)
             if not is_found:
                 offset = validation.nothing(asked, header)
-                validation.got_further(offset)
+                validation.made_progress(offset)
             else:
                 block = frame_messages(body, QUEUE)
                 believed = validation.found(block, asked, header, passes_over=True)
@@ -107,9 +107,9 @@ def consume(model: Model, chance: random.Random, flip: Flip, *, filtered: bool) 
                     handled[message.queue_offset] = message.body
                     bodies.add(message.body)
                 if offset > asked:
-                    validation.got_further(offset)
+                    validation.made_progress(offset)
                 elif believed.contradiction is not None:
-                    validation.got_nowhere(believed.contradiction)
+                    validation.made_no_progress(believed.contradiction)
         except ProtocolError:
             continue
         assert offset >= asked

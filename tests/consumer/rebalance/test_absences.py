@@ -187,7 +187,7 @@ async def test_members_are_asked_of_a_broker_that_answers(two: Two, seen: Seen, 
         await two.b.peer.down()
         await eventually(lambda: m.client.remoting.is_down(two.b.peer.address), "it is known to be down")
         addresses = [two.b.peer.address, two.a.peer.address]
-        assert m.client.replicas.steady_first(addresses) == addresses[::-1]
+        assert m.client.replicas.by_preference(addresses) == addresses[::-1]
         with capture_logs() as logs:
             await two.a.gain(GROUP, "x@1")
             await eventually(lambda: len(m.consumer.snapshot().queues) < 4, "queues are given up")

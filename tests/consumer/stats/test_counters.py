@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.consumer.stats.counters import MOST_EXCEPTION_CLASSES, RetriedStats, TopicStats
+from rmqd.consumer.stats.counters import MAX_EXCEPTION_CLASSES, RetriedStats, TopicStats
 from rmqd.consumer.stats.stats_snapshot import FLOW_CONTROL_REASONS, HANDLED_RESULTS
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import RETRY_TOPIC
@@ -45,11 +45,11 @@ def test_exception_classes_are_bounded() -> None:
     """A handler that makes classes as it goes must not make endless series."""
     stats = TopicStats("t1", is_retry=False)
     (first,) = block_of(range(1)).messages
-    for number in range(MOST_EXCEPTION_CLASSES + 20):
+    for number in range(MAX_EXCEPTION_CLASSES + 20):
         stats.raised(type(f"Error{number}", (Exception,), {})(), "", first, 0.0)
     stats.raised(type("Error0", (Exception,), {})(), "", first, 0.0)
     exceptions = stats.snapshot().exceptions
-    assert len(exceptions) == MOST_EXCEPTION_CLASSES + 1
+    assert len(exceptions) == MAX_EXCEPTION_CLASSES + 1
     assert exceptions["other"] == 20
     assert exceptions["Error0"] == 2
 

@@ -36,7 +36,7 @@ from tests.nightly.campaigns.durability_load import (
 READY_SECONDS = 20.0
 DELIVERY_SECONDS = 30.0
 POLL_SECONDS = 0.1
-MOST_TOLD = 10
+MAX_TOLD = 10
 NUMBERS_PER_LIFE = 1_000_000
 
 
@@ -102,7 +102,7 @@ class DurabilityResult:
             f"{self.size_bytes / 1e6:.0f} MB",
             f"{ready[len(ready) // 2]:.2f} s, {ready[-1]:.2f} s",
             f"{self.seconds:.0f}",
-            "; ".join(self.problems[:MOST_TOLD]) or "none",
+            "; ".join(self.problems[:MAX_TOLD]) or "none",
         ]
 
     def report(self) -> str:

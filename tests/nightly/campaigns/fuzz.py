@@ -22,7 +22,7 @@ CALL_SECONDS: Final = 20 * 60.0
 SLOWEST_SECONDS: Final = 0.1
 """Processor time of one input, that of the instrumentation included."""
 HANGING_SECONDS: Final = 10
-MOST_RSS_MIB: Final = 256
+MAX_RSS_MIB: Final = 256
 """The process takes some 80 MiB, its instrumentation included."""
 _TOP: Final = Path(__file__).parents[3]
 _DONE: Final = re.compile(r"^Done \d+ in \d+ second", re.MULTILINE)
@@ -101,7 +101,7 @@ class FuzzResult:
     @property
     def passed(self) -> bool:
         """No input took long, and memory stayed bounded; what fails otherwise ends the run."""
-        return self.slowest_seconds <= SLOWEST_SECONDS and self.peak_rss_mib <= MOST_RSS_MIB
+        return self.slowest_seconds <= SLOWEST_SECONDS and self.peak_rss_mib <= MAX_RSS_MIB
 
     def report(self) -> str:
         """For the person who ran it."""
@@ -185,7 +185,7 @@ def run_guided(target: str, executions: int, seed: int, directory: Path) -> Part
         f"-atheris_runs={executions}",
         f"-seed={seed}",
         f"-timeout={HANGING_SECONDS}",
-        f"-rss_limit_mb={2 * MOST_RSS_MIB}",
+        f"-rss_limit_mb={2 * MAX_RSS_MIB}",
         f"-artifact_prefix={directory}/",
     ]
     corpora = [str(kept), str(unpack(target, directory / "kept"))]

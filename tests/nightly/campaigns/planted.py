@@ -20,7 +20,7 @@ from tests.nightly.simulation.planted.search import Search
 PAGE: Final = CAMPAIGNS.parent / "planted-bugs.md"
 HANGS_SECONDS: Final = 900.0
 """Limit of one search: the bug makes a member loop for ever, which no history shows."""
-MOST_TEXT: Final = 80
+MAX_TEXT: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Searches:
             seed = "not found" if one.seed is None else one.seed
             ran = f"{one.histories} of {one.histories + one.passed}" if one.passed else one.histories
             lines.append(
-                f"| {one.bug} | {what} | {seed} | {ran} | {one.seconds:.1f} | {one.said(MOST_TEXT).replace('|', '¦')} |"
+                f"| {one.bug} | {what} | {seed} | {ran} | {one.seconds:.1f} | {one.said(MAX_TEXT).replace('|', '¦')} |"
             )
         page.write_text(head + "\n".join(lines) + "\n")
 

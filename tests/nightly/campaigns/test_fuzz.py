@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.nightly.campaigns import fuzz
-from tests.nightly.campaigns.fuzz import MOST_RSS_MIB, SLOWEST_SECONDS, Fuzz, FuzzError, FuzzResult, Part
+from tests.nightly.campaigns.fuzz import MAX_RSS_MIB, SLOWEST_SECONDS, Fuzz, FuzzError, FuzzResult, Part
 from tests.nightly.campaigns.record import PAGE, add_row
 
 SEED = 11
-GOOD = Part("frames", SEED, 5, 6, 1.0, SLOWEST_SECONDS, "00", MOST_RSS_MIB * 2**20, edges=7, inputs=3)
+GOOD = Part("frames", SEED, 5, 6, 1.0, SLOWEST_SECONDS, "00", MAX_RSS_MIB * 2**20, edges=7, inputs=3)
 FOREVER = float("inf")
 
 
@@ -61,7 +61,7 @@ def test_a_directory_belongs_to_a_seed(tmp_path: Path) -> None:
 def test_the_slowest_input_and_the_most_memory_decide() -> None:
     """Over all parts of a run."""
     slow = replace(GOOD, slowest_seconds=SLOWEST_SECONDS + 0.01)
-    large = replace(GOOD, peak_rss_bytes=MOST_RSS_MIB * 2**20 + 1)
+    large = replace(GOOD, peak_rss_bytes=MAX_RSS_MIB * 2**20 + 1)
     assert FuzzResult("frames", SEED, [GOOD, GOOD], 10).passed
     assert not FuzzResult("frames", SEED, [GOOD, slow], 10).passed
     assert not FuzzResult("frames", SEED, [large, GOOD], 10).passed

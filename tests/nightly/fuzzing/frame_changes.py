@@ -23,7 +23,7 @@ _LONG: Final = Struct(">q")
 _MAGICS: Final = (0xDAA320A7, 0xDAA320AB)
 _SYS_FLAG_AT, _OFFSET_AT = 36, 20
 _FLAGS: Final = (0x1, 0x2, 0x4, 0x8, 0x10, 0x20, 0x40, 0x80, 0x100, 0x200, 0x300, 0x400, 0x800, 0x80000000)
-_LEAST_RECORD_BYTES: Final = 91
+_MIN_RECORD_BYTES: Final = 91
 _PACK: Final[dict[int, Callable[[bytes], bytes]]] = {
     0: zlib.compress,
     1: lz4.frame.compress,
@@ -166,10 +166,10 @@ def changed_body(body: bytes, most_bytes: int, chance: Random, change: Change) -
 def _cut_records(body: bytes) -> list[bytes] | None:
     records, at = [], 0
     while at < len(body):
-        if at + _LEAST_RECORD_BYTES > len(body) or _INT.unpack_from(body, at + 4)[0] not in _MAGICS:
+        if at + _MIN_RECORD_BYTES > len(body) or _INT.unpack_from(body, at + 4)[0] not in _MAGICS:
             return None
         end = at + _INT.unpack_from(body, at)[0]
-        if not at + _LEAST_RECORD_BYTES <= end <= len(body):
+        if not at + _MIN_RECORD_BYTES <= end <= len(body):
             return None
         records.append(body[at:end])
         at = end

@@ -35,7 +35,7 @@ from tests.nightly.fuzzing.frame_changes import changed_stream
 from tests.nightly.fuzzing.target import Change, Finding, Target, growing
 
 QUEUE: Final = MessageQueue("T", "b", 0)
-MOST_OPENED_BYTES: Final = 1024 * 1024
+MAX_OPENED_BYTES: Final = 1024 * 1024
 """A body may grow to `max_body_size`, 16 MiB by default. That takes time in proportion, and is no defect."""
 TEXTS: Final[tuple[Callable[[str], object], ...]] = (
     parse_host,
@@ -182,7 +182,7 @@ def _pull(command: RemotingCommand) -> None:
     block = frame_readable(command.payload, QUEUE, command.body_start)
     if not (block.messages or block.corrupt):
         return
-    opening = Opening(block, MOST_OPENED_BYTES)
+    opening = Opening(block, MAX_OPENED_BYTES)
     if not opening.at_once():
         opening.rest()
     opening.finish()

@@ -1,6 +1,6 @@
 """Merges the inputs that a run has found into the corpus: `python -m tests.nightly.fuzzing.keep TARGET DIRECTORY...`.
 
-Only inputs that reach what no smaller one does are kept; a corpus above MOST_BYTES loses its largest.
+Only inputs that reach what no smaller one does are kept; a corpus above MAX_BYTES loses its largest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 from tests.nightly.fuzzing.target import replace_corpus, unpack
 
-MOST_BYTES: Final = 150_000
+MAX_BYTES: Final = 150_000
 """Of each corpus."""
 
 
@@ -30,7 +30,7 @@ def keep(target: str, found: list[str]) -> None:
         subprocess.run([*command, str(inputs), str(corpus), *found], check=True)
         new = sorted((path.read_bytes() for path in inputs.iterdir()), key=len)
     sizes = itertools.accumulate(map(len, new))
-    kept = [data for data, size in zip(new, sizes, strict=True) if size <= MOST_BYTES]
+    kept = [data for data, size in zip(new, sizes, strict=True) if size <= MAX_BYTES]
     replace_corpus(target, {hashlib.sha256(data).hexdigest()[:16]: data for data in kept})
 
 

@@ -35,7 +35,7 @@ from tests.simulation.loop import LoopClock, SimulatedLoop
 
 TOKEN: Final = b"op3n-sesame"
 PAUSE: Final = b"\n\0\n"
-MOST_REQUESTS: Final = 8
+MAX_REQUESTS: Final = 8
 """In one input: scrapes take 2 ms each, and dozens of them more than an input may take."""
 _VERSION: Final = b" HTTP/"
 QUIET_SECONDS: Final = 60.0
@@ -91,7 +91,7 @@ class Requests(Target):
 
     def run(self, data: bytes) -> None:
         """One connection from its begin to its end, in simulated time."""
-        data = _VERSION.join(data.split(_VERSION)[: MOST_REQUESTS + 1])
+        data = _VERSION.join(data.split(_VERSION)[: MAX_REQUESTS + 1])
         flags = data[0] if data else 0
         self._daemon.begin(flags)
         self._statuses.clear()

@@ -12,8 +12,8 @@ from tests.nightly.fuzzing.planted import PLANTED
 from tests.nightly.fuzzing.target import Target, corpus, replaced
 from tests.nightly.fuzzing.targets import TARGETS, load
 
-MOST_CORPUS_BYTES = 200_000
-MOST_LEFT_BYTES = 64 * 1024
+MAX_CORPUS_BYTES = 200_000
+MAX_LEFT_BYTES = 64 * 1024
 
 
 @pytest.fixture(params=TARGETS)
@@ -30,7 +30,7 @@ def test_every_kept_input_is_taken_or_refused_at_once(target: Target) -> None:
     for data in inputs:
         target.timed(data)
     assert len(inputs) > 100
-    assert sum(map(len, inputs)) < MOST_CORPUS_BYTES
+    assert sum(map(len, inputs)) < MAX_CORPUS_BYTES
 
 
 @pytest.mark.slow
@@ -48,7 +48,7 @@ def test_inputs_leave_no_memory_behind(target: Target) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert left[-1] - left[-2] < MOST_LEFT_BYTES
+    assert left[-1] - left[-2] < MAX_LEFT_BYTES
     assert peak < 32 * 1024 * 1024
 
 

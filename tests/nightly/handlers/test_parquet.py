@@ -70,7 +70,7 @@ async def test_more_runs_than_are_kept_are_read_again_where_they_are_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind a filter each message is a run. An entry is forgotten as a whole, and not as its messages come again."""
-    monkeypatch.setattr(manifest, "MOST_RUNS", 10)
+    monkeypatch.setattr(manifest, "MAX_RUNS", 10)
     batches = [batch_of(*range(at, at + 40, 2)) for at in (0, 40, 80)]
     for is_first in (True, False):  # then another process gets it all again
         async with started(tmp_path) as handler:
@@ -172,7 +172,7 @@ async def test_entries_forgotten_while_their_offsets_are_read_are_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when an operator's reset has a queue's messages come again, and a file of it becomes whole meanwhile."""
-    monkeypatch.setattr(manifest, "MOST_RUNS", 10)
+    monkeypatch.setattr(manifest, "MAX_RUNS", 10)
     async with started(tmp_path) as handler:
         await handler.handle(stored(1_767_225_600_000, *range(0, 20, 2)))
         listed_offsets = handler._queues[SOURCE].listed

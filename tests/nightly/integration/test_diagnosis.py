@@ -37,7 +37,7 @@ pytestmark = pytest.mark.rocketmq
 LOCK_BATCH_MQ = 41
 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
 WITHIN_SECONDS = 45.0
-MOST_AT_ONCE = 8
+MAX_AT_ONCE = 8
 """On a machine that is too busy, heartbeats time out, and what brokers say of members is wrong for two minutes."""
 MANY = 250
 """So many messages and more are sent as batches, which brokers store one by one."""
@@ -367,7 +367,7 @@ def java(rocketmq: RealCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
 async def test_each_cause_is_the_first_finding(
     rocketmq: RealCluster, java: Java, client: ClientInstance, tmp_path: Path
 ) -> None:
-    turn = asyncio.Semaphore(MOST_AT_ONCE)
+    turn = asyncio.Semaphore(MAX_AT_ONCE)
 
     async def play(name: str, cause: str, produce: Scene) -> str:
         stage = Stage(rocketmq, tmp_path, fresh_name(name, "group"))

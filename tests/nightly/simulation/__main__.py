@@ -24,8 +24,8 @@ from tests.simulation.outcome import Outcome
 from tests.simulation.plan import Plan, draw
 from tests.simulation.run import simulate
 
-MOST_LINES = 12
-MOST_TO_FIND = 100
+MAX_LINES = 12
+MAX_TO_FIND = 100
 """Histories for each planted bug."""
 
 
@@ -39,10 +39,10 @@ def tell(outcome: Outcome) -> None:
     """What is wrong."""
     plan = outcome.plan
     say(f"seed {plan.seed} ({plan.kind}) {outcome.digest}: {outcome.handled} handled, {dict(outcome.twice)}")
-    for wrong in outcome.wrong[:MOST_LINES]:
+    for wrong in outcome.wrong[:MAX_LINES]:
         say(f"    {wrong}")
-    if len(outcome.wrong) > MOST_LINES:
-        say(f"    and {len(outcome.wrong) - MOST_LINES} more")
+    if len(outcome.wrong) > MAX_LINES:
+        say(f"    and {len(outcome.wrong) - MAX_LINES} more")
 
 
 def tell_shortest(outcome: Outcome) -> None:
@@ -111,7 +111,7 @@ def main() -> int:
     first = random.SystemRandom().randrange(1_000_000, 1 << 30) if options.seed is None else options.seed
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     if options.planted == "all" or (options.planted and options.json):
-        most = options.count if options.count > 1 else MOST_TO_FIND
+        most = options.count if options.count > 1 else MAX_TO_FIND
         bugs = PLANTED if options.planted == "all" else (options.planted,)
         return look_for(bugs, 1 if options.seed is None else options.seed, most, as_json=options.json)
     begin, simulated, bad, twice = time.monotonic(), 0.0, 0, Counter[str]()

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 HISTORIES_SECONDS = 5
 FIRST_SEEDS = 10
 MIXED_SEEDS = 8
-MOST_TO_FIND = 60
+MAX_TO_FIND = 60
 QUICKLY_FOUND = {
     "broker_wakes_no_pull": 2,
     "broker_loses_a_retry": 2,
@@ -83,7 +83,7 @@ def test_a_seed_gives_the_same_history_whatever_ran_before_it() -> None:
 @pytest.mark.parametrize(("bug", "seed"), QUICKLY_FOUND.items())
 def test_a_planted_bug_is_found(bug: str, seed: int) -> None:
     """One of each kind; `--planted all` looks for all of them."""
-    run = simulate("--planted", bug, "--seed", str(seed), "--count", str(MOST_TO_FIND), "--json")
+    run = simulate("--planted", bug, "--seed", str(seed), "--count", str(MAX_TO_FIND), "--json")
     assert run.returncode == 0, run.stdout + run.stderr
     found = json.loads(run.stdout)
     assert found["seed"] is not None

@@ -95,7 +95,7 @@ def test_several_at_once_lose_nothing(tmp_path: Path) -> None:
         actors = [
             Actor(shared(base, lambda note: note.add({QUERY: 5, OTHER_QUERY: 9}))),
             Actor(shared(base, lambda note: note.add({QUERY: 7, OTHER_QUERY: 3}))),
-            Actor(shared(base, lambda note: note.forget_former(LATER))),
+            Actor(shared(base, lambda note: note.delete_outdated(LATER))),
         ]
         before = [-1, -1]
         while going := [actor for actor in actors if not actor.is_done]:
@@ -138,7 +138,7 @@ def test_the_highest_one_counts(tmp_path: Path) -> None:
     assert [path.name[37:] for path in files] == ["000000003", "000000012", "1000000000", "000000000"]
     for path in files[:2]:
         os.utime(path, (DAY_SECONDS, DAY_SECONDS))
-    note.forget_former((2 * DAY_SECONDS + 1) * 1000)
+    note.delete_outdated((2 * DAY_SECONDS + 1) * 1000)
     assert sorted((tmp_path / "batches").iterdir()) == files[1:]
     assert note.last_batch(QUERY) == 1_000_000_000
 

@@ -21,7 +21,7 @@ from tests.spark.local_folder import LocalFolder
 
 ALL = list(range(9))
 FILES = 3
-MOST_STEPS = 40
+MAX_STEPS = 40
 LATER = 2**60
 QUERY = "3f2f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"
 OTHER_QUERY = "4f2f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"
@@ -170,7 +170,7 @@ def test_two_at_one_plan_and_plans_of_the_same_files_harm_nothing(tmp_path: Path
     for plans in (1, 2):
         template, has_slept, step = planned(tmp_path / f"template{plans}", plans, has_entries=has_entries), True, 0
         while has_slept:
-            for death in range(step % 3, MOST_STEPS, 3):
+            for death in range(step % 3, MAX_STEPS, 3):
                 has_slept = asleep(copied(template, tmp_path / "now"), step, death)
                 shutil.rmtree(tmp_path / "now")
             step += 1

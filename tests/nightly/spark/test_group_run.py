@@ -38,7 +38,7 @@ async def test_a_python_process_that_begins_late_costs_a_query_and_not_spark() -
         for _ in range(2):
             await one.query(number + 1)
             one.parts.on_progress(BatchProgress(empty=True))
-            for _ in range(group_run.MOST_LATE_WORKERS):
+            for _ in range(group_run.MAX_LATE_WORKERS):
                 number += 1
                 (await one.query(number)).end(RuntimeError(LATE))
         last = await one.query(number + 1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rmqd.spark.values.column_kinds import parse_kind
-from rmqd.spark.values.fitting import MOST_FIELDS, TooManyFieldsError, fit_of, infer_kind
+from rmqd.spark.values.fitting import MAX_FIELDS, TooManyFieldsError, fit_of, infer_kind
 
 INFERRED: dict[str, tuple[list[Any], str]] = {
     "plain": (
@@ -61,15 +61,15 @@ def test_what_is_too_deep_tells_nothing(levels: int, begin: bytes, end: bytes) -
 
 def test_names_that_are_data_are_no_columns() -> None:
     """They would be ever more of them; it is seen at once."""
-    just = {f"k{number}": 1 for number in range(MOST_FIELDS - 1)}  # and the one that has them
+    just = {f"k{number}": 1 for number in range(MAX_FIELDS - 1)}  # and the one that has them
     kind, _ = infer_kind([json.dumps({"a": just}).encode()])
     assert kind is not None
-    bodies = (json.dumps({"a": {f"k{number}": 1}}).encode() for number in range(10 * MOST_FIELDS))
+    bodies = (json.dumps({"a": {f"k{number}": 1}}).encode() for number in range(10 * MAX_FIELDS))
     with pytest.raises(TooManyFieldsError, match="bodies have more than 2,000 fields"):
         infer_kind(bodies)
-    assert len(list(bodies)) == 9 * MOST_FIELDS
+    assert len(list(bodies)) == 9 * MAX_FIELDS
     with pytest.raises(TooManyFieldsError):
-        infer_kind([json.dumps({"a": [{f"k{number}": 1} for number in range(2 * MOST_FIELDS)]}).encode()])
+        infer_kind([json.dumps({"a": [{f"k{number}": 1} for number in range(2 * MAX_FIELDS)]}).encode()])
 
 
 def test_what_is_deep_is_read_again() -> None:

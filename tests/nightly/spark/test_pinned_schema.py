@@ -18,7 +18,7 @@ need("pyspark", "pyarrow")
 from rmqd.spark.handlers.group_source import GroupPlan  # noqa: E402
 from rmqd.spark.pipelines import pinned_schema  # noqa: E402
 from rmqd.spark.pipelines.pinned_schema import with_pinned_schema  # noqa: E402
-from rmqd.spark.values.fitting import MOST_FIELDS  # noqa: E402
+from rmqd.spark.values.fitting import MAX_FIELDS  # noqa: E402
 from tests.spark.group_queries import SECONDS, order_of, start  # noqa: E402
 from tests.spark.local_folder import LocalFolder  # noqa: E402
 
@@ -86,7 +86,7 @@ def test_bodies_that_are_large_are_not_all_looked_at(
 
 def test_fields_whose_names_are_data_end_the_group(broker: EmbeddedBroker, tmp_path: Path) -> None:
     broker.create_topic("orders", 1)
-    broker.send("orders", json.dumps({f"k{number}": 1 for number in range(MOST_FIELDS + 1)}))
+    broker.send("orders", json.dumps({f"k{number}": 1 for number in range(MAX_FIELDS + 1)}))
     with pytest.raises(RmqdError, match=r"valueSchema: infer finds no schema: .* write the schema in valueSchema"):
         schema(order(broker.nameserver, tmp_path), tmp_path)
     assert not (tmp_path / "kept").exists()

@@ -19,7 +19,7 @@ need("pyspark", "pyarrow", "psycopg")
 import psycopg  # noqa: E402
 import structlog.testing  # noqa: E402
 
-from rmqd.spark.pipelines.postgresql.order_kinds import OrderKind, OrderKinds  # noqa: E402
+from rmqd.spark.pipelines.postgresql.order_kinds import OrderColumn, OrderColumns  # noqa: E402
 from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink  # noqa: E402
 from rmqd.spark.pipelines.postgresql.upsert_statements import (  # noqa: E402
     Deletions,
@@ -365,8 +365,8 @@ def test_a_batch_under_way_has_the_order_stay_as_it_is(
         except ConfigError as error:
             refused.append(str(error))
 
-    kinds = OrderKinds(
-        Statements("first", "public", "prices", (), order_by=("place",)), {"place": OrderKind("offsets")}
+    kinds = OrderColumns(
+        Statements("first", "public", "prices", (), order_by=("place",)), {"place": OrderColumn("offsets")}
     )
     with psycopg.connect(prices_database.url) as connection:
         kinds.see(connection)

@@ -15,8 +15,8 @@ from rmqd.operate.try_handler.trial_process import BatchReport, CallResult, Hand
 from rmqd.testing import make_message
 from rmqd.wire.messages.message import Message
 
-MOST_MESSAGES = 10_000
-MOST_RUNS = 16
+MAX_MESSAGES = 10_000
+MAX_RUNS = 16
 
 Fails = Callable[[Sequence[int], Sequence[int]], bool]
 """Whether a call fails, by the numbers of its messages and of those that its process had before."""
@@ -54,14 +54,14 @@ class ScriptedRuns(HandlerTrial):
 
 def find(fails: Fails, count: int, batch_size: int = 1, **how: Any) -> BisectResult:
     runs = ScriptedRuns(fails, **how)
-    search = Bisection(runs, batch_size, MOST_RUNS, lambda line: None)
+    search = Bisection(runs, batch_size, MAX_RUNS, lambda line: None)
     return asyncio.run(search.find([message(number) for number in range(count)]))
 
 
 @settings(deadline=None, max_examples=25)
 @given(
-    count=st.one_of(st.integers(1, 40), st.just(MOST_MESSAGES)),
-    batch_size=st.sampled_from([1, 2, 32, 1000, 1024, MOST_MESSAGES]),
+    count=st.one_of(st.integers(1, 40), st.just(MAX_MESSAGES)),
+    batch_size=st.sampled_from([1, 2, 32, 1000, 1024, MAX_MESSAGES]),
     where=st.floats(0, 1, exclude_max=True),
     ends=st.booleans(),
 )
@@ -71,13 +71,13 @@ def test_one_message_is_found_in_at_most_16_runs(count: int, batch_size: int, wh
     finding = find(lambda batch, before: poison in batch, count, batch_size, ends=ends)
     assert (finding.answer, finding.kind) == ("found", "died" if ends else "raised")
     assert finding.message is message(poison)
-    assert finding.runs <= MOST_RUNS
+    assert finding.runs <= MAX_RUNS
     assert not finding.others_fail
 
 
 def test_a_process_that_dies_at_a_message_takes_two_runs() -> None:
     """What the first run tells is the first guess; a third run shows that the others do not fail."""
-    finding = find(lambda batch, before: 7000 in batch, MOST_MESSAGES)
+    finding = find(lambda batch, before: 7000 in batch, MAX_MESSAGES)
     assert (finding.message, finding.runs, finding.others_fail) == (message(7000), 3, False)
 
 
@@ -111,18 +111,18 @@ def test_a_combination_in_one_batch_fails() -> None:
 
 def test_what_runs_full_needs_many_messages() -> None:
     """As where each message costs memory: so many in a row fail, whichever they are."""
-    finding = find(lambda batch, before: len(before) == 4000, MOST_MESSAGES)
+    finding = find(lambda batch, before: len(before) == 4000, MAX_MESSAGES)
     assert (finding.answer, len(finding.together)) == ("not_alone", 4001)
-    assert finding.runs <= MOST_RUNS + 1
+    assert finding.runs <= MAX_RUNS + 1
 
 
 @settings(deadline=None, max_examples=5)
-@given(poison=st.integers(0, MOST_MESSAGES - 2))
+@given(poison=st.integers(0, MAX_MESSAGES - 2))
 def test_the_process_ends_later(poison: int) -> None:
     """A message whose harm shows at the next one is not alone to be seen, and is the first of those that are told."""
-    finding = find(lambda batch, before: poison in before[-1:], MOST_MESSAGES)
+    finding = find(lambda batch, before: poison in before[-1:], MAX_MESSAGES)
     assert (finding.answer, list(finding.together)) == ("not_alone", [message(poison), message(poison + 1)])
-    assert finding.runs <= MOST_RUNS
+    assert finding.runs <= MAX_RUNS
 
 
 def test_what_does_not_fail_again_is_no_message_s_fault() -> None:
@@ -149,7 +149,7 @@ def test_an_end_of_the_process_counts_more_than_exceptions() -> None:
                     yield report
 
     runs = Both(lambda batch, before: 50 in batch)
-    search = Bisection(runs, 1, MOST_RUNS, lambda line: None)
+    search = Bisection(runs, 1, MAX_RUNS, lambda line: None)
     finding = asyncio.run(search.find([message(number) for number in range(100)]))
     assert (finding.kind, finding.message, finding.raised) == ("died", message(50), 17)
 

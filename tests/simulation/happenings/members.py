@@ -12,7 +12,7 @@ from tests.simulation.members import JavaMember
 if TYPE_CHECKING:
     from tests.simulation.history import History
 
-MOST_MEMBERS = 4
+MAX_MEMBERS = 4
 HANGS = (1, 2, 5)
 RUSHED_SECONDS = (0.0, 0.1, 1.0)
 POLL_SECONDS = 30.0  # of name servers
@@ -22,7 +22,7 @@ PAUSE_SECONDS = (0.5, 5.0, 40.0, 150.0)
 @happening(is_trouble=False)
 async def join(history: History, chance: random.Random) -> None:
     """A member comes."""
-    if len(history.members) < MOST_MEMBERS:
+    if len(history.members) < MAX_MEMBERS:
         history.join()
         if len(history.brokers) > 1 and history.timeline.now() < history.half_known_until:
             # it may learn the queues of some brokers alone, and divides these, where the others divide all

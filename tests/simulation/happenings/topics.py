@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.simulation.history import History
 
 PULLS = ("concurrently", "orderly")
-MOST_QUEUES = 8
+MAX_QUEUES = 8
 AWAY_SECONDS = (1.0, 40.0)
 
 
@@ -23,7 +23,7 @@ AWAY_SECONDS = (1.0, 40.0)
 async def grow(history: History, chance: random.Random) -> None:
     """The topic has more queues on a broker."""
     at = chance.randrange(len(history.brokers))
-    broker, queues = history.brokers[at], min(MOST_QUEUES, history.most_queues[at] + chance.randint(1, 3))
+    broker, queues = history.brokers[at], min(MAX_QUEUES, history.most_queues[at] + chance.randint(1, 3))
     if broker.is_up:
         history.most_queues[at] = queues
         _set(history, broker, f"has {queues} queues", read=queues, write=queues)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.simulation.ledger import Ledger
 
 T = TypeVar("T")
-MOST_DISK_SECONDS: Final = 0.05
+MAX_DISK_SECONDS: Final = 0.05
 
 
 class Home:
@@ -50,5 +50,5 @@ def use_disks_of_homes() -> None:
 
 
 async def _after_a_moment(function: Callable[[], T]) -> T:
-    await asyncio.sleep(random.uniform(0.0, MOST_DISK_SECONDS))
+    await asyncio.sleep(random.uniform(0.0, MAX_DISK_SECONDS))
     return function()

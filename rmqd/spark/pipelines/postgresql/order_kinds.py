@@ -39,7 +39,7 @@ _NAME: Final = "rmqd_order_kinds"
 
 
 @dataclass(frozen=True, slots=True)
-class OrderKind:
+class OrderColumn:
     """The meaning of the values in a group's order column."""
 
     told: str
@@ -78,22 +78,22 @@ class OrderKind:
         return None if found is None else frozenset(found[1].split(", "))
 
 
-def kinds_of(rows: StructType, order_by: Sequence[str], topics: Sequence[str]) -> dict[str, OrderKind]:
+def kinds_of(rows: StructType, order_by: Sequence[str], topics: Sequence[str]) -> dict[str, OrderColumn]:
     """Return the meaning of each order column that the pipeline describes."""
     told = {field.name: field.metadata or {} for field in rows.fields}
     return {
-        name: OrderKind(str(told[name][ORDER_KIND]), frozenset(topics))
+        name: OrderColumn(str(told[name][ORDER_KIND]), frozenset(topics))
         for name in order_by
         if told.get(name, {}).get(ORDER_KIND)
     }
 
 
 @dataclass(frozen=True, slots=True)
-class OrderKinds:
+class OrderColumns:
     """The meaning of each `sink.order_by` column of a group, stored in a table next to the target."""
 
     statements: Statements
-    kinds: Mapping[str, OrderKind]
+    kinds: Mapping[str, OrderColumn]
     """By column name."""
 
     @property
@@ -166,7 +166,7 @@ class OrderKinds:
         is_target = table == self.statements.target
         return f"UPDATE {table} SET {quoted(name)} = NULL" if is_target else f"TRUNCATE {table}"
 
-    def _joining(self, name: str, kind: OrderKind, there: str) -> str:
+    def _joining(self, name: str, kind: OrderColumn, there: str) -> str:
         """Return the additional remedy if only the topics differ, or an empty string."""
         if (joined := kind.joined(there)) is None:
             return ""
@@ -177,7 +177,7 @@ class OrderKinds:
             f"UPDATE {self.table} SET kind = {_literal(joined)} WHERE {found}"
         )
 
-    def _problem(self, name: str, kind: OrderKind, there: str, filled: Sequence[str]) -> str:
+    def _problem(self, name: str, kind: OrderColumn, there: str, filled: Sequence[str]) -> str:
         return (
             f"sink {self.statements.table}: its rows are ordered by {name} as {there!r}, and the rows of the group as "
             f"{kind.text!r}, so they cannot be compared, and an older change would replace a later one; "

@@ -10,7 +10,7 @@ import structlog
 from rmqd.destinations.upsert_sql import PLACE
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch
-from rmqd.spark.pipelines.postgresql.order_kinds import OrderKinds, kinds_of
+from rmqd.spark.pipelines.postgresql.order_kinds import OrderColumns, kinds_of
 from rmqd.spark.pipelines.postgresql.table_shape import (
     connected,
     conninfo_of,
@@ -53,7 +53,7 @@ class PostgresqlSink:
         self._topics = topics
         self._where = sink.table
         self._statements = Statements(writer, "", sink.table, ())
-        self._order_kinds = OrderKinds(self._statements, {})
+        self._order_kinds = OrderColumns(self._statements, {})
         self._json_columns: frozenset[str] = frozenset()
         self._epoch = 0
 
@@ -80,7 +80,7 @@ class PostgresqlSink:
                 tuple(sink.order_by),
                 sink.delete_column,
             )
-            self._order_kinds = OrderKinds(self._statements, kinds_of(schema, sink.order_by, self._topics))
+            self._order_kinds = OrderColumns(self._statements, kinds_of(schema, sink.order_by, self._topics))
             with connection.transaction():
                 self._epoch = self._next_epoch(connection)
                 if sink.delete_column:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from rmqd.consumer.offsets.start_offsets import in_levels, is_unfinished
+from rmqd.consumer.offsets.start_offsets import in_storing_order, is_unfinished
 from rmqd.wire.message_queue import MessageQueue
 
 
@@ -21,7 +21,7 @@ def test_a_founding_shows_wherever_it_was_cut_short() -> None:
         topic("t", a=4) + topic("u", a=1),
         topic("t", a=3, b=1) + topic("u", b=2) + topic("v", a=1, b=1),
     ]:
-        levels = in_levels(queues)
+        levels = in_storing_order(queues)
         assert sorted(queue for level in levels for queue in level) == sorted(queues)
         order = [queue for level in levels for queue in random.sample(level, len(level))]
         for stored in range(1, len(order)):

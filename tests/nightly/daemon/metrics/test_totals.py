@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rmqd.consumer.circuit import CircuitSnapshot, CircuitState
-from rmqd.consumer.stats.stats_snapshot import MOST_REASONS, OTHER_REASONS, BatchesSnapshot, LastError
+from rmqd.consumer.stats.stats_snapshot import MAX_REASONS, OTHER_REASONS, BatchesSnapshot, LastError
 from rmqd.daemon.groups.group_engine import ProcessSnapshot, add_past, merge_processes
 from tests.daemon.fakes import EMPTY, group_snapshot, queue_snapshot
 from tests.daemon.metrics.test_totals import process
@@ -58,12 +58,12 @@ def test_errors_and_reasons_of_workers_come_together_within_bounds() -> None:
         topic = replace(group.topics[0], errors=last, dead_letter_reasons=reasons)
         return process(worker, replace(group, topics=(topic,), members=(f"m{worker}",), member_count=2))
 
-    rare = {f"no customer {number}": 1 for number in range(MOST_REASONS)}
+    rare = {f"no customer {number}": 1 for number in range(MAX_REASONS)}
     merged = merge_processes(
         [told(1, range(4), {"not JSON": 2} | rare), told(2, range(4, 8), {"not JSON": 3, OTHER_REASONS: 1})]
     )
     (group,) = merged.groups
     assert [error.at for error in group.topics[0].errors] == [3.0, 4.0, 5.0, 6.0, 7.0]
     reasons = group.topics[0].dead_letter_reasons
-    assert (reasons["not JSON"], reasons[OTHER_REASONS], len(reasons)) == (5, 2, MOST_REASONS + 1)
+    assert (reasons["not JSON"], reasons[OTHER_REASONS], len(reasons)) == (5, 2, MAX_REASONS + 1)
     assert (group.members, group.member_count) == (("m1", "m2"), 2)

@@ -15,8 +15,8 @@ from tests.nightly.simulation.planted.registry import NEEDS, PLANTED
 from tests.simulation.plan import draw
 from tests.simulation.run import Crashed, simulate
 
-MOST_TEXT: Final = 90
-MOST_PASSED: Final = 400
+MAX_TEXT: Final = 90
+MAX_PASSED: Final = 400
 """The most seeds drawn for each history that is run. The kind of history that a bug needs must not be rarer."""
 
 
@@ -46,7 +46,7 @@ def search(bug: str, first_seed: int, most_histories: int) -> Search:
     with pytest.MonkeyPatch.context() as patch:
         PLANTED[bug](patch)
         for seed in itertools.count(first_seed):
-            if histories >= most_histories or histories + passed >= most_histories * MOST_PASSED:
+            if histories >= most_histories or histories + passed >= most_histories * MAX_PASSED:
                 break
             if needs is not None and not needs(draw(seed)):
                 passed += 1
@@ -68,7 +68,7 @@ def _first_wrong(seed: int) -> str | None:
 def told(one: Search) -> str:
     """Return the printed line of one search."""
     where = "NOT FOUND" if one.seed is None else f"seed {one.seed}"
-    return f"{one.bug:<46} {where:<10} {one.histories:>4} histories {one.seconds:>7.1f} s  {one.said(MOST_TEXT)}"
+    return f"{one.bug:<46} {where:<10} {one.histories:>4} histories {one.seconds:>7.1f} s  {one.said(MAX_TEXT)}"
 
 
 def summary(searches: Sequence[Search]) -> str:
