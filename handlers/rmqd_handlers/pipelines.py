@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from rmqd.destinations.upsert_sql import PLACE, PLACE_COLUMNS
+from rmqd.handler_api.destinations.upsert_sql import PLACE, PLACE_COLUMNS
 from rmqd_handlers.option_kinds import option, parse_duration_seconds
 
 if TYPE_CHECKING:

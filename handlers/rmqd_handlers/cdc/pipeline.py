@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from rmqd.destinations.upsert_sql import KEYS_TOLD, ORDER_KIND, PLACE
+from rmqd.handler_api.destinations.upsert_sql import KEYS_TOLD, ORDER_KIND, PLACE
 from rmqd_handlers.cdc.change_formats import BadChangeError, Maker, RowChange, canal_changes, debezium_changes
 from rmqd_handlers.cdc.columns import PER_SECOND, BadValueError, ChangeColumn, Reader, base_64, latin_1, parse_columns
 from rmqd_handlers.option_kinds import option

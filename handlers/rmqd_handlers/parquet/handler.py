@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from rmqd import Batch, Message, MessageQueue
-from rmqd.destinations.archive_manifest import encode
+from rmqd.handler_api.destinations.archive_manifest import encode
 from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid, acknowledge_written, try_again, valid
 from rmqd_handlers.message_values import MessageValue, Opened, time_of
 from rmqd_handlers.option_kinds import DurationSeconds, HandlerOptions, SizeBytes, TypeName, need, option

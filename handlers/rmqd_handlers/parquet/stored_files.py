@@ -22,7 +22,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from rmqd import Message, MessageQueue
-from rmqd.destinations.archive_manifest import ENTRIES, ENTRY_ENDING, ManifestEntry, offsets_in, stem_of
+from rmqd.handler_api.destinations.archive_manifest import ENTRIES, ENTRY_ENDING, ManifestEntry, offsets_in, stem_of
 from rmqd_handlers.jsonl import sync_folder
 
 if TYPE_CHECKING:

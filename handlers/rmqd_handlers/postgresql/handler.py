@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rmqd.destinations.upsert_sql import TARGET, UNIQUE_KEYS, listed, on_conflict, quoted
+from rmqd.handler_api.destinations.upsert_sql import TARGET, UNIQUE_KEYS, listed, on_conflict, quoted
 from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid
 from rmqd_handlers.faults import ErrorCause, error_text, fault_of, is_standby, is_unprepared, may_pass
 from rmqd_handlers.message_values import MessageValue, Opened, Value, as_bytes, as_json, as_text, time_of

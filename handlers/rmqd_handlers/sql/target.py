@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Executable, MetaData, Table, case, insert, in
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import NoSuchTableError
 
-from rmqd.destinations.upsert_sql import later, quoted
+from rmqd.handler_api.destinations.upsert_sql import later, quoted
 from rmqd_handlers.message_values import (
     InvalidBodyError,
     Opened,

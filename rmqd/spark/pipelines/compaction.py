@@ -26,7 +26,8 @@ from typing import Any, Final
 
 import structlog
 
-from rmqd.destinations.archive_manifest import (
+from rmqd.errors import RmqdError
+from rmqd.handler_api.destinations.archive_manifest import (
     ENTRIES,
     ENTRY_ENDING,
     FORMAT,
@@ -40,7 +41,6 @@ from rmqd.destinations.archive_manifest import (
     query_and_batch,
     stem_of,
 )
-from rmqd.errors import RmqdError
 from rmqd.spark.session.hadoop_folder import FileFacts
 
 log = structlog.get_logger(__name__)

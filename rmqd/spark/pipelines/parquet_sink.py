@@ -17,8 +17,15 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
-from rmqd.destinations.archive_manifest import FORMAT, BatchManifest, Layout, decode, encode, query_and_batch
 from rmqd.errors import ConfigError, RmqdError
+from rmqd.handler_api.destinations.archive_manifest import (
+    FORMAT,
+    BatchManifest,
+    Layout,
+    decode,
+    encode,
+    query_and_batch,
+)
 from rmqd.spark.pipelines.compaction import Compactions
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch
 from rmqd.spark.session.hadoop_folder import HadoopFolder

@@ -16,8 +16,8 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, InputParti
 from pyspark.sql.types import StructType
 
 from rmqd.config.model.spark_model import SparkConfig
-from rmqd.destinations.upsert_sql import PLACE
 from rmqd.errors import RmqdError
+from rmqd.handler_api.destinations.upsert_sql import PLACE
 from rmqd.plugins.entry_points import why
 from rmqd.plugins.handler_catalogue import load_batch_function, load_pipeline
 from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader, bound_source

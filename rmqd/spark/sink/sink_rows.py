@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from rmqd.client.sending.outgoing_message import OutgoingMessage
-from rmqd.destinations.upsert_sql import PLACE, PLACE_COLUMNS
 from rmqd.errors import ConfigError, InvalidMessageError
+from rmqd.handler_api.destinations.upsert_sql import PLACE, PLACE_COLUMNS
 from rmqd.spark.session import spark_access as access
 from rmqd.spark.session.spark_access import Access, GivenOptions, milliseconds, positive, suggest_name
 from rmqd.spark.source.source_columns import COLUMNS

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rmqd.destinations.archive_manifest import CompactionPlan
 from rmqd.errors import ConfigError, RmqdError
+from rmqd.handler_api.destinations.archive_manifest import CompactionPlan
 from tests.spark.needed import need
 
 need("pyspark", "pyarrow")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.destinations.archive_manifest import CompactionPlan, batches_in, decode, encode
 from rmqd.errors import RmqdError
+from rmqd.handler_api.destinations.archive_manifest import CompactionPlan, batches_in, decode, encode
 from rmqd.spark.pipelines.compaction import Chunk, chunks_of
 from rmqd.spark.session.hadoop_folder import FileFacts
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from rmqd.destinations.archive_manifest import encode
 from rmqd.errors import RmqdError
+from rmqd.handler_api.destinations.archive_manifest import encode
 from rmqd.spark.pipelines.compaction import COMPACTIONS, Compactions
 from tests.nightly.spark.test_compaction_steps import ALL, LATER, SOURCES, compactions, plan_of, planned, read, settle
 from tests.spark.local_folder import LocalFolder

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from rmqd.destinations.archive_manifest import FORMAT, CompactionPlan, encode
 from rmqd.errors import RmqdError
+from rmqd.handler_api.destinations.archive_manifest import FORMAT, CompactionPlan, encode
 from rmqd.spark.pipelines.compaction import COMPACTIONS, CompactedBatches, Compactions
 from tests.spark.local_folder import LocalFolder
 

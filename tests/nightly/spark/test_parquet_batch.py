@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.destinations.archive_manifest import BatchManifest, Layout, decode, encode
 from rmqd.errors import RmqdError
+from rmqd.handler_api.destinations.archive_manifest import BatchManifest, Layout, decode, encode
 from rmqd.spark.pipelines.parquet_sink import batch_of_manifest, files_since, manifest_name, manifest_of
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch
 

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark import TaskContext
 
-from rmqd.destinations.upsert_sql import ORDER_KIND, PLACE, PLACE_COLUMNS, quoted
 from rmqd.errors import ConfigError, RmqdError
+from rmqd.handler_api.destinations.upsert_sql import ORDER_KIND, PLACE, PLACE_COLUMNS, quoted
 from rmqd.spark.pipelines.postgresql.table_shape import connected, create_once, refused_row, told
 from rmqd.spark.pipelines.postgresql.upsert_statements import Deletions, Statements
 from rmqd.spark.sink.sink_rows import place_text, places_of

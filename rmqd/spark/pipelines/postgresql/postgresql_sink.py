@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from rmqd.destinations.upsert_sql import PLACE
 from rmqd.errors import ConfigError, RmqdError
+from rmqd.handler_api.destinations.upsert_sql import PLACE
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch
 from rmqd.spark.pipelines.postgresql.order_kinds import OrderColumns, kinds_of
 from rmqd.spark.pipelines.postgresql.table_shape import (

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from rmqd.destinations.upsert_sql import KEYS_TOLD, UNIQUE_KEYS, listed, quoted
 from rmqd.errors import ConfigError, RmqdError
+from rmqd.handler_api.destinations.upsert_sql import KEYS_TOLD, UNIQUE_KEYS, listed, quoted
 from rmqd.spark.pipelines.postgresql.upsert_statements import OWN
 
 if TYPE_CHECKING:

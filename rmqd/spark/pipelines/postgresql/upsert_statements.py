@@ -12,7 +12,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final
 
-from rmqd.destinations.upsert_sql import later, listed, on_conflict, quoted
+from rmqd.handler_api.destinations.upsert_sql import later, listed, on_conflict, quoted
 
 DELETED_AT: Final = "rmqd_deleted_at"
 """An additional column of the table of deletions: when the deletion was written, by the database's clock."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rmqd.destinations.archive_manifest import (
+from rmqd.handler_api.destinations.archive_manifest import (
     BatchManifest,
     CompactionPlan,
     Layout,
