@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -112,6 +113,41 @@ async def test_a_seek_drops_what_is_cached_and_a_commit_may_go_back(
             await one.seek(queue, 10)
         with pytest.raises(PullConsumerError, match="other@a:0 is not assigned"):
             await one.commit({MessageQueue("other", "a", 0): 1})
+
+
+@pytest.mark.parametrize("auto_commit", [False, True])
+async def test_a_seek_commits_with_auto_commit_only(
+    broker: ScriptedBroker, queue: MessageQueue, auto_commit: bool
+) -> None:
+    """Neither in its first pull nor at the end."""
+    await broker.store(queue, *[b"x"] * 9)
+    async with consumer(broker, auto_commit=auto_commit) as one:
+        await one.seek(queue, 7)
+        assert offsets(await polled(one, 2)) == [7, 8]
+        if not auto_commit:
+            await one.seek_to_last(queue)
+    assert broker.offsets[GROUP, queue] == (9 if auto_commit else 0)
+
+
+async def test_only_an_offset_of_the_queue_is_committed(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    await broker.store(queue, *[b"x"] * 9)
+    async with consumer(broker) as one:
+        for offset in (10, -1, True, 2.5, "5", None):
+            with pytest.raises(PullConsumerError, match=r"is not an offset of .*; expected 0 to 9"):
+                await one.commit({queue: offset})  # type: ignore[dict-item]
+        await one.commit({queue: 9})
+    assert broker.offsets[GROUP, queue] == 9
+
+
+async def test_an_interrupted_end_is_finished_by_the_next_call(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    async with consumer(broker) as one:
+        ending = asyncio.create_task(one.close())
+        await asyncio.sleep(0)
+        ending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ending
+        with pytest.raises(PullConsumerError, match="the consumer has ended"):
+            await polled(one, 1)
 
 
 async def test_a_paused_queue_keeps_its_messages_until_it_is_resumed(broker: ScriptedBroker) -> None:

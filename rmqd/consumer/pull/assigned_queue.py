@@ -227,7 +227,7 @@ class AssignedQueue(Assignment):
         self._cut = asyncio.Event()  # the pull loop must be restarted
         self._in_peace = True  # whether the previous owner has released the queue, so that it commits nothing any more
         self._is_doubtful = False  # whether the queue's lock was lost, or may have been
-        self._sought: int | None = None
+        self._sought: tuple[int, Callable[[ProcessQueue], None]] | None = None
         self._seek_ended = asyncio.Event()
         self._moved_to: int | None = None
         self._move_until = 0.0  # monotonic deadline of the reset
@@ -265,12 +265,13 @@ class AssignedQueue(Assignment):
         self._cut.set()
         return True
 
-    async def seek(self, offset: int) -> None:
+    async def seek(self, offset: int, begin: Callable[[ProcessQueue], None]) -> None:
         """Continue at `offset`, as requested by the program that polls the queue. The cache is dropped at once.
 
-        Commits nothing. Returns when the next pull starts there, or the queue is released.
+        `begin` prepares the new cache before its first pull, which may carry a commit. Returns when that pull starts,
+        or the queue is released.
         """
-        self._sought = offset
+        self._sought = offset, begin
         self._seek_ended.clear()
         if self.loop is not None:
             self.loop.process_queue.drop("offset_moved")
@@ -359,8 +360,9 @@ class AssignedQueue(Assignment):
                 if self._context.clock.monotonic() < self._move_until:
                     await loop.move_to(offset)
             if self._sought is not None:
-                loop.start_again(self._sought, "offset_moved")
-                self._sought = None
+                (offset, begin), self._sought = self._sought, None
+                loop.start_again(offset, "offset_moved")
+                begin(loop.process_queue)
                 self._seek_ended.set()
             async with asyncio.TaskGroup() as tasks:
                 pulling = tasks.create_task(loop.run(), name=f"pull loop:{self.message_queue}")

@@ -11,6 +11,7 @@ from typing import Any, Final, Self, TypeVar
 from rmqd.client.api.offset_requests import get_max_offset, get_min_offset, query_consumer_offset, search_offset
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.concurrently import PolledQueue, PollService
 from rmqd.consumer.health.causes import explain_failure
 from rmqd.consumer.health.group_problems import missing_problem
@@ -109,9 +110,7 @@ class PullConsumer:
         before = {queue: (_cache_of(one).position, _cache_of(one).confirmed) for queue, one in self._own().items()}
         await self._read({queue.topic: expression for queue in chosen.values()}, chosen)
         for queue in before.keys() & self._own():
-            position, confirmed = before[queue]
-            await self._own()[queue].seek(position)
-            _cache_of(self._own()[queue]).confirm(position if self._settings.auto_commit else confirmed)
+            await self._seek(self._own()[queue], *before[queue])
 
     async def poll(self, timeout: float = 5.0, max_messages: int = 32) -> list[Message]:  # noqa: ASYNC109  Java's name
         """Return messages of one or more queues as soon as there are some; an empty list after `timeout` seconds.
@@ -138,7 +137,10 @@ class PullConsumer:
         Returns once the brokers have stored the offsets. An offset may be lower than the stored one. Raises RmqdError.
         """
         self._current()
+        self._raise_end()
         committed = {self._assigned(queue, is_kept=False): offset for queue, offset in (offsets or {}).items()}
+        for queue, offset in (offsets or {}).items():
+            await self._check_offset(queue, offset, 0)
         for one, offset in committed.items():
             _cache_of(one).confirm(offset)
         if offsets is None:
@@ -169,10 +171,8 @@ class PullConsumer:
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue at an offset, and discard the queue's cached messages. Only `auto_commit` commits the offset."""
         assigned = self._assigned(queue)
-        first, end = await self._ask(queue, get_min_offset), await self._ask(queue, get_max_offset)
-        if not first <= offset <= end:
-            raise PullConsumerError(f"{offset} is not an offset of {queue}; expected {first} to {end}")
-        await assigned.seek(offset)
+        await self._check_offset(queue, offset, await self._ask(queue, get_min_offset))
+        await self._seek(assigned, offset, _cache_of(assigned).confirmed)
         if self._settings.auto_commit:
             await self._commit(assigned)
 
@@ -249,8 +249,9 @@ class PullConsumer:
         for one in self._own().values():
             _cache_of(one).release()
         self._consumer.stop(shutdown_timeout_seconds=0.0)
-        running = self._tasks.pop()
-        await asyncio.wait((running,))
+        running = self._tasks[-1]
+        await asyncio.wait((running,))  # if this wait is cancelled, the next call waits again
+        self._tasks.remove(running)
         self._consumer, self._subscriptions = None, {}
         if not running.cancelled():
             running.exception()  # marks it as retrieved: a poll raised it, or would have
@@ -286,6 +287,22 @@ class PullConsumer:
         for one in self._own().values():
             _cache_of(one).confirm()
 
+    async def _seek(self, assigned: AssignedQueue, offset: int, confirmed: int) -> None:
+        """Continue at `offset`. `confirmed` stays the offset to commit, without `auto_commit`."""
+        done = offset if self._settings.auto_commit else confirmed
+
+        def begin(cache: ProcessQueue) -> None:
+            assert isinstance(cache, PolledQueue)
+            cache.confirm(done)
+
+        await assigned.seek(offset, begin)
+
+    async def _check_offset(self, queue: MessageQueue, offset: int, first: int) -> None:
+        """Raise PullConsumerError if a queue has no message at an offset, and does not end there."""
+        end = await self._ask(queue, get_max_offset)
+        if type(offset) is not int or not first <= offset <= end:
+            raise PullConsumerError(f"{offset!r} is not an offset of {queue}; expected {first} to {end}")
+
     async def _commit(self, assigned: AssignedQueue) -> None:
         cache, store, queue = _cache_of(assigned), self._current()[0].context.store, assigned.message_queue
         if assigned.is_releasing:
@@ -305,12 +322,7 @@ class PullConsumer:
 
     def _raise_failure(self) -> None:
         """Raise the failure, if any, that withholds messages until an operator acts."""
-        for task in self._tasks:
-            if task.done():
-                error = task.exception()
-                while isinstance(error, BaseExceptionGroup):
-                    error = error.exceptions[0]
-                raise error or PullConsumerError("the consumer has ended; create another consumer")
+        self._raise_end()
         (consumer, _), client = self._current(), self._connected()
         context, problems = consumer.context, [*consumer.context.problems]
         for queue, one in consumer.assigned.items():
@@ -324,6 +336,15 @@ class PullConsumer:
         names = context.options.group, *context.options.subscriptions
         if (refusal := client.remoting.security.refusals.about(names)) is not None:
             raise PullConsumerError(refusal)
+
+    def _raise_end(self) -> None:
+        """Raise the error that has ended a task; PullConsumerError if it ended without, or with its event loop."""
+        for task in self._tasks:
+            if task.done():
+                error = None if task.cancelled() else task.exception()
+                while isinstance(error, BaseExceptionGroup):
+                    error = error.exceptions[0]
+                raise error or PullConsumerError("the consumer has ended; create another consumer")
 
 
 def _cache_of(assigned: AssignedQueue) -> PolledQueue:
