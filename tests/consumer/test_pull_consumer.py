@@ -159,8 +159,11 @@ async def test_a_paused_queue_keeps_its_messages_until_it_is_resumed(broker: Scr
         await broker.store(second, b"y")
         assert [message.queue_id for message in await one.poll()] == [1]
         assert await one.poll(timeout=0.05) == []
+        await one.subscribe(TOPIC, "*")
+        assert [message.queue_id for message in await one.poll()] == [1]
+        assert await one.poll(timeout=0.05) == []
         await one.resume([first])
-        assert offsets(await polled(one, 2)) == [1, 2]
+        assert offsets(await polled(one, 3)) == [0, 1, 2]
 
 
 async def test_assigned_queues_are_read_without_joining_the_group(

@@ -221,11 +221,14 @@ class PullConsumer:
     async def _read(self, subscriptions: dict[str, Expression], chosen: Collection[MessageQueue] = ()) -> None:
         """Replace the subscriptions. Without any, or after a failure, nothing is read. Raises RmqdError."""
         client = self._connected()
+        paused = () if self._consumer is None else self._consumer.context.pauses.scopes
         await self._stop(is_done=True)
         if not subscriptions:
             return
         self._polls, options = PollService(client.clock, chosen), self._settings.options(subscriptions)
         self._consumer = consumer = PushConsumer(options, _NO_HANDLER, client, polls=self._polls)
+        for scope in paused:
+            consumer.context.pauses.add(scope)
         self._tasks.append(asyncio.create_task(consumer.run(), name=f"pull consumer {options.group}"))
         self._subscriptions = {} if chosen else subscriptions
         end = client.clock.monotonic() + START_SECONDS
