@@ -135,10 +135,12 @@ class Search:
     def _simplest(self, awaits: int) -> History | None:
         """Return the simplest wrong history. Known results are kept, because the search repeats histories."""
         known: dict[History, bool] = {}
-        until = time.monotonic() + SEARCH_SECONDS
+        until = 0.0
 
         def is_wrong(history: History) -> bool:
             nonlocal until
+            if not known:  # not earlier: on a busy machine, the import of Hypothesis alone takes seconds
+                until = time.monotonic() + SEARCH_SECONDS
             if history not in known and time.monotonic() < until:
                 known[history] = self._is_wrong(history) and self._is_no_pause(history)
                 if known[history] and sum(known.values()) == 1:

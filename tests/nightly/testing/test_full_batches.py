@@ -38,7 +38,7 @@ def test_what_waits_is_left_to_the_next_run(rocketmq: RocketMQ, run_handler: Run
     [
         ({"consume_mode": "pop", "consume_message_batch_max_wait": "31s"}, "at most half of pop_invisible_time"),
         ({"engine": "spark", "consume_message_batch_max_wait": "1s"}, "has no effect with engine: spark"),
-        ({"order_by": "keys", "consume_message_batch_max_wait": "1s"}, "not with order_by"),
+        ({"order_by": "keys", "consume_message_batch_max_wait": "1s"}, "not possible with order_by"),
         ({"consume_message_batch_max_wait": "6m"}, "from 0s to 5m"),
     ],
 )

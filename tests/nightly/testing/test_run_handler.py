@@ -46,7 +46,7 @@ def test_nothing_is_claimed_in_the_store_of_the_group(
     [
         ({"max_reconsume_time": 3}, "run_handler: groups.mailer.max_reconsume_time: unknown key; did you mean"),
         ({"consume_timeout": 5}, "groups.mailer.consume_timeout: "),
-        ({"consume_mode": "pop", "message_model": "broadcasting"}, "groups.mailer.consume_mode: pop: broadcasting"),
+        ({"consume_mode": "pop", "message_model": "broadcasting"}, "groups.mailer.consume_mode: pop: in broadcasting"),
         ({"concurrency": 0}, "groups.mailer.handler.concurrency: "),
         ({"expression": "a &&"}, "groups.mailer.subscriptions"),
     ],
