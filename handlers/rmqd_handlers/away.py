@@ -111,7 +111,7 @@ def refuse(batch: Batch, message: Message, why: object, on_invalid: OnInvalid) -
 
 
 def valid(batch: Batch, make: Callable[[Opened], T], on_invalid: OnInvalid) -> list[tuple[Message, T]]:
-    """Return what `make` makes of each message. Decides about messages of which it raises InvalidBodyError."""
+    """Return each message with the result of `make`. If it raises InvalidBodyError, `on_invalid` decides instead."""
     made = []
     for message in batch:
         try:

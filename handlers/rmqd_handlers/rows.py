@@ -1,4 +1,4 @@
-"""What `postgresql` and `sql` share: the rows of a table, and the attempts to write a batch."""
+"""Common parts of `postgresql` and `sql`: the rows of a table, and the attempts to write a batch."""
 
 from __future__ import annotations
 

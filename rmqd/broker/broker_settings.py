@@ -1,4 +1,4 @@
-"""What can be set on a broker: its settings under RocketMQ's names, the attributes of topics, and its version.
+"""A broker's settings under RocketMQ's names, the attributes of topics, and the names of versions.
 
 `rmqd broker --setting` and UPDATE_BROKER_CONFIG change the settings. A request changes attributes by
 `+key=value,-key` (`AttributeParser`, `AttributeUtil`). The names of old versions, and the requests that they cannot

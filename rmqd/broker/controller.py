@@ -1,7 +1,7 @@
 """BrokerController: the state of one broker, its periodic tasks, and the processors of its requests.
 
-Below it are the parts that are too small for modules of their own: the figures of GET_BROKER_RUNTIME_INFO, the removal
-of silent clients, the locks of orderly groups, and static topics.
+The module also has small parts of it: the figures of GET_BROKER_RUNTIME_INFO, the removal of silent clients, the locks
+of orderly groups, and static topics.
 """
 
 from __future__ import annotations

@@ -158,7 +158,8 @@ def demo(
     delivered after seconds instead of minutes. With --engine spark it runs on Spark, in separate processes on this
     machine. On a terminal the view is live, elsewhere it prints a line per second.
 
-    Ctrl-C stops the producer, lets the group handle what is stored, and prints a summary; a second Ctrl-C ends at once.
+    Ctrl-C stops the producer, lets the group handle the stored messages, and prints a summary. A second one ends it at
+    once.
 
     Example: rmqd demo --seconds 30
     """

@@ -221,7 +221,7 @@ class EntryIndex:
     def forget_below(self, offset: int) -> int:
         """Forget the lower half if there are too many runs, except entries with this offset or later ones.
 
-        Whole entries are forgotten. Return the lowest offset of which all entries are still known.
+        Whole entries are forgotten. Returns the lowest offset above all forgotten entries.
         """
         left = sum(map(len, self._layers))
         forgotten = 0

@@ -1,4 +1,4 @@
-"""Configures SQLAlchemy's connections, and tells the meaning of its errors for a batch."""
+"""Configures SQLAlchemy's connections, and decides what its errors mean for a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What outlives the process: the records of messages, and a row for each topic, group, offset and so on.
+"""The state that outlives the process: the records of messages, and a row for each topic, group, offset and so on.
 
 MemoryRecordLog keeps the records in memory; `data_dir` stores them in a database.
 """

@@ -1,4 +1,4 @@
-"""The index of one queue: the positions of its messages, and those that one pull returns.
+"""The index of one queue: the positions of its messages, and the choice of messages for one pull.
 
 Light message queues such as `%LMQ%room-7` are indexes of records that are stored in other topics. Java:
 `ConsumeQueue`, `BatchConsumeQueue`, `LmqDispatch`.
