@@ -7,7 +7,7 @@ store or count the messages of an unknown kind in a way that looks like a known 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final
 
@@ -18,8 +18,7 @@ from rmqd.wire.bodies.route_data import PERM_READ, PERM_WRITE
 READ_FORBIDDEN: Final = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicConfig(Body, called="a topic's settings"):
+class TopicConfig(Body, called="a topic's settings", kw_only=True):
     """The response to GET_TOPIC_CONFIG (351): a topic on one broker."""
 
     topic_name: str
@@ -32,14 +31,12 @@ class TopicConfig(Body, called="a topic's settings"):
     attributes: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
 class CreateTopicListRequestBody(Body):
     """UPDATE_AND_CREATE_TOPIC_LIST (18): topics to create or change together."""
 
     topic_config_list: tuple[TopicConfig, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class TopicConfigSerializeWrapper(Body):
     """The response to GET_ALL_TOPIC_CONFIG (21): topics of a broker by name.
 
@@ -63,8 +60,7 @@ def _read_policy(value: object, what: str) -> Mapping[str, Any]:
     return fields.as_object(value, what) or dict(_CUSTOMIZED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionGroupConfig(Body, called="a group's settings"):
+class SubscriptionGroupConfig(Body, called="a group's settings", kw_only=True):
     """A consumer group on one broker. `retry_max_times` applies if a send-back does not bring its own limit.
 
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200), and the response to GET_SUBSCRIPTIONGROUP_CONFIG (352).
@@ -89,14 +85,12 @@ class SubscriptionGroupConfig(Body, called="a group's settings"):
     """For POP and gRPC clients; not interpreted."""
 
 
-@dataclass(frozen=True, slots=True)
 class SubscriptionGroupList(Body):
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225): groups to create or change together."""
 
     group_config_list: tuple[SubscriptionGroupConfig, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class SubscriptionGroupWrapper(Body):
     """The response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): groups of a broker by name, and the table's version."""
 
@@ -106,7 +100,6 @@ class SubscriptionGroupWrapper(Body):
     """Forbidden actions of a group on a topic, as bits: READ_FORBIDDEN."""
 
 
-@dataclass(frozen=True, slots=True)
 class GroupForbidden(Body):
     """The response to UPDATE_AND_GET_GROUP_FORBIDDEN (353): whether a group may read a topic."""
 
@@ -115,7 +108,6 @@ class GroupForbidden(Body):
     readable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class SetMessageRequestModeRequestBody(Body, called="how a group reads a topic"):
     """SET_MESSAGE_REQUEST_MODE (401): whether a group pulls a topic or pops it.
 

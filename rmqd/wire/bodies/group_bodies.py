@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final
@@ -37,7 +37,6 @@ PROP_CLIENT_VERSION: Final = "PROP_CLIENT_VERSION"
 PROP_CONSUMER_START_TIMESTAMP: Final = "PROP_CONSUMER_START_TIMESTAMP"
 
 
-@dataclass(frozen=True, slots=True)
 class ProcessQueueInfo(Body, called="a process queue"):
     """One owned queue. Times are milliseconds since 1970. The three transaction fields describe an orderly batch."""
 
@@ -57,7 +56,6 @@ class ProcessQueueInfo(Body, called="a process queue"):
     last_consume_timestamp: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class PopProcessQueueInfo(Body, called="a popped queue"):
     """Popped and unacknowledged messages of a queue (-1: any queue). The time is in milliseconds since 1970."""
 
@@ -66,7 +64,6 @@ class PopProcessQueueInfo(Body, called="a popped queue"):
     last_pop_timestamp: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class ConsumeStatus(Body, called="a topic's rates"):
     """A topic's rates (milliseconds per call, messages per second, last minute) and failures (last hour)."""
 
@@ -78,7 +75,6 @@ class ConsumeStatus(Body, called="a topic's rates"):
     consume_failed_msgs: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class ConsumerRunningInfo(Body):
     """The response to GET_CONSUMER_RUNNING_INFO (307): the state of one member of a group.
 
@@ -105,7 +101,6 @@ class CMResult(StrEnum):
     RETURN_NULL = "CR_RETURN_NULL"
 
 
-@dataclass(frozen=True, slots=True)
 class ConsumeMessageDirectlyResult(Body):
     """The response to CONSUME_MESSAGE_DIRECTLY (309): the result of a message that was handled outside its queue."""
 
@@ -116,7 +111,6 @@ class ConsumeMessageDirectlyResult(Body):
     spent_time_mills: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class GetConsumerListByGroupResponseBody(Body):
     """The response to GET_CONSUMER_LIST_BY_GROUP (38): the client ids of a group's members.
 
@@ -133,7 +127,6 @@ def _read_reset(value: object, what: str) -> dict[MessageQueue, int]:
     return offsets_from_dict(value, what)
 
 
-@dataclass(frozen=True, slots=True)
 class ResetOffsetBody(Body):
     """The new offsets of a group's queues.
 
@@ -154,7 +147,6 @@ class ResetOffsetBody(Body):
         return loose_json.dumps({"offsetTable": entries})
 
 
-@dataclass(frozen=True, slots=True)
 class GetConsumerStatusBody(Body):
     """The offsets that members hold.
 
@@ -166,7 +158,6 @@ class GetConsumerStatusBody(Body):
     consumer_table: Mapping[ClientId, Mapping[MessageQueue, int]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class QuerySubscriptionResponseBody(Body):
     """The response to QUERY_SUBSCRIPTION_BY_CONSUMER (345): the broker's copy of a group's subscription to one topic.
 
@@ -192,7 +183,6 @@ def _read_offsets(value: object, what: str) -> _Offsets:
     }
 
 
-@dataclass(frozen=True, slots=True)
 class ConsumerOffsetSerializeWrapper(Body, bare_keys=True):
     """The response to GET_ALL_CONSUMER_OFFSET (43): all offsets of a broker, by `topic@group` and queue id.
 
@@ -205,7 +195,6 @@ class ConsumerOffsetSerializeWrapper(Body, bare_keys=True):
     data_version: DataVersion = field(default_factory=DataVersion)
 
 
-@dataclass(frozen=True, slots=True)
 class QueryCorrectionOffsetBody(Body, bare_keys=True):
     """The response to QUERY_CORRECTION_OFFSET (308): the least offset of all groups, by queue id.
 
@@ -215,21 +204,18 @@ class QueryCorrectionOffsetBody(Body, bare_keys=True):
     correction_offsets: Mapping[QueueId, Offset]
 
 
-@dataclass(frozen=True, slots=True)
 class GroupList(Body):
     """The response to QUERY_TOPIC_CONSUME_BY_WHO (300): names of groups."""
 
     groups: Annotated[tuple[str, ...], Named("groupList")]
 
 
-@dataclass(frozen=True, slots=True)
 class ProducerConnection(Body):
     """The response to GET_PRODUCER_CONNECTION_LIST (204): a group's producers."""
 
     connection_set: tuple[Connection, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class ProducerInfo(Body, called="a producer"):
     """A producer, with the time of its last heartbeat in milliseconds since 1970."""
 
@@ -240,7 +226,6 @@ class ProducerInfo(Body, called="a producer"):
     last_update_timestamp: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class ProducerTableInfo(Body):
     """The response to GET_ALL_PRODUCER_INFO (328): every group's producers."""
 
@@ -255,7 +240,6 @@ def _by_level(value: object, what: str) -> dict[int, int]:
         raise ProtocolError(f"the delay offsets are not numbers: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
 class DelayOffsetSerializeWrapper(Body, bare_keys=True):
     """The response to GET_ALL_DELAY_OFFSET (45): the offset of the next message to deliver, by delay level from 1."""
 
@@ -263,7 +247,6 @@ class DelayOffsetSerializeWrapper(Body, bare_keys=True):
     data_version: DataVersion = field(default_factory=DataVersion)
 
 
-@dataclass(frozen=True, slots=True)
 class LockBatchRequestBody(Body):
     """LOCK_BATCH_MQ (41): the queues to lock, or to keep locked. UNLOCK_BATCH_MQ (42): the queues to unlock."""
 
@@ -273,14 +256,12 @@ class LockBatchRequestBody(Body):
     only_this_broker: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class LockBatchResponseBody(Body):
     """The response to LOCK_BATCH_MQ (41): the caller's locked queues. Another member has the missing ones."""
 
     queues: Annotated[frozenset[MessageQueue], Named("lockOKMQSet")]
 
 
-@dataclass(frozen=True, slots=True)
 class QueueTimeSpan(Body, called="a queue's time span"):
     """Times of one queue in milliseconds since 1970, `delay_time` in milliseconds.
 
@@ -301,7 +282,6 @@ class QueueTimeSpan(Body, called="a queue's time span"):
         return dict(sorted((times | printed).items()))
 
 
-@dataclass(frozen=True, slots=True)
 class QueryConsumeTimeSpanBody(Body):
     """The response to QUERY_CONSUME_TIME_SPAN (303): the time spans of a topic's queues on one broker."""
 

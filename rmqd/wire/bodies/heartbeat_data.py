@@ -6,7 +6,6 @@ A subscription has the hashes by which brokers check tags.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from struct import unpack
 from typing import Annotated, Final
@@ -45,7 +44,6 @@ class ConsumeFromWhere(StrEnum):
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
-@dataclass(frozen=True, slots=True)
 class SubscriptionData(Body, called="a subscription"):
     """A group's subscription to one topic. A later `sub_version` (milliseconds) replaces an earlier one."""
 
@@ -58,7 +56,6 @@ class SubscriptionData(Body, called="a subscription"):
     class_filter_mode: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class ConsumerData(Body, called="a consumer group"):
     """One consumer group in a heartbeat. Its subscriptions replace the broker's previous copy."""
 
@@ -78,7 +75,6 @@ def _write_producers(groups: tuple[str, ...]) -> list[dict[str, str]]:
     return [{"groupName": group} for group in groups]
 
 
-@dataclass(frozen=True, slots=True)
 class HeartbeatData(Body):
     """HEART_BEAT (34): one client, its producer groups by name, and its consumer groups."""
 
@@ -91,7 +87,6 @@ class HeartbeatData(Body):
     without_sub: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class CheckClientRequestBody(Body):
     """CHECK_CLIENT_CONFIG (46): asks a broker whether it supports a subscription. Only needed for SQL."""
 

@@ -4,7 +4,6 @@ The wire name of a field is its own name in camel case. Its type is str, int (64
 another Body, a tuple or frozenset of these, a dict or Mapping, or one of these or None. Two annotations add the rest:
 `Named` gives another wire name, and `Wire` other exceptions.
 
-    @dataclass(frozen=True, slots=True)
     class LockBatchRequestBody(Body):
         consumer_group: str                                             # {"consumerGroup":"g",
         queues: Annotated[tuple[MessageQueue, ...], Named("mqSet")]     #  "mqSet":[{"brokerName":"b",...}],
@@ -25,9 +24,22 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    NamedTuple,
+    Self,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from rmqd.wire import fields, loose_json
+from rmqd.wire.fields import LazyDataclass
 from rmqd.wire.loose_json import ObjectKey
 from rmqd.wire.message_queue import MessageQueue
 
@@ -84,20 +96,18 @@ class Wire:
 _PLAIN: Final = Wire()
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+class Body(LazyDataclass):
     """Base of all bodies and of the objects inside them."""
 
     called: ClassVar[str] = "a body"  # the object's name in errors if a body holds something else in its place
     bare_keys: ClassVar[bool] = False  # whether numbers that are map keys are written without quotes
     constants: ClassVar[Mapping[str, Any]] = {}  # fields that are written with these values, and not read
 
-    def __init_subclass__(cls, called: str = "", *, bare_keys: bool = False) -> None:
-        # dataclass creates a class with slots twice, and copies the attributes of the first one
-        if called:
-            cls.called = called
-        if bare_keys:
-            cls.bare_keys = True
+    def __init_subclass__(cls, called: str = "", *, bare_keys: bool = False, **options: bool) -> None:
+        super().__init_subclass__(**options)
+        cls.called = called or cls.called
+        cls.bare_keys = bare_keys or cls.bare_keys
 
     def to_dict(self) -> dict[str, Any]:
         plan = _PLANS.get(type(self)) or _make_plan(type(self))
@@ -155,6 +165,7 @@ _PLANS: Final[dict[type, _Plan]] = {}
 
 
 def _make_plan(cls: type[Body]) -> _Plan:
+    cls.complete()
     hints = get_type_hints(cls, include_extras=True)
     reads, writes, order = [], [], {(False, name): value for name, value in cls.constants.items()}
     for field in dataclasses.fields(cls):
@@ -266,7 +277,6 @@ def _map_writer(key: Any, item: Any) -> Write:
     return as_items if key is not MessageQueue else lambda value: queue_map_to_dict(as_items(value))
 
 
-@dataclass(frozen=True, slots=True)
 class DataVersion(Body, called="dataVersion"):
     """`counter` increases with each change. `timestamp` is the time of the last change in milliseconds."""
 

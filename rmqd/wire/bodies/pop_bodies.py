@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Final, Self
 
@@ -27,7 +26,6 @@ class MessageRequestMode(StrEnum):
     POP = "POP"
 
 
-@dataclass(frozen=True, slots=True)
 class QueryAssignmentRequestBody(Body):
     """QUERY_ASSIGNMENT (400): asks which queues of a topic a member should read, and how."""
 
@@ -48,15 +46,13 @@ def _read_mode(value: object, what: str) -> MessageRequestMode:
         ) from None
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class MessageQueueAssignment(Body, called="an assignment"):
+class MessageQueueAssignment(Body, called="an assignment", order=True):
     """A queue that a member should read. Queue id -1 stands for any queue of the broker, and can only be popped."""
 
     queue: Annotated[MessageQueue, Named("messageQueue")]
     mode: Annotated[MessageRequestMode, Wire(read=_read_mode)] = MessageRequestMode.PULL
 
 
-@dataclass(frozen=True, slots=True)
 class QueryAssignmentResponseBody(Body):
     """The response to QUERY_ASSIGNMENT (400): a member's assignments.
 
@@ -71,7 +67,6 @@ class QueryAssignmentResponseBody(Body):
         return cls._from_object(fields.body_object(body)) if body else cls()
 
 
-@dataclass(frozen=True, slots=True)
 class BatchAck(Body, called="acks"):
     """Messages of one queue from one pop: the common parts of their handles, and their queue offsets.
 
@@ -119,7 +114,6 @@ class BatchAck(Body, called="acks"):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class BatchAckMessageRequestBody(Body):
     """BATCH_ACK_MESSAGE (200151): acknowledges messages of one broker."""
 
@@ -164,7 +158,6 @@ def _read_action(value: object, what: str) -> LiteSubscriptionAction:
         raise ProtocolError(f"{action!r:.80} is not an action of a lite subscription; expected {expected}") from None
 
 
-@dataclass(frozen=True, slots=True)
 class LiteSubscription(Body, called="a lite subscription"):
     """One client's lite topics. A broker drops them after three minutes (liteSubscriptionCheckTimeoutMills)."""
 
@@ -178,6 +171,5 @@ class LiteSubscription(Body, called="a lite subscription"):
     """The group's start offset in added lite topics; not interpreted."""
 
 
-@dataclass(frozen=True, slots=True)
 class LiteSubscriptionCtlRequestBody(Body):
     subscriptions: Annotated[tuple[LiteSubscription, ...], Named("subscriptionSet")]

@@ -8,7 +8,7 @@ moves. Requests about it go to the broker that leads it now, which translates qu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, ClassVar, Final, Self
 
 from rmqd.errors import ProtocolError
@@ -18,7 +18,6 @@ from rmqd.wire.bodies.json_body import Body, BrokerName, ClusterName, QueueId, W
 from rmqd.wire.fields import Named
 
 
-@dataclass(frozen=True, slots=True)
 class ClusterInfo(Body, bare_keys=True):
     """The response to GET_BROKER_CLUSTER_INFO (106): brokers by name, and broker names by cluster.
 
@@ -35,7 +34,6 @@ def light_queue_route(info: ClusterInfo) -> TopicRouteData:
     return TopicRouteData(tuple(QueueData(broker.broker_name, 1, 0, PERM_READ) for broker in brokers), brokers)
 
 
-@dataclass(frozen=True, slots=True)
 class TopicList(Body):
     """Topic names, in some lists with the address of their broker.
 
@@ -47,7 +45,6 @@ class TopicList(Body):
     broker_addr: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class KVTable(Body):
     """Texts by name.
 
@@ -71,7 +68,6 @@ def queue_count(value: object, what: str) -> int:
     return count
 
 
-@dataclass(frozen=True, slots=True)
 class TopicQueueMappingInfo(Body, called="topicQueueMappingByBroker"):
     """The logical queues of a static topic that one broker claims to lead. A later epoch is newer."""
 
@@ -85,8 +81,7 @@ class TopicQueueMappingInfo(Body, called="topicQueueMappingByBroker"):
     topic: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogicQueueMappingItem(Body, called="a part of a logical queue"):
+class LogicQueueMappingItem(Body, called="a part of a logical queue", kw_only=True):
     """A part of a logical queue: the broker that stores it, and its first offset here and on that broker."""
 
     gen: int = 0
@@ -99,7 +94,6 @@ class LogicQueueMappingItem(Body, called="a part of a logical queue"):
     time_of_end: int = -1
 
 
-@dataclass(frozen=True, slots=True)
 class TopicQueueMappingDetail(Body, called="mappingDetail"):
     """The body of UPDATE_AND_CREATE_STATIC_TOPIC (513): the parts of each logical queue that a broker leads or led.
 
@@ -162,8 +156,7 @@ PERM_WRITE: Final = 2
 MASTER_ID: Final = 0
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class QueueData(Body, called="queueData"):
+class QueueData(Body, called="queueData", order=True):
     """A topic's queues on one broker."""
 
     broker_name: str
@@ -190,7 +183,6 @@ def _by_broker_id(value: object, what: str) -> dict[int, str]:
     return dict(sorted(addresses.items()))
 
 
-@dataclass(frozen=True, slots=True)
 class BrokerData(Body, called="brokerData"):
     """The addresses ("host:port") of one broker's replicas by id. The master's id is 0."""
 
@@ -216,7 +208,6 @@ def _write_mappings(mappings: _Mappings) -> dict[str, Any] | None:
     return {info.bname: info.to_dict() for info in mappings} or None
 
 
-@dataclass(frozen=True, slots=True)
 class TopicRouteData(Body):
     """The response to GET_ROUTEINFO_BY_TOPIC (105): all brokers and queues of a topic.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, ClassVar
 
 from rmqd.wire import fields
@@ -12,7 +12,6 @@ from rmqd.wire.bodies.json_body import Body, Topic, Wire
 from rmqd.wire.message_queue import MessageQueue
 
 
-@dataclass(frozen=True, slots=True)
 class OffsetWrapper(Body, called="a queue's offsets"):
     """A group's offset in one queue. `last_timestamp` is the store time (ms) of the last handled message, or 0."""
 
@@ -27,7 +26,6 @@ class OffsetWrapper(Body, called="a queue's offsets"):
         return max(0, self.broker_offset - self.consumer_offset)
 
 
-@dataclass(frozen=True, slots=True)
 class ConsumeStats(Body, called="a group's place"):
     """The response to GET_CONSUME_STATS (208): a group's offsets in all its queues, including its retry topic."""
 
@@ -53,7 +51,6 @@ def _write_groups(groups: _StatsOfGroups) -> list[dict[str, Any]]:
     return [{group: [stats.to_dict() for stats in topics]} for group, topics in groups.items()]
 
 
-@dataclass(frozen=True, slots=True)
 class ConsumeStatsList(Body):
     """The response to GET_BROKER_CONSUME_STATS (317): every group's offsets on one broker, topic by topic."""
 
@@ -76,7 +73,6 @@ class ConsumeStatsList(Body):
         }
 
 
-@dataclass(frozen=True, slots=True)
 class TopicOffset(Body, called="a queue's ends"):
     """The ends of one queue. `max_offset` is the offset of the next message. Times in milliseconds."""
 
@@ -85,7 +81,6 @@ class TopicOffset(Body, called="a queue's ends"):
     last_update_timestamp: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class TopicStatsTable(Body):
     """The response to GET_TOPIC_STATS_INFO (202): the ends of all queues of a topic on one broker."""
 
@@ -93,7 +88,6 @@ class TopicStatsTable(Body):
     topic_put_tps: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
 class BrokerStatsItem(Body, called="a counter"):
     """A counter's increase over a time span: in total, per second, and per event."""
 
@@ -102,7 +96,6 @@ class BrokerStatsItem(Body, called="a counter"):
     avgpt: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
 class BrokerStatsData(Body):
     """The response to VIEW_BROKER_STATS_DATA (315): a counter's increase over the last minute, hour and day."""
 
@@ -111,7 +104,6 @@ class BrokerStatsData(Body):
     stats_day: BrokerStatsItem
 
 
-@dataclass(frozen=True, slots=True)
 class Connection(Body, called="a connection"):
     """One member of a group as a broker sees it."""
 
@@ -121,7 +113,6 @@ class Connection(Body, called="a connection"):
     version: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class ConsumerConnection(Body):
     """The response to GET_CONSUMER_CONNECTION_LIST (203): a group's members, and their last heartbeat's content."""
 
@@ -132,7 +123,6 @@ class ConsumerConnection(Body):
     consume_from_where: Annotated[str | None, Wire(last=True)] = None
 
 
-@dataclass(frozen=True, slots=True)
 class ConsumeQueueData(Body, called="an entry of a queue"):
     """One entry: the message's commit log offset and the hash of its tag.
 
@@ -146,7 +136,6 @@ class ConsumeQueueData(Body, called="an entry of a queue"):
     tags_code: int
 
 
-@dataclass(frozen=True, slots=True)
 class QueryConsumeQueueResponseBody(Body):
     """The response to QUERY_CONSUME_QUEUE (321): entries, the queue's ends, and the subscription of the given group."""
 

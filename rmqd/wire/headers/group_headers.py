@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from rmqd.codes import RequestCode
@@ -10,7 +9,6 @@ from rmqd.wire.fields import Named
 from rmqd.wire.headers.request_header import Header, RequestHeader
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisterClientRequestHeader(RequestHeader, code=RequestCode.UNREGISTER_CLIENT):
     """Leaves a group at once, before the connection ends."""
 
@@ -19,21 +17,18 @@ class UnregisterClientRequestHeader(RequestHeader, code=RequestCode.UNREGISTER_C
     consumer_group: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetConsumerListByGroupRequestHeader(RequestHeader, code=RequestCode.GET_CONSUMER_LIST_BY_GROUP):
     """Asks for the client ids of a group's members."""
 
     consumer_group: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetConsumerConnectionListRequestHeader(RequestHeader, code=RequestCode.GET_CONSUMER_CONNECTION_LIST):
     """Asks for a group's members with their addresses and subscriptions."""
 
     consumer_group: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QuerySubscriptionByConsumerRequestHeader(RequestHeader, code=RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER):
     """Asks for the subscription of a group, to one topic or to all."""
 
@@ -41,14 +36,12 @@ class QuerySubscriptionByConsumerRequestHeader(RequestHeader, code=RequestCode.Q
     topic: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetSubscriptionGroupConfigRequestHeader(RequestHeader, code=RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG):
     """Asks for a group's configuration."""
 
     group: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetAllSubscriptionGroupRequestHeader(RequestHeader, code=RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG):
     """Asks for all groups, or for `max_group_num` groups from number `group_seq`, in one version of the table."""
 
@@ -57,14 +50,12 @@ class GetAllSubscriptionGroupRequestHeader(RequestHeader, code=RequestCode.GET_A
     max_group_num: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetAllSubscriptionGroupResponseHeader(Header):
     """The total number of groups."""
 
     total_group_num: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteSubscriptionGroupRequestHeader(RequestHeader, code=RequestCode.DELETE_SUBSCRIPTIONGROUP):
     """Deletes a group's configuration, and its offsets if `clean_offset` is set."""
 
@@ -72,7 +63,6 @@ class DeleteSubscriptionGroupRequestHeader(RequestHeader, code=RequestCode.DELET
     clean_offset: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateGroupForbiddenRequestHeader(RequestHeader, code=RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN):
     """Allows or forbids a group to read a topic, or asks for the current permission."""
 
@@ -81,14 +71,12 @@ class UpdateGroupForbiddenRequestHeader(RequestHeader, code=RequestCode.UPDATE_A
     readable: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyConsumerIdsChangedRequestHeader(RequestHeader, code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED):
     """Notifies a member that the members of its group changed."""
 
     consumer_group: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetConsumerStatusRequestHeader(RequestHeader, code=RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT):
     """Asks a member for its offsets in a topic; with INVOKE_BROKER_TO_GET_CONSUMER_STATUS, a broker for all members."""
 
@@ -97,7 +85,6 @@ class GetConsumerStatusRequestHeader(RequestHeader, code=RequestCode.GET_CONSUME
     client_addr: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetConsumerRunningInfoRequestHeader(RequestHeader, code=RequestCode.GET_CONSUMER_RUNNING_INFO):
     """Asks a member for its state."""
 
@@ -106,7 +93,6 @@ class GetConsumerRunningInfoRequestHeader(RequestHeader, code=RequestCode.GET_CO
     jstack_enable: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeMessageDirectlyResultRequestHeader(RequestHeader, code=RequestCode.CONSUME_MESSAGE_DIRECTLY):
     """Asks a member to handle the message in the body, outside its queues."""
 
@@ -119,7 +105,6 @@ class ConsumeMessageDirectlyResultRequestHeader(RequestHeader, code=RequestCode.
     group_sys_flag: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryConsumerOffsetRequestHeader(RequestHeader, code=RequestCode.QUERY_CONSUMER_OFFSET):
     """Asks for a group's stored offset. `set_zero_if_not_found=False` makes the broker report a missing offset."""
 
@@ -129,7 +114,6 @@ class QueryConsumerOffsetRequestHeader(RequestHeader, code=RequestCode.QUERY_CON
     set_zero_if_not_found: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateConsumerOffsetRequestHeader(RequestHeader, code=RequestCode.UPDATE_CONSUMER_OFFSET):
     """Stores a group's offset. The broker accepts any value, also a lower one."""
 
@@ -139,7 +123,6 @@ class UpdateConsumerOffsetRequestHeader(RequestHeader, code=RequestCode.UPDATE_C
     commit_offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOffsetRequestHeader(RequestHeader, code=RequestCode.SEARCH_OFFSET_BY_TIMESTAMP):
     """Asks for the offset of the first message stored at a time (milliseconds)."""
 
@@ -149,7 +132,6 @@ class SearchOffsetRequestHeader(RequestHeader, code=RequestCode.SEARCH_OFFSET_BY
     boundary_type: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetMaxOffsetRequestHeader(RequestHeader, code=RequestCode.GET_MAX_OFFSET):
     """Asks for the offset that the next message will get."""
 
@@ -158,7 +140,6 @@ class GetMaxOffsetRequestHeader(RequestHeader, code=RequestCode.GET_MAX_OFFSET):
     committed: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetMinOffsetRequestHeader(RequestHeader, code=RequestCode.GET_MIN_OFFSET):
     """Asks for the offset of the oldest message that the broker keeps."""
 
@@ -166,7 +147,6 @@ class GetMinOffsetRequestHeader(RequestHeader, code=RequestCode.GET_MIN_OFFSET):
     queue_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetEarliestMsgStoretimeRequestHeader(RequestHeader, code=RequestCode.GET_EARLIEST_MSG_STORETIME):
     """Asks for the store time of the oldest message that the broker keeps."""
 
@@ -174,21 +154,18 @@ class GetEarliestMsgStoretimeRequestHeader(RequestHeader, code=RequestCode.GET_E
     queue_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetResponseHeader(Header):
     """The response to QUERY_CONSUMER_OFFSET (14), SEARCH_OFFSET_BY_TIMESTAMP (29), GET_MAX_OFFSET, GET_MIN_OFFSET."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetEarliestMsgStoretimeResponseHeader(Header):
     """The response to GET_EARLIEST_MSG_STORETIME (32), in milliseconds; -1 if the queue is empty."""
 
     timestamp: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ResetOffsetRequestHeader(RequestHeader, code=RequestCode.INVOKE_BROKER_TO_RESET_OFFSET):
     """Resets a group's offsets to a time in milliseconds (-1: to the end).
 
@@ -204,7 +181,6 @@ class ResetOffsetRequestHeader(RequestHeader, code=RequestCode.INVOKE_BROKER_TO_
     offset: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CloneGroupOffsetRequestHeader(RequestHeader, code=RequestCode.CLONE_GROUP_OFFSET):
     """Copies one group's offsets to another group. Without `offline`, only in topics that the source subscribes to."""
 
@@ -214,7 +190,6 @@ class CloneGroupOffsetRequestHeader(RequestHeader, code=RequestCode.CLONE_GROUP_
     offline: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryCorrectionOffsetHeader(RequestHeader, code=RequestCode.QUERY_CORRECTION_OFFSET):
     """Asks for the least offsets of a topic's groups, except groups in `filter_groups`, a comma-separated list."""
 

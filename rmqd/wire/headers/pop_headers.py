@@ -6,13 +6,10 @@ header, only a body. Lite topics: RIP-83, RocketMQ 5.5.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rmqd.codes import RequestCode
 from rmqd.wire.headers.request_header import Header, RequestHeader
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PopMessageRequestHeader(RequestHeader, code=RequestCode.POP_MESSAGE):
     """Asks for messages of one queue or, with `queue_id` -1, of any queue of a topic. It hides them from other members.
 
@@ -34,7 +31,6 @@ class PopMessageRequestHeader(RequestHeader, code=RequestCode.POP_MESSAGE):
     attempt_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PopMessageResponseHeader(Header):
     """When and for how long messages were popped. `rmqd.wire.receipt_handle` reads the three infos."""
 
@@ -47,7 +43,6 @@ class PopMessageResponseHeader(Header):
     order_count_info: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AckMessageRequestHeader(RequestHeader, code=RequestCode.ACK_MESSAGE):
     """Acknowledges one message. `topic` is the stored topic, possibly a retry topic; `extra_info` is the handle.
 
@@ -62,7 +57,6 @@ class AckMessageRequestHeader(RequestHeader, code=RequestCode.ACK_MESSAGE):
     lite_topic: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeInvisibleTimeRequestHeader(RequestHeader, code=RequestCode.CHANGE_MESSAGE_INVISIBLETIME):
     """Hides a message for `invisible_time` from now on. The handle in `extra_info` is invalid afterwards.
 
@@ -79,7 +73,6 @@ class ChangeInvisibleTimeRequestHeader(RequestHeader, code=RequestCode.CHANGE_ME
     suspend: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeInvisibleTimeResponseHeader(Header):
     """The changed parts of the message's new handle."""
 
@@ -88,7 +81,6 @@ class ChangeInvisibleTimeResponseHeader(Header):
     revive_qid: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PeekMessageRequestHeader(RequestHeader, code=RequestCode.PEEK_MESSAGE):
     """Asks for messages like a pop, without hiding them."""
 
@@ -98,7 +90,6 @@ class PeekMessageRequestHeader(RequestHeader, code=RequestCode.PEEK_MESSAGE):
     max_msg_nums: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationRequestHeader(RequestHeader, code=RequestCode.NOTIFICATION):
     """Asks whether there is a message to pop, and waits for one up to `poll_time`."""
 
@@ -113,7 +104,6 @@ class NotificationRequestHeader(RequestHeader, code=RequestCode.NOTIFICATION):
     exp: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationResponseHeader(Header):
     """Whether there is a message to pop. `polling_full` means that the broker had no room to wait."""
 
@@ -121,7 +111,6 @@ class NotificationResponseHeader(Header):
     polling_full: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PollingInfoRequestHeader(RequestHeader, code=RequestCode.POLLING_INFO):
     """Asks for the number of pops of a queue that wait on the broker."""
 
@@ -130,14 +119,12 @@ class PollingInfoRequestHeader(RequestHeader, code=RequestCode.POLLING_INFO):
     queue_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PollingInfoResponseHeader(Header):
     """The number of waiting pops."""
 
     polling_num: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PopLiteMessageRequestHeader(RequestHeader, code=RequestCode.POP_LITE_MESSAGE):
     """Asks for messages of any lite topic that the client is subscribed to. `topic` is the parent topic.
 
@@ -154,7 +141,6 @@ class PopLiteMessageRequestHeader(RequestHeader, code=RequestCode.POP_LITE_MESSA
     attempt_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PopLiteMessageResponseHeader(Header):
     """When and for how long messages were popped. `rmqd.wire.lite_topic.parse_tries` reads `order_count_info`."""
 
@@ -164,7 +150,6 @@ class PopLiteMessageResponseHeader(Header):
     order_count_info: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyUnsubscribeLiteRequestHeader(RequestHeader, code=RequestCode.NOTIFY_UNSUBSCRIBE_LITE):
     """From a broker: the client's subscription to the lite topic has ended."""
 

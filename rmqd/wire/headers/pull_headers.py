@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple, Self
 
@@ -37,7 +36,6 @@ _LONG_MAX: Final = 2**63 - 1
 _CHANGING: Final = ("commitOffset", "maxMsgNums", "queueOffset", "subVersion", "suspendTimeoutMillis", "sysFlag")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PullMessageRequestHeader(RequestHeader, code=RequestCode.PULL_MESSAGE):
     """Asks for messages of one queue. PullSysFlag has the bits of `sys_flag`."""
 

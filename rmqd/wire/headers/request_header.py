@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Self, get_args, get_type_hints
+from typing import Any, ClassVar, Final, Self, dataclass_transform, get_args, get_type_hints
 
 from rmqd.codes import RequestCode
 from rmqd.errors import ProtocolError
-from rmqd.wire.fields import parse_integer, wire_name
+from rmqd.wire.fields import LazyDataclass, parse_integer, wire_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class _Field:
 _FIELDS: Final[dict[type, tuple[_Field, ...]]] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class Header(LazyDataclass, kw_only=True):
     """Base of all headers."""
 
     def ext_fields(self) -> dict[str, str]:
@@ -62,7 +62,6 @@ class Header:
         return cls(**values)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHeader(Header):
     """Base of the headers of requests. `bname` is the name of the receiving broker."""
 
@@ -71,7 +70,8 @@ class RequestHeader(Header):
     bname: str | None = None
 
     def __init_subclass__(cls, code: RequestCode | None = None) -> None:
-        if code is not None:  # dataclass creates a class with slots twice, and copies `code` from the first one
+        super().__init_subclass__()
+        if code is not None:
             cls.code = code
 
 
@@ -88,6 +88,7 @@ def _fields(cls: type[Header]) -> tuple[_Field, ...]:
 
 
 def _read_fields(cls: type[Header]) -> tuple[_Field, ...]:
+    cls.complete()
     hints, annotations = get_type_hints(cls), get_type_hints(cls, include_extras=True)
     result = []
     for field in dataclasses.fields(cls):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, NamedTuple, Self
 
@@ -15,7 +14,6 @@ from rmqd.wire.headers.request_header import Header, RequestHeader, wire_names
 from rmqd.wire.topics import DEFAULT_TOPIC
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SendMessageRequestHeader(RequestHeader, code=RequestCode.SEND_MESSAGE):
     """Sends a message; the fields have long names. `born_timestamp` is in milliseconds."""
 
@@ -34,7 +32,6 @@ class SendMessageRequestHeader(RequestHeader, code=RequestCode.SEND_MESSAGE):
     max_reconsume_times: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SendMessageRequestHeaderV2(RequestHeader, code=RequestCode.SEND_MESSAGE_V2):
     """Sends a message; the fields have letters as names."""
 
@@ -54,7 +51,6 @@ class SendMessageRequestHeaderV2(RequestHeader, code=RequestCode.SEND_MESSAGE_V2
     broker_name: Annotated[str | None, Named("n")] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SendBatchMessageRequestHeader(SendMessageRequestHeaderV2, code=RequestCode.SEND_BATCH_MESSAGE):
     """Sends several messages to one queue, with the same letters. `batch` is true; `properties` belong to the batch."""
 
@@ -149,7 +145,6 @@ class SendMessageResponseHeader(NamedTuple):
         return fields
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSendMsgBackRequestHeader(RequestHeader, code=RequestCode.CONSUMER_SEND_MSG_BACK):
     """Asks the broker to redeliver a message later. The broker finds it only by `offset`, its commit log offset.
 
@@ -165,7 +160,6 @@ class ConsumerSendMsgBackRequestHeader(RequestHeader, code=RequestCode.CONSUMER_
     max_reconsume_times: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RecallMessageRequestHeader(RequestHeader, code=RequestCode.RECALL_MESSAGE):
     """Recalls a timer message. `recall_handle` is from the response to its send (`rmqd.wire.lite_topic`)."""
 
@@ -174,7 +168,6 @@ class RecallMessageRequestHeader(RequestHeader, code=RequestCode.RECALL_MESSAGE)
     producer_group: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RecallMessageResponseHeader(Header):
     """The unique key of the recalled message."""
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rmqd.codes import RequestCode
 from rmqd.wire.headers.request_header import Header, RequestHeader
 from rmqd.wire.topics import DEFAULT_TOPIC
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopicRequestHeader(RequestHeader, code=RequestCode.DELETE_TOPIC_IN_BROKER):
     """Deletes a topic, its messages, and all groups' offsets in it."""
 
     topic: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetAllTopicConfigRequestHeader(RequestHeader, code=RequestCode.GET_ALL_TOPIC_CONFIG):
     """Asks for all topics, or for `max_topic_num` topics from number `topic_seq`, in one version of the table."""
 
@@ -25,28 +21,24 @@ class GetAllTopicConfigRequestHeader(RequestHeader, code=RequestCode.GET_ALL_TOP
     max_topic_num: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetAllTopicConfigResponseHeader(Header):
     """The response to GET_ALL_TOPIC_CONFIG (21). Its body may hold fewer topics than exist."""
 
     total_topic_num: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryTopicConsumeByWhoRequestHeader(RequestHeader, code=RequestCode.QUERY_TOPIC_CONSUME_BY_WHO):
     """Asks which groups consume a topic."""
 
     topic: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryTopicsByConsumerRequestHeader(RequestHeader, code=RequestCode.QUERY_TOPICS_BY_CONSUMER):
     """Asks for the topics in which a group has offsets."""
 
     group: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryConsumeQueueRequestHeader(RequestHeader, code=RequestCode.QUERY_CONSUME_QUEUE):
     """Asks for entries of a queue's index, and whether a group's filter passes them."""
 
@@ -57,7 +49,6 @@ class QueryConsumeQueueRequestHeader(RequestHeader, code=RequestCode.QUERY_CONSU
     consumer_group: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ViewBrokerStatsDataRequestHeader(RequestHeader, code=RequestCode.VIEW_BROKER_STATS_DATA):
     """Asks for one of the broker's counters."""
 
@@ -65,21 +56,18 @@ class ViewBrokerStatsDataRequestHeader(RequestHeader, code=RequestCode.VIEW_BROK
     stats_key: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetConsumeStatsInBrokerHeader(RequestHeader, code=RequestCode.GET_BROKER_CONSUME_STATS):
     """Asks for the offsets of every group; with `is_order` only in ordered topics."""
 
     is_order: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetProducerConnectionListRequestHeader(RequestHeader, code=RequestCode.GET_PRODUCER_CONNECTION_LIST):
     """Asks for a group's producers."""
 
     producer_group: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopicRequestHeader(RequestHeader, code=RequestCode.UPDATE_AND_CREATE_TOPIC):
     """Creates or changes a topic on one broker. `attributes` is Java's "+key=value,-key"."""
 
@@ -95,7 +83,6 @@ class CreateTopicRequestHeader(RequestHeader, code=RequestCode.UPDATE_AND_CREATE
     force: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetTopicConfigRequestHeader(RequestHeader, code=RequestCode.GET_TOPIC_CONFIG):
     """Asks for a topic's configuration; with `lo` also for the mapping of a static topic."""
 
@@ -103,14 +90,12 @@ class GetTopicConfigRequestHeader(RequestHeader, code=RequestCode.GET_TOPIC_CONF
     lo: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetTopicStatsInfoRequestHeader(RequestHeader, code=RequestCode.GET_TOPIC_STATS_INFO):
     """Asks for the offsets at the ends of a topic's queues."""
 
     topic: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetConsumeStatsRequestHeader(RequestHeader, code=RequestCode.GET_CONSUME_STATS):
     """Asks for a group's offsets in one topic, in all topics, or in a list of topics separated by semicolons."""
 
@@ -119,7 +104,6 @@ class GetConsumeStatsRequestHeader(RequestHeader, code=RequestCode.GET_CONSUME_S
     topic_list: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryConsumeTimeSpanRequestHeader(RequestHeader, code=RequestCode.QUERY_CONSUME_TIME_SPAN):
     """Asks for the age of a group's unhandled messages."""
 
@@ -127,7 +111,6 @@ class QueryConsumeTimeSpanRequestHeader(RequestHeader, code=RequestCode.QUERY_CO
     group: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryMessageRequestHeader(RequestHeader, code=RequestCode.QUERY_MESSAGE):
     """Asks for messages by key, stored between two times in milliseconds."""
 
@@ -140,7 +123,6 @@ class QueryMessageRequestHeader(RequestHeader, code=RequestCode.QUERY_MESSAGE):
     last_key: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryMessageResponseHeader(Header):
     """The progress of the broker's key index."""
 
@@ -148,7 +130,6 @@ class QueryMessageResponseHeader(Header):
     index_last_update_phyoffset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ViewMessageRequestHeader(RequestHeader, code=RequestCode.VIEW_MESSAGE_BY_ID):
     """Asks for the message at a commit log offset."""
 
@@ -156,14 +137,12 @@ class ViewMessageRequestHeader(RequestHeader, code=RequestCode.VIEW_MESSAGE_BY_I
     topic: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetBrokerConfigResponseHeader(Header):
     """The response to GET_BROKER_CONFIG (26): the version of the settings, a DataVersion in JSON."""
 
     version: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetRouteInfoRequestHeader(RequestHeader, code=RequestCode.GET_ROUTEINFO_BY_TOPIC):
     """Asks for a topic's route."""
 
@@ -171,7 +150,6 @@ class GetRouteInfoRequestHeader(RequestHeader, code=RequestCode.GET_ROUTEINFO_BY
     accept_standard_json_only: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PutKVConfigRequestHeader(RequestHeader, code=RequestCode.PUT_KV_CONFIG):
     """Sets a key of a namespace."""
 
@@ -180,7 +158,6 @@ class PutKVConfigRequestHeader(RequestHeader, code=RequestCode.PUT_KV_CONFIG):
     value: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetKVConfigRequestHeader(RequestHeader, code=RequestCode.GET_KV_CONFIG):
     """Asks for the value of a key of a namespace."""
 
@@ -188,14 +165,12 @@ class GetKVConfigRequestHeader(RequestHeader, code=RequestCode.GET_KV_CONFIG):
     key: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetKVConfigResponseHeader(Header):
     """The response to GET_KV_CONFIG (101)."""
 
     value: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteKVConfigRequestHeader(RequestHeader, code=RequestCode.DELETE_KV_CONFIG):
     """Deletes a key of a namespace."""
 
@@ -203,49 +178,42 @@ class DeleteKVConfigRequestHeader(RequestHeader, code=RequestCode.DELETE_KV_CONF
     key: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetKVListByNamespaceRequestHeader(RequestHeader, code=RequestCode.GET_KVLIST_BY_NAMESPACE):
     """Asks for all keys of a namespace with their values."""
 
     namespace: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetTopicsByClusterRequestHeader(RequestHeader, code=RequestCode.GET_TOPICS_BY_CLUSTER):
     """Asks for the topics of a cluster."""
 
     cluster: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WipeWritePermOfBrokerRequestHeader(RequestHeader, code=RequestCode.WIPE_WRITE_PERM_OF_BROKER):
     """Removes a broker's write permission, so that producers stop using it."""
 
     broker_name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WipeWritePermOfBrokerResponseHeader(Header):
     """The response to WIPE_WRITE_PERM_OF_BROKER (205): the number of changed topics."""
 
     wipe_topic_count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AddWritePermOfBrokerRequestHeader(RequestHeader, code=RequestCode.ADD_WRITE_PERM_OF_BROKER):
     """Restores a broker's write permission, so that producers use it again."""
 
     broker_name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AddWritePermOfBrokerResponseHeader(Header):
     """The response to ADD_WRITE_PERM_OF_BROKER (327): the number of changed topics."""
 
     add_topic_count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopicFromNamesrvRequestHeader(RequestHeader, code=RequestCode.DELETE_TOPIC_IN_NAMESRV):
     """Removes a topic from the name server until the broker registers it again."""
 
@@ -253,7 +221,6 @@ class DeleteTopicFromNamesrvRequestHeader(RequestHeader, code=RequestCode.DELETE
     cluster_name: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterTopicRequestHeader(RequestHeader, code=RequestCode.REGISTER_TOPIC_IN_NAMESRV):
     """Registers a topic that no broker has registered."""
 

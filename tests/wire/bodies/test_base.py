@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import field
+from threading import Barrier
 from typing import Annotated, Any, ClassVar
 
 import pytest
@@ -16,7 +19,6 @@ from rmqd.wire.message_queue import MessageQueue
 QUEUE = MessageQueue("T", "b", 3)
 
 
-@dataclass(frozen=True, slots=True)
 class Part(Body, called="a part"):
     """Inside of another."""
 
@@ -24,8 +26,7 @@ class Part(Body, called="a part"):
     rate: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Whole(Body):
+class Whole(Body, kw_only=True):
     """Of every kind of field one."""
 
     constants: ClassVar[Mapping[str, Any]] = {"middle": {}}
@@ -114,3 +115,22 @@ def test_an_error_names_the_field_and_shows_what_is_there(subtests: pytest.Subte
     for fields, text in WRONG_FIELDS:
         with subtests.test(fields=fields), pytest.raises(ProtocolError, match=f"^{text}$"):
             Whole.from_json(b"{" + fields + b"}")
+
+
+def test_threads_may_create_the_first_objects_of_a_class_at_once() -> None:
+    """A class gets its methods with its first object."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            for _ in range(20):
+
+                class Fresh(Body):
+                    names: tuple[str, ...] = field(default_factory=tuple)
+                    size: int = 0
+
+                together = Barrier(4)
+                made = [*threads.map(lambda size: (together.wait(), Fresh(size=size))[1], range(4))]  # noqa: B023
+                assert made == [Fresh((), size) for size in range(4)]
+    finally:
+        sys.setswitchinterval(interval)
