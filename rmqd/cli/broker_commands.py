@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from rmqd.runtime import structlog_without_rich  # noqa: F401  before structlog, see there
-
-# isort: split
-
-import asyncio
 import contextlib
 import sys
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmqd.broker.broker_settings import BrokerSettings, UnknownSettingError
-from rmqd.broker.embedded_rocketmq import EmbeddedOptions, embedded_rocketmq
 from rmqd.cli.terminal.options import group_names, name_and_value, one_of, topic_name
 from rmqd.errors import ExitCode, RmqdError
-from rmqd.runtime.event_loop import (
-    leave,
-    put_off_garbage_collection,
-    run_in_loop,
-    settle_garbage_collection,
-    signals_handled,
-)
-from rmqd.runtime.logs.log_setup import configure_logging
+from rmqd.runtime.lazy_imports import lazily
+
+with lazily():
+    from rmqd.broker import broker_settings
+    from rmqd.broker import embedded_rocketmq as embedded
+    from rmqd.demo import demo_orders, demo_run
+    from rmqd.runtime import event_loop
+    from rmqd.runtime.logs import log_setup
+
+if TYPE_CHECKING:
+    from rmqd.broker.embedded_rocketmq import EmbeddedOptions
 
 MAX_PORT = 65535
 MAX_QUEUES = 1024
@@ -69,24 +65,30 @@ def broker(
     host, port = _host_and_port(listen)
     wanted = dict(_topic(text) for text in topics or ())
     try:
-        changed = BrokerSettings().changed(dict(name_and_value(setting, "--setting") for setting in settings or ()))
-    except UnknownSettingError as error:
+        changed = broker_settings.BrokerSettings().changed(
+            dict(name_and_value(setting, "--setting") for setting in settings or ())
+        )
+    except broker_settings.UnknownSettingError as error:
         raise typer.BadParameter(str(error), param_hint="--setting") from error
-    put_off_garbage_collection()
-    configure_logging("warning", "auto")
-    leave(run_in_loop(_run(EmbeddedOptions(host, port, broker_port, data_dir, changed, wanted))))
+    event_loop.put_off_garbage_collection()
+    log_setup.configure_logging("warning", "auto")
+    event_loop.leave(
+        event_loop.run_in_loop(_run(embedded.EmbeddedOptions(host, port, broker_port, data_dir, changed, wanted)))
+    )
 
 
 async def _run(options: EmbeddedOptions) -> int:
+    import asyncio
+
     stop = asyncio.Event()
     try:
         # SIGHUP means that the terminal was closed: there is no configuration to reload
-        with signals_handled(lambda _: stop.set(), stop.set):
-            async with embedded_rocketmq(options) as rocketmq:
+        with event_loop.signals_handled(lambda _: stop.set(), stop.set):
+            async with embedded.embedded_rocketmq(options) as rocketmq:
                 print(f"nameserver: {rocketmq.nameserver}", flush=True)
                 _print_hints(options, rocketmq.nameserver, rocketmq.broker.address)
                 _warn_of_strangers(options.host)
-                settle_garbage_collection()
+                event_loop.settle_garbage_collection()
                 await stop.wait()
     except (OSError, RmqdError) as error:
         print(f"rmqd broker: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
@@ -170,10 +172,5 @@ def demo(
         typer.echo(f"rmqd demo: --engine spark: PySpark is not installed; {cure}; or use local", err=True)
         raise typer.Exit(ExitCode.CONFIG)
 
-    put_off_garbage_collection()
-
-    # imported after the check of the options, and only for this command
-    from rmqd.demo.demo_orders import DemoOptions
-    from rmqd.demo.demo_run import run_demo
-
-    leave(run_demo(DemoOptions(config, group, seconds, messages, engine=engine)))
+    event_loop.put_off_garbage_collection()
+    event_loop.leave(demo_run.run_demo(demo_orders.DemoOptions(config, group, seconds, messages, engine=engine)))

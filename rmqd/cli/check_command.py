@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from rmqd.runtime import structlog_without_rich  # noqa: F401  before structlog, see there
-
-# isort: split
-
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rmqd.cli.check_connect import Check, check_cluster, exit_code
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import ConfigPath, Output, Overrides
 from rmqd.cli.terminal.output import say, say_json
-from rmqd.config.model.group_model import GroupConfig
-from rmqd.config.model.root_model import RootConfig
-from rmqd.config.model.spark_model import SparkConfig
-from rmqd.config.problems import ConfigProblem, path_text
-from rmqd.config.reading.config_source import exposed_secrets
 from rmqd.errors import ConfigError, ExitCode, RmqdError
-from rmqd.plugins.handler_catalogue import call_limit, load_handler
-from rmqd.plugins.model_options import load_runnable
-from rmqd.plugins.strategies import load_hooks
-from rmqd.wire.bodies.heartbeat_data import meant_filter
+from rmqd.runtime.lazy_imports import lazily
+
+with lazily():
+    from rmqd.cli import check_connect
+    from rmqd.config import problems as config_problems
+    from rmqd.config.model import spark_model
+    from rmqd.config.reading import config_source
+    from rmqd.plugins import handler_catalogue, model_options, strategies
+    from rmqd.wire.bodies import heartbeat_data
+
+if TYPE_CHECKING:
+    from rmqd.config.model.group_model import GroupConfig
+    from rmqd.config.model.root_model import RootConfig
 
 
 def check(
@@ -57,12 +56,17 @@ def check(
         if output == "json":
             say_json({"ok": False, "groups": [], "problems": [_problem(problem) for problem in error.problems]})
         fail(ExitCode.CONFIG, problems=map(str, error.problems), has_printed=True)
-    warnings = (exposed_secrets(config), _limited_calls(checked), _idle_keys(checked), _filters_without_match(checked))
+    warnings = (
+        config_source.exposed_secrets(config),
+        _limited_calls(checked),
+        _idle_keys(checked),
+        _filters_without_match(checked),
+    )
     say((f"warning: {one}" for found in warnings for one in found), err=True)
-    checks, code = list[Check](), ExitCode.OK
+    checks, code = list[check_connect.Check](), ExitCode.OK
     if connect:
-        checks = check_cluster(checked)
-        code = exit_code(checks)
+        checks = check_connect.check_cluster(checked)
+        code = check_connect.exit_code(checks)
     if output == "json":
         document: dict[str, Any] = {"ok": code == ExitCode.OK, "groups": list(checked.groups), "problems": []}
         say_json(document | ({"checks": [asdict(one) for one in checks]} if connect else {}))
@@ -73,18 +77,18 @@ def check(
 
 def _checked(path: ConfigPath, overrides: list[str]) -> RootConfig:
     """Load the configuration, and create its handlers once to check them. Raises ConfigError."""
-    config = load_runnable(path, overrides)
+    config = model_options.load_runnable(path, overrides)
     problems: list[object] = []
     try:
         if any(group.hooks != "none" for group in config.groups.values()):
-            load_hooks()
+            strategies.load_hooks()
     except ConfigError as error:
         problems += error.problems
     for name, group in config.groups.items():
         if group.handler is None:
             continue  # pipelines were checked before, and are not created
         try:
-            load_handler(name, group)
+            handler_catalogue.load_handler(name, group)
         except ConfigError as error:
             problems += error.problems
     problems += _spark_problems(config)
@@ -96,7 +100,7 @@ def _checked(path: ConfigPath, overrides: list[str]) -> RootConfig:
 def _limited_calls(config: RootConfig) -> Iterator[object]:
     """Yield groups with more concurrent calls than the handler can use."""
     for name, group in config.groups.items():
-        if group.handler is None or (limit := call_limit(group)) is None:
+        if group.handler is None or (limit := handler_catalogue.call_limit(group)) is None:
             continue
         wanted = (
             f"auto, which may become {group.handler.most_calls}"
@@ -174,7 +178,7 @@ def _filters_without_match(config: RootConfig) -> Iterator[object]:
     """Yield filters that match no message: the group would skip and commit all messages."""
     for name, group in config.groups.items():
         for topic, wanted in group.subscriptions.items():
-            if (meant := meant_filter(wanted.expression, wanted.kind)) is not None:
+            if (meant := heartbeat_data.meant_filter(wanted.expression, wanted.kind)) is not None:
                 is_sql, shown = wanted.kind == "SQL92", repr(wanted.expression)
                 told = "has typographic quotes, which brokers refuse" if is_sql else "matches no message: || joins tags"
                 path = ("subscriptions", topic, "sql") if is_sql else ("subscriptions", topic)
@@ -213,13 +217,13 @@ def _ok_lines(config: RootConfig) -> list[str]:
         lines.append(f"OK           {named}nameserver {cluster.client_options().shown_nameserver}")
     for name, group in config.groups.items():
         topics = ", ".join(f"{topic} ({wanted.expression})" for topic, wanted in group.subscriptions.items())
-        spark = f" on Spark ({(group.spark or SparkConfig()).master})" if group.engine == "spark" else ""
+        spark = f" on Spark ({(group.spark or spark_model.SparkConfig()).master})" if group.engine == "spark" else ""
         where = f" of {config.cluster_name(name)}" if len(clusters) > 1 else ""
         lines.append(f"OK           {name}: {topics}{where} to {_work(group)}{spark}")
     own = {name: group.hooks for name, group in config.groups.items() if group.hooks != "all"}
     for name, names in own.items():
         lines.append(f"OK           hooks of {name}: {names if isinstance(names, str) else ', '.join(names)}")
-    if len(own) < len(config.groups) and (hooks := ", ".join(hook.name for hook in load_hooks())):
+    if len(own) < len(config.groups) and (hooks := ", ".join(hook.name for hook in strategies.load_hooks())):
         lines.append(f"OK           hooks of every {'other ' if own else ''}group: {hooks}")
     return lines
 
@@ -232,6 +236,6 @@ def _work(group: GroupConfig) -> str:
 
 
 def _problem(problem: object) -> dict[str, str]:
-    if isinstance(problem, ConfigProblem):
-        return {"place": problem.place, "key": path_text(problem.path), "message": problem.message}
+    if isinstance(problem, config_problems.ConfigProblem):
+        return {"place": problem.place, "key": config_problems.path_text(problem.path), "message": problem.message}
     return {"place": "", "key": "", "message": str(problem)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,12 +13,17 @@ from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget, end
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.daemon_client import DaemonUnreachableError, find_daemon
 from rmqd.cli.terminal.options import GroupName, Http
-from rmqd.client.instance import ClientInstance
-from rmqd.consumer.health.causes import Problem
 from rmqd.errors import ExitCode
-from rmqd.operate.diagnosis.cluster_findings import findings_of_daemon
-from rmqd.operate.queries import diagnosis_queries
-from rmqd.operate.queries.diagnosis_queries import Diagnosis
+from rmqd.runtime.lazy_imports import lazily
+
+with lazily():
+    from rmqd.operate.diagnosis import cluster_findings
+    from rmqd.operate.queries import diagnosis_queries
+
+if TYPE_CHECKING:
+    from rmqd.client.instance import ClientInstance
+    from rmqd.consumer.health.causes import Problem
+    from rmqd.operate.queries.diagnosis_queries import Diagnosis
 
 WIDTH = 80
 _NO_BREAK = "\0"  # a character that commands do not contain
@@ -39,7 +44,7 @@ def diagnose(cluster: ClusterOptions, group: GroupName, http: Http = None) -> No
 
     async def ask(client: ClientInstance) -> Diagnosis:
         topics = [target.wrapped(topic) for topic in _configured(target, group)]
-        found = findings_of_daemon(of_daemon, group, options.namespace)
+        found = cluster_findings.findings_of_daemon(of_daemon, group, options.namespace)
         return await diagnosis_queries.diagnose(client, target.wrapped(group), topics, found)
 
     diagnosis = target.shown(target.ask(ask))

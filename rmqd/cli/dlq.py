@@ -6,31 +6,36 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget, Confirmation, end_for_errors
+from rmqd.cli.terminal.cluster_command import (
+    ClusterOptions,
+    ClusterTarget,
+    Confirmation,
+    end_for_errors,
+    look_up_brokers,
+)
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import GroupName, moment_or_age_ms, name_and_value
 from rmqd.cli.terminal.output import Columns, CommandProgress, body_cell, count, message_document, say, say_table, was
-from rmqd.client.brokers import Brokers
-from rmqd.client.group_reader import MemberReport
-from rmqd.client.instance import ClientInstance
-from rmqd.consumer.handling.send_back import RMQD_EXCEPTION
 from rmqd.errors import ExitCode, RmqdError
-from rmqd.operate.dead_letters import dead_letter_listing, dead_letter_sending
-from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Letter, Marks
-from rmqd.operate.dead_letters.dead_letter_replay import (
-    Plan,
-    Replay,
-    ReplayOutcome,
-    expect_group,
-    make_plan,
-    receivers,
-)
-from rmqd.operate.queries.message_queries import FoundMessage, found_message
+from rmqd.runtime.lazy_imports import lazily
 from rmqd.wire.topics import check_group, retry_topic
+
+with lazily():
+    from rmqd.consumer.handling import send_back
+    from rmqd.operate.dead_letters import dead_letter, dead_letter_listing, dead_letter_replay, dead_letter_sending
+    from rmqd.operate.queries import message_queries
+
+if TYPE_CHECKING:
+    from rmqd.client.brokers import Brokers
+    from rmqd.client.group_reader import MemberReport
+    from rmqd.client.instance import ClientInstance
+    from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Letter, Marks
+    from rmqd.operate.dead_letters.dead_letter_replay import Plan, ReplayOutcome
+    from rmqd.operate.queries.message_queries import FoundMessage
 
 _MAX_KINDS: Final = 20
 _GROUPS: Final[Columns] = ("group", "left", "messages", ("last", "last_stored_ms"), "brokers")
@@ -67,7 +72,7 @@ class LetterOptions:
 
     def filter(self) -> DeadLetterFilter:
         """Return the selection. Ends the command with 2 if an option is wrong."""
-        return DeadLetterFilter(
+        return dead_letter.DeadLetterFilter(
             None if self.since is None else moment_or_age_ms(self.since, "--since"),
             None if self.until is None else moment_or_age_ms(self.until, "--until"),
             frozenset(self.ids or ()),
@@ -86,7 +91,7 @@ async def marks_reader(target: ClusterTarget, client: ClientInstance) -> Callabl
     await client.cluster_id.learn(may_write=False)
 
     def read(group: str) -> Marks:
-        marks = Marks(target.state_dir, group)
+        marks = dead_letter.Marks(target.state_dir, group)
         marks.use_identity(client.identity(group))
         marks.load()
         return marks
@@ -155,8 +160,8 @@ class ShownLetter:
 
 
 def _shown(letter: Letter) -> ShownLetter:
-    message = found_message(letter.message, letter.message.broker_name)
-    exception = letter.message.stored_properties.get(RMQD_EXCEPTION)
+    message = message_queries.found_message(letter.message, letter.message.broker_name)
+    exception = letter.message.stored_properties.get(send_back.RMQD_EXCEPTION)
     return ShownLetter(message, letter.origin_topic, letter.reason, exception)
 
 
@@ -175,21 +180,21 @@ class _Selection:
         """Return the selected letters, with marks that are not yet read. Raises InvalidNameError."""
         choice, target = letters.filter(), cluster.target(group)
         name = check_group(target.wrapped(group))  # the name becomes a folder's name
-        return cls(target, group, name, Marks(target.state_dir, name), choice)
+        return cls(target, group, name, dead_letter.Marks(target.state_dir, name), choice)
 
     async def plan(self, client: ClientInstance, *, to_write: bool) -> tuple[Brokers, Plan, dict[str, RmqdError]]:
         """Read the marks, and lock them against other writers if `to_write`. Returns the brokers and the letters.
 
         Raises RmqdError, also if no broker knows the group, so that a misspelt name leaves no folder behind.
         """
-        brokers = await Brokers.look_up(client)
-        await expect_group(brokers, self.name)
+        brokers = await look_up_brokers(client)
+        await dead_letter_replay.expect_group(brokers, self.name)
         await client.cluster_id.learn(may_write=to_write)
         self.marks.use_identity(client.identity(self.name))
         if to_write:
             self.marks.hold()
         self.marks.load()
-        return brokers, *await make_plan(brokers, self.name, self.marks, self.choice)
+        return brokers, *await dead_letter_replay.make_plan(brokers, self.name, self.marks, self.choice)
 
     def lines(self, plan: Plan, purpose: str = "") -> list[str]:
         """Return the first lines of a plan: the chosen letters by reason and topic."""
@@ -231,17 +236,17 @@ def replay(
 
     async def make(client: ClientInstance) -> tuple[Plan, list[MemberReport], dict[str, RmqdError]]:
         brokers, plan, errors = await selection.plan(client, to_write=not confirmation.dry_run)
-        who, unasked = await receivers(brokers, selection.name)
+        who, unasked = await dead_letter_replay.receivers(brokers, selection.name)
         return plan, who, {**errors, **unasked}
 
     plan, who, unasked = target.ask(make)
     if not plan.chosen and not selection.marks.windows:
         none_chosen = f"the options select none of the {count(plan.left, 'dead letter')} left"
         line = none_chosen if plan.left else f"{group} has no dead letters left"
-        cluster.say(target.shown(_replayed(group, plan, ReplayOutcome(), plan.left)), [line])
+        cluster.say(target.shown(_replayed(group, plan, dead_letter_replay.ReplayOutcome(), plan.left)), [line])
         end_for_errors(unasked, [target.options.namespace])
         return
-    planned = target.shown(_replayed(group, plan, ReplayOutcome(untried=plan.chosen), plan.left))
+    planned = target.shown(_replayed(group, plan, dead_letter_replay.ReplayOutcome(untried=plan.chosen), plan.left))
     lines = target.shown(_replay_lines(selection, plan, who, rate))
     confirmation.ask(lines, as_json=cluster.as_json, document=planned)
     outcome = _replay(selection, plan, who, rate)
@@ -259,8 +264,8 @@ def _replay(selection: _Selection, plan: Plan, who: list[MemberReport], rate: fl
     progress = CommandProgress(plan.chosen, "replayed")
 
     async def run(client: ClientInstance) -> ReplayOutcome:
-        one = Replay(
-            await Brokers.look_up(client),
+        one = dead_letter_replay.Replay(
+            await look_up_brokers(client),
             selection.name,
             selection.marks,
             selection.choice,

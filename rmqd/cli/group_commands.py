@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -14,20 +14,27 @@ from rmqd.cli.terminal.cluster_command import (
     Confirmation,
     ask_cluster,
     end_for_errors,
-    expect_brokers,
+    look_up_brokers,
 )
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import GroupName, TopicName, WithSystem, duration_ms, group_names, one_of
 from rmqd.cli.terminal.output import Columns, count, document_table, format_age, plain, say, say_table
-from rmqd.client.brokers import Brokers
-from rmqd.client.client_options import ClientOptions
-from rmqd.client.group_reader import TopicLag, read_lags
-from rmqd.client.instance import ClientInstance
 from rmqd.errors import ExitCode, RemotingError, RmqdError, RouteNotFoundError
-from rmqd.operate.queries import group_queries
-from rmqd.operate.queries.group_queries import ModeChange
-from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody
+from rmqd.runtime.lazy_imports import lazily
 from rmqd.wire.topics import without_namespace, wrap_namespace
+
+with lazily():
+    from rmqd.client import brokers as broker_queries
+    from rmqd.client import group_reader
+    from rmqd.operate.queries import group_queries
+    from rmqd.wire.bodies import config_bodies
+
+if TYPE_CHECKING:
+    from rmqd.client.client_options import ClientOptions
+    from rmqd.client.group_reader import TopicLag
+    from rmqd.client.instance import ClientInstance
+    from rmqd.operate.queries.group_queries import ModeChange
+    from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody
 
 _GROUPS: Final[Columns] = (
     "group",
@@ -86,7 +93,7 @@ def set_mode(
         raise typer.BadParameter(f"unknown mode {mode}; expected pop or pull", param_hint="MODE")
     target = cluster.target(group)
     names = target.wrapped(topic), target.wrapped(group)
-    wanted = SetMessageRequestModeRequestBody(*names, mode.upper(), share_queues if mode == "pop" else 0)
+    wanted = config_bodies.SetMessageRequestModeRequestBody(*names, mode.upper(), share_queues if mode == "pop" else 0)
     changes, is_known = target.ask(partial(_plan, wanted))
     due = [change for change in changes if change.is_due]
     errors: Mapping[str, RmqdError] = {}
@@ -104,12 +111,12 @@ def set_mode(
 
 async def _plan(wanted: SetMessageRequestModeRequestBody, client: ClientInstance) -> tuple[list[ModeChange], bool]:
     """Return the changes, and whether a broker knows the group."""
-    brokers = await Brokers.look_up(client)
+    brokers = await look_up_brokers(client)
     return await group_queries.plan_mode(brokers, wanted), await group_queries.is_known(brokers, wanted.consumer_group)
 
 
 async def _carry_out(changes: list[ModeChange], client: ClientInstance) -> Mapping[str, RmqdError]:
-    return await group_queries.carry_out(await Brokers.look_up(client), changes)
+    return await group_queries.carry_out(await look_up_brokers(client), changes)
 
 
 def _mode_text(mode: SetMessageRequestModeRequestBody) -> str:
@@ -233,13 +240,13 @@ async def _read(
         wrap_namespace(group, namespace): topics and [wrap_namespace(topic, namespace) for topic in topics]
         for group, topics in wanted.items()
     }
-    lags, errors = without_namespace(await read_lags(Brokers(client), asked), namespace)
+    lags, errors = without_namespace(await group_reader.read_lags(broker_queries.Brokers(client), asked), namespace)
     if not lags and is_only:  # report the cluster's error once, not once for each group
         for error in errors.values():
             if isinstance(error, RemotingError):
                 raise error
     if any(isinstance(error, RouteNotFoundError) for error in errors.values()):
-        await expect_brokers(client)
+        await look_up_brokers(client)
     return lags, errors
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from rmqd.runtime import structlog_without_rich  # noqa: F401  before structlog, see there
-
-# isort: split
-
 import importlib.util
 import json
 import keyword
@@ -13,19 +9,19 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from rmqd.cli.terminal.options import Output, topic_name, topic_names
 from rmqd.cli.terminal.output import plain, say_json
-from rmqd.plugins.entry_points import installed
-from rmqd.plugins.handler_catalogue import (
-    HANDLER_ENTRY_POINTS,
-    HandlerDescription,
-    OptionDescription,
-    describe_installed,
-)
+from rmqd.runtime.lazy_imports import lazily
+
+with lazily():
+    from rmqd.plugins import entry_points, handler_catalogue
+
+if TYPE_CHECKING:
+    from rmqd.plugins.handler_catalogue import HandlerDescription, OptionDescription
 
 
 def handlers(output: Output = "table") -> None:
@@ -35,7 +31,7 @@ def handlers(output: Output = "table") -> None:
 
     Example: rmqd handlers -o json
     """
-    found = describe_installed()
+    found = handler_catalogue.describe_installed()
     if output == "json":
         say_json(plain(found))
     elif found:
@@ -90,7 +86,7 @@ def new_handler(
     elif keyword.iskeyword(module) or module in sys.stdlib_module_names or module in _TAKEN or _is_installed(module):
         exists = "which exists in Python, rmqd or an installed package; expected another name"
         wrong = f"{name!r} would create the module {module}, {exists}"
-    elif name in installed(HANDLER_ENTRY_POINTS):
+    elif name in entry_points.installed(handler_catalogue.HANDLER_ENTRY_POINTS):
         told = "which a configuration could not distinguish; expected another name"
         wrong = f"{name!r} is the name of an installed handler, {told}"
     elif (folder := Path(name)).exists():

@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -23,20 +23,21 @@ from rmqd.cli.terminal.output import (
     say_table,
     written_time,
 )
-from rmqd.client.brokers import Brokers
-from rmqd.client.instance import ClientInstance
-from rmqd.consumer.health.consistency import check_filters
 from rmqd.errors import InvalidNameError, RmqdError
-from rmqd.operate.queries.message_queries import Found, FoundMessage, find_by_id, find_by_key, follow
+from rmqd.runtime.lazy_imports import lazily
 from rmqd.runtime.plain_text import printable_lines
-from rmqd.wire.bodies.heartbeat_data import (
-    EXPRESSION_TAG,
-    SubscriptionData,
-    meant_filter,
-    sql_subscription,
-    tag_subscription,
-)
 from rmqd.wire.topics import TOOLS_GROUP, without_namespace
+
+with lazily():
+    from rmqd.consumer.health import consistency
+    from rmqd.operate.queries import message_queries
+    from rmqd.wire.bodies import heartbeat_data
+
+if TYPE_CHECKING:
+    from rmqd.client.brokers import Brokers
+    from rmqd.client.instance import ClientInstance
+    from rmqd.operate.queries.message_queries import Found, FoundMessage
+    from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 
 _MESSAGES: Final[Columns] = (
     ("stored", "stored_at_ms"),
@@ -67,7 +68,9 @@ def get(
     target = cluster.target()
 
     async def ask(brokers: Brokers) -> Found:
-        found, errors = await find_by_id(brokers, msg_id, None if topic is None else target.wrapped(topic))
+        found, errors = await message_queries.find_by_id(
+            brokers, msg_id, None if topic is None else target.wrapped(topic)
+        )
         if not found and not errors:
             raise RmqdError(f"no broker has a message with the id {msg_id}, or it is not indexed yet")
         return found, errors
@@ -101,7 +104,7 @@ def query(
     target = cluster.target()
 
     async def ask(brokers: Brokers) -> Found:
-        found, errors = await find_by_key(brokers, target.wrapped(topic), key, most=most)
+        found, errors = await message_queries.find_by_key(brokers, target.wrapped(topic), key, most=most)
         if not found and not errors:
             raise RmqdError(f"no broker has a message of {topic} with the key {key}, or it is not indexed yet")
         return found, errors
@@ -139,8 +142,8 @@ def tail(
 
     async def run(client: ClientInstance) -> None:
         # if RocketMQ cannot parse a pull's condition, it returns every message
-        await check_filters(client, TOOLS_GROUP, [subscription])
-        await follow(client, subscription, print_message, _complain, since_ms=since_ms, most=most)
+        await consistency.check_filters(client, TOOLS_GROUP, [subscription])
+        await message_queries.follow(client, subscription, print_message, _complain, since_ms=since_ms, most=most)
 
     def print_message(message: FoundMessage) -> None:
         typer.echo(write(message_document(without_namespace(message, namespace))))
@@ -154,10 +157,14 @@ def tail(
 def _subscription(topic: str, tags: str | None, sql: str | None) -> SubscriptionData:
     if tags is not None and sql is not None:
         raise typer.BadParameter("given together with --tags; expected only one of them", param_hint="--sql")
-    if tags is not None and (meant := meant_filter(tags, EXPRESSION_TAG)) is not None:
+    if tags is not None and (meant := heartbeat_data.meant_filter(tags, heartbeat_data.EXPRESSION_TAG)) is not None:
         typer.echo(f"rmqd: warning: {tags!r} matches no message: || joins tags; expected {meant}", err=True)
     try:
-        return tag_subscription(topic, tags, 0) if sql is None else sql_subscription(topic, sql, 0)
+        return (
+            heartbeat_data.tag_subscription(topic, tags, 0)
+            if sql is None
+            else heartbeat_data.sql_subscription(topic, sql, 0)
+        )
     except InvalidNameError as error:
         raise typer.BadParameter(str(error), param_hint="--tags" if sql is None else "--sql") from None
 

@@ -13,7 +13,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget, Confirmation, end_for_errors
+from rmqd.cli.terminal.cluster_command import (
+    ClusterOptions,
+    ClusterTarget,
+    Confirmation,
+    end_for_errors,
+    look_up_brokers,
+)
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.output import Columns, count, document_table, say
 from rmqd.client.brokers import Brokers
@@ -140,7 +146,7 @@ def change_offsets(
 
 
 async def _plan(client: ClientInstance, change: OffsetChange) -> tuple[Brokers, ResetPlan]:
-    brokers = await Brokers.look_up(client)
+    brokers = await look_up_brokers(client)
     return brokers, await plan_reset(brokers, change)
 
 

@@ -6,20 +6,28 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from rmqd.cli.offset_changes import Backup, change_offsets
 from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget, Confirmation
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import Force, GroupName, TopicName, duration_ms, moment_ms, topic_names
 from rmqd.cli.terminal.output import Columns, say_table
-from rmqd.client.brokers import Brokers
-from rmqd.client.group_reader import GroupReader, TopicLag
-from rmqd.client.instance import ClientInstance
 from rmqd.errors import ExitCode, RmqdError
-from rmqd.operate.resets.reset_plan import Goal, OffsetChange, Scope, broadcasting
+from rmqd.runtime.lazy_imports import lazily
+
+with lazily():
+    from rmqd.cli import offset_changes
+    from rmqd.client import group_reader
+    from rmqd.operate.resets import reset_plan
+
+if TYPE_CHECKING:
+    from rmqd.cli.offset_changes import Backup
+    from rmqd.client.brokers import Brokers
+    from rmqd.client.group_reader import TopicLag
+    from rmqd.client.instance import ClientInstance
+    from rmqd.operate.resets.reset_plan import Goal, OffsetChange, Scope
 
 _QUEUES: Final[Columns] = ("topic", "broker", "queue", "committed", "min", "max", "lag", ("age", "lag_seconds"))
 
@@ -53,29 +61,29 @@ def reset(
     Example: rmqd offsets reset order-mailer orders --to 2026-11-25T08:00:00+01:00
     """
     goal, wait_seconds, target = _goal(to, skip), duration_ms(wait, "--wait") / 1000, cluster.target(group)
-    change = _change(target, group, topic, goal, Scope(broker, queue))
-    change_offsets(cluster, target, change, wait_seconds=wait_seconds, confirmation=confirmation)
+    change = _change(target, group, topic, goal, reset_plan.Scope(broker, queue))
+    offset_changes.change_offsets(cluster, target, change, wait_seconds=wait_seconds, confirmation=confirmation)
 
 
 def _change(target: ClusterTarget, group: str, topic: str, goal: Goal, scope: Scope) -> OffsetChange:
     """Return the change, with the names at the brokers. Ends the command if the group is configured as broadcasting."""
     configured = None if target.config is None else target.config.groups.get(group)
     if configured is not None and configured.message_model == "broadcasting":
-        fail(ExitCode.FAILURE, f"rmqd: {broadcasting(group)}")
-    return OffsetChange(target.wrapped(group), target.wrapped(topic), goal, scope)
+        fail(ExitCode.FAILURE, f"rmqd: {reset_plan.broadcasting(group)}")
+    return reset_plan.OffsetChange(target.wrapped(group), target.wrapped(topic), goal, scope)
 
 
 def _goal(to: str | None, skip: int | None) -> Goal:
     if (to is None) == (skip is None):
         raise typer.BadParameter("expected one of --to and --skip", param_hint="--to")
     if skip is not None:
-        return Goal("skip", skip)
+        return reset_plan.Goal("skip", skip)
     assert to is not None
     if to in ("first", "last"):
-        return Goal("first" if to == "first" else "last")
+        return reset_plan.Goal("first" if to == "first" else "last")
     if re.fullmatch(r"[0-9]{1,18}", to, re.ASCII):
-        return Goal("offset", int(to))
-    return Goal("time", moment_ms(to, "--to", ", or first, last, or an offset"))
+        return reset_plan.Goal("offset", int(to))
+    return reset_plan.Goal("time", moment_ms(to, "--to", ", or first, last, or an offset"))
 
 
 def restore(
@@ -101,8 +109,8 @@ def restore(
     ):
         raise typer.BadParameter(other, param_hint="PATH")
     offsets = {(one.broker, one.queue): one.offset for one in backup.offsets if one.offset is not None}
-    change = _change(target, backup.group, backup.topic, Goal("exact", offsets=offsets), Scope())
-    change_offsets(cluster, target, change, wait_seconds=wait_seconds, confirmation=confirmation)
+    change = _change(target, backup.group, backup.topic, reset_plan.Goal("exact", offsets=offsets), reset_plan.Scope())
+    offset_changes.change_offsets(cluster, target, change, wait_seconds=wait_seconds, confirmation=confirmation)
 
 
 async def _known_cluster_id(client: ClientInstance) -> str:
@@ -113,7 +121,7 @@ async def _known_cluster_id(client: ClientInstance) -> str:
 
 def _read(path: Path) -> Backup:
     try:
-        return Backup.read(path)
+        return offset_changes.Backup.read(path)
     except OSError as error:
         raise typer.BadParameter(f"{path}: {error.strerror or error}", param_hint="PATH") from None
     except ValueError as error:
@@ -135,7 +143,7 @@ def show(
     target = cluster.target(group)
 
     async def ask(brokers: Brokers) -> tuple[list[TopicLag], Mapping[str, RmqdError]]:
-        reader = GroupReader(brokers, target.wrapped(group))
+        reader = group_reader.GroupReader(brokers, target.wrapped(group))
         return await reader.lags() if topic is None else ([await reader.lag(target.wrapped(topic))], {})
 
     cluster.show(target, ask, _say_queues, _documents)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -12,17 +12,23 @@ from rmqd.cli.terminal.cluster_command import ClusterOptions, Confirmation, OwnG
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import Force, GroupInConfig, moment_or_age_ms
 from rmqd.cli.terminal.output import Columns, count, document_table, say, say_json, written_time
-from rmqd.client.instance import ClientInstance
 from rmqd.errors import ExitCode, RmqdError
-from rmqd.operate.replay import replay_run
-from rmqd.operate.replay.replay_plan import Failures, ReplayFolder, ReplayPlan, shadow_name
-from rmqd.operate.replay.replay_run import ReplayProgress, ReplayRun
-from rmqd.plugins.handler_catalogue import load_handler
-from rmqd.runtime.event_loop import run_in_loop, signals_handled
-from rmqd.runtime.logs.log_setup import configure_logging
+from rmqd.runtime.lazy_imports import lazily
 from rmqd.runtime.plain_text import describe
-from rmqd.wire.message_queue import Identity
 from rmqd.wire.topics import without_namespace
+
+with lazily():
+    from rmqd.client import instance
+    from rmqd.operate.replay import replay_plan, replay_run
+    from rmqd.plugins import handler_catalogue
+    from rmqd.runtime import event_loop
+    from rmqd.runtime.logs import log_setup
+
+if TYPE_CHECKING:
+    from rmqd.client.instance import ClientInstance
+    from rmqd.operate.replay.replay_plan import Failures, ReplayFolder, ReplayPlan
+    from rmqd.operate.replay.replay_run import ReplayProgress
+    from rmqd.wire.message_queue import Identity
 
 PRINT_SECONDS = 5.0
 MAX_SHOWN = 20
@@ -68,7 +74,7 @@ def replay(
     if ours.options.is_lite:
         raise typer.BadParameter(f"{group} reads lite topics; expected a group of other topics", param_hint="GROUP")
     identity = ours.ask(lambda client: _identity(client, ours, to_write=not confirmation.dry_run))
-    folder = ReplayFolder(cluster.target(group).state_dir, ours.name, identity)
+    folder = replay_plan.ReplayFolder(cluster.target(group).state_dir, ours.name, identity)
     plan, is_new = _plan(ours, folder, since, until, abandon=abandon, force=force)
     shown = without_namespace(plan, ours.options.namespace)
     if abandon:
@@ -120,10 +126,10 @@ async def _identity(client: ClientInstance, ours: OwnGroup, *, to_write: bool) -
 async def _new_plan(
     client: ClientInstance, ours: OwnGroup, times: tuple[str, str | None, int, int], identity: str
 ) -> ReplayPlan:
-    shadow_name(ours.options.group)
+    replay_plan.shadow_name(ours.options.group)
     windows = await replay_run.windows_of(client, ours.options.subscriptions, *times[2:])
     made_at = datetime.now(UTC).isoformat(timespec="microseconds")  # also identifies the replay
-    return ReplayPlan(ours.options.group, *times, made_at, windows, identity)
+    return replay_plan.ReplayPlan(ours.options.group, *times, made_at, windows, identity)
 
 
 async def _begin(client: ClientInstance, plan: ReplayPlan, folder: ReplayFolder) -> None:
@@ -142,20 +148,20 @@ def _run(ours: OwnGroup, plan: ReplayPlan, failures: Failures, rate: int, retrie
     signals: list[int] = []
 
     async def run() -> ReplayProgress:
-        client = ClientInstance(ours.client_options)
-        handler = load_handler(ours.name, ours.settings)
-        one = ReplayRun(plan, ours.options, handler, client, failures, rate=rate, retries=retries)
+        client = instance.ClientInstance(ours.client_options)
+        handler = handler_catalogue.load_handler(ours.name, ours.settings)
+        one = replay_run.ReplayRun(plan, ours.options, handler, client, failures, rate=rate, retries=retries)
 
         def stop(number: int) -> None:
             signals.append(number)
             one.stop()
 
-        with signals_handled(stop, lambda: None):
+        with event_loop.signals_handled(stop, lambda: None):
             return await one.run(_ProgressPrinter(plan))
 
-    configure_logging("warning", ours.config.log.format, namespaces=ours.config.namespaces)
+    log_setup.configure_logging("warning", ours.config.log.format, namespaces=ours.config.namespaces)
     try:
-        return run_in_loop(run()), 128 + signals[-1] if signals else ExitCode.FAILURE
+        return event_loop.run_in_loop(run()), 128 + signals[-1] if signals else ExitCode.FAILURE
     except RmqdError:
         raise
     except Exception as error:  # noqa: BLE001 raised by the handler's `start` or `stop`; ends the group

@@ -9,7 +9,12 @@ from typing import Annotated
 import typer
 
 from rmqd.cli.terminal.options import ConfigPath, Overrides, group_names
-from rmqd.runtime.event_loop import leave, put_off_garbage_collection
+from rmqd.runtime.lazy_imports import lazily
+
+with lazily():
+    from rmqd.daemon import daemon
+    from rmqd.daemon.workers import worker_main
+    from rmqd.runtime import event_loop
 
 
 def run(
@@ -36,14 +41,11 @@ def run(
 
     Example: rmqd run --config /etc/rmqd/rmqd.yaml --set log.level=debug --group order-mailer
     """
-    put_off_garbage_collection()
+    event_loop.put_off_garbage_collection()
     if reload:
         write_no_bytecode()
-
-    from rmqd.daemon.daemon import RunOptions, run_daemon
-
-    options = RunOptions(config, tuple(overrides or ()), tuple(groups or ()), workers, reload)
-    leave(run_daemon(options))
+    options = daemon.RunOptions(config, tuple(overrides or ()), tuple(groups or ()), workers, reload)
+    event_loop.leave(daemon.run_daemon(options))
 
 
 def write_no_bytecode() -> None:
@@ -61,8 +63,5 @@ def worker(descriptor: Annotated[int, typer.Argument(help="The inherited socket 
 
     Only rmqd run can start it.
     """
-    put_off_garbage_collection()
-
-    from rmqd.daemon.workers.worker_main import run_worker
-
-    leave(run_worker(descriptor))
+    event_loop.put_off_garbage_collection()
+    event_loop.leave(worker_main.run_worker(descriptor))

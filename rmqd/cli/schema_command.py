@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from rmqd.cli.terminal.output import say_json
-from rmqd.config.load import config_schema
+from rmqd.runtime.lazy_imports import lazily
+
+with lazily():
+    from rmqd.config import load
 
 
 def schema() -> None:
@@ -13,4 +16,4 @@ def schema() -> None:
 
     Example: rmqd schema > rmqd.schema.json
     """
-    say_json(config_schema())
+    say_json(load.config_schema())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,14 +16,19 @@ from rmqd.cli.terminal.cluster_command import ClusterOptions
 from rmqd.cli.terminal.commands import Failed
 from rmqd.cli.terminal.options import duration_ms, moment_ms, name_and_value, topic_name, topic_names
 from rmqd.cli.terminal.output import say
-from rmqd.client.api.send_requests import SendResult
-from rmqd.client.client_options import MAX_TRACE_CALLS, TraceOptions
-from rmqd.client.instance import ClientInstance
-from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage, by_hash, by_id
-from rmqd.client.sending.trace_dispatcher import TracedProducer
-from rmqd.runtime.clock import SystemClock
-from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG, meant_filter
+from rmqd.runtime.lazy_imports import lazily
 from rmqd.wire.topics import TRACE_TOPIC
+
+with lazily():
+    from rmqd.client import client_options
+    from rmqd.client.sending import outgoing_message, trace_dispatcher
+    from rmqd.runtime import clock
+    from rmqd.wire.bodies import heartbeat_data
+
+if TYPE_CHECKING:
+    from rmqd.client.api.send_requests import SendResult
+    from rmqd.client.instance import ClientInstance
+    from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage
 
 IN_FLIGHT = 64
 _KEY = "--sharding-key"
@@ -74,7 +78,7 @@ def send(
     Example: rmqd send orders '{"id": 17, "step": 2}' --sharding-key order-17 --delay 90s
     """
     topic_name(topic, "TOPIC")
-    if "||" in tags or meant_filter(tags, EXPRESSION_TAG) is not None:
+    if "||" in tags or heartbeat_data.meant_filter(tags, heartbeat_data.EXPRESSION_TAG) is not None:
         told = f"{tags!r} is an expression, and a message has one tag; expected a single word, such as paid"
         raise typer.BadParameter(told, param_hint="--tags")
     selector = _selector(sharding_key, queue)
@@ -89,7 +93,7 @@ def send(
     }
     others = _properties(properties or [], {name: option for name, (option, value) in named.items() if value})
     target = cluster.target()
-    message = OutgoingMessage(
+    message = outgoing_message.OutgoingMessage(
         target.wrapped(topic),
         _body(body),
         tags=tags,
@@ -123,8 +127,15 @@ async def _send_all(
         await _send(partial(client.producer.send, message, selector=selector), count, selector, report)
         return
 
-    options, namespace = TraceOptions(TRACE_TOPIC, MAX_TRACE_CALLS), client.options.namespace
-    producer = TracedProducer(client.producer, client.routes, options, SystemClock(), namespace=namespace)
+    import asyncio
+
+    options, namespace = (
+        client_options.TraceOptions(TRACE_TOPIC, client_options.MAX_TRACE_CALLS),
+        client.options.namespace,
+    )
+    producer = trace_dispatcher.TracedProducer(
+        client.producer, client.routes, options, clock.SystemClock(), namespace=namespace
+    )
     tracing = asyncio.create_task(producer.dispatcher.run())
     try:
         await _send(partial(producer.send, message, selector=selector), count, selector, report)
@@ -144,6 +155,8 @@ async def _send(
     report: _Report,
 ) -> None:
     """Report the results in sending order. The first failure is raised after the results before it."""
+    import asyncio
+
     started, most = 0, IN_FLIGHT if selector is None else 1
     sending: list[asyncio.Task[SendResult]] = []
     try:
@@ -207,7 +220,7 @@ def _selector(sharding_key: str | None, queue: str | None) -> MessageQueueSelect
     if sharding_key is not None:
         if not sharding_key:
             raise typer.BadParameter("it must not be empty", param_hint=_KEY)
-        return by_hash(sharding_key)
+        return outgoing_message.by_hash(sharding_key)
     if queue is None:
         return None
     broker_name, _, number = queue.rpartition(":")
@@ -215,7 +228,7 @@ def _selector(sharding_key: str | None, queue: str | None) -> MessageQueueSelect
         raise typer.BadParameter(
             f"{queue!r} is not a queue; expected an id such as 3, or broker-a:3", param_hint="--queue"
         )
-    return by_id(int(number), broker_name)
+    return outgoing_message.by_id(int(number), broker_name)
 
 
 def _timer(delay: str | None, deliver_at: str | None, delay_level: int) -> tuple[int | None, int | None]:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from rmqd.runtime import structlog_without_rich  # noqa: F401  before structlog, see there
-
-# isort: split
-
 import shlex
 import signal
 import tempfile
@@ -20,18 +16,23 @@ import typer
 from rmqd.cli.terminal.options import ConfigPath, Overrides, SparkGroup, duration_ms, group_names, one_of
 from rmqd.cli.terminal.output import count, say
 from rmqd.errors import ConfigError, ExitCode, RmqdError
-from rmqd.runtime.event_loop import leave
-from rmqd.runtime.logs.log_setup import configure_logging
+from rmqd.runtime.lazy_imports import lazily
 from rmqd.runtime.value_kinds import parse_size_bytes
-from rmqd.spark.prepare import provide_programs
-from rmqd.spark.session.group_spec import GroupSpec, build_session, order_of, session_conf
-from rmqd.spark.submit import submission as submitting
-from rmqd.spark.submit.packed_files import pack as pack_files
-from rmqd.spark.submit.packed_files import packed_files
-from rmqd.spark.submit.submission import NO_ENVIRONMENT, Submission, submission_of
+
+with lazily():
+    from rmqd.runtime import event_loop
+    from rmqd.runtime.logs import log_setup
+    from rmqd.spark import prepare
+    from rmqd.spark.engine import driver
+    from rmqd.spark.pipelines import archive_compaction  # read after the check that pyarrow is installed
+    from rmqd.spark.session import group_spec
+    from rmqd.spark.submit import packed_files as packing
+    from rmqd.spark.submit import submission as submitting
 
 if TYPE_CHECKING:
     from rmqd.spark.pipelines.compaction import Chunk
+    from rmqd.spark.session.group_spec import GroupSpec
+    from rmqd.spark.submit.submission import Submission
 
 
 @contextmanager
@@ -73,12 +74,9 @@ def compact(
         wanted_bytes = parse_size_bytes(size)
     except ValueError as error:
         raise typer.BadParameter(f"{error}; expected a size such as 128MiB", param_hint="--size") from None
-    order = order_of(config, group, tuple(overrides or ()), any_engine=True)
-    # imported after the check that pyarrow is installed
-    from rmqd.spark.pipelines.archive_compaction import archive_to_compact, compact_archive
-
-    archive_to_compact(order)
-    configure_logging(order.config.log.level, order.config.log.format)
+    order = group_spec.order_of(config, group, tuple(overrides or ()), any_engine=True)
+    archive_compaction.archive_to_compact(order)
+    log_setup.configure_logging(order.config.log.level, order.config.log.format)
 
     def show_chunk(chunk: Chunk) -> None:
         what = "would become one" if dry_run else "became one"
@@ -86,9 +84,9 @@ def compact(
         say([f"{chunk.partition or '.'}: {count(len(chunk.names), 'file')} of {mib:.1f} MiB {what}"])
 
     with _errors_of("compact"):
-        session = build_session(order)
+        session = group_spec.build_session(order)
         try:
-            made = compact_archive(
+            made = archive_compaction.compact_archive(
                 session,
                 order,
                 older_seconds=older_seconds,
@@ -121,8 +119,8 @@ def pack(
     """
     left_out: list[str] = []
     with _errors_of("pack"):
-        files = packed_files(included=include or (), left_out=None if include_secrets else left_out)
-        pack_files(files, archive)
+        files = packing.packed_files(included=include or (), left_out=None if include_secrets else left_out)
+        packing.pack(files, archive)
     say((f"omitted: {one}" for one in left_out), err=True)
     typer.echo(f"{archive}: {archive.stat().st_size / 1e6:.0f} MB")
 
@@ -141,10 +139,7 @@ def run(
 
     Example: rmqd spark run order-archive --set groups.order-archive.spark.trigger=available_now
     """
-
-    from rmqd.spark.engine.driver import run_group, share_import_path
-
-    order = order_of(config, group, tuple(overrides or ()))
+    order = group_spec.order_of(config, group, tuple(overrides or ()))
     stop, force_stop = threading.Event(), threading.Event()
     cut_short: list[int] = []
 
@@ -157,9 +152,9 @@ def run(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
-    share_import_path(order.import_path)
-    code = run_group(order, stop, force_stop=force_stop)
-    leave(128 + cut_short[0] if cut_short else code)
+    driver.share_import_path(order.import_path)
+    code = driver.run_group(order, stop, force_stop=force_stop)
+    event_loop.leave(128 + cut_short[0] if cut_short else code)
 
 
 def submit(
@@ -208,13 +203,13 @@ def submit(
         with _errors_of("submit"):
             program = submitting.find_spark_submit(spark_home)
             named = (f"groups.{group}.spark.master={master}",) if master else ()
-            order = order_of(config, group, (*(overrides or ()), *named))
+            order = group_spec.order_of(config, group, (*(overrides or ()), *named))
             archive = environment or str(folder / "environment.tar.gz")
             submission = _submission(order, deploy_mode, archive, is_named=bool(environment), passed=passed or [])
             if dry_run:
                 typer.echo(shlex.join(submission.command(program, folder)))
                 raise typer.Exit(ExitCode.OK)
-            provide_programs()  # spark-submit logs the progress
+            prepare.provide_programs()  # spark-submit logs the progress
             if submission.environment and not environment:
                 _pack(order, include or [], Path(archive))
             submitting.write_folder(submission, folder)
@@ -228,9 +223,9 @@ def _submission(order: GroupSpec, deploy_mode: str, archive: str, *, is_named: b
     """Return the submission. On Kubernetes rmqd is in the image, unless an archive is given. Raises ConfigError."""
     settings = order.settings.spark
     is_in_image = settings is not None and settings.master.startswith("k8s://")
-    environment = NO_ENVIRONMENT if is_in_image and not is_named else archive
-    conf = session_conf(order)
-    return submission_of(order, conf, deploy_mode=deploy_mode, environment=environment, passed=passed)
+    environment = submitting.NO_ENVIRONMENT if is_in_image and not is_named else archive
+    conf = group_spec.session_conf(order)
+    return submitting.submission_of(order, conf, deploy_mode=deploy_mode, environment=environment, passed=passed)
 
 
 def _pack(order: GroupSpec, include: list[Path], archive: Path) -> None:
@@ -239,6 +234,6 @@ def _pack(order: GroupSpec, include: list[Path], archive: Path) -> None:
     plugins = [part.plugin for part in (settings.handler, settings.pipeline, settings.sink) if part and part.plugin]
     typer.echo("rmqd spark submit: packing the executors' environment", err=True)
     left_out: list[str] = []
-    pack_files(packed_files(plugins, include, left_out), archive)
+    packing.pack(packing.packed_files(plugins, include, left_out), archive)
     say((f"omitted: {one}" for one in left_out), err=True)
     typer.echo(f"rmqd spark submit: {archive.stat().st_size / 1e6:.0f} MB", err=True)

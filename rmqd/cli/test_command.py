@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from rmqd.runtime import structlog_without_rich  # noqa: F401  before structlog, see there
-
-# isort: split
-
 import contextlib
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rmqd.cli.terminal.options import Output
 from rmqd.cli.terminal.output import count, say_json
 from rmqd.errors import ConfigError, ExitCode
-from rmqd.runtime.files import POLL_SECONDS, FileWatch
-from rmqd.runtime.logs.log_setup import configure_logging
-from rmqd.testing.case_run import ENDING, Case, CaseReport, find_case_files, read_cases, run_case
+from rmqd.runtime.lazy_imports import lazily
+
+with lazily():
+    from rmqd.runtime import files as watched_files
+    from rmqd.runtime.logs import log_setup
+    from rmqd.testing import case_run
+
+if TYPE_CHECKING:
+    from rmqd.testing.case_run import Case, CaseReport
 
 ENDINGS = (".py", ".yaml", ".yml", ".toml")
 
@@ -31,13 +33,13 @@ def run_again_and_again(path: Path) -> None:
     Each run is a new process, which keeps no old code: no modules, and no objects that modules created on import.
     """
     command = [sys.executable, "-m", "rmqd", *(word for word in sys.argv[1:] if word != "--watch")]
-    files = FileWatch([Path(), path if path.is_dir() else path.parent], endings=ENDINGS)
+    files = watched_files.FileWatch([Path(), path if path.is_dir() else path.parent], endings=ENDINGS)
     try:
         while True:
             subprocess.run(command, check=False)
             typer.echo("waiting for file changes; press Ctrl-C to end", err=True)
             while not (changed := files.changes()):
-                time.sleep(POLL_SECONDS)
+                time.sleep(watched_files.POLL_SECONDS)
             typer.echo(f"\n{', '.join(_short(file) for file in changed)} changed", err=True)
     except KeyboardInterrupt:
         return
@@ -85,11 +87,13 @@ def run_cases(
         run_again_and_again(path)
         return
     cases = _read(path, config)
-    configure_logging("critical", "auto")  # failures of handlers are the subject of cases, and the report shows them
+    log_setup.configure_logging(
+        "critical", "auto"
+    )  # failures of handlers are the subject of cases, and the report shows them
     reports: list[CaseReport] = []
     for case in cases:
         with contextlib.redirect_stdout(sys.stderr):  # output of handlers is not part of the report
-            report = run_case(case, in_chaos=chaos, kills=chaos_kills)
+            report = case_run.run_case(case, in_chaos=chaos, kills=chaos_kills)
         if output != "json":
             typer.echo("\n".join(_lines(report, is_first=not reports or reports[-1].case.file != case.file)))
         reports.append(report)
@@ -105,14 +109,14 @@ def _read(path: Path, config: Path | None) -> list[Case]:
     """Read all cases. Ends the command if one has a problem, before any is run."""
     if not path.exists():
         raise typer.BadParameter(f"{path}: no such file or folder", param_hint="PATH")
-    files = find_case_files(path)
+    files = case_run.find_case_files(path)
     if not files:
-        raise typer.BadParameter(f"{path.resolve()} has no files *{ENDING}", param_hint="PATH")
+        raise typer.BadParameter(f"{path.resolve()} has no files *{case_run.ENDING}", param_hint="PATH")
     cases: list[Case] = []
     problems: list[object] = []
     for file in files:
         try:
-            cases += read_cases(file, config)
+            cases += case_run.read_cases(file, config)
         except ConfigError as error:
             problems += error.problems
     if problems:

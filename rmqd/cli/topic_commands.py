@@ -10,7 +10,10 @@ import typer
 from rmqd.cli.terminal.cluster_command import ClusterOptions
 from rmqd.cli.terminal.options import WithSystem, topic_names
 from rmqd.cli.terminal.output import Columns, count, say, say_table
-from rmqd.operate.queries import topic_queries
+from rmqd.runtime.lazy_imports import lazily
+
+with lazily():
+    from rmqd.operate.queries import topic_queries
 
 _TOPICS: Final[Columns] = ("topic", "queues", ("may", "permissions"), ("type", "message_type"), "brokers")
 _BROKERS: Final[Columns] = (

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import Counter
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,11 +15,19 @@ from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import GroupInConfig, duration_ms, moment_or_age_ms
 from rmqd.cli.terminal.output import count, say, say_json
 from rmqd.errors import ExitCode
-from rmqd.operate.try_handler.selection import Chosen, Selection, batches_of, choose
-from rmqd.operate.try_handler.trial import Bisection, BisectResult
-from rmqd.operate.try_handler.trial_process import BatchReport, CallResult, HandlerTrial, TrialDecision
-from rmqd.wire.messages.message import CorruptMessage, Message
+from rmqd.runtime.lazy_imports import lazily
 from rmqd.wire.topics import dlq_topic, wrap_namespace
+
+with lazily():
+    from rmqd.operate.try_handler import selection as trial_selection
+    from rmqd.operate.try_handler import trial as trials
+    from rmqd.operate.try_handler import trial_process
+
+if TYPE_CHECKING:
+    from rmqd.operate.try_handler.selection import Chosen
+    from rmqd.operate.try_handler.trial import BisectResult
+    from rmqd.operate.try_handler.trial_process import BatchReport, CallResult, HandlerTrial, TrialDecision
+    from rmqd.wire.messages.message import CorruptMessage, Message
 
 _NOTHING = "nothing was committed, sent back or dead-lettered"
 
@@ -255,27 +262,29 @@ def try_group(
     ours = OwnGroup.find(cluster, group)
     if not any((last, since, until, keys, ids, waiting)) and not dead_letters:
         last, waiting = (None, True) if bisect else (10, False)
-    selection = Selection(
+    selection = trial_selection.Selection(
         tuple(ids or ()), tuple(keys or ()), times[0], times[1], last, waiting and not dead_letters,
         _topics(ours, topics), dead_letters, frozenset(without or ()), most,
     )  # fmt: skip
     longest = ours.options.consume_timeout_seconds if timeout is None else _timeout_seconds(timeout)
-    chosen = ours.ask(lambda client: choose(client, ours.options, selection))
+    chosen = ours.ask(lambda client: trial_selection.choose(client, ours.options, selection))
     say((f"rmqd: {remark}" for remark in chosen.remarks), err=True)
     if chosen.is_cut:
         say([f"rmqd: only the first {most} are used; use --most for more, or --from to begin later"], err=True)
     if not chosen.messages and not chosen.corrupt:
         fail(ExitCode.FAILURE, f"rmqd: {group} has no such messages")
     lie_in = dlq_topic(ours.name) if chosen.are_dead_letters else ""
-    trial = HandlerTrial(ours.config, longest)
+    trial = trial_process.HandlerTrial(ours.config, longest)
     if bisect:
         raise typer.Exit(_bisect(ours, chosen, trial, lie_in, as_json=cluster.as_json))
     raise typer.Exit(_try(ours, chosen, trial, TrialReporter(cluster.as_json, lie_in)))
 
 
 def _try(ours: OwnGroup, chosen: Chosen, trial: HandlerTrial, reporter: TrialReporter) -> int:
+    import asyncio
+
     async def run() -> None:
-        batches = batches_of(chosen.messages, ours.options.consume_message_batch_max_size)
+        batches = trial_selection.batches_of(chosen.messages, ours.options.consume_message_batch_max_size)
         async with aclosing(trial.run(batches)) as reports:
             async for report in reports:
                 reporter.batch(report)
@@ -292,8 +301,10 @@ def _try(ours: OwnGroup, chosen: Chosen, trial: HandlerTrial, reporter: TrialRep
 
 
 def _bisect(ours: OwnGroup, chosen: Chosen, trial: HandlerTrial, lie_in: str, *, as_json: bool) -> int:
+    import asyncio
+
     size = ours.options.consume_message_batch_max_size
-    search = Bisection(trial, size, MAX_RUNS, lambda line: say([line], err=True))
+    search = trials.Bisection(trial, size, MAX_RUNS, lambda line: say([line], err=True))
     messages = count(len(chosen.messages), "message")
     say([f"{messages} in batches of up to {size}; the handler's effects are real"], err=True)
     try:

@@ -104,10 +104,23 @@ assert not heavy, heavy
 """
 
 
+HELP = """
+import sys
+from rmqd.cli.app import COMMANDS
+from tests.cli.in_process import rmqd
+
+for command in COMMANDS:
+    assert rmqd(*command.split(), "--help").code == 0
+    heavy = {"pydantic", "asyncio.events", "structlog", "rich", "yaml"} & sys.modules.keys()
+    assert not heavy, (command, heavy)
+"""
+
+
 @pytest.mark.process
-def test_a_command_imports_no_more_than_it_needs() -> None:
-    """The list of commands loads none, and no heavy library; a query by a name server alone needs no pydantic."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, cwd=TOP)
+@pytest.mark.parametrize("program", [PROGRAM, HELP], ids=["one", "all"])
+def test_a_command_imports_no_more_than_it_needs(program: str) -> None:
+    """The list of commands loads none; help needs no heavy library, and a query by a name server alone no pydantic."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=TOP)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

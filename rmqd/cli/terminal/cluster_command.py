@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from rmqd.runtime import structlog_without_rich  # noqa: F401  before structlog, see there
-
-# isort: split
-
-import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -19,20 +14,27 @@ import typer
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import ConfigPath, Output, Overrides
 from rmqd.cli.terminal.output import Answer, plain, say, say_json
-from rmqd.client.brokers import Brokers
-from rmqd.client.client_options import NAMESRV_ADDR, ClientOptions
-from rmqd.client.instance import ClientInstance
-from rmqd.client.routing.name_server_client import parse_addresses
 from rmqd.errors import BrokerAwayError, ConfigError, ExitCode, RemotingError, RmqdError, RouteNotFoundError
-from rmqd.runtime.logs.log_setup import configure_logging
+from rmqd.runtime.lazy_imports import lazily
 from rmqd.wire.topics import without_namespace, wrap_namespace
 
+with lazily():
+    from rmqd.client import brokers as broker_queries
+    from rmqd.client import client_options, instance
+    from rmqd.client.routing import name_server_client
+    from rmqd.config import load
+    from rmqd.config.model import root_model
+    from rmqd.config.reading import config_source
+    from rmqd.plugins import model_options
+    from rmqd.runtime.logs import log_setup
+
 if TYPE_CHECKING:
+    from rmqd.client.brokers import Brokers
+    from rmqd.client.client_options import ClientOptions
+    from rmqd.client.instance import ClientInstance
     from rmqd.config.model.group_model import GroupConfig
     from rmqd.config.model.root_model import RootConfig
     from rmqd.consumer.consumer_options import ConsumerOptions
-
-# Modules of rmqd.config are imported in functions: pydantic takes 0.1 s, and a bare --nameserver does not need it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +74,9 @@ class ClusterTarget:
     @property
     def state_dir(self) -> Path:
         """The folder of local state for the cluster: backups, and notes of commands."""
-        from rmqd.config.model.root_model import RootConfig
-
         if self.config is not None:
             return Path(self.config.state_of_cluster(self._cluster_of(self.config, self.group)))
-        return Path(self.state_root or RootConfig.model_fields["state_dir"].default)
+        return Path(self.state_root or root_model.RootConfig.model_fields["state_dir"].default)
 
     def wrapped(self, name: str) -> str:
         """Return the name of a topic or group as brokers know it."""
@@ -148,25 +148,29 @@ class ClusterOptions:
         """
         nameserver, named_by = self.nameserver, "--nameserver"
         if nameserver is None and not _has_config(self.config):
-            nameserver, named_by = os.environ.get(NAMESRV_ADDR) or None, f"${NAMESRV_ADDR}"
-        addresses = parse_addresses(nameserver or "")
+            nameserver, named_by = (
+                os.environ.get(client_options.NAMESRV_ADDR) or None,
+                f"${client_options.NAMESRV_ADDR}",
+            )
+        addresses = name_server_client.parse_addresses(nameserver or "")
         if nameserver is not None:
             _check_addresses(nameserver, addresses, named_by)
             if self.config is None and not self.overrides and self.cluster is None:
                 return ClusterTarget(None, without_config=_by_environment(addresses))
-        from rmqd.config.load import Loading, load_config
-        from rmqd.config.reading.config_source import bare_source
-
         try:
             if nameserver is not None and self.config is None and not _finds_config():
-                bare = Loading(bare_source([f"nameserver={nameserver}", *(self.overrides or ())])).trusted()
+                bare = load.Loading(
+                    config_source.bare_source([f"nameserver={nameserver}", *(self.overrides or ())])
+                ).trusted()
                 return ClusterTarget(
                     None, without_config=bare.client_options(bare.state_dir), state_root=bare.state_dir
                 )
-            settings = load_config(self.config, self.overrides or ())
+            settings = load.load_config(self.config, self.overrides or ())
         except ConfigError as error:
             also = (
-                "" if _has_config(self.config) else f"; a cluster alone is named with --nameserver or ${NAMESRV_ADDR}"
+                ""
+                if _has_config(self.config)
+                else f"; a cluster alone is named with --nameserver or ${client_options.NAMESRV_ADDR}"
             )
             fail(ExitCode.CONFIG, problems=(f"{problem}{also}" for problem in error.problems))
         return ClusterTarget(settings, self.cluster, group, addresses)
@@ -184,7 +188,7 @@ class ClusterOptions:
         """
 
         async def ask(client: ClientInstance) -> tuple[Answer, Mapping[str, RmqdError]]:
-            return await question(await Brokers.look_up(client))
+            return await question(await look_up_brokers(client))
 
         found, errors = target.ask(ask)
         shown = document(target.shown(found))
@@ -247,16 +251,14 @@ class OwnGroup:
     @classmethod
     def find(cls, cluster: ClusterOptions, name: str) -> OwnGroup:
         """Return the group. Raises ConfigError; ends the command with 2 if the group is unknown."""
-        from rmqd.plugins.model_options import consumer_options, load_runnable
-
-        config = load_runnable(cluster.config, cluster.overrides or (), groups=[name])
+        config = model_options.load_runnable(cluster.config, cluster.overrides or (), groups=[name])
         if name not in config.groups:
             known = ", ".join(config.groups) or "none"
             raise typer.BadParameter(f"unknown group {name}; expected one of {known}", param_hint="GROUP")
         settings = config.groups[name]
         if settings.handler is None:
             raise typer.BadParameter(f"{name} has a pipeline; expected a group with a handler", param_hint="GROUP")
-        options = consumer_options(config, name)
+        options = model_options.consumer_options(config, name)
         return cls(name, config.of_group(name), settings, options, cluster.target(name).options)
 
     def ask(self, question: Callable[[ClientInstance], Awaitable[Answer]]) -> Answer:
@@ -269,8 +271,10 @@ def ask_cluster(options: ClientOptions, question: Callable[[ClientInstance], Awa
 
     Ends the command with 69 if RocketMQ does not answer, and with 1 if it refuses.
     """
+    import asyncio
+
     # Errors are reported once, by the exit message. Standard output contains only data.
-    configure_logging("critical", "console")
+    log_setup.configure_logging("critical", "console")
     try:
         return asyncio.run(_with_client(options, question))
     except (RemotingError, BrokerAwayError) as error:
@@ -282,19 +286,19 @@ def ask_cluster(options: ClientOptions, question: Callable[[ClientInstance], Awa
 
 async def _with_client(options: ClientOptions, question: Callable[[ClientInstance], Awaitable[Answer]]) -> Answer:
     # The client's `run` is not called, so it sends no heartbeats.
-    client = ClientInstance(options)
+    client = instance.ClientInstance(options)
     try:
         return await question(client)
     except RouteNotFoundError:
-        await expect_brokers(client)
+        await look_up_brokers(client)
         raise
     finally:
         await client.remoting.close()
 
 
-async def expect_brokers(client: ClientInstance) -> None:
-    """Raise NoBrokerError if all brokers are unreachable: a missing route then proves nothing."""
-    await Brokers.look_up(client)
+async def look_up_brokers(client: ClientInstance) -> Brokers:
+    """Return the brokers. Raises NoBrokerError if all are unreachable: a missing route then proves nothing."""
+    return await broker_queries.Brokers.look_up(client)
 
 
 def end_for_errors(errors: Mapping[str, RmqdError], namespaces: Iterable[str], more: Iterable[str] = ()) -> None:
@@ -314,7 +318,7 @@ def _by_environment(addresses: tuple[str, ...]) -> ClientOptions:
     )
     if bool(access_key) != bool(secret_key):
         fail(ExitCode.CONFIG, "rmqd: RMQD_ACCESS_KEY and RMQD_SECRET_KEY belong together; expected both or neither")
-    return ClientOptions(
+    return client_options.ClientOptions(
         nameservers=addresses, access_key=access_key, secret_key=secret_key, security_token=token if access_key else ""
     )
 
@@ -325,10 +329,8 @@ def _has_config(config: Path | None) -> bool:
 
 
 def _finds_config() -> bool:
-    from rmqd.config.reading.config_source import find_config
-
     try:
-        return bool(find_config(None))
+        return bool(config_source.find_config(None))
     except FileNotFoundError:
         return False
 

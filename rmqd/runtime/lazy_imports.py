@@ -1,0 +1,54 @@
+"""Modules of rmqd that are imported when they are first used.
+
+A command's module needs the client, the configuration or Spark when its command runs, not for its help:
+
+    with lazily():
+        from rmqd.operate.queries import group_queries
+
+A name inside a module (`from module import name`) is read at once, so such an import would not be lazy.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import LazyLoader
+from types import ModuleType
+from typing import Final
+
+
+class LazyFinder(MetaPathFinder):
+    """Finds modules of rmqd, and delays each until one of its names is read. Packages are not delayed."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target) if fullname.startswith("rmqd.") else None
+        if spec is not None and spec.origin is not None and spec.submodule_search_locations is None:
+            spec.loader = LazyLoader(DelayedLoader(fullname, spec.origin))
+        return spec
+
+
+class DelayedLoader(SourceFileLoader):
+    """Imports a module after structlog, so that the module cannot import structlog with rich."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        from rmqd.runtime import structlog_without_rich  # noqa: F401
+
+        super().exec_module(module)
+
+
+_FINDER: Final = LazyFinder()
+
+
+@contextmanager
+def lazily() -> Iterator[None]:
+    """Import modules of rmqd when they are first used. For the main thread, at the start of a process."""
+    sys.meta_path.insert(0, _FINDER)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(_FINDER)
