@@ -247,7 +247,7 @@ def test_typed_handlers(rocketmq: RealCluster, topic: str, group: str, folder: P
     lines = ours.outcomes()
     assert [one["outcome"] for one in lines] == ["acked", "retried", "dead_lettered", "acked"]
     assert lines[2]["reason"].startswith("the body is not a valid Order in JSON: ")
-    assert lines[1]["error"] == "ValueError: shop: 4"
+    assert lines[1]["error"] == "ValueError: shop: 1"
     assert lines[1]["place"].endswith(" in typed")
 
 
