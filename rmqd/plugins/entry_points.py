@@ -95,13 +95,16 @@ def why(error: BaseException) -> str:
 _MODULE_ATTRIBUTE: Final = re.compile(r"([\w.]+):([\w.]+)")
 
 
-def find_object(kind: str, entry_point_group: str, name: str) -> object:
-    """Import the object of an entry point's name, or of `module:attribute`. Raises PluginFaultError."""
+def find_object(kind: str, entry_point_group: str, name: str, *other_words: str) -> object:
+    """Import the object of an entry point's name, or of `module:attribute`. Raises PluginFaultError.
+
+    The error also names `other_words`, which the caller accepts without an entry point.
+    """
     if ":" in name:
         return object_at(name, f"the name of an installed {kind}, or module:attribute")
     entry_points = installed(entry_point_group)
     if name not in entry_points:
-        raise plugin_fault(str(not_installed(kind, name, entry_points, "module:attribute")))
+        raise plugin_fault(str(not_installed(kind, name, [*other_words, *entry_points], "module:attribute")))
     return loaded(kind, entry_points[name])
 
 

@@ -289,7 +289,7 @@ def load_offset_store(group: str, settings: GroupConfig) -> Callable[[], OffsetS
     if settings.offset_store.plugin == BROKER:
         return None
     with faults_located(group, settings, "offset_store"):
-        target: Any = find_object("offset store", OFFSET_STORE_ENTRY_POINTS, settings.offset_store.plugin)
+        target: Any = find_object("offset store", OFFSET_STORE_ENTRY_POINTS, settings.offset_store.plugin, BROKER)
         if not inspect.isclass(target) or not all(callable(getattr(target, name, None)) for name in _STORE_METHODS):
             raise plugin_fault(f"the plugin is not an offset store; expected a class with {', '.join(_STORE_METHODS)}")
         form = replace(OptionsForm.of(target, 0), model=getattr(target, "Options", None))

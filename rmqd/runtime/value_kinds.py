@@ -383,7 +383,8 @@ class HookNames(ValueKind):
             return str(value)
         if isinstance(value, list) and value and all(isinstance(name, str) and name for name in value):
             return tuple(map(str, value))
-        raise wrong(f"{show(value)} is not a list of hooks", f"all | none | a list such as {as_list(value)}")
+        what = f"{show(value)} is not a list of hooks" if value != [] else "the list is empty"
+        raise wrong(what, f"all | none | a list such as {as_list(value)}")
 
     def json_schema(self) -> dict[str, Any]:
         names = {"type": "array", "items": {"type": "string"}, "minItems": 1}

@@ -104,6 +104,16 @@ IN_JAVA = {
     "rocketmq.consumer.group: mailer": "Java's name; write groups.NAME",
     "accessKey: 123456": "unknown key; write client.access_key at the top level",
     "heartbeatBrokerInterval: 30000": "unknown key; write client.heartbeat_broker_interval: 30000ms at the top level",
+    "traceDispatcher: on": "Java's name; write enable_trace",
+    "rpcHook: shop.Hook": "Java's name; write client.access_key at the top level",
+    "consumeMessageHook: shop.Hook": "Java's name; write hooks",
+    "consumeMaxSpan: 2000": "Java's name; write consume_concurrently_max_span: 2000",
+    "ackIndex: 3": "Java's name; there is no key: the handler sets batch.ack_index",
+    "subVersion: 3": "Java's name; there is no key: heartbeats carry",
+    "offset_store: RemoteBrokerOffsetStore": "'RemoteBrokerOffsetStore' is Java's name for broker; expected broker | {",
+    "offset_store: {plugin: LocalFileOffsetStore}": (
+        "'LocalFileOffsetStore' is Java's name for broker, with message_model: broadcasting; expected broker | "
+    ),
     "clientIP: 10.0.0.1": "Java's name; there is no key: the address of the interface that leads to the name server",
     "message_model: BROADCASTING": (
         "'BROADCASTING' is Java's name for broadcasting; expected clustering | broadcasting"

@@ -114,6 +114,8 @@ def test_a_name_that_no_hook_has_is_refused_with_those_that_are_installed(
     ]
     [said] = problems(f"{GROUP}    hooks: tracing\n")
     assert said.endswith("'tracing' is not a list of hooks; expected all | none | a list such as [tracing]")
+    [said] = problems(f"{GROUP}    hooks: []\n")
+    assert said.endswith("hooks: the list is empty; expected all | none | a list such as [a, b]")
 
 
 @pytest.mark.parametrize(

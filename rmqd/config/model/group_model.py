@@ -109,7 +109,15 @@ class OffsetStoreConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _from_word(cls, value: object) -> object:
-        return {"plugin": BROKER} if value == BROKER else value
+        if value == BROKER:
+            return {"plugin": BROKER}
+        plugin = value.get("plugin") if isinstance(value, dict) else value
+        if (java := word_of(plugin) or "").startswith(BROKER):
+            raise wrong(f"{show(plugin)} is Java's name for {java}", f"{BROKER} | {{plugin: NAME, options: {{...}}}}")
+        if isinstance(value, dict):
+            return value
+        name = value if isinstance(value, str) else "NAME"
+        raise wrong(f"{show(value)} is not a mapping", f"{BROKER} | {{plugin: {name}, options: {{...}}}}")
 
 
 class _OrBroker:
