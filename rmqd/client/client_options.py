@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from rmqd.runtime.value_kinds import Duration, Size, Text, key, with_kinds
+
 DEFAULT_INSTANCE = "DEFAULT"
 SPARK_PREFIX = "spark-"  # prefix of the instance, for drivers with engine: spark
 
@@ -78,28 +80,67 @@ __all__ = ["MAX_TRACE_CALLS", "ClientOptions", "TlsOptions", "TraceOptions"]
 MAX_TRACE_CALLS: Final = 20  # the limit of traceMsgBatchNum in Java's AsyncTraceDispatcher
 
 
-@dataclass(frozen=True, slots=True)
+SECRET: Final = Text(secret=True)
+_NAMESPACE: Final = Text("letters a-z and A-Z, digits, | - and _", lambda text: not re.search(r"[^\w|-]|[^ -~]", text))
+
+
+@with_kinds
+@dataclass(frozen=True)
 class TlsOptions:
-    """The encryption of connections. Files are PEM; an empty path means no file.
+    """Encryption of the connections to name servers and brokers."""
 
-    `server_name` is the name expected in servers' certificates, instead of the host of the connection.
-    """
-
-    enabled: bool = False
-    ca_file: str = ""
-    cert_file: str = ""
-    key_file: str = ""
-    verify: bool = True
-    key_password: str = field(default="", repr=False)
-    server_name: str = ""
+    enabled: bool = key(False, "connect with TLS")
+    ca_file: str = key("", "PEM file of the authorities to trust; empty: the system's", Text())
+    cert_file: str = key("", "PEM file of this client's certificate", Text())
+    key_file: str = key("", "PEM file of this client's key", Text())
+    key_password: str = key("", "password of key_file, if it is encrypted", SECRET)
+    verify: bool = key(True, "check the server's certificate and host name")
+    server_name: str = key(
+        "", "the name in the server's certificate, if it differs from the host in the address", Text()
+    )
 
 
 NAMESRV_ADDR: Final = "NAMESRV_ADDR"
 """The environment variable with the name servers of all clients, of any language, that are not told of others."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientOptions:
+@with_kinds
+@dataclass(frozen=True)
+class ClientKeys:
+    """The connections that all groups of a cluster share."""
+
+    instance_name: str = key(
+        DEFAULT_INSTANCE, "part of the client id; DEFAULT becomes a unique name, also in containers", Text()
+    )
+    namespace: str = key(
+        "", "prefix of every topic and group on the brokers, for clusters that several users share", _NAMESPACE
+    )
+    namespace_v2: str = key(
+        "",
+        "sent with every request (`nsd`, `ns`), for servers that distinguish users by it; it does not change names",
+        _NAMESPACE,
+    )
+    unit_name: str = key("", "appended to the client id and to the address server's URL", Text())
+    unit_mode: bool = key(
+        False, "mark heartbeats, messages and retries as belonging to a unit, which brokers then separate"
+    )
+    vip_channel_enabled: bool = key(False, "send to the broker's port - 2")
+    poll_name_server_interval_seconds: float = key(30.0, "a duration: how often routes are refreshed", Duration("10ms"))
+    heartbeat_broker_interval_seconds: float = key(
+        30.0,
+        "a duration, up to 110s (brokers forget a client after 120s): how often heartbeats are sent to brokers",
+        Duration("10ms", "110s"),
+    )
+    access_key: str = key("", "access key of ACL 1.0 or 2.0", SECRET)
+    secret_key: str = key("", "secret key of ACL 1.0 or 2.0", SECRET)
+    security_token: str = key("", "temporary token for the keys", SECRET)
+    max_frame_size_bytes: int = key(
+        16 * 1024 * 1024, "a size, 64KiB to 1GiB: a larger frame closes its connection", Size("64KiB", "1GiB")
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientOptions(ClientKeys):
     """Settings of the connections that all groups of a process share.
 
     `nameservers` (`host:port` each) or `nameserver_url` (an address server) name the cluster. If both are set, the list
@@ -108,19 +149,7 @@ class ClientOptions:
 
     nameservers: tuple[str, ...] = ()
     nameserver_url: str = ""
-    instance_name: str = "DEFAULT"
-    namespace: str = ""
-    namespace_v2: str = ""
-    unit_name: str = ""
-    unit_mode: bool = False
-    vip_channel_enabled: bool = False
-    poll_name_server_interval_seconds: float = 30.0
-    heartbeat_broker_interval_seconds: float = 30.0
-    access_key: str = field(default="", repr=False)
-    secret_key: str = field(default="", repr=False)
-    security_token: str = field(default="", repr=False)
     tls: TlsOptions = field(default_factory=TlsOptions)
-    max_frame_size_bytes: int = 16 * 1024 * 1024
     state_dir: str = field(default="", compare=False)
     """The folder of local state, in which ids of clusters are noted."""
 

@@ -121,17 +121,15 @@ def show(value: object) -> str:
 
 
 def as_list(value: object) -> str:
-    """Return how to write a list, for a user who wrote one value instead: with that value, if it is a bare word and no
-    secret.
-
-    A text with spaces may stand for several items, such as the words of a command.
-    """
+    """Return how to write a list, for a user who wrote one value: with that value if it is one word and no secret."""
     given = None if isinstance(value, Substituted | bool) or not isinstance(value, str | int) else str(value)
     return f"[{given}]" if given is not None and _BARE_WORD.fullmatch(given) else "[a, b]"
 
 
 class ValueKind:
     """A check with a JSON Schema. The subclasses are the kinds of value."""
+
+    secret: bool = False
 
     def check(self, value: object) -> object:
         """Return the value to use. Raises PydanticCustomError if it is invalid."""
@@ -170,7 +168,7 @@ def key(default: object, meaning: str, kind: ValueKind | None = None, *, live: b
 
     Without a `kind`, the field's type is a Literal or bool: the value is one of its words, or a flag.
     """
-    return field(default=default, metadata={"key": (kind, Key(meaning, live))})
+    return field(default=default, repr=kind is None or not kind.secret, metadata={"key": (kind, Key(meaning, live))})
 
 
 def with_kinds(options: type[T]) -> type[T]:

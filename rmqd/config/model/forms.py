@@ -74,6 +74,11 @@ class Section(BaseModel):
         hide_input_in_errors=True,
     )
 
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Return what `repr` shows: no secrets."""
+        kinds = {name: kind_of(field) for name, field in type(self).model_fields.items()}
+        return ((name, value) for name, value in super().__repr_args__() if not getattr(kinds[name or ""], "secret", 0))
+
 
 _MANY_KEYS = 12
 _BASIC_KEYS = ("subscriptions", "handler")

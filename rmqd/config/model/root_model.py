@@ -5,76 +5,35 @@
 
 # No postponed annotations here: pydantic would parse all of them from text at every start.
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field
 
-from rmqd.client.client_options import ClientOptions, TlsOptions
+from rmqd.client.client_options import SECRET, ClientKeys, ClientOptions, TlsOptions
 from rmqd.config.model.forms import NameServerList, Section, is_listen_address, setting
 from rmqd.config.model.group_model import GroupConfig, HandlerConfig
 from rmqd.runtime.files import read_small_file
-from rmqd.runtime.value_kinds import Choice, Duration, Flag, Size, Text
+from rmqd.runtime.value_kinds import Choice, Flag, Text
 
 DEFAULT_CLUSTER: Final = "default"
 """The name of the cluster at the top level of the configuration, and of the default cluster for groups."""
 
 _HTTP_URL = Text("an http:// or https:// URL", lambda text: not text or text.startswith(("http://", "https://")))
-_SECRET = Text(secret=True)
-_NAMESPACE = Text("letters a-z and A-Z, digits, | - and _", lambda text: not re.search(r"[^\w|-]|[^ -~]", text))
 
 
-class TlsConfig(Section):
+class TlsConfig(Section, TlsOptions):  # type: ignore[misc]  # mypy: see GroupConfig
     """Encryption of the connections to name servers and brokers."""
-
-    enabled: Annotated[bool, Flag()] = setting(False, "connect with TLS")
-    ca_file: Annotated[str, Text()] = setting("", "PEM file of the authorities to trust; empty: the system's")
-    cert_file: Annotated[str, Text()] = setting("", "PEM file of this client's certificate")
-    key_file: Annotated[str, Text()] = setting("", "PEM file of this client's key")
-    key_password: Annotated[str, _SECRET] = Field(
-        default="", repr=False, description="password of key_file, if it is encrypted"
-    )
-    verify: Annotated[bool, Flag()] = setting(True, "check the server's certificate and host name")
-    server_name: Annotated[str, Text()] = setting(
-        "", "the name in the server's certificate, if it differs from the host in the address"
-    )
 
     def options(self) -> TlsOptions:
         """Return the client's TLS options."""
         return TlsOptions(**dict(self))
 
 
-class ClientConfig(Section):
+class ClientConfig(Section, ClientKeys):  # type: ignore[misc]  # mypy: see GroupConfig
     """The connections that all groups of a cluster share."""
 
-    instance_name: Annotated[str, Text()] = setting(
-        "DEFAULT", "part of the client id; DEFAULT becomes a unique name, also in containers"
-    )
-    namespace: Annotated[str, _NAMESPACE] = setting(
-        "", "prefix of every topic and group on the brokers, for clusters that several users share"
-    )
-    namespace_v2: Annotated[str, _NAMESPACE] = setting(
-        "", "sent with every request (`nsd`, `ns`), for servers that distinguish users by it; it does not change names"
-    )
-    unit_name: Annotated[str, Text()] = setting("", "appended to the client id and to the address server's URL")
-    unit_mode: Annotated[bool, Flag()] = setting(
-        False, "mark heartbeats, messages and retries as belonging to a unit, which brokers then separate"
-    )
-    vip_channel_enabled: Annotated[bool, Flag()] = setting(False, "send to the broker's port - 2")
-    poll_name_server_interval_seconds: Annotated[float, Duration("10ms")] = setting(
-        "30s", "a duration: how often routes are refreshed"
-    )
-    heartbeat_broker_interval_seconds: Annotated[float, Duration("10ms", "110s")] = setting(
-        "30s", "a duration, up to 110s (brokers forget a client after 120s): how often heartbeats are sent to brokers"
-    )
-    access_key: Annotated[str, _SECRET] = Field(default="", repr=False, description="access key of ACL 1.0 or 2.0")
-    secret_key: Annotated[str, _SECRET] = Field(default="", repr=False, description="secret key of ACL 1.0 or 2.0")
-    security_token: Annotated[str, _SECRET] = Field(default="", repr=False, description="temporary token for the keys")
     tls: TlsConfig = Field(default_factory=TlsConfig, description="encryption of the connections")
-    max_frame_size_bytes: Annotated[int, Size("64KiB", "1GiB")] = setting(
-        "16MiB", "a size, 64KiB to 1GiB: a larger frame closes its connection"
-    )
 
 
 class ClusterConfig(Section):
@@ -98,7 +57,9 @@ class ClusterConfig(Section):
     def client_options(self, state_dir: str = "") -> ClientOptions:
         """Return the client's options for the cluster. `state_dir` is the folder for cluster ids."""
         settings = dict(self.client) | {"tls": self.client.tls.options()}
-        return ClientOptions(self.nameserver, self.nameserver_url, state_dir=state_dir, **settings)
+        return ClientOptions(
+            nameservers=self.nameserver, nameserver_url=self.nameserver_url, state_dir=state_dir, **settings
+        )
 
 
 __all__ = [
@@ -121,10 +82,8 @@ class HttpConfig(Section):
     listen: Annotated[str, _LISTEN] = setting(
         "127.0.0.1:9464", "host:port; port 0 selects a free port. The default is $RMQD_HTTP_LISTEN if that is set"
     )
-    token: Annotated[str, _SECRET] = Field(
-        default="",
-        repr=False,
-        description="required for requests that change something; without a token only this machine may make changes",
+    token: Annotated[str, SECRET] = setting(
+        "", "required for requests that change something; without a token only this machine may make changes"
     )
     token_file: Annotated[str, Text()] = setting("", "file with the token, instead of token")
     allowed_hosts: list[Annotated[str, Text()]] = Field(
