@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.filter.sql_lexer import ExpressionError
-from rmqd.broker.filter.sql_parser import compiled, is_tag_type
+from rmqd.broker.filter.message_filter import compiled, is_tag_type
+from rmqd.broker.filter.sql_condition import ExpressionError
 from rmqd.broker.member_registry import ClientChannel
 from rmqd.broker.peer_channel import Channel, Refusal, Reply
 from rmqd.broker.processors.processor_base import RequestProcessor, answers

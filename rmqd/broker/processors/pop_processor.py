@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, Final, Protocol
 
-from rmqd.broker.filter.sql_lexer import ExpressionError
-from rmqd.broker.filter.sql_parser import filter_of, requested_subscription
+from rmqd.broker.filter.message_filter import filter_of, requested_subscription
+from rmqd.broker.filter.sql_condition import ExpressionError
 from rmqd.broker.held_requests import HeldPop, HeldQueue
 from rmqd.broker.peer_channel import SEE_FAQ, Answer, Channel, Refusal, Reply, refusing_with
 from rmqd.broker.pop.pop_orders import OrderKey, pops_by_priority

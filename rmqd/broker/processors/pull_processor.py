@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.filter.sql_lexer import ExpressionError
-from rmqd.broker.filter.sql_parser import filter_of, is_tag_type, requested_subscription
+from rmqd.broker.filter.message_filter import filter_of, is_tag_type, requested_subscription
+from rmqd.broker.filter.sql_condition import ExpressionError
 from rmqd.broker.held_requests import HeldPull
 from rmqd.broker.peer_channel import LANGUAGE, SEE_FAQ, VERSION, Answer, Channel, Refusal
 from rmqd.broker.processors.processor_base import RequestProcessor, answers

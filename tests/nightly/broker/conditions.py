@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rmqd.broker.filter.sql_parser import compile_condition
-from rmqd.broker.filter.sql_values import EvaluationError
+from rmqd.broker.filter.sql_condition import EvaluationError, compile_condition
 
 VALUES = [
     *"0 1 -1 +1 5 05 1.0 1.5 -1.5 1e3 1d 1F .5 5. 0x10 0x1p4 abc ABC a true TRUE false yes NaN Infinity -0".split(),
@@ -21,6 +20,6 @@ WORDS = "NOT AND OR BETWEEN IN IS NULL CONTAINS ( ) , = <> < > <= >= + - -- /* *
 def evaluate(condition: str, properties: dict[str, str]) -> object:
     """What a condition gives; "no answer" where Java throws."""
     try:
-        return compile_condition(condition).evaluate(properties)
+        return compile_condition(condition)(properties)
     except EvaluationError:
         return "no answer"

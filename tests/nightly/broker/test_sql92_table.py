@@ -1,6 +1,6 @@
-"""SQL92 conditions: what they mean for which properties, and what is said of those that are none.
+"""SQL92 conditions: what they mean for which properties, and what is said of wrong ones.
 
-The tables are answers of RocketMQ 5.5.0. test_sql92.py compares random conditions with a real broker.
+The first table is the answers of RocketMQ 5.5.0. test_sql92.py compares random conditions with a real broker.
 """
 
 from __future__ import annotations
@@ -11,30 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqd.broker.filter.sql_lexer import ExpressionError
-from rmqd.broker.filter.sql_parser import compile_condition
-from rmqd.broker.filter.sql_values import plain_text
+from rmqd.broker.filter.sql_condition import ExpressionError, compile_condition
 from tests.nightly.broker.conditions import LITERALS, NAMES, VALUES, WORDS, evaluate
-
-PARSE = "org.apache.rocketmq.filter.parser.ParseException: "
-LEXICAL = "org.apache.rocketmq.filter.parser.TokenMgrError: Lexical error at line "
-RUNTIME = "java.lang.RuntimeException: "
-
-OPERANDS = """
-Was expecting one of:
-    "NOT" ...
-    "TRUE" ...
-    "FALSE" ...
-    "NULL" ...
-    <DECIMAL_LITERAL> ...
-    <FLOATING_POINT_LITERAL> ...
-    <STRING_LITERAL> ...
-    <ID> ...
-    "(" ...
-    "-" ...
-    "+" ...
-    """
-OPERANDS_WITHOUT_PLUS = OPERANDS.replace('    "+" ...\n', "")
 
 
 @pytest.mark.parametrize(
@@ -131,82 +109,47 @@ def test_a_condition(condition: str, expected: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("condition", "remark"),
+    ("condition", "text"),
     [
-        ("a >", f'{PARSE}Encountered "<EOF>" at line 1, column 3.{OPERANDS}'),
-        ("a = ", f'{PARSE}Encountered "<EOF>" at line 1, column 4.{OPERANDS}'),
-        ("", f'{PARSE}Encountered "<EOF>" at line 0, column 0.{OPERANDS}'),
-        ("a\n=\n>", f'{PARSE}Encountered " ">" "> "" at line 3, column 1.{OPERANDS}'),
-        (
-            "a IN (1)",
-            f'{PARSE}Encountered " <DECIMAL_LITERAL> "1 "" at line 1, column 7.\nWas expecting:\n'
-            "    <STRING_LITERAL> ...\n    ",
-        ),
-        (
-            "a IS 5",
-            f'{PARSE}Encountered " <DECIMAL_LITERAL> "5 "" at line 1, column 6.\nWas expecting one of:\n'
-            '    "NOT" ...\n    "NULL" ...\n    ',
-        ),
+        ("a >", "the condition is wrong at character 4: end; expected a value"),
+        ("", "the condition is wrong at character 1: end; expected a value"),
+        ("a\n=\n>", "the condition is wrong at character 5: '>'; expected a value"),
+        ("a IN (1)", "the condition is wrong at character 7: '1'; expected a string"),
+        ("a IS 5", "the condition is wrong at character 6: '5'; expected NULL"),
         (
             "a NOT 5",
-            f'{PARSE}Encountered " "NOT" "NOT "" at line 1, column 3.\nWas expecting one of:\n    "BETWEEN" ...\n'
-            '    "IN" ...\n    "CONTAINS" ...\n    "STARTSWITH" ...\n    "ENDSWITH" ...\n    ">" ...\n    ">=" ...\n'
-            '    "<" ...\n    "<=" ...\n    ',
+            "the condition is wrong at character 7: '5'; expected BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH",
         ),
-        (
-            "a BETWEEN 1 OR 2",
-            f'{PARSE}Encountered " "OR" "OR "" at line 1, column 13.\nWas expecting:\n    "AND" ...\n    ',
-        ),
-        (
-            "a = + ) b",
-            f'{PARSE}Encountered " "+" "+ "" at line 1, column 5.{OPERANDS_WITHOUT_PLUS}',
-        ),
-        ("'x'", f"{PARSE}Expression will not result in a boolean value: 'x'"),
-        ("NOT 5", f"{PARSE}Expression will not result in a boolean value: 5"),
-        ("-1.5", f"{PARSE}Expression will not result in a boolean value: (- 1.5)"),
-        ("a = 'x", LEXICAL + '1, column 7.  Encountered: <EOF> after : "\\\'x"'),
-        ("a # 1", LEXICAL + '1, column 3.  Encountered: "#" (35), after : ""'),
-        ("a.b = 1", LEXICAL + '1, column 3.  Encountered: "b" (98), after : "."'),
-        ("a = 1 .", LEXICAL + '1, column 8.  Encountered: <EOF> after : ""'),
-        ("a > 'x'", f"{RUNTIME}Value ''x'' cannot be compared."),
-        ("TRUE > 1", f"{RUNTIME}Value 'TRUE' cannot be compared."),
-        ("a = NULL", f"{RUNTIME}'NULL' cannot be compared."),
-        ("TRUE = 5", f"{RUNTIME}'TRUE' cannot be compared with '5'"),
-        ("5 IN ('a')", f"{RUNTIME}Expected a property for In expression, got: 5"),
-        (
-            "a BETWEEN 5 AND 1",
-            f"{RUNTIME}Illegal values of between, left value(5) must less than or equal to right value(1)",
-        ),
-        ("a BETWEEN NULL AND 5", f"{RUNTIME}Illegal values of between, values can not be null!"),
-        ("a BETWEEN 'a' AND 5", f'{RUNTIME}java.lang.NumberFormatException: For input string: "a"'),
-        ("a BETWEEN '' AND 5.0", f"{RUNTIME}java.lang.NumberFormatException: empty String"),
-        (
-            "a BETWEEN 'a' AND TRUE",
-            "java.lang.ClassCastException: class java.lang.Boolean cannot be cast to class java.lang.String "
-            "(java.lang.Boolean and java.lang.String are in module java.base of loader 'bootstrap')",
-        ),
-        ("99999999999999999999 = a", 'java.lang.NumberFormatException: For input string: "99999999999999999999"'),
-        ("0.0 < a", f"{RUNTIME}0.0 is less than 4.9E-324"),
-        ("1e999 = a", f"{RUNTIME}1e999 is greater than 1.7976931348623157E308"),
+        ("a BETWEEN 1 OR 2", "the condition is wrong at character 13: 'OR'; expected AND"),
+        ("a = + ) b", "the condition is wrong at character 7: ')'; expected a value"),
+        ("a = 'x", 'the condition is wrong at character 5: "\'"; expected a word, a value or an operator'),
+        ("a # 1", "the condition is wrong at character 3: '#'; expected a word, a value or an operator"),
+        ("a = 1 .", "the condition is wrong at character 7: '.'; expected a word, a value or an operator"),
+        ("'x'", "a value is not a condition; expected a comparison such as a > 5"),
+        ("NOT 5", "a value is not a condition; expected a comparison such as a > 5"),
+        ("a > 'x'", "a string or a boolean cannot be compared by >; expected a number or property"),
+        ("TRUE > 1", "a string or a boolean cannot be compared by >; expected a number or property"),
+        ("a = NULL", "NULL cannot be compared; expected IS NULL"),
+        ("TRUE = 5", "a boolean cannot be compared with another constant"),
+        ("5 IN ('a')", "IN compares only a property"),
+        ("a BETWEEN 5 AND 1", "the first bound of BETWEEN is above the second"),
+        ("a BETWEEN NULL AND 5", "NULL cannot be a bound of BETWEEN"),
+        ("a BETWEEN 'a' AND 5", "'a' is not an integer"),
+        ("a BETWEEN 'a' AND TRUE", "a boolean cannot be compared with a string"),
+        ("99999999999999999999 = a", "99999999999999999999 is too large"),
+        ("0.0 < a", "0.0 is not in the range of a double"),
+        ("1e999 = a", "1e999 is not in the range of a double"),
     ],
 )
-def test_what_is_said_of_a_condition_that_is_none(condition: str, remark: str) -> None:
+def test_a_wrong_condition_is_refused(condition: str, text: str) -> None:
     with pytest.raises(ExpressionError) as error:
         compile_condition(condition)
-    assert str(error.value) == remark
+    assert str(error.value) == text
 
 
 def test_a_condition_too_deep_is_refused() -> None:
-    with pytest.raises(ExpressionError, match="StackOverflowError"):
+    with pytest.raises(ExpressionError, match="too many levels"):
         compile_condition("(" * 100_000)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(1e10, "1.0E10"), (1.25e-7, "1.25E-7"), (1234567.5, "1234567.5"), (0.001, "0.001"), (5, "5"), (True, "true")],
-)
-def test_numbers_are_shown_as_java_shows_them(value: float, text: str) -> None:
-    assert plain_text(value) == text
 
 
 @pytest.mark.slow

@@ -1,0 +1,95 @@
+"""Filters for messages: by the hashes of tags, or by an SQL92 condition on properties.
+
+The real broker stores "filter data" of each group and topic next to the subscriptions, and a pull may find one older
+than the other (FILTER_DATA_NOT_LATEST). Here a filter is derived from the subscription, so this cannot happen. Java:
+`ExpressionMessageFilter`, `FilterAPI`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from rmqd.broker.filter.sql_condition import Condition, EvaluationError, ExpressionError, compile_condition
+from rmqd.broker.store.queue_store import MessageFilter
+from rmqd.errors import InvalidNameError
+from rmqd.wire.bodies.heartbeat_data import (
+    EXPRESSION_SQL92,
+    EXPRESSION_TAG,
+    SUBSCRIPTION_ALL,
+    SubscriptionData,
+    java_hash,
+)
+from rmqd.wire.messages.decode import stored_properties
+
+_MAX_FILTERS: Final = 1000  # cached, of pulling groups
+
+
+class TagFilter:
+    """A filter by the tag's hash. A message with another tag and the same hash passes, and the client drops it."""
+
+    def __init__(self, codes: frozenset[int]) -> None:
+        self._codes = codes
+
+    def matches_code(self, tags_code: int) -> bool:
+        """Return whether this is the hash of a wanted tag."""
+        return tags_code in self._codes
+
+    def matches_record(self, record: bytes) -> bool:
+        """Return True, because brokers compare only hashes of tags."""
+        return True
+
+
+class SqlFilter:
+    """A filter by a condition on properties."""
+
+    def __init__(self, condition: Condition) -> None:
+        self._condition = condition
+
+    def matches_code(self, tags_code: int) -> bool:
+        """Return True, because the condition does not depend on the tag's hash."""
+        return True
+
+    def matches_record(self, record: bytes) -> bool:
+        """Return whether the condition is true. Unknown, or an evaluation error, counts as false."""
+        try:
+            return self._condition(stored_properties(record)) is True
+        except EvaluationError:
+            return False
+
+
+def is_tag_type(expression_type: str | None) -> bool:
+    """Return whether an expression selects tags."""
+    return expression_type in (None, "", EXPRESSION_TAG)
+
+
+@lru_cache(_MAX_FILTERS)
+def filter_of(subscription: SubscriptionData) -> MessageFilter | None:
+    """Return the filter of a subscription; None if all messages pass. Raises ExpressionError."""
+    if subscription.class_filter_mode:
+        return None
+    if is_tag_type(subscription.expression_type):
+        return None if subscription.sub_string == SUBSCRIPTION_ALL else TagFilter(subscription.code_set)
+    return SqlFilter(compiled(subscription.expression_type, subscription.sub_string))
+
+
+@lru_cache(_MAX_FILTERS)
+def requested_subscription(topic: str, text: str | None, expression_type: str | None) -> SubscriptionData:
+    """Return the subscription in a pull's own fields. Raises InvalidNameError if Java's parser throws an exception."""
+    if expression_type not in (None, EXPRESSION_TAG):
+        if not text:
+            raise InvalidNameError(f"an expression of type {expression_type} must not be empty")
+        return SubscriptionData(topic, text, expression_type=expression_type)
+    if not text or text == SUBSCRIPTION_ALL:
+        return SubscriptionData(topic)
+    if not text.replace("||", ""):
+        raise InvalidNameError(f"the tag expression {text!r:.80} contains no tag")
+    tags = frozenset(filter(None, map(str.strip, text.split("||"))))
+    return SubscriptionData(topic, text, tags, frozenset(map(java_hash, tags)))
+
+
+def compiled(expression_type: str, text: str) -> Condition:
+    """Parse a condition. Raises ExpressionError, also if the kind of expression is unknown."""
+    if expression_type != EXPRESSION_SQL92:
+        raise ExpressionError(f"unknown type of expression {expression_type!r:.80}; expected TAG or SQL92")
+    return compile_condition(text)
