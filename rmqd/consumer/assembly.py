@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmqd.client.instance import ClientInstance
@@ -16,7 +18,7 @@ from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
 from rmqd.consumer.handling.slots import HandlerSlots
 from rmqd.consumer.hooks import GroupHooks, Hook
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
-from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore
+from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore, OffsetsFile
 from rmqd.consumer.offsets.new_group_check import BrokerStartOffsets, FileStartOffsets
 from rmqd.consumer.offsets.start_offsets import StartOffsets
 from rmqd.consumer.rebalance.broadcasting import EveryQueue, NoRetry
@@ -131,10 +133,7 @@ def _by_message_model(
     group, is_orderly = options.group, options.consume_mode == "orderly"
     if options.message_model == "broadcasting":
         folder = unwrap_namespace(group, options.namespace)
-
-        def identity() -> str:
-            return str(client.identity(group)) if client.cluster_id.id else ""
-
+        identity = partial(_identity, options, client)
         local_store = LocalFileOffsetStore(options.local_offsets_directory, folder, clock, identity)
         every_queue = EveryQueue()
         local_start_offsets = FileStartOffsets(client, options, clock, local_store)
@@ -156,6 +155,17 @@ def _by_message_model(
         return retry_policy, store, start_offsets, locks, locks
     ownership = QueueOwnership(client, group, options.queue_handover_timeout_seconds, clock)
     return retry_policy, store, start_offsets, ownership, None
+
+
+def local_offsets(options: ConsumerOptions, client: ClientInstance) -> dict[MessageQueue, int]:
+    """Return the stored offsets of a broadcasting group, also if it does not run. Raises OffsetStoreError."""
+    folder = Path(options.local_offsets_directory, unwrap_namespace(options.group, options.namespace))
+    return OffsetsFile(folder).offsets_of(_identity(options, client))
+
+
+def _identity(options: ConsumerOptions, client: ClientInstance) -> str:
+    """Return the identity of a group; empty while the id of its cluster is unknown."""
+    return str(client.identity(options.group)) if client.cluster_id.id else ""
 
 
 def subscriptions_of(options: ConsumerOptions, version: int) -> dict[str, SubscriptionData]:

@@ -13,13 +13,22 @@ import pytest
 
 from rmqd import Message, MessageQueue, PullConsumer
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.errors import NameServerError, PullConsumerError, RmqdError, RouteNotFoundError, SettingError
+from rmqd.errors import (
+    FilterRefusedError,
+    NameServerError,
+    PullConsumerError,
+    RemotingError,
+    RmqdError,
+    RouteNotFoundError,
+    SettingError,
+)
 from rmqd.wire.bodies.heartbeat_data import HeartbeatData
 from rmqd.wire.messages.properties import PullSysFlag
 from tests.client.peer import Reply
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
+from tests.consumer.two_masters import Two
 from tests.seen import Seen
 from tests.waiting import eventually
 
@@ -258,6 +267,83 @@ async def test_subscriptions_change(broker: ScriptedBroker, queue: MessageQueue)
         await one.poll()
 
 
+REFUSED = Reply(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "Encountered")
+
+
+@pytest.mark.parametrize("ends_with", [FilterRefusedError, TimeoutError])
+async def test_after_a_failed_subscribe_the_earlier_subscriptions_are_read(
+    broker: ScriptedBroker, queue: MessageQueue, ends_with: type[Exception]
+) -> None:
+    """Also if the program has given it up; a paused queue stays paused."""
+    broker.peer.on(RequestCode.CHECK_CLIENT_CONFIG, REFUSED if ends_with is FilterRefusedError else None)
+    [other] = broker.create_topic("other")
+    async with consumer(broker) as one:
+        await one.subscribe("other")
+        await one.pause([other])
+        with pytest.raises(ends_with):
+            await asyncio.wait_for(one.subscribe(TOPIC, {"sql": "a > 1"}), 0.5 if ends_with is TimeoutError else 30)
+        assert await one.assignment() == [other, queue]
+        await broker.store(other, b"x")
+        await broker.store(queue, b"y")
+        assert [message.body for message in await one.poll()] == [b"y"]
+        assert await one.poll(timeout=0.05) == []
+
+
+async def test_after_a_failed_assign_the_earlier_queues_keep_their_positions(broker: ScriptedBroker) -> None:
+    broker.peer.on(RequestCode.CHECK_CLIENT_CONFIG, REFUSED)
+    first, second = broker.create_topic(TOPIC, 2)
+    await broker.store(first, *[b"x"] * 5)
+    async with consumer(broker, subscribed=False, consume_from_where="first_offset") as one:
+        await one.assign([first])
+        assert offsets(await polled(one, 2)) == [0, 1]
+        with pytest.raises(FilterRefusedError):
+            await one.assign([first, second], {"sql": "a > 1"})
+        assert await one.assignment() == [first]
+        assert offsets(await polled(one, 3)) == [2, 3, 4]
+
+
+async def test_a_wrong_parameter_is_named(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    async with consumer(broker, subscribed=False) as one:
+        await one.assign([queue])
+        wrong: Any
+        for wrong in (3, None, "one", ["orders"]):
+            if wrong is not None:
+                with pytest.raises(SettingError, match=r"is not valid; expected \{queue: offset\}, or nothing"):
+                    await one.commit(wrong)
+            for ask in (one.committed, one.seek_to_first, one.seek_to_last):
+                with pytest.raises(SettingError, match="is not valid; expected a queue, such as queues"):
+                    await ask(wrong)
+            for change in (one.assign, one.pause, one.resume):
+                with pytest.raises(SettingError, match=r"is not valid; expected a (list of queues|queue), such as"):
+                    await change(wrong)
+            for timeout, count in ((wrong, 1), (0.0, wrong)) if wrong != 3 else ():
+                with pytest.raises(SettingError, match="is not valid; expected a number of"):
+                    await one.poll(timeout, count)
+            with pytest.raises(SettingError, match="is not valid; expected a datetime with a time zone"):
+                await one.offset_for_time(queue, wrong)
+        for call in (one.subscribe, one.unsubscribe, one.queues):
+            for wrong in (3, None, [TOPIC]):
+                with pytest.raises(SettingError, match="is not valid; expected the name of a topic"):
+                    await call(wrong)
+        with pytest.raises(SettingError, match="a timeout of 0 seconds or more"):
+            await one.poll(float("nan"))
+
+
+async def test_errors_of_the_network_have_the_address_and_the_next_step(two: Two) -> None:
+    at = two.name_server.address
+    queue = MessageQueue(TOPIC, two.b.name, 0)
+    async with PullConsumer(GROUP, nameserver=at) as one:
+        await one.assign([queue])
+        await two.b.peer.down()
+        tested = f"`rmqd topics show {TOPIC} --nameserver {at}` tests it"
+        for work in (one.commit({queue: 0}), one.seek_to_first(queue), one.committed(queue)):
+            with pytest.raises(RemotingError, match=f"{two.b.peer.address}.*; start the broker, or check.*{tested}"):
+                await work
+        await two.name_server.down()
+        with pytest.raises(NameServerError, match=f"{at}.*; start a name server, or check.*{tested}"):
+            await one.queues(TOPIC)
+
+
 async def test_a_time_is_looked_up_in_its_zone(broker: ScriptedBroker, queue: MessageQueue) -> None:
     await broker.store(queue, b"x", b"y", store_timestamp=1_700_000_000_000)
     async with consumer(broker, subscribed=False) as one:
@@ -295,20 +381,25 @@ async def test_what_keeps_messages_away_is_raised(broker: ScriptedBroker, queue:
 async def test_broadcasting_consumers_keep_their_offsets_in_a_file(
     broker: ScriptedBroker, queue: MessageQueue, tmp_path: Path
 ) -> None:
+    """`committed` reads them there, also before a subscribe."""
     settings: dict[str, Any] = {"message_model": "broadcasting", "state_dir": str(tmp_path)}
     async with consumer(broker, **settings, consume_from_where="first_offset") as one:
         await broker.store(queue, b"x", b"y")
         await polled(one, 2)
         await one.commit({queue: 1})
-    async with consumer(broker, **settings) as one:
+    async with consumer(broker, subscribed=False, **settings) as one:
+        assert await one.committed(queue) == 1
+        assert await one.committed(MessageQueue("other", "a", 0)) is None
+        await one.subscribe(TOPIC)
         assert offsets(await polled(one, 1)) == [1]
     assert broker.commits == []
+    assert not broker.peer.got(RequestCode.QUERY_CONSUMER_OFFSET)
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"nameservr": "a:1"}, "unknown keyword nameservr; expected one of auto_commit, consume_from_where"),
+        ({"nameservr": "a:1"}, "unknown keyword nameservr; expected one of auto_commit, .*; did you mean nameserver"),
         ({}, "nameserver: missing; expected host:port"),
         ({"pull_batch_size": 0}, "pull_batch_size: 0 is out of range; expected a whole number from 1 to 1024"),
         ({"tls": {"enable": True}}, "tls.enable: unknown key"),
@@ -321,3 +412,9 @@ def test_a_wrong_keyword_is_named(settings: dict[str, Any], said: str) -> None:
         settings["nameserver"] = "127.0.0.1:1"
     with pytest.raises((RmqdError, TypeError), match=said):
         PullConsumer(GROUP, **settings)
+
+
+@pytest.mark.parametrize("group", [None, 3, ["g"]])
+def test_a_group_is_text(group: Any) -> None:
+    with pytest.raises(SettingError, match="is not text; expected the name of a consumer group"):
+        PullConsumer(group, nameserver="127.0.0.1:1")

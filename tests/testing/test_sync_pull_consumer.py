@@ -28,6 +28,28 @@ async def test_it_works_where_a_loop_runs_as_in_a_notebook(rocketmq: RocketMQ) -
         consumer.poll()
 
 
+def test_a_close_in_another_thread_ends_a_poll(rocketmq: RocketMQ) -> None:
+    rocketmq.create_topic("orders")
+    consumer, said = SyncPullConsumer("report", nameserver=rocketmq.nameserver), []
+    consumer.subscribe("orders")
+    is_polling = threading.Event()
+
+    def poll_twice() -> None:
+        is_polling.set()
+        for _ in range(2):
+            with pytest.raises(PullConsumerError) as raised:
+                consumer.poll(timeout=60)
+            said.append(str(raised.value))
+
+    thread = threading.Thread(target=poll_twice)
+    thread.start()
+    is_polling.wait()
+    consumer.close()
+    thread.join()
+    assert all("create another consumer" in text for text in said)
+    assert len(said) == 2
+
+
 def test_the_script_of_the_docs_counts_each_order_once(rocketmq: RocketMQ) -> None:
     page = Path(__file__).parents[2] / "docs" / "pull-consumer.md"
     [code] = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)

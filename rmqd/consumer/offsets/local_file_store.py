@@ -71,7 +71,7 @@ class OffsetsFile:
         Raises OSError, OffsetStoreError.
         """
         for path in (self.path, self.backup):
-            other, ours = (path.with_name(f"{path.name}.{one.replace('/', '@')}") for one in (self.identity, identity))
+            other, ours = _renamed(path, self.identity), _renamed(path, identity)
             if path.exists():
                 path.replace(other)
             if ours.exists():
@@ -80,6 +80,17 @@ class OffsetsFile:
         offsets = self.load()
         self.identity = identity
         return offsets
+
+    def offsets_of(self, identity: str) -> dict[MessageQueue, int]:
+        """Return the offsets of one cluster and namespace, and change no file. Raises OffsetStoreError.
+
+        If `identity` is empty, it is unknown.
+        """
+        offsets = self.load()
+        if not identity or self.identity in ("", identity):
+            return offsets
+        content, _ = _read(_renamed(self.path, identity))
+        return {} if content is None else _offsets(content)
 
     def save(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Write these offsets to disk, and the previous content as the backup. Raises OSError."""
@@ -99,6 +110,11 @@ class OffsetsFile:
             f"{found}; nothing was consumed, and the files are unchanged. To continue, replace {self.path} with a good "
             "copy. To start at the position of consume_from_where, move both files away"
         )
+
+
+def _renamed(path: Path, identity: str) -> Path:
+    """Return the name of a file while the group runs on another cluster."""
+    return path.with_name(f"{path.name}.{identity.replace('/', '@')}")
 
 
 def _read(path: Path) -> tuple[bytes | None, str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -11,16 +12,16 @@ from typing import Any, Final, Self, TypeVar
 from rmqd.client.api.offset_requests import get_max_offset, get_min_offset, query_consumer_offset, search_offset
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.consumer.assembly import local_offsets
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.concurrently import PolledQueue, PollService
 from rmqd.consumer.health.causes import explain_failure
-from rmqd.consumer.health.group_problems import missing_problem
 from rmqd.consumer.pauses import PauseScope
 from rmqd.consumer.pull.assigned_queue import AssignedQueue
 from rmqd.consumer.push_consumer import PushConsumer
-from rmqd.errors import PullConsumerError, RouteNotFoundError, SettingError
+from rmqd.errors import PullConsumerError, RmqdError, SettingError
 from rmqd.handler_api.batch import LoadedHandler
-from rmqd.operate.pull_mode.pull_settings import Expression, Settings
+from rmqd.operate.pull_mode.pull_settings import Expression, Settings, check, listed
 from rmqd.operate.queries.topic_queries import queue_address
 from rmqd.runtime.logs.log_setup import log_by_logging
 from rmqd.wire.message_queue import MessageQueue
@@ -55,6 +56,7 @@ class PullConsumer:
         self._polls: PollService | None = None
         self._tasks: list[asyncio.Task[None]] = []  # the client's task, then the consumer's
         self._subscriptions: dict[str, Expression] = {}
+        self._assigned_queues: dict[MessageQueue, Expression] = {}
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -77,9 +79,11 @@ class PullConsumer:
         """Consume a topic as a member of the group: tags joined by `||`, or `{"sql": CONDITION}`.
 
         Returns once the member has its share of the queues, at the latest after 10 s. For a second topic the consumer
-        leaves the group and joins it again. Polls then return uncommitted messages again.
+        leaves the group and joins it again. Polls then return uncommitted messages again. After an error the
+        earlier subscriptions stay.
         """
-        if self._consumer is not None and not self._subscriptions:
+        check(topic, str, "the name of a topic")
+        if self._assigned_queues:
             raise PullConsumerError("this consumer has assigned queues; to subscribe, create another consumer")
         subscriptions = {**self._subscriptions, topic: expression}
         self._settings.options(subscriptions)
@@ -91,6 +95,7 @@ class PullConsumer:
 
     async def unsubscribe(self, topic: str) -> None:
         """End the subscription of a topic; with the last one the consumer leaves the group."""
+        check(topic, str, "the name of a topic")
         if topic not in self._subscriptions:
             raise PullConsumerError(
                 f"{topic} is not subscribed; this consumer subscribes to {', '.join(self._subscriptions) or 'no topic'}"
@@ -102,22 +107,26 @@ class PullConsumer:
         if self._subscriptions:
             has = f"this consumer subscribes to {', '.join(self._subscriptions)}"
             raise PullConsumerError(f"{has}; to assign queues, create another consumer")
-        chosen = {self._stored(queue): queue for queue in queues}
+        chosen = {self._stored(queue): queue for queue in listed(queues)}
         existing = {queue for topic in {one.topic for one in chosen.values()} for queue in await self.queues(topic)}
         if not chosen or (missing := {*chosen.values()} - existing):
             which = f"there is no queue {', '.join(map(str, missing))}" if chosen else "no queue is named"
             raise PullConsumerError(f"{which}; queues(topic) returns the queues of a topic")
         before = {queue: (_cache_of(one).position, _cache_of(one).confirmed) for queue, one in self._own().items()}
-        await self._read({queue.topic: expression for queue in chosen.values()}, chosen)
-        for queue in before.keys() & self._own():
-            await self._seek(self._own()[queue], *before[queue])
+        try:
+            await self._read({}, dict.fromkeys(chosen, expression))
+        finally:
+            for queue in before.keys() & self._own():
+                await self._seek(self._own()[queue], *before[queue])
 
     async def poll(self, timeout: float = 5.0, max_messages: int = 32) -> list[Message]:  # noqa: ASYNC109  Java's name
         """Return messages of one or more queues as soon as there are some; an empty list after `timeout` seconds.
 
         A temporary failure, such as a broker restart, does not end the wait. Raises RmqdError for a lasting failure.
         """
-        if timeout < 0 or max_messages < 1:
+        check(timeout, int | float, "a number of seconds")
+        check(max_messages, int, "a number of messages")
+        if not timeout >= 0 or max_messages < 1:
             raise SettingError("poll accepts a timeout of 0 seconds or more, and max_messages of 1 or more")
         (_, polls), clock = self._current(), self._connected().clock
         if self._settings.auto_commit:
@@ -138,6 +147,7 @@ class PullConsumer:
         """
         self._current()
         self._raise_end()
+        check(offsets, Mapping | None, "{queue: offset}, or nothing")
         committed = {self._assigned(queue, is_kept=False): offset for queue, offset in (offsets or {}).items()}
         for queue, offset in (offsets or {}).items():
             await self._check_offset(queue, offset, 0)
@@ -148,11 +158,19 @@ class PullConsumer:
         await asyncio.gather(*map(self._commit, self._own().values() if offsets is None else committed))
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's offset of a queue from its broker; None if the group has no offset."""
-        if self._consumer is not None:
-            return await self._consumer.context.store.read(self._stored(queue))
-        group = self._settings.options({queue.topic: "*"}).group
-        return await self._ask(queue, lambda at, address, one: query_consumer_offset(at, address, group, one))
+        """Return the group's offset of a queue, from its broker or from the file of a broadcasting consumer.
+
+        None if the group has no offset.
+        """
+        stored, client = self._stored(queue), self._connected()
+        options = self._settings.options({queue.topic: "*"})
+        with self._settings.explained(queue.topic):
+            if self._consumer is not None:
+                return await self._consumer.context.store.read(stored)
+            if options.message_model == "broadcasting":
+                await client.cluster_id.learn(may_write=False)
+                return local_offsets(options, client).get(stored)
+        return await self._ask(queue, lambda at, address, one: query_consumer_offset(at, address, options.group, one))
 
     async def assignment(self) -> list[MessageQueue]:
         """Return the queues that this consumer reads now, sorted."""
@@ -161,11 +179,10 @@ class PullConsumer:
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return all readable queues of a topic, sorted."""
+        check(topic, str, "the name of a topic")
         client, stored = self._connected(), wrap_namespace(topic, self._namespace)
-        try:
+        with self._settings.explained(topic):
             await client.routes.refresh(stored)
-        except RouteNotFoundError as error:
-            raise RouteNotFoundError(topic, f"{error}; {missing_problem(topic).next}") from error
         return sorted(queue.without(self._namespace) for queue in client.routes.queues(stored))
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
@@ -189,6 +206,7 @@ class PullConsumer:
 
         Raises SettingError for a datetime without a time zone, like the configuration.
         """
+        check(time, datetime, "a datetime with a time zone")
         if time.tzinfo is None:
             raise SettingError(f"{time} has no time zone; expected datetime(..., tzinfo=UTC), or time.astimezone()")
         milliseconds = round(time.timestamp() * 1000)
@@ -218,30 +236,49 @@ class PullConsumer:
             raise PullConsumerError("no topic or queue to read; call subscribe(topic) or assign(queues) first")
         return self._consumer, self._polls
 
-    async def _read(self, subscriptions: dict[str, Expression], chosen: Collection[MessageQueue] = ()) -> None:
-        """Replace the subscriptions. Without any, or after a failure, nothing is read. Raises RmqdError."""
-        client = self._connected()
+    async def _read(
+        self, subscriptions: dict[str, Expression], chosen: dict[MessageQueue, Expression] | None = None
+    ) -> None:
+        """Read these topics or queues, and no others. After a failure the earlier ones are read again.
+
+        Raises RmqdError.
+        """
+        self._connected()
+        before = self._subscriptions, self._assigned_queues
         paused = () if self._consumer is None else self._consumer.context.pauses.scopes
         await self._stop(is_done=True)
-        if not subscriptions:
+        try:
+            await self._start(subscriptions, chosen or {}, paused)
+        except BaseException:
+            await self._stop(is_done=False)
+            with contextlib.suppress(RmqdError):  # polls raise it
+                await self._start(*before, paused)
+            raise
+
+    async def _start(
+        self,
+        subscriptions: dict[str, Expression],
+        chosen: dict[MessageQueue, Expression],
+        paused: Iterable[PauseScope],
+    ) -> None:
+        """Start a consumer, if it has topics or queues, and wait until it has its queues. Raises RmqdError."""
+        self._subscriptions, self._assigned_queues = subscriptions, chosen
+        by_topic = subscriptions | {queue.without(self._namespace).topic: one for queue, one in chosen.items()}
+        if not by_topic:
             return
-        self._polls, options = PollService(client.clock, chosen), self._settings.options(subscriptions)
+        client, options = self._connected(), self._settings.options(by_topic)
+        self._polls = PollService(client.clock, chosen)
         self._consumer = consumer = PushConsumer(options, _NO_HANDLER, client, polls=self._polls)
         for scope in paused:
             consumer.context.pauses.add(scope)
         self._tasks.append(asyncio.create_task(consumer.run(), name=f"pull consumer {options.group}"))
-        self._subscriptions = {} if chosen else subscriptions
         end = client.clock.monotonic() + START_SECONDS
-        try:
-            while client.clock.monotonic() < end:
-                queues = (one for queue, one in consumer.assigned.items() if not is_retry_topic(queue.topic))
-                if consumer.snapshot().ready and all(one.loop is not None for one in queues):
-                    return
-                self._raise_failure()
-                await client.clock.sleep(0.01)
-        except BaseException:
-            await self._stop(is_done=False)
-            raise
+        while client.clock.monotonic() < end:
+            queues = (one for queue, one in consumer.assigned.items() if not is_retry_topic(queue.topic))
+            if consumer.snapshot().ready and all(one.loop is not None for one in queues):
+                return
+            self._raise_failure()
+            await client.clock.sleep(0.01)
 
     async def _stop(self, *, is_done: bool) -> None:
         """Release all queues. With `is_done` and `auto_commit`, all returned messages are confirmed first."""
@@ -255,14 +292,15 @@ class PullConsumer:
         running = self._tasks[-1]
         await asyncio.wait((running,))  # if this wait is cancelled, the next call waits again
         self._tasks.remove(running)
-        self._consumer, self._subscriptions = None, {}
+        self._consumer, self._subscriptions, self._assigned_queues = None, {}, {}
         if not running.cancelled():
             running.exception()  # marks it as retrieved: a poll raised it, or would have
 
     # --- queues
 
     def _stored(self, queue: MessageQueue) -> MessageQueue:
-        """Return the queue with its topic's name on the brokers."""
+        """Return the queue with its topic's name on the brokers. Raises SettingError for another object."""
+        check(queue, MessageQueue, "a queue, such as queues(topic) returns")
         return MessageQueue(wrap_namespace(queue.topic, self._namespace), queue.broker_name, queue.queue_id)
 
     def _own(self) -> dict[MessageQueue, AssignedQueue]:
@@ -280,7 +318,7 @@ class PullConsumer:
         return assigned
 
     def _pause(self, queues: Iterable[MessageQueue], change: Callable[[PauseScope], None]) -> None:
-        for assigned in [self._assigned(queue) for queue in queues]:
+        for assigned in [self._assigned(queue) for queue in listed(queues)]:
             queue = assigned.message_queue
             change(PauseScope(queue.topic, queue.broker_name, queue.queue_id))
             assigned.apply_pauses()
@@ -308,11 +346,12 @@ class PullConsumer:
 
     async def _commit(self, assigned: AssignedQueue) -> None:
         cache, store, queue = _cache_of(assigned), self._current()[0].context.store, assigned.message_queue
-        if assigned.is_releasing:
-            await store.commit_upward(queue, cache.confirmed, lambda: not cache.dropped)
-        elif not cache.dropped:
-            is_lower = cache.confirmed < store.committed.get(queue, 0)
-            await store.commit(queue, cache.confirmed, downward=is_lower)
+        with self._settings.explained(queue.without(self._namespace).topic):
+            if assigned.is_releasing:
+                await store.commit_upward(queue, cache.confirmed, lambda: not cache.dropped)
+            elif not cache.dropped:
+                is_lower = cache.confirmed < store.committed.get(queue, 0)
+                await store.commit(queue, cache.confirmed, downward=is_lower)
 
     async def _ask(
         self, queue: MessageQueue, question: Callable[[RemotingClient, str, MessageQueue], Awaitable[T]]
@@ -321,12 +360,13 @@ class PullConsumer:
         client, stored = self._connected(), self._stored(queue)
         if client.routes.route(stored.topic) is None:
             await self.queues(queue.topic)
-        return await question(client.remoting, queue_address(client, stored), stored)
+        with self._settings.explained(queue.topic):
+            return await question(client.remoting, queue_address(client, stored), stored)
 
     def _raise_failure(self) -> None:
         """Raise the failure, if any, that withholds messages until an operator acts."""
-        self._raise_end()
         (consumer, _), client = self._current(), self._connected()
+        self._raise_end()
         context, problems = consumer.context, [*consumer.context.problems]
         for queue, one in consumer.assigned.items():
             if isinstance(one, AssignedQueue) and one.loop is not None and one.loop.stuck is not None:

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from types import UnionType
 from typing import Any, Final
 
 from rmqd.client.client_options import ClientOptions
 from rmqd.config.load import Loading
 from rmqd.config.model.forms import keys_of
 from rmqd.config.model.root_model import ClientConfig, RootConfig
-from rmqd.config.problems import ConfigProblem, path_text
+from rmqd.config.problems import ConfigProblem, nearest, path_text
 from rmqd.config.reading.config_source import Source
 from rmqd.config.reading.yaml_tree import YamlMapping as Tree
 from rmqd.config.reading.yaml_tree import tree_of
 from rmqd.consumer.consumer_options import ConsumerOptions
-from rmqd.errors import ConfigError, SettingError
+from rmqd.consumer.health.causes import explain_failure
+from rmqd.consumer.health.group_problems import missing_problem
+from rmqd.errors import (
+    BrokerAwayError,
+    ConfigError,
+    NameServerError,
+    RemotingError,
+    RouteNotFoundError,
+    SettingError,
+)
+from rmqd.errors.broker_errors import BrokerError
 from rmqd.plugins.model_options import consumer_options
 
 STATE_DIR: Final = "~/.rmqd"  # a program runs as its user, who may not write to the daemon's folder
@@ -34,13 +46,17 @@ class Settings:
     """The group and the keywords of a consumer. Raises SettingError with all problems."""
 
     def __init__(self, group: str, keywords: Mapping[str, Any]) -> None:
-        if unknown := keywords.keys() - set(KEYWORDS):
-            raise SettingError(f"unknown keyword {', '.join(unknown)}; expected one of {', '.join(KEYWORDS)}")
+        if not isinstance(group, str):
+            raise SettingError(f"group: {group!r} is not text; expected the name of a consumer group")
+        if unknown := sorted(keywords.keys() - set(KEYWORDS)):
+            meant = [one for key in unknown if (one := nearest(key, KEYWORDS))]
+            guess = f"; did you mean {', '.join(meant)}?" if meant else ""
+            raise SettingError(f"unknown keyword {', '.join(unknown)}; expected one of {', '.join(KEYWORDS)}{guess}")
         given = {key: _literal(value) for key, value in keywords.items() if value is not None}
         self.auto_commit = given.pop("auto_commit", False)
         if not isinstance(self.auto_commit, bool):
             raise SettingError(f"auto_commit: {self.auto_commit!r} is neither True nor False")
-        self._group = group
+        self.group = group
         # a group's configuration needs a handler; this one is never loaded
         self._section = {"handler": {"plugin": "poll"}} | {key: given.pop(key) for key in _GROUP_KEYS if key in given}
         self._root = {key: given.pop(key) for key in _ROOT_KEYS if key in given} | {"client": given}
@@ -49,16 +65,44 @@ class Settings:
 
     def options(self, subscriptions: Mapping[str, Expression]) -> ConsumerOptions:
         """Return the options of a group with these subscriptions. Raises SettingError."""
-        return replace(consumer_options(self._config(subscriptions), self._group), auto_commit=self.auto_commit)
+        return replace(consumer_options(self._config(subscriptions), self.group), auto_commit=self.auto_commit)
+
+    @contextlib.contextmanager
+    def explained(self, topic: str) -> Iterator[None]:
+        """Add the next step to an error of a request about a topic."""
+        try:
+            yield
+        except (BrokerError, RemotingError, RouteNotFoundError) as error:
+            step = explain_failure(error, self.group, topic).next
+            if isinstance(error, RemotingError):
+                server = "a name server" if isinstance(error, NameServerError) else "the broker"
+                at = self.client.shown_nameserver
+                step = f"start {server}, or check the network: `rmqd topics show {topic} --nameserver {at}` tests it"
+            elif isinstance(error, RouteNotFoundError) and not isinstance(error, BrokerAwayError):
+                step = missing_problem(topic).next
+            error.args = (f"{error}; {step}",)
+            raise
 
     def _config(self, subscriptions: Mapping[str, Expression]) -> RootConfig:
-        groups = {self._group: {**self._section, "subscriptions": _literal(subscriptions)}}
+        groups = {self.group: {**self._section, "subscriptions": _literal(subscriptions)}}
         tree = tree_of({**self._root, "groups": groups}, _PLACE)
         assert isinstance(tree, Tree)
         try:
             return Loading(Source((Path(_PLACE),), tree)).trusted()
         except ConfigError as error:
             raise SettingError("; ".join(map(_text, error.problems))) from None
+
+
+def check(value: object, kind: type | UnionType, expected: str) -> None:
+    """Raise SettingError if a parameter has another type."""
+    if not isinstance(value, kind):
+        raise SettingError(f"{value!r} is not valid; expected {expected}")
+
+
+def listed(queues: Any) -> Iterable[Any]:
+    """Return an iterable of queues. A text is one element, which is not a queue."""
+    check(queues, Iterable, "a list of queues, such as queues(topic) returns")
+    return [queues] if isinstance(queues, str) else queues
 
 
 def _literal(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import functools
 import threading
@@ -44,6 +45,8 @@ class SyncPullConsumer:
         """Accept the keywords of PullConsumer. Raises SettingError."""
         self._consumer = PullConsumer(group, **settings)
         self._loop = new_loop()
+        self._lock = threading.Lock()  # no call begins after the loop's end
+        self._is_closed = False
         self._thread = threading.Thread(target=self._serve, name=f"pull consumer {group}", daemon=True)
         self._thread.start()
 
@@ -53,12 +56,16 @@ class SyncPullConsumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._thread.is_alive():
-            try:
-                self._call(self._consumer.__aexit__(kind, error, traceback))
-            finally:
-                self._loop.call_soon_threadsafe(self._loop.stop)
-                self._thread.join(END_SECONDS)
+        if self._is_closed:
+            return
+        try:
+            self._call(self._consumer.__aexit__(kind, error, traceback))
+        finally:
+            with self._lock:
+                if not self._is_closed:
+                    self._loop.call_soon_threadsafe(self._loop.stop)
+                self._is_closed = True
+            self._thread.join(END_SECONDS)
 
     def close(self) -> None:
         """Commit the returned messages if `auto_commit` is on, and leave the group."""
@@ -97,9 +104,6 @@ class SyncPullConsumer:
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop. If the wait is interrupted, cancel the coroutine and wait for its end."""
-        if not self._thread.is_alive():
-            work.close()
-            raise PullConsumerError("the consumer is closed; create another consumer")
         ended = threading.Event()
 
         async def run() -> T:
@@ -108,9 +112,15 @@ class SyncPullConsumer:
             finally:
                 ended.set()
 
-        future = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        with self._lock:
+            if self._is_closed:
+                work.close()
+                raise PullConsumerError("the consumer is closed; create another consumer")
+            future = asyncio.run_coroutine_threadsafe(run(), self._loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            raise PullConsumerError("another thread has closed the consumer; create another consumer") from None
         except BaseException:
             if not future.done():
                 future.cancel()
