@@ -24,8 +24,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -109,6 +110,7 @@ def _trim() -> None:
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
 Result = TypeVar("Result")
 
 # Messages create no reference cycles, so Python's default of one collection per 700 objects is wasteful; see also
@@ -132,6 +134,20 @@ def settle_garbage_collection() -> None:
     gc.freeze()
     gc.enable()
     gc.set_threshold(GC_THRESHOLD, 20, 50)
+
+
+SLICE: Final = 200
+
+
+async def slices(items: Iterable[T], size: int = SLICE) -> AsyncIterator[list[T]]:
+    """Yield the items in lists of `size`, with a turn of the event loop after each, so that long work blocks nothing.
+
+    A generator as `items` computes each item in the turn that yields it.
+    """
+    rest = iter(items)
+    while part := list(islice(rest, size)):
+        yield part
+        await asyncio.sleep(0)
 
 
 def new_loop() -> asyncio.AbstractEventLoop:

@@ -239,8 +239,8 @@ ROOTS = {
     ),
     "unknown key at the top": (
         "nameserver: a:1\nprometheus: {}",
-        "2:1: prometheus: unknown key; expected nameserver, nameserver_url, client, clusters, http, tracing, log, "
-        "state_dir, groups",
+        "2:1: prometheus: unknown key; expected nameserver, nameserver_url, client, clusters, http, metrics, tracing, "
+        "log, state_dir, groups",
     ),
     "number for a secret": (
         "nameserver: a:1\nclient: {access_key: a, secret_key: 123456}",

@@ -19,6 +19,7 @@ SECTIONS = {
     "client.tls.": "`client.tls`",
     "clusters.NAME.": "`clusters.NAME`: another cluster",
     "http.": "`http`",
+    "metrics.": "`metrics`",
     "tracing.": "`tracing`",
     "log.": "`log`",
     "groups.NAME.": "`groups.NAME`: one consumer group",

@@ -14,7 +14,7 @@ from rmqd.client.client_options import SECRET, ClientKeys, ClientOptions, TlsOpt
 from rmqd.config.model.forms import NameServerList, Section, is_listen_address, setting
 from rmqd.config.model.group_model import GroupConfig, HandlerConfig
 from rmqd.runtime.files import read_small_file
-from rmqd.runtime.value_kinds import Choice, Flag, Text
+from rmqd.runtime.value_kinds import Choice, Flag, Text, Whole
 
 DEFAULT_CLUSTER: Final = "default"
 """The name of the cluster at the top level of the configuration, and of the default cluster for groups."""
@@ -69,6 +69,7 @@ __all__ = [
     "HandlerConfig",
     "HttpConfig",
     "LogConfig",
+    "MetricsConfig",
     "RootConfig",
     "TlsConfig",
 ]
@@ -116,6 +117,19 @@ class LogConfig(Section):
     )
 
 
+class MetricsConfig(Section):
+    """The size of `/metrics`."""
+
+    per_queue: Annotated[Literal["auto", "always", "never"], Choice(("auto", "always", "never"))] = setting(
+        "auto",
+        "whether each queue has series: always; never, only sums by topic; auto: up to per_queue_limit queues, else "
+        "sums by topic, and the lag of the ten worst queues of each group",
+    )
+    per_queue_limit: Annotated[int, Whole(0)] = setting(
+        1000, "0 or more: how many queues of this daemon have series with per_queue: auto"
+    )
+
+
 class RootConfig(ClusterConfig):
     """The configuration of rmqd. Cluster settings at the top level belong to the cluster `default`."""
 
@@ -125,6 +139,7 @@ class RootConfig(ClusterConfig):
         "with this name here, or the only one",
     )
     http: HttpConfig = Field(default_factory=HttpConfig, description="metrics, health and API")
+    metrics: MetricsConfig = Field(default_factory=MetricsConfig, description="size of /metrics")
     tracing: TracingConfig = Field(default_factory=TracingConfig, description="spans of handler calls")
     log: LogConfig = Field(default_factory=LogConfig, description="logging")
     state_dir: Annotated[str, Text("a folder", bool)] = setting(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from rmqd.consumer.circuit import CIRCUIT_STATES, CircuitSnapshot
 from rmqd.consumer.health.causes import GROUP_CAUSES, STALL_CAUSES, Problem
@@ -52,6 +53,11 @@ class LastError:
     topic: str
     msg_id: str  # the batch's first message
     trace: tuple[str, ...] = ()  # last lines of the traceback; empty for a decision such as Retry
+
+
+def _amount(name: str, help: str) -> Any:  # noqa: A002 as in Prometheus
+    """Declare a number of a queue that adds up over processes and over the queues of a topic."""
+    return gauge(name, help, operator.add, over_queues=operator.add, default=0)
 
 
 def _newest(one: tuple[LastError, ...], other: tuple[LastError, ...]) -> tuple[LastError, ...]:
@@ -172,43 +178,45 @@ class QueueSnapshot:
     state: str = gauge(
         "rmqd_queue_state",
         "1 for the queue's current state of stuck, paused, locked_out, flow_controlled, retrying, handling, pulling, "
-        "waiting; 0 for the others.",
+        "waiting; of a topic, the number of its queues in each state. Other states have no series.",
         by="state",
-        keys=QUEUE_STATES,
+        read=lambda queue: {queue.state: 1},
+        over_queues=add_each,
     )
     since: float
     committed: int | None = gauge("rmqd_offset_committed", "The offset last committed to the broker.", default=None)
     position: int | None = gauge("rmqd_offset_position", "The next offset to pull.", default=None)
     max: int | None = gauge("rmqd_offset_max", "The broker's max offset in the last pull response.", default=None)
     lag: int | None = gauge(
-        "rmqd_consumer_lag_messages", "Messages above the committed offset on the broker.", _larger, default=None
+        "rmqd_consumer_lag_messages",
+        "Messages above the committed offset on the broker.",
+        _larger,
+        over_queues=operator.add,
+        default=None,
     )
     lag_seconds: float | None = gauge(
         "rmqd_consumer_lag_seconds",
         "Age of the oldest uncommitted message; 0 if no message waits.",
         _larger,
+        over_queues=_larger,
         default=None,
     )
-    cached: int = gauge(
-        "rmqd_cached_messages",
-        "Messages pulled and not finished, including those being handled.",
-        operator.add,
-        default=0,
+    cached: int = _amount("rmqd_cached_messages", "Messages pulled and not finished, including those being handled.")
+    cached_bytes: int = _amount(
+        "rmqd_cached_bytes", "Bytes kept alive by cached messages, including their whole frames."
     )
-    cached_bytes: int = gauge(
-        "rmqd_cached_bytes",
-        "Bytes kept alive by cached messages, including their whole frames.",
-        operator.add,
-        default=0,
-    )
-    handling: int = gauge(
-        "rmqd_inflight_messages", "Messages that are being handled or settled.", operator.add, default=0
-    )
+    handling: int = _amount("rmqd_inflight_messages", "Messages that are being handled or settled.")
     span: int = gauge(
-        "rmqd_queue_span_messages", "Offsets between the oldest and the newest unfinished message.", default=0
+        "rmqd_queue_span_messages",
+        "Offsets between the oldest and the newest unfinished message.",
+        over_queues=_larger,
+        default=0,
     )
     last_commit: float | None = gauge(
-        "rmqd_last_commit_timestamp_seconds", "When an offset was last committed, in Unix seconds.", default=None
+        "rmqd_last_commit_timestamp_seconds",
+        "When an offset was last committed, in Unix seconds.",
+        over_queues=_larger,
+        default=None,
     )
     stall: Problem | None = figure(known(lambda one, _: one), default=None)
     """Why it makes no progress while messages wait."""
@@ -217,6 +225,7 @@ class QueueSnapshot:
         "rmqd_queue_at_slave",
         "1 while the queue is pulled from a slave of its broker, else 0.",
         read=lambda queue: None if queue.pulled_from is None else queue.at_slave,
+        over_queues=operator.add,
         default=False,
     )
     popped: bool = False  # whether members share the queue; number -1 means any queue of the broker

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -25,6 +27,8 @@ from rmqd.daemon.page.page_view import PAGE_HEADERS, StatusPage, asset
 from rmqd.runtime.own_threads import in_own_thread
 
 Endpoint = Callable[[Request], Awaitable[Response]]
+# An Accept-Encoding with gzip, unless its weight is 0, which refuses it.
+_GZIP: Final = re.compile(r"\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))", re.IGNORECASE)
 
 
 class DaemonControl(Protocol):
@@ -91,10 +95,9 @@ class HttpApi:
         return _checks_response(readiness(await host.view(), host.stopping))
 
     async def metrics(self, request: Request) -> Response:
-        """Return the metrics. They are rendered in a thread, because thousands of series take a while.
+        """Return the metrics, compressed if the scraper accepts it.
 
-        The first scrape imports the Prometheus library, also in a thread. Importing it at the start would delay
-        messages.
+        The first scrape imports the Prometheus library in a thread. Importing it at the start would delay messages.
         """
         await in_own_thread(lambda: importlib.import_module("rmqd.daemon.metrics.exposition"))
         from rmqd.daemon.metrics.exposition import render
@@ -102,9 +105,14 @@ class HttpApi:
         view = await self._daemon.host.view()
         if not view.processes:
             return PlainTextResponse("no worker responds; see /readyz\n", 503)
-        about, accept = self._daemon.about(), request.headers.get("accept", "")
-        body, content_type = await in_own_thread(lambda: render(view, about, accept))
-        return Response(body, headers={"content-type": content_type})
+        accept, config = request.headers.get("accept", ""), self._daemon.config.metrics
+        body, content_type = await render(view, self._daemon.about(), accept, config)
+        headers = {"content-type": content_type, "vary": "accept-encoding"}
+        if not _GZIP.search(request.headers.get("accept-encoding", "")):
+            return Response(body, headers=headers)
+        # zlib needs milliseconds for a megabyte, and lets other threads run meanwhile
+        compressed = await in_own_thread(lambda: gzip.compress(body, 1, mtime=0))
+        return Response(compressed, headers=headers | {"content-encoding": "gzip"})
 
     async def status(self, _request: Request) -> Response:
         """Return the status of every group and queue."""

@@ -165,6 +165,27 @@ async def test_history_and_configuration_are_asked_for(served: Served) -> None:
     assert "pull_batch_size" not in shown["given"]["groups"]["audit"]
 
 
+@pytest.mark.parametrize(
+    ("accepted", "encoding"),
+    [
+        ("gzip", "gzip"),
+        ("br, gzip;q=0.5", "gzip"),
+        ("", None),
+        ("br", None),
+        ("gzip;q=0", None),
+        ("gzip;q=0.0, br", None),
+    ],
+)
+async def test_metrics_are_compressed_for_a_scraper_that_accepts_it(
+    served: Served, accepted: str, encoding: str | None
+) -> None:
+    """The client decompresses; a proxy that caches keeps both apart."""
+    response = await served.client.get("/metrics", headers={"accept-encoding": accepted})
+    assert response.headers.get("content-encoding") == encoding
+    assert response.headers["vary"] == "accept-encoding"
+    assert 'rmqd_group_state{engine="local",group="audit",state="running"} 1.0' in response.text
+
+
 async def test_probes_and_metrics_answer_any_host(served: Served) -> None:
     """Probes come by pod addresses, scrapes by service names."""
     for path in ("/livez", "/readyz", "/metrics"):

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
+from rmqd.config.model.root_model import MetricsConfig
 from rmqd.daemon.groups.group_engine import HostView, ProcessSnapshot
 from rmqd.daemon.metrics.exposition import CATALOGUE, render
 from rmqd.runtime.histogram import Histogram
@@ -39,9 +49,14 @@ def view(process: ProcessSnapshot) -> HostView:
     return HostView((process,), workers={"running": 2, "restarting": 0}, worker_restarts=1)
 
 
-def series(process: ProcessSnapshot, accept: str = "") -> dict[str, float]:
+def rendered(process: ProcessSnapshot, accept: str = "", **metrics: Any) -> tuple[bytes, str]:
+    """A scrape of a daemon with this worker, and its content type; `metrics` as in the configuration."""
+    return asyncio.run(render(view(process), ABOUT, accept, MetricsConfig(**metrics)))
+
+
+def series(process: ProcessSnapshot, **metrics: Any) -> dict[str, float]:
     """Every sample by its name and labels."""
-    body, _ = render(view(process), ABOUT, accept)
+    body, _ = rendered(process, **metrics)
     return {
         f"{sample.name}{{{','.join(f'{key}={value}' for key, value in sorted(sample.labels.items()))}}}": sample.value
         for family in text_string_to_metric_families(body.decode())
@@ -83,13 +98,112 @@ def test_a_queue_that_is_given_away_takes_its_series_along() -> None:
     assert after[f"rmqd_offset_committed{{{labels},topic=orders}}"] == 60
 
 
-def test_exactly_one_state_of_a_queue_is_one() -> None:
-    """The others are there, at zero."""
+def test_a_queue_has_a_series_of_its_current_state_only() -> None:
     states = {name: value for name, value in series(process(0)).items() if name.startswith("rmqd_queue_state{")}
-    assert len(states) == 8
-    assert [name for name, value in states.items() if value == 1] == [
-        "rmqd_queue_state{broker=broker-a,engine=local,group=mailer,is_retry=false,queue=0,state=handling,topic=orders}"
+    labels = "broker=broker-a,engine=local,group=mailer,is_retry=false,queue=0,state=handling,topic=orders"
+    assert states == {f"rmqd_queue_state{{{labels}}}": 1}
+
+
+VALUES: Any = (
+    0,
+    1,
+    999_999,
+    1_000_000,
+    123_456_789,
+    10**16,
+    0.1,
+    2.5e-7,
+    1.7e9,
+    math.inf,
+    -math.inf,
+    math.nan,
+    -1,
+    None,
+)
+TEXTS = ("plain", 'quoted "twice" \\ and\nbroken', "größer ✓", "", "50%{a}")
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text;version=1.0.0"])
+def test_text_of_queues_is_what_prometheus_client_would_write(accept: str) -> None:
+    """Byte for byte, with each kind of value, and names that must be escaped. Its parser reads the names again."""
+    queues = tuple(
+        replace(queue_snapshot(number), topic=text, broker=text, lag=value, lag_seconds=value, span=value or 0)
+        for number, (text, value) in enumerate(itertools.product(TEXTS, VALUES))
+    )
+    group = replace(process().groups[0], name=TEXTS[1], queues=queues)
+    body, _ = rendered(replace(process(), groups=(group,)), accept)
+    encode, _ = choose_encoder(accept)
+    for name in ("rmqd_consumer_lag_messages", "rmqd_queue_span_messages", "rmqd_queue_state"):
+        spec = CATALOGUE[name]
+        family = GaugeMetricFamily(name, spec.metric.help, labels=spec.labels)
+        for queue in queues:
+            labels = [group.engine, group.name, queue.topic, "false", queue.broker, queue.number]
+            found = spec.metric.value(queue, spec.field)
+            for more, value in found.items() if spec.metric.by else [((), found)]:
+                if value is not None:
+                    family.add_metric([*labels, *([more] if more else [])], value)
+        registry = CollectorRegistry()
+        registry.register(Given([family]))
+        assert encode(registry).removesuffix(b"# EOF\n") in body, name
+    if not accept:
+        parsed = {one.name: one for one in text_string_to_metric_families(body.decode())}
+        assert {sample.labels["topic"] for sample in parsed["rmqd_queue_state"].samples} == set(TEXTS)
+
+
+class Given(Collector):
+    """Families that a test made."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return self._families
+
+
+def wide() -> ProcessSnapshot:
+    """A process with two groups: one with 12 queues of two topics, of which one queue does not lag."""
+    queues = [
+        replace(queue_snapshot(number, state="waiting"), lag=number, lag_seconds=2.0 * number) for number in range(8)
     ]
+    others = [replace(queue_snapshot(number, state="stuck"), topic="bills", lag=50 + number) for number in range(4)]
+    others[0] = replace(others[0], lag=None, last_commit=1.8e9, pulled_from="10.0.0.3:10911", at_slave=True)
+    two = process()
+    wide = replace(two.groups[0], queues=(*queues, *others))
+    return replace(two, groups=(wide, replace(process(0).groups[0], name="audit")))
+
+
+@pytest.mark.parametrize(
+    ("metrics", "queues", "worst"),
+    [
+        ({"per_queue_limit": 13}, 13, 0),
+        ({"per_queue_limit": 12}, 0, 11),
+        ({"per_queue": "always", "per_queue_limit": 1}, 13, 0),
+        ({"per_queue": "never"}, 0, 0),
+    ],
+)
+def test_above_the_limit_topics_have_sums_and_ten_queues_of_a_group_their_lag(
+    metrics: dict[str, Any], queues: int, worst: int
+) -> None:
+    """Each queue or none, never a part of them; sums by group are the same."""
+    found = series(wide(), **metrics)
+    names = {name for name in found if "queue=" in name}
+    assert sum(name.startswith("rmqd_queue_state{") for name in names) == queues
+    assert sum(name.startswith("rmqd_worst_queue_lag_messages{") for name in names) == worst
+    if worst:
+        lags = [value for name, value in found.items() if "worst_queue_lag_messages" in name and "=mailer" in name]
+        assert sorted(lags) == [1, 2, 3, 4, 5, 6, 7, 51, 52, 53]
+    lag = {name: value for name, value in found.items() if name.startswith("rmqd_consumer_lag_messages{")}
+    assert sum(value for name, value in lag.items() if "=mailer" in name) == sum(range(8)) + 51 + 52 + 53
+    if queues:
+        return
+    labels = "engine=local,group=mailer,is_retry=false,{}topic=bills"
+    assert found[f"rmqd_consumer_lag_messages{{{labels.format('')}}}"] == 51 + 52 + 53
+    assert found[f"rmqd_consumer_lag_seconds{{{labels.format('')}}}"] == 2.5
+    assert found[f"rmqd_cached_messages{{{labels.format('')}}}"] == 28
+    assert found[f"rmqd_last_commit_timestamp_seconds{{{labels.format('')}}}"] == 1.8e9
+    assert found[f"rmqd_queue_at_slave{{{labels.format('')}}}"] == 1
+    assert found[f"rmqd_queue_state{{{labels.format('state=stuck,')}}}"] == 4
+    assert not [name for name in found if name.startswith("rmqd_offset_committed{")]
 
 
 def test_request_codes_have_their_names() -> None:
@@ -104,18 +218,18 @@ def test_request_codes_have_their_names() -> None:
 @pytest.mark.parametrize("kind", ["application/openmetrics-text", "text/plain"])
 def test_a_format_of_no_version_is_the_plain_one(kind: str, version: str) -> None:
     """A client may ask for anything, and gets what old scrapers get."""
-    plain, content_type = render(view(process()), ABOUT, "")
-    body, chosen = render(view(process()), ABOUT, f"{kind};version={version}")
+    plain, content_type = rendered(process())
+    body, chosen = rendered(process(), f"{kind};version={version}")
     assert chosen.partition(";")[0] in (content_type.partition(";")[0], kind)
     assert body.count(b"# TYPE rmqd_") == plain.count(b"# TYPE rmqd_")
 
 
 def test_the_format_follows_the_accept_header() -> None:
     """OpenMetrics where it is asked for."""
-    body, content_type = render(view(process()), ABOUT, "application/openmetrics-text;version=1.0.0")
+    body, content_type = rendered(process(), "application/openmetrics-text;version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
-    assert render(view(process()), ABOUT, "")[1].startswith("text/plain")
+    assert rendered(process())[1].startswith("text/plain")
 
 
 def test_the_document_lists_every_metric_with_its_labels() -> None:

@@ -69,9 +69,9 @@ class Scene:
         folder.mkdir(parents=True, exist_ok=True)
         groups = {name: self._group(name, **more) for name, more in GROUPS.items()}
         self.main = RmqdProcess(folder / "main", cluster.nameserver, groups)
-        self.beside = RmqdProcess(
-            folder / "beside", cluster.nameserver, {BESIDE: self._group(BESIDE)}, "--workers", "2"
-        )
+        # this one has no series for each queue
+        more = ("--workers", "2", "--set", "metrics.per_queue_limit=0")
+        self.beside = RmqdProcess(folder / "beside", cluster.nameserver, {BESIDE: self._group(BESIDE)}, *more)
         self.prometheus = Prometheus(folder / "prometheus", [self.main.http, self.beside.http], factor)
         self._running = ExitStack()
 

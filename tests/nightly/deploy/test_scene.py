@@ -11,7 +11,7 @@ import yaml
 from tests.deploy.dashboards import FOLDER
 from tests.nightly.campaigns.alerts import FACTOR
 from tests.nightly.deploy.panels import without_data
-from tests.nightly.deploy.scene import Scene, tell
+from tests.nightly.deploy.scene import BESIDE, Scene, tell
 from tests.rocketmq.cluster import RealCluster
 from tests.rocketmq.release import EMBEDDED
 from tests.rocketmq.spec import ClusterSpec
@@ -61,12 +61,33 @@ def test_every_panel_shows_data(scene: Scene, name: str, group: str) -> None:
         raise
 
 
-def test_the_query_by_which_keda_scales_tells_how_much_waits(scene: Scene) -> None:
+def test_panels_of_queues_show_data_of_a_daemon_without_series_for_each(scene: Scene) -> None:
+    scene.switch(BESIDE, "slow")
+    panels = ("Lag", "Oldest waiting message", "Queues by state", "The ten queues", "Since the last commit", "Cached")
+
+    def missing() -> list[str]:
+        found = without_data(FOLDER / "rmqd-group.json", scene.prometheus, group=BESIDE)
+        return [one for one in found if one.startswith(panels)]
+
+    try:
+        wait_until(lambda: not missing(), "panels of queues show data", SECONDS)
+        assert scene.prometheus.find(f'rmqd_consumer_lag_messages{{group="{BESIDE}", queue!=""}}') == []
+    except AssertionError as error:
+        error.add_note("\n".join(missing()))
+        raise
+    finally:
+        scene.switch(BESIDE, "")
+
+
+@pytest.mark.parametrize("group", ["hanging", BESIDE])
+def test_the_query_by_which_keda_scales_tells_how_much_waits(scene: Scene, group: str) -> None:
     """For a group that has fallen behind; the namespace is a label that only Prometheus' operator adds."""
+    scene.switch(BESIDE, "slow")
     [trigger] = yaml.safe_load(SCALED_OBJECT.read_text())["spec"]["triggers"]
-    query = re.sub(r'namespace="[^"]*", group="[^"]*"', 'group="hanging"', trigger["metadata"]["query"])
+    query = re.sub(r'namespace="[^"]*", group="[^"]*"', f'group="{group}"', trigger["metadata"]["query"])
 
     waits = wait_until(lambda: scene.prometheus.value(query), "something waits", SECONDS)
 
     assert len(scene.prometheus.find(query)) == 1
-    assert waits <= scene.main.metric("rmqd_consumer_lag_messages", group="hanging")
+    daemon = scene.beside if group == BESIDE else scene.main
+    assert waits <= daemon.metric("rmqd_consumer_lag_messages", group=group)
