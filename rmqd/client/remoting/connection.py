@@ -77,12 +77,13 @@ class RemotingConnection(asyncio.Protocol):
         self._on_answer = on_answer
         self.pending = PendingRequests(address, traffic, refusals, clock)
         self._intake = Intake(
-            max_frame_size_bytes, self.pending.resolve, functools.partial(on_request, self), self._failed
+            max_frame_size_bytes, self.pending.resolve, functools.partial(on_request, self), self._failed, self._resume
         )
         self._transport: asyncio.Transport | None = None
         self._ending: asyncio.Transport | None = None
         self._ended = asyncio.Event()
         self._out: list[bytes] = []
+        self._will_flush = False  # whether frames in `_out` are sent without a further call
         self._writable = asyncio.Event()
         self._writable.set()
 
@@ -154,8 +155,9 @@ class RemotingConnection(asyncio.Protocol):
         """Queue a frame. All frames of one turn of the loop are sent in one system call."""
         if self._transport is None:
             raise RemotingClosedError(self.address, self.close_reason or "the connection is closed")
-        if not self._out:
+        if not self._will_flush:
             self._loop.call_soon(self._flush)
+            self._will_flush = True
         self._out.append(frame)
 
     def close(self, reason: str) -> None:
@@ -199,6 +201,18 @@ class RemotingConnection(asyncio.Protocol):
                 self.is_suspect = False
                 if self._on_answer is not None:
                     self._on_answer(self)
+        self._resume()
+
+    def _resume(self) -> None:
+        """Continue the tasks whose responses were received, and send at once what they write.
+
+        A queue's next pull is thus sent by the callback that received the response, without further turns of the loop.
+        """
+        self._will_flush = True
+        try:
+            self.pending.resume()
+        finally:
+            self._flush()
 
     def corrupt(self, error: ProtocolError) -> None:
         """Close because the peer sent bytes that cannot be decoded. The start of the next frame is then unknown."""
@@ -242,9 +256,10 @@ class RemotingConnection(asyncio.Protocol):
         """Send the frames that were queued since the last turn of the loop.
 
         The queue is emptied before anything can fail, and a failure ends the connection. If an exception (a
-        MemoryError) left frames queued, later writes would not send them, because only the first frame in an empty
-        queue schedules a flush. The connection would look healthy, and never send again.
+        MemoryError) left frames queued, and no flush was scheduled, the connection would look healthy, and never send
+        them.
         """
+        self._will_flush = False
         try:
             out, self._out = self._out, []
             if out and self._transport is not None and not self._ended.is_set():

@@ -26,12 +26,19 @@ class Intake:
     """
 
     def __init__(
-        self, max_frame_size_bytes: int, on_reply: Taker, on_request: Taker, on_error: Callable[[Exception], None]
+        self,
+        max_frame_size_bytes: int,
+        on_reply: Taker,
+        on_request: Taker,
+        on_error: Callable[[Exception], None],
+        on_passed: Callable[[], None],
     ) -> None:
+        """`on_passed` is called when a later turn has passed on commands; the caller of `feed` knows when it did."""
         self._decoder = FrameDecoder(max_frame_size_bytes)
         self._on_reply = on_reply
         self._on_request = on_request
         self._on_error = on_error
+        self._on_passed = on_passed
         self._waiting: list[bytes] = []  # frames for the next turns; reading is paused while there are any
         self._at_end: Callable[[], None] | None = None
 
@@ -76,6 +83,7 @@ class Intake:
             self._take(some)
         except Exception as error:  # noqa: BLE001 it has no caller that would see it
             self._on_error(error)
+        self._on_passed()
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._go_on, transport)
         elif self._at_end is not None:

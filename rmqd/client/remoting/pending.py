@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import structlog
 
@@ -18,11 +20,40 @@ from rmqd.runtime.histogram import Histogram, HistogramSnapshot
 from rmqd.wire.command import RemotingCommand
 
 
+class ResponseFuture(asyncio.Future[RemotingCommand]):
+    """The future of a response. Its task continues where the response arrives, not in the loop's next turn.
+
+    A future schedules its callbacks when it gets its result. This one keeps the callback of the task that awaits it, so
+    that `resume` can call it: the task then runs its next step inside this call. Errors, cancellations and other
+    callbacks take the usual way.
+    """
+
+    _step: tuple[Callable[[Any], object], Context] | None = None
+
+    def add_done_callback(self, fn: Callable[[Any], object], /, *, context: Context | None = None) -> None:
+        """Add a callback. Only tasks give the context to run in."""
+        if context is not None:
+            self._step = fn, context
+        super().add_done_callback(fn, context=context)
+
+    def arrive(self, response: RemotingCommand) -> None:
+        """Set the result. The task continues with `resume`."""
+        if self._step is not None:
+            self.remove_done_callback(self._step[0])
+        self.set_result(response)
+
+    def resume(self) -> None:
+        """Continue the task that awaits the response. Call it outside of tasks, after `arrive`."""
+        if self._step is not None:
+            step, context = self._step
+            context.run(step, self)
+
+
 @dataclass(slots=True)
 class _Pending:
     code: int
     version: int
-    future: asyncio.Future[RemotingCommand]
+    future: ResponseFuture
     started: float
     timeout: float
     deadline: float
@@ -39,6 +70,7 @@ class PendingRequests:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._pending: dict[int, _Pending] = {}
+        self._arrived: list[ResponseFuture] = []  # the tasks that `resume` continues
         self._late: dict[int, Callable[[bool], None]] = {}  # callbacks for responses after their deadline
         self._are_over = False
         self._timer: Timer | None = None
@@ -55,7 +87,7 @@ class PendingRequests:
 
     def add(self, code: int, opaque: int, timeout_seconds: float) -> asyncio.Future[RemotingCommand]:
         """Add a request that is being sent. The future gives its response, or RemotingTimeoutError."""
-        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
+        future = ResponseFuture(loop=self._loop)
         now = self._clock.monotonic()
         pending = _Pending(code, self._refusals.version, future, now, timeout_seconds, now + timeout_seconds)
         self._pending[opaque] = pending
@@ -68,7 +100,7 @@ class PendingRequests:
         self._pending.pop(opaque, None)
 
     def resolve(self, command: RemotingCommand) -> None:
-        """Pass a response to the caller that waits for it."""
+        """Pass a response to the caller that waits for it. `resume` must follow in the same turn of the loop."""
         pending = self._pending.pop(command.opaque, None)
         if pending is None:  # arrived after its deadline
             if (on_response := self._late.pop(command.opaque, None)) is not None:
@@ -78,7 +110,14 @@ class PendingRequests:
         if command.code or self._refused_now:
             self._refusals.judge(self._address, pending.code, pending.version, command)
         if not pending.future.done():
-            pending.future.set_result(command)
+            pending.future.arrive(command)
+            self._arrived.append(pending.future)
+
+    def resume(self) -> None:
+        """Continue the tasks whose responses have arrived, in their order. Call it outside of tasks."""
+        arrived, self._arrived = self._arrived, []
+        for future in arrived:
+            future.resume()
 
     def hand_over(
         self, waiting: asyncio.Future[RemotingCommand], on_response: Callable[[RemotingCommand], object]
@@ -90,7 +129,7 @@ class PendingRequests:
         """
         for pending in self._pending.values():
             if pending.future is waiting:
-                pending.future = self._loop.create_future()
+                pending.future = ResponseFuture(loop=self._loop)
                 pending.future.add_done_callback(partial(_pass_response, on_response))
                 return pending.future
         if waiting.done():

@@ -214,8 +214,6 @@ class PullRequest:
             flags, commit_offset = flags | PullSysFlag.COMMIT_OFFSET, commit.offset
         frame = self._template.frame(opaque, offset, commit_offset, flags, self._sub_version, suspend_ms, most)
         future = connection.call(_PULL, opaque, frame, PULL_TIMEOUT_SECONDS)
-        if commit is not None:
-            future.add_done_callback(commit.ended)
         self._waiting = waiting = _Waiting(connection, future, offset, commit)
         try:
             reply = await future
@@ -224,6 +222,8 @@ class PullRequest:
             raise
         finally:
             self._waiting = None
+            if commit is not None:
+                commit.ended(future)
         if reply.code == _GO_AWAY:
             client.remoting.leave(connection, "the broker is shutting down")
         return reply

@@ -23,7 +23,7 @@ from rmqd.errors import (
 )
 from rmqd.errors.broker_errors import SystemBusyError
 from rmqd.wire.acl import Credentials
-from rmqd.wire.command import RemotingCommand
+from rmqd.wire.command import RemotingCommand, encode_response
 from tests.client.peer import Peer, Reply
 from tests.clock import ManualClock
 from tests.waiting import WAIT_SECONDS, eventually
@@ -57,35 +57,55 @@ async def test_any_code_is_an_answer(remoting: RemotingClient, peer: Peer) -> No
     assert (reply.code, reply.remark) == (ResponseCode.TOPIC_NOT_EXIST, "gone")
 
 
-async def test_a_call_that_nobody_waits_for_any_more_is_still_heard(remoting: RemotingClient, peer: Peer) -> None:
-    """Also where its answer comes in the same turn of the event loop as the cancellation of who waited."""
-    answer = asyncio.Event()
-
-    async def held(command: RemotingCommand) -> Reply:
-        await answer.wait()
-        return Reply(body=command.ext_fields["n"].encode())
-
-    peer.on(ASK, held)
+async def test_a_response_to_a_cancelled_caller_is_still_passed_on(remoting: RemotingClient, peer: Peer) -> None:
+    """Also if the caller of an earlier response in the same bytes cancels it."""
+    asked: dict[str, RemotingCommand] = {}
+    peer.on(ASK, lambda command: asked.update({command.ext_fields["n"]: command}))
     connection = await remoting.connection(peer.address)
     heard: list[bytes] = []
 
-    async def ask(number: str, until: asyncio.Future[RemotingCommand]) -> None:
+    async def ask(number: str) -> None:
+        response = remoting.call(connection, ASK, {"n": number}, 60.0)
         try:
-            await until
+            await response
         except asyncio.CancelledError:
-            connection.pending.hand_over(until, lambda reply: heard.append(number.encode() + reply.body))
+            connection.pending.hand_over(response, lambda reply: heard.append(number.encode() + reply.body))
             raise
 
-    early, late = (remoting.call(connection, ASK, {"n": number}, 60.0) for number in "12")
-    first = asyncio.create_task(ask("1", early))
-    second = asyncio.create_task(ask("2", late))
-    late.add_done_callback(lambda _: second.cancel())
-    await asyncio.sleep(0)
+    async def cancel_last() -> None:
+        await remoting.call(connection, ASK, {"n": "2"}, 60.0)
+        last.cancel()
+
+    first, _canceller, last = (asyncio.create_task(work) for work in (ask("1"), cancel_last(), ask("3")))
+    await eventually(lambda: len(asked) == 3, "the peer has the requests")
     first.cancel()
     await asyncio.wait([first])
-    answer.set()
-    await eventually(lambda: len(heard) == 2, "both answers are heard")
-    assert sorted(heard) == [b"11", b"22"]
+    answers = b"".join(encode_response(asked[number], 0, body=number.encode()) for number in "123")
+    asyncio.get_running_loop().call_soon(connection.data_received, answers)
+    await asyncio.wait([last])
+    assert sorted(heard) == [b"11", b"33"]
+
+
+async def test_a_caller_continues_where_its_response_is_received(remoting: RemotingClient, peer: Peer) -> None:
+    """And the request that it sends next leaves before anything else runs."""
+    asked: list[RemotingCommand] = []
+    peer.on(ASK, asked.append)
+    connection = await remoting.connection(peer.address)
+    events: list[str] = []
+
+    async def ask_twice() -> None:
+        for _ in range(2):
+            await remoting.call(connection, ASK, {}, 60.0)
+            events.append("continued")
+
+    caller = asyncio.create_task(ask_twice())
+    for number in range(2):
+        await eventually(lambda number=number: len(asked) > number, "the peer has a request")  # type: ignore[misc]
+        loop, answer = asyncio.get_running_loop(), encode_response(asked[number], 0)
+        loop.call_soon(connection.data_received, answer)
+        loop.call_soon(events.append, "the next turn's first callback")
+    await caller
+    assert events == ["continued", "the next turn's first callback"] * 2
 
 
 async def test_each_request_has_its_own_deadline(clock: ManualClock, peer: Peer) -> None:
