@@ -27,7 +27,9 @@ from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.handler_failures import EXPIRED
 from rmqd.consumer.handling.handler_threads import UnusableHandlerError, check_result
 from rmqd.consumer.handling.ready_queues import ReadyQueues
+from rmqd.consumer.handling.settlement import still_ours
 from rmqd.consumer.services import ConsumeMessageService
+from rmqd.consumer.stats.counters import QUICK_SECONDS
 from rmqd.handler_api.batch import ENDLESS, Batch, LoadedHandler, ManualBatch, OrderlyBatch
 from rmqd.runtime.clock import Clock
 from rmqd.wire.message_queue import MessageQueue
@@ -175,6 +177,9 @@ class Worker:
         self._service = service
         self._ready = ready
         self._task: asyncio.Task[None] | None = None
+        self._run: list[Message] = []  # acknowledged messages of `process_queue` that `_finish_run` settles together
+        self._run_began = 0.0
+        self._will_finish = False  # whether the event loop calls `_finish_run` in its next turn
 
     async def run(self) -> None:
         """Take batches until the service ends this worker or replaces it.
@@ -226,6 +231,8 @@ class Worker:
             try:
                 await self._work_at(self.process_queue, make, for_others)
             finally:
+                if self._run:
+                    self._finish_run(self.started)
                 if not self.replaced:
                     end_turn(self.process_queue)
 
@@ -254,6 +261,10 @@ class Worker:
           `expired`, its result is EXPIRED. If the handler cancelled the task itself, the cancellation is ignored, and
           the return value or exception of the call counts.
 
+        Quick calls with one message each follow each other without a wait. Their acknowledged messages are a *run*,
+        which is finished and counted together: before the turn waits or ends, and if a call waits, in the loop's next
+        turn.
+
         The turn ends when no message is pending, when the service halts it, when the queue must be suspended (an
         orderly queue after a failure), when the worker was replaced, or when the time slice is used up. Then the event
         loop runs other tasks first.
@@ -268,10 +279,11 @@ class Worker:
             service.ready_queues.queues,
         )
         message_queue, stats, finish = process_queue.public_queue, process_queue.stats, process_queue.finish
+        run, is_single = self._run, size == 1
         self.started = started = clock()
         slice_end = started + TIME_SLICE_SECONDS
         while pending and not self.halted:
-            messages = [pending.popleft()] if size == 1 else process_queue.take(size)
+            messages = [pending.popleft()] if is_single else process_queue.take(size)
             if ready_queues.can_wake and (for_others or len(queues) > 1):
                 ready_queues.wake()
             self.batch = batch = make(messages, message_queue)
@@ -293,7 +305,17 @@ class Worker:
                     self.expired = False
                     error = EXPIRED
             ended = clock()
-            if error is None and batch.decided is None and not process_queue.dropped:
+            is_plain = error is None and batch.decided is None and not process_queue.dropped
+            if is_plain and is_single and pending and ended <= slice_end and ended - started <= QUICK_SECONDS:
+                if not run:
+                    self._begin_run(started)
+                batch.end()
+                run.append(messages[0])
+                self.started = started = ended
+                continue
+            if run:
+                self._finish_run(started)
+            if is_plain:
                 age = ended + service.wall_offset - messages[0].store_timestamp * 0.001
                 finish(messages)
                 stats.acknowledged(messages, ended - started, age)
@@ -309,6 +331,28 @@ class Worker:
                 await asyncio.sleep(0)
                 return
             self.started = started = ended
+
+    def _begin_run(self, began: float) -> None:
+        self._run_began = began
+        if not self._will_finish:
+            self._will_finish = True
+            asyncio.get_running_loop().call_soon(self._finish_waiting)
+
+    def _finish_waiting(self) -> None:
+        """Finish the run because the event loop has its next turn, so the current call waits."""
+        self._will_finish = False
+        if self._run:
+            self._finish_run(self.started)
+
+    def _finish_run(self, ended: float) -> None:
+        """Finish and count the messages of the run. `ended` is the end of its last call, monotonic."""
+        messages, process_queue = self._run.copy(), self.process_queue
+        assert process_queue is not None
+        self._run.clear()
+        if still_ours(process_queue, messages):
+            process_queue.finish(messages)
+            now = ended + self._service.wall_offset
+            process_queue.stats.acknowledged_singly(messages, ended - self._run_began, now)
 
     async def _settle(
         self, process_queue: ProcessQueue, batch: Batch, messages: list[Message], error: BaseException | None

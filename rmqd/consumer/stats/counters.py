@@ -148,6 +148,22 @@ class TopicStats(TopicCounters):
         else:
             self._observe(messages, seconds, age_seconds)
 
+    def acknowledged_singly(self, messages: Sequence[Message], seconds: float, now: float) -> None:
+        """Count calls with one message each. They took `seconds` together, none more than QUICK_SECONDS, until `now`
+        (Unix).
+        """
+        count = len(messages)
+        oldest, newest = (now - message.store_timestamp * 0.001 for message in (messages[0], messages[-1]))
+        if self._age_low < newest <= oldest <= self._age_high:
+            self.acked += count
+            self._quick_count += count
+            self._quick_seconds += seconds
+            self._age_count += count
+            self._age_sum += (oldest + newest) / 2 * count  # messages of a queue are in the order of their ages
+        else:
+            for message in messages:
+                self.acknowledged((message,), seconds / count, now - message.store_timestamp * 0.001)
+
     def handled_in(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
         """Count a handler call of `seconds`. The oldest message of its batch was stored `age_seconds` earlier."""
         self._observe(len(batch), seconds, age_seconds)

@@ -61,6 +61,26 @@ async def test_a_decision_after_the_handler_has_returned_is_an_error(
     assert handled(queue) == before
 
 
+async def test_a_decision_in_the_next_quick_call_is_too_late(pool: StartPool) -> None:
+    """The earlier message counts as acknowledged, although it may not be finished yet."""
+    batches: list[Batch] = []
+    errors: list[RuntimeError] = []
+
+    async def handle(batch: Batch) -> None:
+        batches.append(batch)
+        if len(batches) == 2:
+            try:
+                batches[0].retry(batches[0][0])
+            except RuntimeError as error:
+                errors.append(error)
+
+    async with pool(handle, concurrency=1) as running:
+        queue = running.queue(3)
+        await eventually(done(queue), "all are handled")
+    assert len(errors) == 1
+    assert handled(queue) == {"acked": 3}
+
+
 async def test_a_decision_after_the_deadline_is_one_too(pool: StartPool, broker: ScriptedBroker) -> None:
     said: list[str] = []
     let_go = threading.Event()

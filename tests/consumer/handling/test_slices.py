@@ -86,6 +86,45 @@ async def test_each_batch_of_a_turn_has_a_deadline_of_its_own(pool: StartPool, m
     assert handled(queue) == {"acked": 3}
 
 
+async def test_messages_of_quick_calls_are_finished_while_a_later_call_waits(pool: StartPool) -> None:
+    """Otherwise a slow call would keep the commit offset below them."""
+    gate = Gate()
+
+    async def handle(batch: Batch) -> None:
+        if batch[0].queue_offset == 3:
+            await gate(batch)
+
+    async with pool(handle, concurrency=1) as running:
+        queue = running.queue(5)
+        await eventually(lambda: gate.at_once == 1, "the fourth call waits")
+        await asyncio.sleep(0)
+        assert (queue.commit_offset(), handled(queue)) == (3, {"acked": 3})
+        gate.open.set()
+        await eventually(done(queue), "all are handled")
+    assert handled(queue) == {"acked": 5}
+
+
+@pytest.mark.parametrize("then", ["continue", "fail", "halt"])
+async def test_a_queue_that_is_dropped_during_quick_calls_counts_their_messages_as_duplicates(
+    pool: StartPool, then: str
+) -> None:
+    """The next owner handles them again, because no commit passes them."""
+
+    async def handle(batch: Batch) -> None:
+        if batch[0].queue_offset == 2:
+            queue.drop("lock_lost")
+            if then == "halt":
+                running.service.halt(queue)
+            if then == "fail":
+                raise RuntimeError
+
+    async with pool(handle, concurrency=1) as running:
+        queue = running.queue(5)
+        await eventually(lambda: not queue.in_flight and queue.dropped, "the turn has ended")
+    assert (queue.cached_count, handled(queue)) == (0, {})
+    assert queue.stats.snapshot().duplicates == {"lock_lost": 3}
+
+
 @pytest.mark.parametrize("fails", [False, True])
 async def test_a_call_counts_with_its_time_and_the_age_of_its_oldest_message(pool: StartPool, *, fails: bool) -> None:
     """By the wall clock, also after that was set; the age is that at the call's end."""

@@ -41,6 +41,24 @@ def test_durations_and_ages_of_quick_batches_are_added_up() -> None:
     assert stats.snapshot() == snapshot, "a second look counts nothing again"
 
 
+@pytest.mark.parametrize("ages", [(30.0, 25.0, 20.0), (70.0, 40.0, 5.0), (0.02, 0.02, 0.02)])
+def test_single_messages_are_counted_together_as_one_by_one(ages: tuple[float, ...]) -> None:
+    """In the buckets of their ages, even if the oldest and the newest have different ones."""
+    together, one_by_one = (TopicStats("t1", is_retry=False) for _ in range(2))
+    messages = block_of(range(3)).messages
+    for message, age in zip(messages, ages, strict=True):
+        message.store_timestamp = round((1000 - age) * 1000)
+    for _ in range(2):  # the second time, the bucket of the first is known
+        together.acknowledged_singly(messages, 0.0006, 1000.0)
+        for message, age in zip(messages, ages, strict=True):
+            one_by_one.acknowledged([message], 0.0002, age)
+    mine, theirs = together.snapshot(), one_by_one.snapshot()
+    assert mine.handled == theirs.handled
+    for name in ("message_age", "handler_duration"):
+        assert getattr(mine, name).counts == getattr(theirs, name).counts
+        assert getattr(mine, name).sum == pytest.approx(getattr(theirs, name).sum)
+
+
 def test_exception_classes_are_bounded() -> None:
     """A handler that makes classes as it goes must not make endless series."""
     stats = TopicStats("t1", is_retry=False)
@@ -70,6 +88,8 @@ def test_retried_messages_count_under_their_own_topics() -> None:
     assert (by_topic["orders"].handled["acked"], by_topic["bills"].handled["acked"]) == (2, 1)
     assert by_topic["bills"].handled["retried"] == 1
     assert by_topic["orders"].message_age.count == 2
+    stats.acknowledged_singly(orders.messages, 0.001, 5.0)
+    assert [snapshot.handled["acked"] for snapshot in stats.snapshots()] == [4, 1]
 
 
 def test_retries_of_a_topic_that_the_group_has_left_are_not_lost() -> None:
