@@ -77,6 +77,7 @@ UNTIMED = (
     "broker",
     "try",
     "replay",
+    "restart",
     "offsets restore",
     "spark run",
     "spark submit",

@@ -126,6 +126,10 @@ COMMANDS: Final[dict[str, str | tuple[str, str]]] = {
         "daemon_commands:concurrency",
         "Change the number of batches that a group of the running daemon handles at once.",
     ),
+    "restart": (
+        "daemon_commands:restart",
+        "Load the code of a group of the running daemon again, without touching other groups.",
+    ),
     "reload": (
         "daemon_commands:reload",
         "Reload the configuration of the running daemon; an invalid one changes nothing and exits with 78.",

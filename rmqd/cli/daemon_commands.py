@@ -110,6 +110,19 @@ def concurrency(
     daemon.say(report, f"{group} makes {number}, until the next reload")
 
 
+def restart(daemon: DaemonOptions, group: GroupName) -> None:
+    """Load the code of a group of the running daemon again, without touching other groups.
+
+    A new process imports the code. Then the group finishes and commits its batches, and continues in that process. If
+    the code cannot be loaded, the old code continues, and the command prints the problems and exits with 78. The
+    configuration is not read again: use rmqd reload for that.
+
+    Example: rmqd restart order-mailer
+    """
+    report = daemon.ask(lambda client: client.restart(group))
+    daemon.say(report, f"{group} runs its new code, in a process of its own; no other group was touched")
+
+
 def reload(daemon: DaemonOptions) -> None:
     """Reload the configuration of the running daemon; an invalid one changes nothing and exits with 78.
 

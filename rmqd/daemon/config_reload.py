@@ -126,6 +126,12 @@ class ReloadingGroups:
         if scope == WHOLE_GROUP:
             self._paused.discard(group)
 
+    async def restart(self, group: str) -> None:
+        async with self._changing:
+            await self._pool_of(group).renew(resumed=group if group in self._paused else "")
+            self._held.discard(group)
+            self._paused.discard(group)
+
     async def apply(self, config: RootConfig) -> GroupChanges:
         """Apply a configuration. Raises ConfigError, and changes nothing, if a new worker cannot build a group.
 

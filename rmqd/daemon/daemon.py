@@ -26,7 +26,7 @@ import structlog
 from rmqd.config.model.root_model import RootConfig
 from rmqd.config.reading.config_source import exposed_secrets
 from rmqd.daemon.group_history import HistoryRecorder
-from rmqd.daemon.groups.group_engine import GroupHost, local_engine
+from rmqd.daemon.groups.group_engine import GroupChanges, GroupHost, local_engine
 from rmqd.daemon.groups.group_reload import ReloadReport, config_hash, refused_changes, with_concurrency
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor, readiness
@@ -199,6 +199,19 @@ class Daemon:
         async with self._reloading:
             changed = with_concurrency(self.config, group, concurrency)
             return await self._try_reload(lambda: (changed, self.access))
+
+    async def restart(self, group: str) -> ReloadReport:
+        """Load a group's code again. Raises UnknownGroupError."""
+        async with self._reloading:
+            try:
+                await self.host.restart(group)
+            except ConfigError as error:
+                problems = tuple(str(problem) for problem in error.problems)
+                log.warning(
+                    "handler.reload_refused", group=group, problems=list(problems), action="continue the old code"
+                )
+                return ReloadReport(problems=problems, refusal="the new code cannot be loaded; the old code continues")
+            return ReloadReport(GroupChanges(restarted=(group,)))
 
     def about(self) -> DaemonAbout:
         """Return the daemon's own part of the status."""

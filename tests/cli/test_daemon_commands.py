@@ -67,6 +67,8 @@ async def test_an_operator_looks_pauses_resumes_and_reloads(tmp_path: Path) -> N
         changed = await ask("concurrency", "mailer", "7", "--config", config)
         assert (changed.code, changed.out) == (0, "mailer makes up to 7 calls at once, until the next reload\n")
         assert (await ask("status", "--config", config, "-o", "json")).json()["groups"][0]["concurrency"] == 7
+        restarted = await ask("restart", "mailer", "--config", config)
+        assert restarted.out == "mailer runs its new code, in a process of its own; no other group was touched\n"
         wrong = await ask("concurrency", "mailer", "0", "--config", config)
         assert (wrong.code, "from 1 to 1000, or auto" in wrong.err) == (ExitCode.FAILURE, True)
         assert (await ask("reload", "--config", config)).out.endswith("(updated: mailer)\n")

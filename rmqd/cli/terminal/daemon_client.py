@@ -68,6 +68,10 @@ class DaemonClient:
         """Change the number of calls of a group that run at once."""
         return self._ask("POST", _path(group, "concurrency", calls=calls), _RELOAD_KEYS, RELOAD_TIMEOUT_SECONDS)
 
+    def restart(self, group: str) -> dict[str, Any]:
+        """Load the code of a group again. Returns when the group is drained and its new code begins."""
+        return self._ask("POST", _path(group, "restart"), _RELOAD_KEYS, RELOAD_TIMEOUT_SECONDS)
+
     def reload(self) -> dict[str, Any]:
         """Reload the configuration. Returns when it is applied."""
         return self._ask("POST", "/api/v1/reload", _RELOAD_KEYS, RELOAD_TIMEOUT_SECONDS)

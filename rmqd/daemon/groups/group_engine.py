@@ -203,6 +203,12 @@ class GroupHost(Protocol):
     async def resume(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
         """Resume a group, or some queues of it, everywhere. Raises UnknownGroupError, WholeGroupOnlyError."""
 
+    async def restart(self, group: str) -> None:
+        """Load a group's code in new processes, drain the group, and continue it there. Other groups are not affected.
+
+        Raises UnknownGroupError, and ConfigError if the code cannot be loaded; the old code then continues.
+        """
+
     async def apply(self, config: RootConfig) -> GroupChanges:
         """Apply a configuration. Unchanged groups continue undisturbed.
 

@@ -1,23 +1,32 @@
 """Compares two configurations for a reload: all changes, changes that a running group can apply, refused changes.
 
+The clients of a configuration, and their replacement by those of the next one.
+
 A reload applies the whole new configuration, or nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
 from rmqd.client.client_options import ClientOptions, TlsOptions
+from rmqd.client.remoting.pending import ClientSnapshot
 from rmqd.config.model.group_model import HandlerConfig
 from rmqd.config.model.root_model import GroupConfig, RootConfig
 from rmqd.daemon.groups.group_engine import GroupChanges, UnknownGroupError
+from rmqd.runtime.figures import add_counters, merged
 from rmqd.runtime.value_kinds import Key
+
+if TYPE_CHECKING:
+    from rmqd.client.instance import ClientInstance
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +35,8 @@ class ReloadReport:
 
     changes: GroupChanges = field(default_factory=GroupChanges)
     problems: tuple[str, ...] = ()
+    refusal: str = "the new configuration was not applied; the old one stays in force"
+    """The consequence of the problems."""
 
     @property
     def successful(self) -> bool:
@@ -35,8 +46,7 @@ class ReloadReport:
     def as_document(self) -> dict[str, Any]:
         """Return the report as JSON, for the API and the command."""
         if self.problems:
-            error = "the new configuration was not applied; the old one stays in force"
-            return {"result": "refused", "error": error, "problems": list(self.problems)}
+            return {"result": "refused", "error": self.refusal, "problems": list(self.problems)}
         return {"result": "applied"} | {name: list(groups) for name, groups in asdict(self.changes).items()}
 
 
@@ -58,17 +68,17 @@ class ConfigState:
         """Return whether one client of a cluster can serve both configurations. Its keys and TLS settings may
         differ.
         """
-        ours, theirs = self._options(cluster), other._options(cluster)
-        return ours is not None and theirs is not None and _without_security(ours) == _without_security(theirs)
+        known = cluster in self.config.known_clusters and cluster in other.config.known_clusters
+        return known and _without_security(self.options(cluster)) == _without_security(other.options(cluster))
 
     def same_security(self, other: ConfigState, cluster: str) -> bool:
         """Return whether both configurations have the same keys and certificates for a cluster."""
-        is_same = self._options(cluster) == other._options(cluster)
+        is_same = self.options(cluster) == other.options(cluster)
         return is_same and self.files.get(cluster) == other.files.get(cluster)
 
-    def _options(self, cluster: str) -> ClientOptions | None:
-        found = self.config.known_clusters.get(cluster)
-        return None if found is None else found.client_options(self.config.state_dir)
+    def options(self, cluster: str) -> ClientOptions:
+        """Return the options of a cluster's client."""
+        return self.config.known_clusters[cluster].client_options(self.config.state_dir)
 
 
 def _without_security(options: ClientOptions) -> ClientOptions:
@@ -80,6 +90,95 @@ def _contents(path: str) -> bytes:
         return Path(path).read_bytes()
     except OSError:
         return b""
+
+
+@dataclass(frozen=True, slots=True)
+class NextClients:
+    """The clients of a new configuration, before it is applied."""
+
+    clients: Mapping[str, ClientInstance]
+    """By cluster. Clients that serve both configurations already use the new keys."""
+    fresh: Mapping[str, ClientInstance]
+    secured: Mapping[str, ClientOptions]
+    """The previous keys and certificates of clients that use new ones."""
+
+    async def give_up(self) -> None:
+        """Restore the old configuration's keys, and close the clients that were built for the new configuration."""
+        for cluster, options in self.secured.items():
+            self.clients[cluster].secure(options)
+        await asyncio.gather(*(client.close() for client in self.fresh.values()))
+
+
+class ClusterClients:
+    """The clients, by cluster. The constructor builds them but does not start them."""
+
+    def __init__(self, state: ConfigState, build: Callable[[ClientOptions], ClientInstance]) -> None:
+        self._build = build
+        self._clients: dict[str, ClientInstance] = {
+            name: build(state.options(name)) for name in used_clusters(state.config)
+        }
+        self._past: ClientSnapshot | None = None  # the counters of clients that were replaced
+        self._tasks: asyncio.TaskGroup | None = None
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def current(self) -> Mapping[str, ClientInstance]:
+        """The clients of the current configuration."""
+        return self._clients
+
+    def run_in(self, tasks: asyncio.TaskGroup) -> None:
+        """Start all clients in a task group. A client's failure ends the task group, because groups need their
+        client.
+        """
+        self._tasks = tasks
+        for cluster, client in self._clients.items():
+            self._start(cluster, client)
+
+    def prepare(self, before: ConfigState, after: ConfigState) -> NextClients:
+        """Return the clients for `after`: existing clients, with their new keys, and new clients."""
+        kept = {name: self._clients[name] for name in used_clusters(after.config) if name in self._clients}
+        kept = {name: client for name, client in kept.items() if before.same_client(after, name)}
+        fresh = {name: self._build(after.options(name)) for name in used_clusters(after.config) if name not in kept}
+        secured = {}
+        for name, client in kept.items():
+            if not before.same_security(after, name):
+                client.secure(after.options(name))
+                secured[name] = before.options(name)
+        return NextClients({name: (kept | fresh)[name] for name in used_clusters(after.config)}, fresh, secured)
+
+    async def take_over(self, following: NextClients) -> None:
+        """Stop the clients that the new configuration does not use, and start the new ones."""
+        gone = [name for name, client in self._clients.items() if following.clients.get(name) is not client]
+        await self._end(gone)
+        for name in gone:
+            self._past = add_counters(self._clients[name].snapshot(), self._past)
+        self._clients = dict(following.clients)
+        for name, client in following.fresh.items():
+            self._start(name, client)
+
+    async def end(self) -> None:
+        """Stop all clients."""
+        await self._end(list(self._clients))
+
+    def snapshot(self) -> ClientSnapshot:
+        """Return the sum of the clients' snapshots as one snapshot, with the id of the first client."""
+        return add_counters(reduce(merged, [client.snapshot() for client in self._clients.values()]), self._past)
+
+    def _start(self, cluster: str, client: ClientInstance) -> None:
+        assert self._tasks is not None
+        self._running[cluster] = self._tasks.create_task(client.run(), name=f"client of {cluster}")
+
+    async def _end(self, clusters: list[str]) -> None:
+        for cluster in clusters:
+            self._clients[cluster].stop()
+        if running := [self._running.pop(cluster) for cluster in clusters if cluster in self._running]:
+            await asyncio.wait(running)
+
+
+def used_clusters(config: RootConfig) -> list[str]:
+    """Return the clusters of all groups. At least one: a process without groups has a client too."""
+    used = {config.cluster_name(group) for group in config.groups}
+    return [name for name in config.known_clusters if name in used] or list(config.known_clusters)[:1]
 
 
 LIVE_FIELDS: Final = frozenset(

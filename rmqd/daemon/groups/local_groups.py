@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import partial, reduce
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rmqd.client.client_options import ClientOptions
-from rmqd.client.remoting.pending import ClientSnapshot
 from rmqd.config.model.root_model import GroupConfig, RootConfig
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
@@ -23,112 +22,20 @@ from rmqd.daemon.groups.group_engine import (
     ProcessSnapshot,
     UnknownGroupError,
     check_scope,
+    merge_processes,
 )
-from rmqd.daemon.groups.group_reload import ConfigState, groups_with_changed_filters, plan_changes
+from rmqd.daemon.groups.group_reload import ClusterClients, ConfigState, groups_with_changed_filters, plan_changes
 from rmqd.daemon.groups.supervisor import Backoff, GroupSupervisor, LoopMonitor, WorkerShare
 from rmqd.errors import ConfigError, FilterRefusedError, RmqdError
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.plugins.model_options import consumer_options
 from rmqd.runtime.clock import Clock
-from rmqd.runtime.figures import add_counters, merged
 from rmqd.runtime.logs.log_writer import lines_dropped
 from rmqd.wire.topics import unwrap_namespace, without_namespace
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
-
-
-@dataclass(frozen=True, slots=True)
-class NextClients:
-    """The clients of a new configuration, before it is applied."""
-
-    clients: Mapping[str, ClientInstance]
-    """By cluster. Clients that serve both configurations already use the new keys."""
-    fresh: Mapping[str, ClientInstance]
-    secured: Mapping[str, ClientOptions]
-    """The previous keys and certificates of clients that use new ones."""
-
-    async def give_up(self) -> None:
-        """Restore the old configuration's keys, and close the clients that were built for the new configuration."""
-        for cluster, options in self.secured.items():
-            self.clients[cluster].secure(options)
-        await asyncio.gather(*(client.close() for client in self.fresh.values()))
-
-
-class ClusterClients:
-    """The clients, by cluster. The constructor builds them but does not start them."""
-
-    def __init__(self, state: ConfigState, build: Callable[[ClientOptions], ClientInstance]) -> None:
-        self._build = build
-        self._clients: dict[str, ClientInstance] = {
-            name: build(_options(state, name)) for name in used_clusters(state.config)
-        }
-        self._past: ClientSnapshot | None = None  # the counters of clients that were replaced
-        self._tasks: asyncio.TaskGroup | None = None
-        self._running: dict[str, asyncio.Task[None]] = {}
-
-    @property
-    def current(self) -> Mapping[str, ClientInstance]:
-        """The clients of the current configuration."""
-        return self._clients
-
-    def run_in(self, tasks: asyncio.TaskGroup) -> None:
-        """Start all clients in a task group. A client's failure ends the task group, because groups need their
-        client.
-        """
-        self._tasks = tasks
-        for cluster, client in self._clients.items():
-            self._start(cluster, client)
-
-    def prepare(self, before: ConfigState, after: ConfigState) -> NextClients:
-        """Return the clients for `after`: existing clients, with their new keys, and new clients."""
-        kept = {name: self._clients[name] for name in used_clusters(after.config) if name in self._clients}
-        kept = {name: client for name, client in kept.items() if before.same_client(after, name)}
-        fresh = {name: self._build(_options(after, name)) for name in used_clusters(after.config) if name not in kept}
-        secured = {}
-        for name, client in kept.items():
-            if not before.same_security(after, name):
-                client.secure(_options(after, name))
-                secured[name] = _options(before, name)
-        return NextClients({name: (kept | fresh)[name] for name in used_clusters(after.config)}, fresh, secured)
-
-    async def take_over(self, following: NextClients) -> None:
-        """Stop the clients that the new configuration does not use, and start the new ones."""
-        gone = [name for name, client in self._clients.items() if following.clients.get(name) is not client]
-        await self._end(gone)
-        for name in gone:
-            self._past = add_counters(self._clients[name].snapshot(), self._past)
-        self._clients = dict(following.clients)
-        for name, client in following.fresh.items():
-            self._start(name, client)
-
-    async def end(self) -> None:
-        """Stop all clients."""
-        await self._end(list(self._clients))
-
-    def snapshot(self) -> ClientSnapshot:
-        """Return the sum of the clients' snapshots as one snapshot, with the id of the first client."""
-        return add_counters(reduce(merged, [client.snapshot() for client in self._clients.values()]), self._past)
-
-    def _start(self, cluster: str, client: ClientInstance) -> None:
-        assert self._tasks is not None
-        self._running[cluster] = self._tasks.create_task(client.run(), name=f"client of {cluster}")
-
-    async def _end(self, clusters: list[str]) -> None:
-        for cluster in clusters:
-            self._clients[cluster].stop()
-        if running := [self._running.pop(cluster) for cluster in clusters if cluster in self._running]:
-            await asyncio.wait(running)
-
-
-def used_clusters(config: RootConfig) -> list[str]:
-    """Return the clusters of all groups. At least one: a process without groups has a client too."""
-    used = {config.cluster_name(group) for group in config.groups}
-    return [name for name in config.known_clusters if name in used] or list(config.known_clusters)[:1]
-
-
-def _options(state: ConfigState, cluster: str) -> ClientOptions:
-    return state.config.known_clusters[cluster].client_options(state.config.state_dir)
+    from rmqd.daemon.workers.worker_group import WorkerGroup
 
 
 READINESS_POLL_SECONDS = 0.02
@@ -152,6 +59,8 @@ class LocalGroups:
         self._state = ConfigState.of(config)
         self._clients = ClusterClients(self._state, self._build_client)
         self._groups = self._build_groups(config, config.groups, self._clients.current)
+        self._restarted = False  # whether a group runs, or ran, in a worker process
+        self._past: list[ProcessSnapshot] = []  # the counters of the ended processes of restarted groups
         self._running: dict[str, asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
         self._changing = asyncio.Lock()
@@ -186,7 +95,7 @@ class LocalGroups:
 
     def snapshot(self) -> ProcessSnapshot:
         """Return the current state of all groups and clients, including the counters of replaced ones."""
-        return ProcessSnapshot(
+        own = ProcessSnapshot(
             worker=self._share.worker,
             pid=os.getpid(),
             client=self._clients.snapshot(),
@@ -194,12 +103,29 @@ class LocalGroups:
             loop_delay=self._monitor.snapshot(),
             log_dropped=lines_dropped(),
         )
+        others = [process for one in self._apart().values() if (process := one.process) is not None]
+        return merge_processes([own, *others], self._past) if others or self._past else own
 
     async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
         self._switchable(group, scope).pause(scope)
 
     async def resume(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
         self._switchable(group, scope).resume(scope)
+
+    async def restart(self, group: str) -> None:
+        supervisor = self._group(group)
+        async with self._changing:
+            if self.stopping:
+                raise ConfigError(["the daemon is stopping and cannot restart a group"])
+            build: Callable[[], Consumer] = partial(self._build_apart, group)
+            if self._state.config.groups[group].engine == "spark":  # its driver is a new process anyway
+                options = self._share.of_group(consumer_options(self._state.config, group))
+                build = partial(self._build_on_spark, group, options, self._state.config)
+                following = build()
+            else:
+                following = await self._build_apart(group).load()
+                self._restarted = True
+            await supervisor.restart(following, build)
 
     async def apply(self, config: RootConfig) -> GroupChanges:
         """Build new groups, drain changed and removed groups, and start the new ones.
@@ -212,12 +138,17 @@ class LocalGroups:
             state = ConfigState.of(config)
             changes = plan_changes(self._state, state)
             following = self._clients.prepare(self._state, state)
-            live = {name for name in changes.updated if name in self._groups and not self._groups[name].failed}
-            to_rebuild = [name for name in (*changes.updated, *changes.restarted) if name not in live]
+            kept = (name for name in config.groups if config.groups[name].engine == "local")
+            apart = {name: self._apart()[name] for name in kept if name in self._apart()}
+            changed = [name for name in (*changes.updated, *changes.restarted) if name not in apart]
+            known = {name for name in changed if name in self._groups and not self._groups[name].failed}
+            live = known.intersection(changes.updated)
+            to_rebuild = [name for name in changed if name not in live]
             try:
                 groups = self._build_groups(config, (*to_rebuild, *changes.started), following.clients)
                 filtered = groups_with_changed_filters(self._state.config, config, changes)
                 await self._check_filters(config, filtered, following.clients)
+                await asyncio.gather(*(group.apply(config) for group in apart.values()))
             except ConfigError:
                 await following.give_up()
                 raise
@@ -228,6 +159,8 @@ class LocalGroups:
             await self._clients.take_over(following)
             for name in changes.stopped:
                 self._groups.pop(name, None)
+            for name in apart:
+                self._groups[name].shutdown_timeout_seconds = config.groups[name].shutdown_timeout_seconds
             for name, group in groups.items():
                 self._take_over(name, group, config.groups[name])
             self._state = state
@@ -309,6 +242,26 @@ class LocalGroups:
         now = self._state.config
         is_same = now.groups.get(name) == config.groups[name]
         return self._engine.build_spark_consumer(name, options, now if is_same else config)
+
+    def _build_apart(self, name: str) -> WorkerGroup:
+        """Build a consumer in a worker process, which imports the group's code again."""
+        from rmqd.daemon.workers.worker_group import WorkerGroup
+
+        config = self._state.config
+        options = self._share.of_group(consumer_options(config, name))
+        return WorkerGroup(name, options, config, self._share, self._keep_counters)
+
+    def _apart(self) -> dict[str, WorkerGroup]:
+        """Return the restarted groups, each in a worker process."""
+        if not self._restarted:
+            return {}
+        from rmqd.daemon.workers.worker_group import WorkerGroup
+
+        found = {name: group.consumer for name, group in self._groups.items()}
+        return {name: one for name, one in found.items() if isinstance(one, WorkerGroup)}
+
+    def _keep_counters(self, ended: ProcessSnapshot) -> None:
+        self._past = [merge_processes([replace(ended, groups=())], self._past)]
 
     def _builder(
         self,

@@ -1,4 +1,4 @@
-"""A group on Spark as a consumer of the daemon, with a process that drives Spark.
+"""A group in a child process as a consumer of the daemon, and a group on Spark, whose child drives Spark.
 
 The driver, its JVM and Spark's Python workers form a separate process group, so that none of them survives the driver,
 however it ends.
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, Self
+from typing import Any, Final, Generic, Self, TypeVar
 
 import structlog
 
@@ -56,8 +56,89 @@ class SparkDriverProcess(ChildProcess[GroupSnapshot]):
         return await cls.begin(DRIVER_MODULE)
 
 
-class SparkGroup:
-    """Runs one group on Spark. Its snapshot is at most a second old."""
+Child = TypeVar("Child", bound=ChildProcess[Any])
+
+
+class ChildGroup(Generic[Child]):
+    """A group that runs in a child process. Its snapshot is at most a second old."""
+
+    def __init__(self, name: str, options: ConsumerOptions, silent_seconds: float) -> None:
+        self._options = options
+        self._name = name
+        self._silent_seconds = silent_seconds
+        self._log = log.bind(group=name)
+        self._pauses = Pauses()
+        self._child: Child | None = None
+        self._stop = asyncio.Event()
+        self._ended = False
+        self._is_silent = False
+
+    def stop(self, *, shutdown_timeout_seconds: float | None = None) -> None:
+        """Wait for the running batches, for at most the group's shutdown timeout, and commit their offsets."""
+        self._stop.set()
+        if self._child is not None:
+            self._child.post("stop", shutdown_timeout_seconds)
+
+    def force_stop(self) -> None:
+        """Abort the running batches. The next start repeats them."""
+        self._stop.set()
+        if self._child is not None:
+            self._child.post("force_stop")
+
+    def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
+        """Start no more batches. Running ones are finished."""
+        self._pauses.add(scope)
+        self._switch("pause", scope)
+
+    def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
+        """Start batches again."""
+        self._pauses.end(scope)
+        self._switch("resume", scope)
+
+    @property
+    def paused(self) -> bool:
+        """Whether the group is paused."""
+        return self._pauses.whole
+
+    def _switch(self, action: str, scope: PauseScope) -> None:
+        if self._child is not None:
+            self._child.post(action, scope)
+
+    async def _follow(self, child: Child) -> None:
+        """Request snapshots until the child ends."""
+        while not child.reading.done():
+            await self._ask(child)
+            await asyncio.wait({child.reading}, timeout=ASK_SECONDS)
+
+    async def _ask(self, child: Child) -> None:
+        try:
+            async with asyncio.timeout(self._silent_seconds):
+                await child.ask("snapshot")
+        except TimeoutError:
+            if not self._is_silent:
+                self._report_silent(child)
+            self._is_silent = True
+        else:
+            self._is_silent = False
+
+    def _report_silent(self, child: Child) -> None:
+        self._log.error("spark.driver_silent", pid=child.pid, seconds=self._silent_seconds)
+
+    def _shown(self, group: GroupSnapshot) -> GroupSnapshot:
+        """Return the child's last snapshot as it applies now."""
+        group = replace(group, paused=self._pauses.whole, pauses=self._pauses.scopes)
+        if self._ended:
+            return replace(group, state="stopped" if group.state != "failed" else "failed", queues=(), assigned={})
+        if self._is_silent and self._child is not None:
+            who = f"the {self._child.name} (pid {self._child.pid})"
+            return replace(
+                group, ready=False, not_ready_reason=f"{who} has not responded for {self._silent_seconds:g} s"
+            )
+        return group
+
+
+class SparkGroup(ChildGroup[SparkDriverProcess]):
+    """Runs one group on Spark."""
 
     def __init__(
         self,
@@ -67,17 +148,9 @@ class SparkGroup:
         start: Callable[[], Awaitable[SparkDriverProcess]] = SparkDriverProcess.spawn,
         silent_seconds: float = SILENT_SECONDS,
     ) -> None:
-        self._options = options
-        self._name = name
+        super().__init__(name, options, silent_seconds)
         self._config = config.of_group(name)
         self._start = start
-        self._silent_seconds = silent_seconds
-        self._log = log.bind(group=name)
-        self._pauses = Pauses()
-        self._driver: SparkDriverProcess | None = None
-        self._stop = asyncio.Event()
-        self._ended = False
-        self._is_silent = False
         spark = config.groups[name].spark
         self._handles_what_is_there = spark is not None and spark.trigger == AVAILABLE_NOW
 
@@ -88,7 +161,7 @@ class SparkGroup:
         SparkDriverError with the driver's reason.
         """
         try:
-            driver = self._driver = await self._start()
+            driver = self._child = await self._start()
         except ChildNotUsableError as error:
             raise SparkDriverError(f"cannot start Spark: {error}") from error
         is_wanted = not self._stop.is_set()
@@ -102,73 +175,24 @@ class SparkGroup:
             self._check_end(driver, driver.reading.result())
         await self._stop.wait()
 
-    def stop(self, *, shutdown_timeout_seconds: float | None = None) -> None:
-        """Wait for the running micro-batch, for at most the group's shutdown timeout, and commit its offsets."""
-        self._stop.set()
-        if self._driver is not None:
-            self._driver.post("stop", shutdown_timeout_seconds)
-
-    def force_stop(self) -> None:
-        """Abort the running micro-batch. The next start repeats it."""
-        self._stop.set()
-        if self._driver is not None:
-            self._driver.post("force_stop")
-
     async def change(self, options: ConsumerOptions) -> None:
         """Raise RmqdError: a reload restarts a changed group on Spark."""
         raise RmqdError(f"group {self._name} is on Spark and cannot change its options while it runs")
 
-    def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Start no more micro-batches. The running one is finished."""
-        self._pauses.add(scope)
-        if self._driver is not None:
-            self._driver.post("pause", scope)
-
-    def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Start micro-batches again."""
-        self._pauses.end(scope)
-        if self._driver is not None:
-            self._driver.post("resume", scope)
-
-    @property
-    def paused(self) -> bool:
-        """Whether the group is paused."""
-        return self._pauses.whole
-
     def snapshot(self) -> GroupSnapshot:
         """The last snapshot that the driver sent."""
-        told = None if self._driver is None else self._driver.last_snapshot
-        group = replace(told or blank_snapshot(self._options), paused=self._pauses.whole, pauses=self._pauses.scopes)
-        if self._ended:
-            return replace(group, state="stopped" if group.state != "failed" else "failed", queues=(), assigned={})
-        if self._is_silent and self._driver is not None:
-            reason = f"the Spark driver (pid {self._driver.pid}) has not responded for {self._silent_seconds:g} s"
-            return replace(group, ready=False, not_ready_reason=reason)
-        return group
+        told = None if self._child is None else self._child.last_snapshot
+        return self._shown(told or blank_snapshot(self._options))
 
     async def _serve(self, driver: SparkDriverProcess) -> None:
         """Send the driver its specification, then request snapshots until it ends."""
-        reading = driver.reading
         with suppress(ChildGoneError):  # the exit code, checked below, says more
             await driver.ask("build", DriverSpec(self._config, self._pauses.scopes))
             self._log.info("spark.driver_started", pid=driver.pid)
             if self._stop.is_set():  # `stop` was called meanwhile
                 driver.post("stop")
-            while not reading.done():
-                await self._ask(driver)
-                await asyncio.wait({reading}, timeout=ASK_SECONDS)
-        await asyncio.wait({reading})
-
-    async def _ask(self, driver: SparkDriverProcess) -> None:
-        try:
-            async with asyncio.timeout(self._silent_seconds):
-                await driver.ask("snapshot")
-        except TimeoutError:
-            if not self._is_silent:
-                self._log.error("spark.driver_silent", pid=driver.pid, seconds=self._silent_seconds)
-            self._is_silent = True
-        else:
-            self._is_silent = False
+            await self._follow(driver)
+        await asyncio.wait({driver.reading})
 
     def _check_end(self, driver: SparkDriverProcess, exit_code: int) -> None:
         told = driver.last_snapshot

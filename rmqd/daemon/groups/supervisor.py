@@ -180,6 +180,9 @@ class GroupSupervisor:
         self._pauses = Pauses()
         self._stop = asyncio.Event()
         self._force_stop = asyncio.Event()
+        self._following: Consumer | None = None  # requested by `restart`
+        self._wanted = asyncio.Event()  # set to end the current consumer, for a stop or a restart
+        self._taken_over = asyncio.Event()
 
     async def run(self) -> None:
         """Run the group until `stop` and its drain. Never raises for a group's failure."""
@@ -187,18 +190,34 @@ class GroupSupervisor:
             started = self._clock.monotonic()
             try:
                 await self._run_consumer()
-                return
             except Exception as error:  # noqa: BLE001 a failure is reported, and the group restarts
                 await self._rest(error, self._clock.monotonic() - started)
+            if self._following is not None and not self._stop.is_set():
+                self._replace(self._following)
+                self._following = None
+                self._wanted.clear()
+                self._taken_over.set()
+        self._taken_over.set()
+        if self._following is not None:
+            self._following.stop()
+            await self._following.run()
 
     def stop(self) -> None:
         """Request a graceful stop."""
         self._stop.set()
+        self._wanted.set()
 
     def force_stop(self) -> None:
         """End now: abandon running handlers, and commit finished messages."""
-        self._stop.set()
+        self.stop()
         self._force_stop.set()
+
+    async def restart(self, following: Consumer, build: Callable[[], Consumer]) -> None:
+        """Drain the current consumer, and continue with `following`. `build` creates later consumers."""
+        self._build, self._following = build, following
+        self._taken_over.clear()
+        self._wanted.set()
+        await self._taken_over.wait()
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Stop handing out messages, but keep the queues. The pause survives a restart of the group."""
@@ -209,6 +228,11 @@ class GroupSupervisor:
         """End all pauses inside this scope."""
         self._pauses.end(scope)
         self._consumer.resume(self._edge.to_broker_names(scope))
+
+    @property
+    def consumer(self) -> Consumer:
+        """The current consumer."""
+        return self._consumer
 
     @property
     def pauses(self) -> tuple[PauseScope, ...]:
@@ -253,10 +277,10 @@ class GroupSupervisor:
 
     async def _run_consumer(self) -> None:
         running = asyncio.create_task(self._consumer.run(), name=f"group {self.name}")
-        stop = asyncio.create_task(self._stop.wait(), name=f"stop of {self.name}")
+        stop = asyncio.create_task(self._wanted.wait(), name=f"stop of {self.name}")
         try:
             await asyncio.wait({running, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if running.done() and not self._stop.is_set():
+            if running.done() and not self._wanted.is_set():
                 if running.cancelled():
                     raise GroupEndedError("the group was cancelled unexpectedly")
                 running.result()
@@ -287,7 +311,7 @@ class GroupSupervisor:
         self._failure = _describe(error)
         self._log.error("group.failed", error=self._failure, retry_in_seconds=seconds, exc_info=error)
         while True:
-            if await wait_within(self._clock, seconds, self._stop.wait()):
+            if await wait_within(self._clock, seconds, self._wanted.wait()):
                 return
             try:
                 consumer = self._build()

@@ -55,6 +55,9 @@ class DaemonControl(Protocol):
     async def change_concurrency(self, group: str, concurrency: str) -> ReloadReport:
         """Change how many calls of a group run at once. Raises UnknownGroupError, ValueError."""
 
+    async def restart(self, group: str) -> ReloadReport:
+        """Load a group's code again. Raises UnknownGroupError."""
+
 
 class HttpApi:
     """The HTTP endpoints of a daemon."""
@@ -81,6 +84,7 @@ class HttpApi:
                 Route("/api/v1/groups/{group}/pause", changing(self.pause), methods=["POST"]),
                 Route("/api/v1/groups/{group}/resume", changing(self.resume), methods=["POST"]),
                 Route("/api/v1/groups/{group}/concurrency", changing(self.concurrency), methods=["POST"]),
+                Route("/api/v1/groups/{group}/restart", changing(self.restart), methods=["POST"]),
                 Route("/api/v1/reload", changing(self.reload), methods=["POST"]),
             ]
         )
@@ -174,14 +178,13 @@ class HttpApi:
     async def concurrency(self, request: Request) -> Response:
         """Change how many calls of one group run at once to `calls`, until the next reload."""
         group, calls = request.path_params["group"], request.query_params.get("calls", "")
-        try:
-            report = await self._daemon.change_concurrency(group, calls)
-        except UnknownGroupError as error:
-            return JSONResponse({"error": str(error)}, 404)
-        except ValueError as error:
-            return JSONResponse({"error": str(error)}, 400)
-        document = {"group": group, "concurrency": calls}
-        return JSONResponse(report.as_document() | document, 200 if report.successful else 500)
+        change = self._daemon.change_concurrency(group, calls)
+        return await _changed(change, {"group": group, "concurrency": calls})
+
+    async def restart(self, request: Request) -> Response:
+        """Load the code of one group again. If it cannot be loaded, respond 500 with the reasons and change nothing."""
+        group = request.path_params["group"]
+        return await _changed(self._daemon.restart(group), {"group": group})
 
     async def _switch(
         self, request: Request, action: Callable[[str, PauseScope], Awaitable[None]], result: str
@@ -233,6 +236,17 @@ class HttpApi:
         return access.check_page(headers.get("origin"), headers.get("host"), own_port) or access.check_change(
             headers.get("authorization"), client, headers.keys()
         )
+
+
+async def _changed(change: Awaitable[ReloadReport], document: dict[str, Any]) -> Response:
+    """Return the response to a change of one group, with `document` added to the report."""
+    try:
+        report = await change
+    except UnknownGroupError as error:
+        return JSONResponse({"error": str(error)}, 404)
+    except ValueError as error:
+        return JSONResponse({"error": str(error)}, 400)
+    return JSONResponse(report.as_document() | document, 200 if report.successful else 500)
 
 
 def _scope(request: Request) -> PauseScope:

@@ -58,6 +58,8 @@ async def _serve(descriptor: int) -> int:
         await _answer(channel, second, groups.check_filters(second.argument))
         await channel.close()
         return ExitCode.OK
+    for scope in second.argument or ():  # the pauses of a restarted group, the only one here
+        await groups.pause(groups.names[0], scope)
     channel.answer(second)
     return await WorkerMain(spec.share.worker, channel, groups, monitor).run()
 
@@ -127,6 +129,9 @@ class WorkerMain:
                 return self._groups.snapshot()
             case "pause" | "resume":
                 await self._switch(request.action, *request.argument)
+            case "restart":
+                if request.argument in self._groups.names:  # other groups run in other workers
+                    await self._groups.restart(request.argument)
             case "apply":
                 changes = await self._groups.apply(request.argument)
                 _configure_logging(request.argument, self._number)

@@ -143,6 +143,14 @@ class WorkerPool:
         self._pauses[group].end(scope)
         await self._ask_all("resume", (group, scope))
 
+    async def restart(self, group: str) -> None:
+        """Restart a group in all workers, after a new worker has loaded it."""
+        self._check_known(group, WHOLE_GROUP)
+        async with self._changing:
+            await self._check(self._state.config.of_group(group), [])
+            if refused := await self._ask_all("restart", group):
+                raise ConfigError([f"worker {number}: {problem}" for number, problem in refused])
+
     async def apply(self, config: RootConfig) -> GroupChanges:
         """Check the configuration in a new worker, then apply it in all workers at the same time.
 

@@ -65,6 +65,10 @@ class Served:
         """Nothing."""
         return self.report
 
+    async def restart(self, group: str) -> ReloadReport:
+        """What the test wants."""
+        return self.report
+
 
 class _ShortSleeps:
     """asyncio for uvicorn, which looks each tenth of a second whether it is to stop, and waits for another one then."""
@@ -286,7 +290,9 @@ async def test_an_unknown_group_is_not_found(served: Served) -> None:
     assert "expected one of mailer, audit" in answer.json()["error"]
 
 
-@pytest.mark.parametrize("path", ["groups/mailer/pause", "groups/mailer/resume", "groups/mailer/concurrency", "reload"])
+@pytest.mark.parametrize(
+    "path", ["groups/mailer/pause", "groups/mailer/restart", "groups/mailer/concurrency", "reload"]
+)
 async def test_what_changes_something_is_posted(served: Served, path: str) -> None:
     """A link or an image must not do it."""
     assert (await served.client.get(f"/api/v1/{path}")).status_code == 405

@@ -1,0 +1,276 @@
+"""A canary: a second handler of a group, for a stable share of its messages.
+
+The share is chosen by a hash of each message's key, so all messages of a key go to the same handler, also when they are
+retried, and a larger share keeps the keys of a smaller one. A batch has messages for one handler only.
+
+- `live`: the canary handles its messages instead of the first handler. They pass through the same calls and settlement,
+  and count apart (`variant="canary"`).
+- `shadow`: the first handler handles all messages. After each of its calls, the canary gets copies of its share in the
+  background, and its decisions are only counted and compared. At most as many of these calls run as the group's; beyond
+  that, messages are skipped. So a shadow that is slow or hangs delays nothing.
+
+A canary that cannot be started, or cannot handle any message, is switched off, and the first handler gets everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import blake2b
+from typing import Any, Final
+
+import structlog
+
+from rmqd.consumer.consumer_options import CanaryOptions, ConsumerOptions
+from rmqd.consumer.handling.handler_threads import (
+    CANCEL_PATIENCE_SECONDS,
+    UnusableHandlerError,
+    call_handler,
+    call_start_or_stop,
+    checked,
+    wrapped,
+)
+from rmqd.handler_api.batch import Batch, Decision, LoadedHandler, Outcome, decision_of
+from rmqd.runtime.clock import Clock
+from rmqd.runtime.figures import counter, figure, known
+from rmqd.runtime.histogram import HANDLER_SECONDS, Histogram, HistogramSnapshot
+from rmqd.runtime.plain_text import describe, text_of
+from rmqd.wire.message_queue import Identity, MessageQueue
+from rmqd.wire.messages.message import InGroup, Message, Once, once_in_group
+from rmqd.wire.messages.properties import value_by
+
+log = structlog.get_logger(__name__)
+
+VARIANT: Final = "canary"
+_HASHES: Final = 1 << 32  # the number of hashes of four bytes
+_RESULTS: Final = ("acked", "retried", "dead_lettered", "expired", "skipped")
+_NAMES: Final = {Outcome.ACK: "acked", Outcome.DEAD_LETTER: "dead_lettered"}
+
+
+@dataclass(frozen=True, slots=True)
+class CanarySnapshot:
+    """The canary of a group, and what it would have done in shadow mode."""
+
+    plugin: str
+    share: float
+    by: str
+    mode: str
+    failure: str = figure(known(lambda one, other: one or other), default="")
+    """Why it was switched off."""
+    shadowed: dict[str, int] = counter(
+        "rmqd_shadow_messages_total",
+        "Messages that a canary got in shadow mode, by the decision that it would have made: acked, retried, "
+        "dead_lettered, expired; skipped if too many of its calls ran.",
+        by="result",
+        keys=_RESULTS,
+    )
+    differing: int = counter(
+        "rmqd_shadow_differences_total", "Messages about which a canary in shadow mode decided differently."
+    )
+    duration: HistogramSnapshot | None = figure(known(HistogramSnapshot.merge), is_counter=True, default=None)
+    """How long the calls in shadow mode took."""
+
+
+class Canary:
+    """The second handler of one group. Its calls in shadow mode are owned by it, and end with `stop`."""
+
+    def __init__(self, handler: LoadedHandler, options: ConsumerOptions, clock: Clock) -> None:
+        self.handler = checked(handler)
+        self.change(options)
+        by = self.options.by
+        self._value_of = _message_id if by == "msg_id" else value_by(by)
+        self._clock = clock
+        self._failure = ""
+        self._started = False
+        self._calls: set[asyncio.Task[None]] = set()
+        self._busy = 0  # calls in shadow mode, including abandoned ones
+        self._shadowed = dict.fromkeys(_RESULTS, 0)
+        self._differing = 0
+        self._duration = Histogram(HANDLER_SECONDS)
+
+    def change(self, options: ConsumerOptions) -> None:
+        """Apply the share of these options."""
+        assert options.canary is not None
+        self.options: CanaryOptions = options.canary
+        self._most_calls, self._timeout_seconds = options.concurrency, options.consume_timeout_seconds
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the canary handles its messages instead of the first handler."""
+        return self.options.mode == "live"
+
+    @property
+    def divider(self) -> Canary | None:
+        """The canary itself if batches must be divided between the handlers; None in shadow mode."""
+        return self if self.is_live else None
+
+    def takes(self, message: Message) -> bool:
+        """Return whether a message belongs to the canary's share."""
+        share = self.options.share
+        if not share or self._failure:
+            return False
+        value = self._value_of(message) or message.lasting_id
+        return int.from_bytes(blake2b(value.encode(), digest_size=4).digest()) < share * _HASHES
+
+    async def start(self) -> None:
+        """Start the handler. If that fails, the canary is switched off."""
+        try:
+            self._started = await call_start_or_stop(self.handler.start, self._clock)
+        except Exception as error:  # noqa: BLE001  any exception of the author's code; the first handler must start
+            self._switch_off(f"its start failed: {describe(error)}")
+
+    async def stop(self) -> None:
+        """End the calls in shadow mode, and stop the handler."""
+        for call in self._calls:
+            call.cancel()
+        if self._calls:
+            await self._clock.wait(self._calls, timeout=CANCEL_PATIENCE_SECONDS)
+        if self._started:
+            await call_start_or_stop(self.handler.stop, self._clock)
+
+    def around(self, first: LoadedHandler) -> LoadedHandler:
+        """Return the first handler, with calls of the canary for its messages in live mode."""
+        if not self.is_live:
+            return replace(first, canary=self)
+        ends = [one.end_calls for one in (first, self.handler) if one.end_calls is not None]
+        both = wrapped(first, self._either_async if first.is_async else self._either)
+        return replace(both, canary=self, end_calls=partial(_call_all, ends) if ends else None)
+
+    def _either(self, call_first: Callable[[Batch], Any], batch: Batch) -> Any:
+        if self.takes(batch[0]):
+            try:
+                return self.handler.handle(batch)
+            except UnusableHandlerError as error:
+                self._switch_off(str(error))
+        return call_first(batch)
+
+    async def _either_async(self, call_first: Callable[[Batch], Any], batch: Batch) -> Any:
+        if self.takes(batch[0]):
+            try:
+                return await self.handler.handle(batch)
+            except UnusableHandlerError as error:
+                self._switch_off(str(error))
+        return await call_first(batch)
+
+    def dividing(
+        self, make: Callable[[list[Message], MessageQueue], Batch], put_back: Callable[[Sequence[Message]], None], *,
+        in_order: bool,
+    ) -> Callable[[list[Message], MessageQueue], Batch]:  # fmt: skip
+        """Return a `make` that puts back messages for the other handler; `in_order` also all messages behind them."""
+
+        def made(messages: list[Message], message_queue: MessageQueue) -> Batch:
+            kinds = [self.takes(message) for message in messages]
+            if len(set(kinds)) > 1:
+                cut = next(index for index, kind in enumerate(kinds) if kind != kinds[0])
+                own = [kind == kinds[0] and (index < cut or not in_order) for index, kind in enumerate(kinds)]
+                put_back([message for message, is_own in zip(messages, own, strict=True) if not is_own])
+                messages[:] = [message for message, is_own in zip(messages, own, strict=True) if is_own]
+            return make(messages, message_queue)
+
+        return made
+
+    async def shadow(self, call: Callable[[Batch], Awaitable[object]], _worker: object, batch: Batch) -> object:
+        """Call the first handler, and then the canary with copies of its messages: a stage of the call."""
+        chosen = [index for index, message in enumerate(batch) if self.takes(message)]
+        copies = [copy(batch[index]) for index in chosen]  # before the handler and the settlement change messages
+        error: BaseException | None = None
+        try:
+            return await call(batch)
+        except (asyncio.CancelledError, UnusableHandlerError):  # there is no decision to compare with
+            copies.clear()
+            raise
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            if copies:
+                decisions, rest = batch.decisions(), decision_of(error)
+                self._begin(batch.like(copies), [decisions.get(index, rest) for index in chosen])
+            del error  # its traceback refers to this frame, and would keep the batch alive
+
+    def snapshot(self) -> CanarySnapshot:
+        """Return the canary as it is now."""
+        one = self.options
+        name, durations = self.handler.name, None if self.is_live else self._duration.snapshot()
+        counts = dict(self._shadowed), self._differing
+        return CanarySnapshot(name, one.share, one.by, one.mode, self._failure, *counts, durations)
+
+    def _begin(self, batch: Batch, first: Sequence[Decision]) -> None:
+        if self._busy >= self._most_calls:
+            self._shadowed["skipped"] += len(batch)
+            return
+        self._busy += 1
+        call = asyncio.create_task(self._compare(batch, first), name="call of a canary in shadow mode")
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+
+    async def _compare(self, batch: Batch, first: Sequence[Decision]) -> None:
+        """Call the canary with a batch about which the first handler has made these decisions."""
+        if (group := once_in_group.get(None)) is not None:
+            once_in_group.set(_ShadowOnce(group))
+        started = self._clock.monotonic()
+        calling = asyncio.create_task(self._called(batch), name="canary")
+        try:
+            _, late = await self._clock.wait((calling,), timeout=self._timeout_seconds)
+        finally:
+            calling.cancel()  # without effect if it has ended
+        error = None if late else calling.result()
+        batch.end()
+        self._duration.observe(self._clock.monotonic() - started)
+        decisions, rest = batch.decisions(), decision_of(error)
+        for index, (message, before) in enumerate(zip(batch, first, strict=True)):
+            one = decisions.get(index, rest)
+            result = "expired" if late and index not in decisions else _NAMES.get(one.outcome, "retried")
+            self._shadowed[result] += 1
+            if result != (wanted := _NAMES.get(before.outcome, "retried")):
+                self._differing += 1
+                why = one.error or error
+                log.warning(
+                    "canary.differs",
+                    msg_id=message.msg_id,
+                    queue=str(message.message_queue),
+                    first=wanted,
+                    canary=result,
+                    error=None if why is None else text_of(why, repr),
+                )
+
+    async def _called(self, batch: Batch) -> BaseException | None:
+        try:
+            await call_handler(self.handler, batch, self._call_ended)
+        except BaseException as error:  # noqa: BLE001  every exception of a handler is its result
+            return error
+        return None
+
+    def _call_ended(self) -> None:
+        self._busy -= 1
+
+    def _switch_off(self, reason: str) -> None:
+        if not self._failure:
+            self._failure = reason
+            log.error("canary.failed", handler=self.handler.name, error=reason)
+
+
+class _ShadowOnce:
+    """The group of a call in shadow mode. Its records of handled messages do not count for the first handler."""
+
+    def __init__(self, group: InGroup) -> None:
+        self._group = group
+
+    @property
+    def identity(self) -> Identity:
+        return replace(self._group.identity, replay=VARIANT)
+
+    def __call__(self, message: Any, connection: object, /) -> Once:
+        return self._group(message, connection)
+
+
+def _message_id(message: Message) -> str:
+    return message.lasting_id
+
+
+def _call_all(functions: Sequence[Callable[[], Any]]) -> None:
+    for function in functions:
+        function()

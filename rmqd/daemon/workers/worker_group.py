@@ -1,0 +1,113 @@
+"""A group that runs in a worker process, because `rmqd restart` loaded its code again.
+
+Python cannot unload a module: objects, threads and other modules keep references to the old code. So the new code is
+imported by a new process, which runs the whole group as `--workers` does: its client, its handler and its calls. The
+process is a new member of the group. Every later restart replaces it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Self
+
+from rmqd.config.model.root_model import RootConfig
+from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.consumer.pauses import PauseScope
+from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
+from rmqd.daemon.groups.group_engine import ProcessSnapshot
+from rmqd.daemon.groups.spark_group import SILENT_SECONDS, ChildGroup, blank_snapshot
+from rmqd.daemon.groups.supervisor import WorkerShare
+from rmqd.daemon.workers.worker_pool import HIDDEN_COMMAND, WorkerProcess, WorkerSpec
+from rmqd.errors import ConfigError, RmqdError
+from rmqd.runtime.child_process import ChildGoneError, ChildNotUsableError, how_it_ended
+
+
+class WorkerEndedError(RmqdError):
+    """The worker process of a restarted group has ended, although the group was not stopped."""
+
+
+class WorkerGroup(ChildGroup[WorkerProcess]):
+    """Runs one group in a worker process."""
+
+    def __init__(
+        self,
+        name: str,
+        options: ConsumerOptions,
+        config: RootConfig,
+        share: WorkerShare,
+        ended: Callable[[ProcessSnapshot], None],
+    ) -> None:
+        """`ended` is called with the last snapshot of the process, whose counters must be kept."""
+        super().__init__(name, options, SILENT_SECONDS)
+        self._spec = WorkerSpec(config.of_group(name), share, {})
+        self._report_end = ended
+        self._loaded: WorkerProcess | None = None
+
+    async def load(self) -> Self:
+        """Import the group's code in a new process, which then waits for `run`. Raises ConfigError."""
+        try:
+            worker = await WorkerProcess.begin("rmqd", HIDDEN_COMMAND)
+            await worker.ask_to_start("the handler's import", "build", self._spec)
+        except ChildNotUsableError as error:
+            raise ConfigError([error]) from error
+        self._loaded = worker
+        return self
+
+    async def run(self) -> None:
+        """Run the group until `stop` and its drain. Raises ConfigError, WorkerEndedError."""
+        if self._loaded is None:
+            await self.load()
+        worker = self._loaded
+        assert worker is not None
+        is_wanted = not self._stop.is_set()
+        try:
+            if is_wanted:
+                with suppress(ChildGoneError):  # the exit code, checked below, says more
+                    self._child = worker  # before the request: later pauses and stops are sent after it
+                    await worker.ask("run", self._pauses.scopes)
+                    self._log.info("handler.reloaded", pid=worker.pid)
+                    await self._follow(worker)
+                await asyncio.wait({worker.reading})
+        finally:
+            if (last := self.process) is not None:
+                self._report_end(last)
+            self._ended = True
+            await worker.dispose()
+        if is_wanted and (worker.reading.result() or not self._stop.is_set()):
+            how = how_it_ended(worker.reading.result())
+            raise WorkerEndedError(f"the group's worker process (pid {worker.pid}) {how}")
+
+    async def apply(self, config: RootConfig) -> None:
+        """Apply a configuration with this group. Raises ConfigError if the process refuses it."""
+        self._spec = replace(self._spec, config=config.of_group(self._name))
+        if self._child is not None:
+            with suppress(ChildGoneError):
+                await self._child.ask("apply", self._spec.config)
+
+    async def change(self, options: ConsumerOptions) -> None:
+        """Raise RmqdError: such a group changes by `apply`."""
+        raise RmqdError(f"group {self._name} runs in a worker process, which applies configurations itself")
+
+    @property
+    def process(self) -> ProcessSnapshot | None:
+        """The last snapshot of the running process, without the group; None if there is none."""
+        told = None if self._child is None or self._ended else self._child.last_snapshot
+        return None if told is None else replace(told, groups=())
+
+    def snapshot(self) -> GroupSnapshot:
+        """The group in the last snapshot of the process."""
+        told = None if self._child is None else self._child.last_snapshot
+        if told is not None and told.groups:
+            return self._shown(told.groups[0])
+        reason = f"group {self._name} starts in a worker process"
+        return self._shown(replace(blank_snapshot(self._options), engine="local", not_ready_reason=reason))
+
+    def _switch(self, action: str, scope: PauseScope) -> None:
+        if self._child is not None:
+            self._child.post(action, (self._name, scope))
+
+    def _report_silent(self, child: WorkerProcess) -> None:
+        self._log.warning("worker.silent", pid=child.pid, seconds=self._silent_seconds)
