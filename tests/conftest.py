@@ -16,6 +16,8 @@ import hypothesis
 import pytest
 import structlog
 
+from rmqd.runtime.plain_text import known_secrets
+
 pytest_plugins = [
     "tests.servers.fixtures",  # pytest calls the last plugin first, and this one needs the groups of the others
     "tests.run_guard",
@@ -77,3 +79,4 @@ def _logging_as_it_was() -> Iterator[None]:
     root.setLevel(level)
     logging.disable(disabled)
     structlog.reset_defaults()
+    known_secrets.clear()

@@ -1,19 +1,20 @@
 """Loads a configuration, with all of its problems if it has any; its JSON Schema; and its keys without secrets.
 
-Hidden values: keys that the models declare as secrets; options with names like `password`; passwords inside URLs and
-longer texts; and all values from `${...}` in options whose meaning rmqd does not know.
+Hidden values: keys that the models declare as secrets; options with names like `password`, and options of type
+SecretStr; user, path and query of URLs, and passwords inside longer texts; and all values from `${...}` in options
+whose meaning rmqd does not know. A hidden value is also hidden in later texts of this process, such as errors.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path as FilePath
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from rmqd.client.client_options import NAMESRV_ADDR
@@ -23,6 +24,7 @@ from rmqd.config.problems import ConfigFinding, ConfigProblem, KeyPath
 from rmqd.config.reading.config_source import ConfigData, Source, find_config, read_source
 from rmqd.config.rules.group_rules import group_findings, root_findings
 from rmqd.errors import ConfigError
+from rmqd.runtime.plain_text import HIDDEN, SECRET_WORDS, hide, hide_parts, hide_unnamed
 from rmqd.runtime.value_kinds import Duration, Size, Substituted, Text, key_of
 
 LISTEN_VARIABLE: Final = "RMQD_HTTP_LISTEN"
@@ -189,19 +191,37 @@ def _without_titles(schema: Any, *, names: bool = False) -> Any:
     }
 
 
-HIDDEN: Final = "(hidden)"
+_SECRET_NAME: Final = re.compile(rf"{SECRET_WORDS}|(?:^|[-_.])(?:auth|authorization|sas|dsn)(?:$|[-_.])", re.IGNORECASE)
 
-_SECRET_WORDS: Final = (
-    r"passw(?:or)?d|passphrase|pwd|secret|token|credential|(?:access|api|private|account|shared)[-_.]?key"
-)
-_SECRET_NAME: Final = re.compile(
-    rf"{_SECRET_WORDS}|(?:^|[-_.])(?:auth|authorization|sas|dsn)(?:$|[-_.])", re.IGNORECASE
-)
-_IN_URL: Final = re.compile(r"(\w[\w+.-]*://)[^/?#\s]*@")
-_IN_TEXT: Final = re.compile(
-    rf"((?:{_SECRET_WORDS}|authorization)[\w.-]*[\"']?\s*[=:]\s*)(?:bearer\s+|basic\s+)?[^\s,;&\"']+", re.IGNORECASE
-)
-_CREDENTIALS: Final = re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{6,}", re.IGNORECASE)
+
+def configure_log(config: RootConfig, *, worker: int | None = None, as_json: bool = False) -> None:
+    """Set up this process's log as configured, and hide the configuration's secrets in all texts of the process.
+
+    `worker` as in `configure_logging`; `as_json` replaces the configured format.
+    """
+    from rmqd.runtime.logs.log_setup import configure_logging
+
+    shown_config(config)
+    log_format = "json" if as_json else config.log.format
+    configure_logging(config.log.level, log_format, worker=worker, namespaces=config.namespaces)
+
+
+def hide_options(options: Mapping[str, Any], made: object = None) -> None:
+    """Hide secrets of a plugin's options in all texts of this process. `made` is the instance of the plugin's model,
+    whose values of type SecretStr are secrets, whatever their names.
+    """
+    _value(options, only_given=False)
+    for secret in _marked(made):
+        (hide_parts if "://" in secret else hide)(secret)
+
+
+def _marked(value: object) -> Iterator[str]:
+    if isinstance(value, SecretStr | SecretBytes):
+        secret = value.get_secret_value()
+        yield secret if isinstance(secret, str) else secret.decode(errors="replace")
+    elif isinstance(value, BaseModel | Mapping | list | tuple):
+        for inner in dict(value).values() if isinstance(value, BaseModel | Mapping) else value:
+            yield from _marked(inner)
 
 
 def shown_config(config: RootConfig) -> dict[str, Any]:
@@ -225,7 +245,7 @@ def _section(section: Section, only_given: bool) -> dict[str, Any]:
 def _field(field: FieldInfo, value: object, only_given: bool) -> Any:
     kind = kind_of(field)
     if isinstance(kind, Text) and kind.secret:
-        return HIDDEN if value else ""
+        return hide(value)
     return kind.written(value) if isinstance(kind, Duration | Size) else _value(value, only_given)
 
 
@@ -239,22 +259,34 @@ def _value(value: object, only_given: bool, name: str = "") -> Any:
     if isinstance(value, list | tuple):
         return _items([_value(inner, only_given, name) for inner in value])
     if isinstance(value, Substituted):
-        return HIDDEN
+        return hide_unnamed(value)
     if isinstance(value, str):
-        return _CREDENTIALS.sub(rf"\1 {HIDDEN}", _IN_TEXT.sub(rf"\1{HIDDEN}", _IN_URL.sub(rf"\1{HIDDEN}@", value)))
+        return hide_parts(value)
     return value if isinstance(value, bool | int | float) or value is None else str(value)
 
 
 def _named(name: str, value: object, only_given: bool) -> Any:
     """Return a value in a mapping of names that rmqd does not know, or of groups, clusters and topics."""
     if _SECRET_NAME.search(name) and not isinstance(value, Section) and not is_dataclass(value):
-        return HIDDEN if value else value
+        return _hidden_whole(value)
     return _value(value, only_given, name)
+
+
+def _hidden_whole(value: object) -> Any:
+    """Return the replacement of a secret. In a mapping all values are secrets, except names of users."""
+    if isinstance(value, bool) or value is None:
+        return value
+    if not isinstance(value, Mapping | list):
+        return hide(value)
+    for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+        if "user" not in str(key):
+            _hidden_whole(inner)
+    return HIDDEN if value else value
 
 
 def _items(items: list[Any]) -> list[Any]:
     """Return a list, such as a command's arguments: the item after `--password` is hidden."""
     for i, item in enumerate(items[:-1]):
         if isinstance(item, str) and item.startswith("-") and "=" not in item and _SECRET_NAME.search(item):
-            items[i + 1] = HIDDEN
+            items[i + 1] = hide(items[i + 1])
     return items

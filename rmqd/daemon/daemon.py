@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from rmqd.config.load import configure_log
 from rmqd.config.model.root_model import RootConfig
 from rmqd.config.reading.config_source import exposed_secrets
 from rmqd.daemon.group_history import HistoryRecorder
@@ -67,7 +68,7 @@ def run_daemon(options: RunOptions) -> int:
     try:
         config, access = read_config(options)
         clock = SystemClock()
-        logs.configure_logging(config.log.level, config.log.format, namespaces=config.namespaces)
+        configure_log(config)
         prepare_state_dir(config)
         refuse_second_process(config)
         monitor = LoopMonitor(clock)
@@ -282,7 +283,7 @@ class Daemon:
             log.exception("config.reload_failed")
             return ReloadReport(problems=(f"{type(error).__name__}: {error}",))
         self.config, self.access = config, access
-        logs.configure_logging(config.log.level, config.log.format, namespaces=config.namespaces)
+        configure_log(config)
         return ReloadReport(changes)
 
     def _status_line(self) -> str:

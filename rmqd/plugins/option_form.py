@@ -16,6 +16,7 @@ from pydantic import AliasChoices, AliasPath, BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from rmqd.config.load import hide_options
 from rmqd.config.model.forms import model_at
 from rmqd.config.problems import KeyPath, unknown
 from rmqd.handler_api.typed.signatures import (
@@ -158,6 +159,7 @@ class OptionsForm:
                 raise PluginFaultError(PluginFault(("options",), message, True))
             return options
         given = _plain(options)
+        hide_options(options)
         if self.model is None:
             return given
         try:
@@ -168,6 +170,7 @@ class OptionsForm:
         faults = _unknown_faults(unknown_options(given, made))
         if faults:
             raise PluginFaultError(*faults)
+        hide_options({}, made)
         return made
 
 

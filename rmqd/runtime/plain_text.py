@@ -3,10 +3,13 @@
 These functions never raise, regardless of the object's own methods, and their results can be encoded as UTF-8. A
 terminal obeys escape sequences, and text after a line break looks like another log line: foreign text must not do
 either.
+
+Errors may also quote secrets of the configuration: `hidden` removes the secrets that this process knows.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 import traceback
 from collections.abc import Callable
@@ -39,7 +42,7 @@ def text_of(value: object, make: Callable[[Any], str] = str) -> str:
         text = str.__str__(make(value))  # a plain string, also if the result's class inherits from str
     except BaseException:  # noqa: BLE001  foreign code, whose failure must not matter
         return f"<{class_name(value)} without a text>"
-    return encodable(text)
+    return hidden(encodable(text))
 
 
 def describe(error: BaseException) -> str:
@@ -54,7 +57,7 @@ def traceback_tail(error: BaseException, lines: int, characters: int) -> tuple[s
         text = _told(error) or "".join(traceback.format_exception(error, limit=-lines, chain=False))
     except BaseException:  # noqa: BLE001  foreign code: the exception's attributes are read
         text = describe(error)
-    return tuple(encodable(line[:characters]) for line in text.rstrip().splitlines()[-lines:])
+    return tuple(encodable(line[:characters]) for line in hidden(text).rstrip().splitlines()[-lines:])
 
 
 def traceback_of(error: BaseException) -> str:
@@ -63,7 +66,7 @@ def traceback_of(error: BaseException) -> str:
         text = _told(error) or "".join(traceback.format_exception(error))
     except BaseException:  # noqa: BLE001  foreign code: the exception's attributes are read
         return describe(error)
-    return encodable(text)
+    return hidden(encodable(text))
 
 
 def _told(error: BaseException) -> str:
@@ -106,3 +109,86 @@ def printable_values(value: Any) -> Any:
 
 def _escaped(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode("ascii")
+
+
+HIDDEN: Final = "(hidden)"
+SECRET_WORDS: Final = (
+    r"passw(?:or)?d|passphrase|pwd|secret|token|credential|(?:access|api|private|account|shared)[-_.]?key"
+)
+_NAMED: Final = (
+    rf"((?:{SECRET_WORDS}|authorization)[\w.-]*(?:[\"']\s*[=:]|\s*%s)\s*[\"']?(?:bearer\s+|basic\s+)?)"
+    r"(?!\(hidden\))([^\s,;&\"']+)"
+)
+# in a configuration also `X-Token: abc`; elsewhere a colon usually ends the name of a key, as in an error
+_IN_TEXT, _IN_CONFIGURATION = rf"(?i){_NAMED % '='}", rf"(?i){_NAMED % '[=:]'}"
+_CREDENTIALS: Final = r"(?i)\b((?:bearer|basic)\s+)([\w.~+/=-]{6,})"
+# An operator needs the paths of files and of object stores. Other paths, such as a webhook's, may be a key.
+_URL: Final = (
+    r"(?P<start>\b(?!(?:file|unix|sqlite|s3\w?|gs|abfss?|wasbs?|hdfs|dbfs)://)\w[\w+.-]*://)(?P<user>[^/?#\s]*@)?"
+    r"(?P<host>[^/?#\s@\"'<>]*)(?P<path>[/?#][^\s\"'<>]*)?"
+)
+_SIGNS: Final = (
+    "pass", "pwd", "secret", "token", "credential", "access", "api", "private", "account", "shared", "auth", "bearer",
+    "basic",
+)  # fmt: skip  # one is in every match of both patterns
+_USER_OF_URL: Final = r"(?<=://)[^/?#\s]*@"
+_LIKE_A_KEY: Final = r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[^\s/:.]{8,}"  # not a word, a host or a path
+_MIN_CHARACTERS: Final = 4  # a shorter text occurs in too many others
+_UNIQUE_CHARACTERS: Final = 8  # a shorter one is only a secret if it is a whole word
+known_secrets: Final[dict[str, str]] = {}
+"""The replacements of this process's secrets in texts, by the secret."""
+
+
+def hide(secret: object, shown: str = HIDDEN) -> str:
+    """Return the replacement of a secret, which `hidden` from now on applies to every text in this process."""
+    text = str(secret)
+    for one in {text, *text.splitlines()} - {""}:
+        known_secrets[one] = shown
+    return shown if text else ""
+
+
+def hide_unnamed(value: str) -> str:
+    """Return HIDDEN for a value that may be a secret, such as one from an environment variable.
+
+    It is only hidden in other texts if it looks like a key: an operator needs the names of tables and hosts.
+    """
+    hide_parts(value)
+    return hide(value) if re.fullmatch(_LIKE_A_KEY, value) else HIDDEN
+
+
+def hide_parts(text: str) -> str:
+    """Return a configured text without its secrets: user, path and query of a URL, and values after secret names."""
+
+    def of_url(url: re.Match[str]) -> str:
+        start, user, host, path = url["start"], url["user"], url["host"], url["path"] or ""
+        hide((user or "")[:-1].partition(":")[2])
+        if len(path) > 1:
+            for part in re.split("[/?#&=]", path):
+                hide_unnamed(part)
+            host = hide(f"{host}{path}", f"{host}/{HIDDEN}")
+        return f"{start}{HIDDEN}@{host}" if user else f"{start}{host}"
+
+    for pattern in (_IN_CONFIGURATION, _CREDENTIALS):
+        text = re.sub(pattern, lambda found: found[1] + hide(found[2]), text)
+    return hidden(re.sub(_URL, of_url, text))
+
+
+def hidden(text: str) -> str:
+    """Return the text without known secrets, users of URLs, and values after names such as `password=`."""
+    if known_secrets:
+        if text in known_secrets:
+            return known_secrets[text]
+        text = _pattern_of(frozenset(known_secrets)).sub(lambda found: known_secrets[found[0]], text)
+    if "://" in text:
+        text = re.sub(_USER_OF_URL, f"{HIDDEN}@", text)
+    lower = text.lower()
+    if not any(word in lower for word in _SIGNS):  # the patterns are slow, and errors may be frequent or huge
+        return text
+    return re.sub(_CREDENTIALS, rf"\1{HIDDEN}", re.sub(_IN_TEXT, rf"\1{HIDDEN}", text))
+
+
+@functools.lru_cache(maxsize=1)
+def _pattern_of(secrets: frozenset[str]) -> re.Pattern[str]:
+    found = (one for one in sorted(secrets, key=len, reverse=True) if len(one) >= _MIN_CHARACTERS)
+    whole = [re.escape(one) if len(one) >= _UNIQUE_CHARACTERS else rf"(?<!\w){re.escape(one)}(?!\w)" for one in found]
+    return re.compile("|".join(whole or ["(?!)"]))

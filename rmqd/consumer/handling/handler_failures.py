@@ -19,7 +19,7 @@ from rmqd.handler_api.batch import (
     leaves_of,
 )
 from rmqd.handler_api.decisions import asked, checked_seconds
-from rmqd.runtime.plain_text import RaisedElsewhere
+from rmqd.runtime.plain_text import RaisedElsewhere, hidden
 from rmqd.wire.messages.message import Message
 
 EXPIRED_DELAY_LEVEL: Final = 3  # Java: cleanExpiredMsg
@@ -90,12 +90,12 @@ def given_up(retry_policy: RetryPolicy, message: Message, decision: Decision, gr
     `group_level` is the group's delay level.
     """
     if decision.outcome is Outcome.DEAD_LETTER:
-        return decision.reason
+        return hidden(decision.reason)
     if decision.outcome in (Outcome.ACK, Outcome.AGAIN):
         return None
     if _is_dead(decision, group_level):
-        return decision.reason or "delay level -1"
-    return decision.reason or retry_policy.limit if retry_policy.is_last_attempt(message) else None
+        return hidden(decision.reason) or "delay level -1"
+    return hidden(decision.reason) or retry_policy.limit if retry_policy.is_last_attempt(message) else None
 
 
 def dead_letter_cause(decision: Decision, group_level: int | None) -> str:

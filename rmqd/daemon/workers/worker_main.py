@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from rmqd.config.model.root_model import RootConfig
+from rmqd.config.load import configure_log
 from rmqd.consumer.pauses import PauseScope
 from rmqd.daemon.groups.group_engine import local_engine
 from rmqd.daemon.groups.local_groups import LocalGroups
@@ -72,7 +72,7 @@ async def _answer(channel: ChildChannel, request: Request, work: Awaitable[objec
 
 
 async def _build(spec: WorkerSpec, monitor: LoopMonitor) -> LocalGroups:
-    _configure_logging(spec.config, spec.share.worker)
+    configure_log(spec.config, worker=spec.share.worker)
     clock = SystemClock()
     groups = LocalGroups(spec.config, local_engine(spec.config, clock), clock, monitor, spec.share)
     for group in spec.pauses.keys() & set(groups.names):
@@ -134,7 +134,7 @@ class WorkerMain:
                     await self._groups.restart(request.argument)
             case "apply":
                 changes = await self._groups.apply(request.argument)
-                _configure_logging(request.argument, self._number)
+                configure_log(request.argument, worker=self._number)
                 return changes
             case "stop":
                 self._groups.stop()
@@ -145,7 +145,3 @@ class WorkerMain:
     async def _switch(self, action: str, group: str, scope: PauseScope) -> None:
         if group in self._groups.names:  # other groups run in other workers
             await (self._groups.pause if action == "pause" else self._groups.resume)(group, scope)
-
-
-def _configure_logging(config: RootConfig, worker: int | None) -> None:
-    logs.configure_logging(config.log.level, config.log.format, worker=worker, namespaces=config.namespaces)

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rmqd.client.instance import ClientInstance
+from rmqd.config.load import configure_log
 from rmqd.consumer.assembly import assemble
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.batch_worker import batch_in_background, called_in_background
@@ -43,7 +44,6 @@ from rmqd.plugins.model_options import consumer_options
 from rmqd.plugins.strategies import hooks_of
 from rmqd.runtime.child_process import ChildChannel
 from rmqd.runtime.event_loop import leave, run_in_loop
-from rmqd.runtime.logs import log_setup as logs
 from rmqd.runtime.plain_text import describe
 from rmqd.wire.messages.message import once_in_group
 
@@ -176,7 +176,7 @@ async def _serve(descriptor: int) -> int:
 
 
 async def _started(config: RootConfig) -> HandlerCalls:
-    logs.configure_logging(config.log.level, config.log.format, namespaces=config.namespaces)
+    configure_log(config)
     (group,) = config.groups
     calls = HandlerCalls(config, group)
     await calls.start()

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from itertools import islice
 from typing import IO, Any, Final
 
-from rmqd.runtime.plain_text import printable, printable_lines, text_of
+from rmqd.runtime.plain_text import hidden, printable, printable_lines, text_of
 
 EventDict = MutableMapping[str, Any]
 
@@ -57,7 +57,7 @@ def escape_values(_logger: object, _method: str, event: EventDict) -> EventDict:
 def _shortened(value: Any, levels: int) -> Any:
     match value:
         case str():
-            return value if len(value) <= MAX_CHARACTERS else _cut(value)
+            return _cut(hidden(value[: 2 * MAX_CHARACTERS]), len(value))
         case None | bool() | float():
             return value
         case int():

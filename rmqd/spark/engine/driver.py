@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from rmqd.config.load import configure_log
 from rmqd.consumer.stats.stats_snapshot import HANDLED_RESULTS, GroupSnapshot
 from rmqd.daemon.groups.spark_group import DriverSpec
 from rmqd.errors import ExitCode, RmqdError
@@ -62,7 +63,7 @@ def run_group(
     """
     catch_output(spec.config.log.format)
     config = spec.config
-    logs.configure_logging(config.log.level, config.log.format, namespaces=config.namespaces)
+    configure_log(config)
     try:
         return run_in_loop(_run(spec, stop, on_session, force_stop or threading.Event()))
     finally:
@@ -289,7 +290,7 @@ def _build(build: DriverSpec) -> GroupRun:
     config = build.config
     (name,) = config.groups
     catch_output(config.log.format)
-    logs.configure_logging(config.log.level, config.log.format, namespaces=config.namespaces)
+    configure_log(config)
     check_versions()
 
     import_path = tuple(sys.path)

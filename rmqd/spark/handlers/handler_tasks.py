@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import structlog
 
 from rmqd.client.instance import ClientInstance
+from rmqd.config.load import configure_log
 from rmqd.consumer.assembly import stats_of
 from rmqd.consumer.handling.concurrently import ConsumeMessageConcurrentlyService
 from rmqd.consumer.handling.handler_threads import call_start_or_stop
@@ -39,7 +40,6 @@ from rmqd.plugins.handler_catalogue import load_handler
 from rmqd.plugins.strategies import hooks_of
 from rmqd.runtime.clock import SystemClock
 from rmqd.runtime.event_loop import collect_as_memory_grows, keep_running, new_loop
-from rmqd.runtime.logs import log_setup as logs
 from rmqd.spark.handlers.range_outcome import RangeOutcome
 from rmqd.spark.handlers.range_run import RangeRun
 from rmqd.spark.session.spark_process import is_spark_worker, settle_worker_garbage
@@ -130,7 +130,7 @@ class TaskHandler:
 
     def __init__(self, spec: GroupSpec) -> None:
         # always JSON: the driver, or the collector of the executors' files, formats the log by its own settings
-        logs.configure_logging(spec.config.log.level, "json", namespaces=spec.config.namespaces)
+        configure_log(spec.config, as_json=True)
         sys.path += [folder for folder in spec.import_path if folder not in sys.path]
         self.has_ended = False
         self._spec = spec
