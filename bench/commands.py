@@ -78,6 +78,7 @@ UNTIMED = (
     "try",
     "replay",
     "restart",
+    "canary",
     "offsets restore",
     "spark run",
     "spark submit",

@@ -126,6 +126,10 @@ COMMANDS: Final[dict[str, str | tuple[str, str]]] = {
         "daemon_commands:concurrency",
         "Change the number of batches that a group of the running daemon handles at once.",
     ),
+    "canary": (
+        "daemon_commands:canary",
+        "Change or end the canary of a group of the running daemon, until the next reload.",
+    ),
     "restart": (
         "daemon_commands:restart",
         "Load the code of a group of the running daemon again, without touching other groups.",

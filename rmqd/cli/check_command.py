@@ -88,7 +88,9 @@ def _checked(path: ConfigPath, overrides: list[str]) -> RootConfig:
         if group.handler is None:
             continue  # pipelines were checked before, and are not created
         try:
-            handler_catalogue.load_handler(name, group)
+            handler = handler_catalogue.load_handler(name, group)
+            if group.handler.canary is not None and not group.handler.processes:
+                handler_catalogue.load_canary(name, group, handler)
         except ConfigError as error:
             problems += error.problems
     problems += _spark_problems(config)
@@ -230,7 +232,9 @@ def _ok_lines(config: RootConfig) -> list[str]:
 
 def _work(group: GroupConfig) -> str:
     if group.handler is not None:
-        return f"handler {group.handler.plugin}"
+        one = group.handler.canary
+        canary = "" if one is None else f", {one.mode} canary {one.plugin} for {one.share * 100:g}% by {one.by}"
+        return f"handler {group.handler.plugin}{canary}"
     pipeline, sink = group.pipeline, group.sink
     return f"pipeline {pipeline.plugin if pipeline else ''} and sink {sink.format if sink else ''}"
 

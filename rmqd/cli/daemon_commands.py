@@ -18,6 +18,7 @@ from rmqd.cli.terminal.output import Answer, say, say_json, table
 from rmqd.daemon.http.status_view import (
     GROUP_COLUMNS,
     QUEUE_COLUMNS,
+    canary_line,
     cell,
     is_alarming,
     last_error_line,
@@ -110,6 +111,34 @@ def concurrency(
     daemon.say(report, f"{group} makes {number}, until the next reload")
 
 
+def canary(
+    daemon: DaemonOptions,
+    group: GroupName,
+    share: Annotated[str | None, typer.Option("--share", metavar="N", help="Percentage of keys, 0% to 100%")] = None,
+    promote: Annotated[bool, typer.Option("--promote", help="Make the canary the only handler")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Give the canary no more messages")] = False,
+) -> None:
+    """Change or end the canary of a group of the running daemon, until the next reload.
+
+    --share and --stop take effect at once. With --promote, the group drains, and starts again with the canary as its
+    only handler. For a permanent change, edit handler.canary in the configuration; rmqd status shows the canary.
+
+    Example: rmqd canary order-mailer --share 10%
+    """
+    if [share is not None, promote, stop].count(True) != 1:
+        raise typer.BadParameter("expected one of --share, --promote and --stop")
+    wanted = "0%" if stop else None if share is None else f"{share.removesuffix('%')}%"
+    report = daemon.ask(lambda client: client.change_canary(group, wanted))
+    if promote:
+        text = f"the canary is the only handler of {group}"
+        todo = "make it handler.plugin in the configuration and remove handler.canary"
+    elif stop:
+        text, todo = f"the canary of {group} gets no more messages", "remove handler.canary from the configuration"
+    else:
+        text, todo = f"the canary of {group} gets {wanted} of the messages", "set handler.canary.share too"
+    daemon.say(report, f"{text}, until the next reload or start of the daemon; {todo}")
+
+
 def restart(daemon: DaemonOptions, group: GroupName) -> None:
     """Load the code of a group of the running daemon again, without touching other groups.
 
@@ -192,6 +221,8 @@ def status_lines(document: dict[str, Any]) -> list[str]:
         lines.append(f"  {rates_line(group)}")
         error = last_error_line(group)
         lines += [f"  {_in_red(error)}"] if error else []
+        canary_text = canary_line(group)
+        lines += [f"  {canary_text}"] if canary_text else []
         left_out = left_out_line(group)
         lines += [f"  {left_out}"] if left_out else []
         lines += [f"  paused: {text}" for scope in group["pauses"] if (text := written_scope(scope))]

@@ -237,6 +237,7 @@ def try_group(
     timeout: Annotated[
         str | None, typer.Option("--timeout", help="Timeout of one call, as 30s; default: the group's consume_timeout")
     ] = None,
+    canary: Annotated[bool, typer.Option("--canary", help="Run the group's canary instead of its handler")] = False,
     bisect: Annotated[bool, typer.Option("--bisect", help="Find the message that makes the handler fail")] = False,
 ) -> None:
     """Run a group's handler on real messages, and print the outcome of each.
@@ -259,7 +260,7 @@ def try_group(
     Example: rmqd try order-mailer --bisect --timeout 30s
     """
     times = [moment_or_age_ms(text, name) if text else None for text, name in ((since, "--from"), (until, "--to"))]
-    ours = OwnGroup.find(cluster, group)
+    ours = OwnGroup.find(cluster, group, canary=canary)
     if not any((last, since, until, keys, ids, waiting)) and not dead_letters:
         last, waiting = (None, True) if bisect else (10, False)
     selection = trial_selection.Selection(

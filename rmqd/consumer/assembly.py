@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.cache.flow_control import RateLimit, Thresholds
 from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.canary import Canary
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.handling.concurrently import ConsumeMessageConcurrentlyService
@@ -26,7 +27,7 @@ from rmqd.consumer.rebalance.ownership import QueueOwnership
 from rmqd.consumer.rebalance.queue_lock import QueueLock
 from rmqd.consumer.rebalance.rebalance import Division
 from rmqd.consumer.services import GroupOffsetStore, Leases, Ownership, RetryPolicy
-from rmqd.consumer.stats.counters import RetriedStats, TopicStats
+from rmqd.consumer.stats.counters import CanaryStats, RetriedStats, TopicStats
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.runtime.clock import Clock
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData, sql_subscription, tag_subscription
@@ -88,7 +89,7 @@ def assemble(
         client=client,
         clock=clock,
         subscriptions=subscriptions_of(options, int(clock.wall() * 1000)),
-        stats=stats_of(options),
+        stats=stats_of(options, handler.canary),
         service=polls or service,
         retry_policy=retry_policy,
         store=store,
@@ -181,12 +182,15 @@ def subscriptions_of(options: ConsumerOptions, version: int) -> dict[str, Subscr
     return result
 
 
-def stats_of(options: ConsumerOptions) -> dict[str, TopicStats]:
+def stats_of(options: ConsumerOptions, canary: Canary | None = None) -> dict[str, TopicStats]:
     """Return counters by topic. Retried messages count under their original topic, in separate counters."""
+    make: Callable[..., TopicStats] = TopicStats
+    if canary is not None and canary.is_live:
+        make = partial(CanaryStats, takes=canary.takes)
     named = {topic: unwrap_namespace(topic, options.namespace) for topic in options.subscriptions}
-    stats = {topic: TopicStats(name, is_retry=False) for topic, name in named.items()}
+    stats = {topic: make(name, is_retry=False) for topic, name in named.items()}
     if options.message_model == "broadcasting" or options.is_lite:
         return stats
     retry, topics = retry_topic(options.group), list(named.values())
-    stats[retry] = TopicStats(topics[0], is_retry=True) if len(topics) == 1 else RetriedStats(retry, topics)
+    stats[retry] = make(topics[0], is_retry=True) if len(topics) == 1 else RetriedStats(retry, topics, make)
     return stats

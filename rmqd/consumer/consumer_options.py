@@ -108,6 +108,20 @@ class DeduplicationOptions:
     )
 
 
+CanaryMode = Literal["live", "shadow"]
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryOptions:
+    """The share of a group's second handler."""
+
+    share: float
+    """From 0.0 to 1.0."""
+    by: str
+    """The value by which messages are chosen: `msg_id`, or a name for `value_by`."""
+    mode: CanaryMode
+
+
 ORDER: Final = r"^(keys|sharding_key|property:.+)?$"
 
 
@@ -274,6 +288,8 @@ class ConsumerOptions(GroupKeys):
     """None: failed calls never stop further calls."""
     deduplication: DeduplicationOptions | None = None
     """None: a redelivered message is handled again."""
+    canary: CanaryOptions | None = None
+    """None: the group has one handler."""
     offset_store: Callable[[], OffsetStore] | None = None
     """Creates the group's custom offset store; None for the brokers, or for a file in a broadcasting group."""
     trace: TraceOptions | None = None

@@ -132,7 +132,7 @@ class PushConsumer(Consumer):
         self._rebalance = Rebalance(self._context, self._division)
         self._persistence = OffsetPersistence(self._context, self._rebalance.assigned)
         results = RecentResults(self._context.clock, unwrap_namespace(options.group, options.namespace))
-        self._status = GroupStatus(self._context, self._rebalance, results, handler.processes)
+        self._status = GroupStatus(self._context, self._rebalance, results, handler.processes, handler.canary)
         self._watchdog = Watchdog(self._context, self._rebalance.assigned, results)
         self._consistency = Consistency(self._context, self._context.problems)
         self._requests = OperatorRequests(self._context, self._rebalance, self._status)

@@ -28,7 +28,14 @@ from rmqd.config.model.root_model import RootConfig
 from rmqd.config.reading.config_source import exposed_secrets
 from rmqd.daemon.group_history import HistoryRecorder
 from rmqd.daemon.groups.group_engine import GroupChanges, GroupHost, local_engine
-from rmqd.daemon.groups.group_reload import ReloadReport, config_hash, refused_changes, with_concurrency
+from rmqd.daemon.groups.group_reload import (
+    ReloadReport,
+    config_hash,
+    refused_changes,
+    with_canary_share,
+    with_concurrency,
+    with_promoted_canary,
+)
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor, readiness
 from rmqd.daemon.http.http_access import AccessPolicy
@@ -197,9 +204,20 @@ class Daemon:
 
         Raises UnknownGroupError, and ValueError if the group cannot have this concurrency.
         """
+        return await self._change(lambda: with_concurrency(self.config, group, concurrency))
+
+    async def change_canary(self, group: str, share: str) -> ReloadReport:
+        """Change the share of a group's canary, until the next reload. Raises UnknownGroupError, ValueError."""
+        return await self._change(lambda: with_canary_share(self.config, group, share))
+
+    async def promote_canary(self, group: str) -> ReloadReport:
+        """Make a group's canary its only handler, until the next reload. Raises UnknownGroupError, ValueError."""
+        return await self._change(lambda: with_promoted_canary(self.config, group))
+
+    async def _change(self, changed: Callable[[], RootConfig]) -> ReloadReport:
         async with self._reloading:
-            changed = with_concurrency(self.config, group, concurrency)
-            return await self._try_reload(lambda: (changed, self.access))
+            config = changed()
+            return await self._try_reload(lambda: (config, self.access))
 
     async def restart(self, group: str) -> ReloadReport:
         """Load a group's code again. Raises UnknownGroupError."""

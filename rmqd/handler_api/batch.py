@@ -174,7 +174,7 @@ class Batch(Sequence["Message"]):
 
     def part(self, indexes: Sequence[int]) -> Batch:
         """Return a batch of some of these messages, all undecided. Decisions there also apply here."""
-        part = self._with([self._messages[index] for index in indexes])
+        part = self.like([self._messages[index] for index in indexes])
         part._whole = self
         return part
 
@@ -235,7 +235,8 @@ class Batch(Sequence["Message"]):
             "here, return to acknowledge the batch, or use batch.ack(message) and batch.retry(message)"
         )
 
-    def _with(self, messages: list[Message]) -> Batch:
+    def like(self, messages: list[Message]) -> Batch:
+        """Return a batch of this kind with other messages of the queue."""
         return Batch(messages, self.message_queue)
 
     def _decide(self, message: Message, decision: Decision) -> None:
@@ -287,7 +288,7 @@ class OrderlyBatch(Batch):
             self.decide(index, AGAIN)
         return True
 
-    def _with(self, messages: list[Message]) -> Batch:
+    def like(self, messages: list[Message]) -> Batch:
         return type(self)(self._lease, messages, self.message_queue)
 
 
@@ -354,3 +355,5 @@ class LoadedHandler:
     """Called while something waits for calls that are kept open. With processes, it is only known after they have
     started.
     """
+    canary: Any = None
+    """The group's second handler, a `rmqd.consumer.canary.Canary`; None without one."""

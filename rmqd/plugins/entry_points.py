@@ -117,12 +117,12 @@ def loaded(kind: str, entry_points: list[EntryPoint]) -> object:
 
 
 @contextlib.contextmanager
-def faults_located(group: str, settings: GroupConfig, key: str) -> Iterator[None]:
-    """Raise the faults of a plugin as problems of the group whose `key` names it."""
+def faults_located(group: str, settings: GroupConfig, *key: str) -> Iterator[None]:
+    """Raise the faults of a plugin as problems of the group whose `key`, a path, names it."""
     try:
         yield
     except PluginFaultError as error:
-        problems = [settings.problem(group, (key, *one.path), one.message, at_key=one.at_key) for one in error.faults]
+        problems = [settings.problem(group, (*key, *one.path), one.message, at_key=one.at_key) for one in error.faults]
         raise ConfigError(list[object](problems)) from error
 
 

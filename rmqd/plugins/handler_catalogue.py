@@ -15,12 +15,15 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel
 
 from rmqd.config.model.group_model import BROKER, GroupConfig, HandlerConfig
+from rmqd.consumer.canary import Canary
+from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.handler_api.typed.signatures import is_async, yields
 from rmqd.plugins.entry_points import faults_located, find_object, installed, loaded, object_at, search_again
-from rmqd.plugins.handler_plugin import CallLimit, HandlerPlugin
+from rmqd.plugins.handler_plugin import CallLimit, HandlerPlugin, with_parts
 from rmqd.plugins.option_form import OptionsForm, PluginFaultError, plugin_fault, refuse_unbound, with_article
 from rmqd.plugins.strategies import middleware_faults, with_middleware
+from rmqd.runtime.clock import Clock
 
 HANDLER_ENTRY_POINTS: Final = "rmqd.handlers"
 
@@ -36,14 +39,41 @@ def load_handler(group: str, settings: GroupConfig, given: object = None) -> Loa
         return with_middleware(plugin.load(options), settings.handler.middleware)
 
 
+def load_canary(group: str, settings: GroupConfig, first: LoadedHandler) -> LoadedHandler:
+    """Create the canary of a group, next to the handler `first` of this process. Raises ConfigError."""
+    assert settings.handler is not None
+    with faults_located(group, settings, "handler", "canary"):
+        plugin, options = _plugin_and_options(settings.handler.promoted)
+        canary = with_middleware(plugin.load(options), settings.handler.middleware)
+        if settings.handler.canary is not None and settings.handler.canary.mode == "live":
+            kinds = {True: "async def", False: "def"}
+            if canary.is_async != first.is_async:
+                message = f"{canary.name} is written with {kinds[canary.is_async]}, but the handler {first.name} with "
+                raise plugin_fault(f"{message}{kinds[first.is_async]}; expected the same, or mode: shadow")
+        return canary
+
+
+def with_canary(first: LoadedHandler, canary: LoadedHandler, options: ConsumerOptions, clock: Clock) -> LoadedHandler:
+    """Return the first handler with a canary, which starts before it and stops after it."""
+    one = Canary(canary, options, clock)
+    return with_parts(one.around(first), [(one.start, one.stop)])
+
+
 def check_handler(group: str, settings: GroupConfig) -> None:
     """Import a group's handler and its middleware, without running them. Raises ConfigError with all problems."""
     if settings.handler is None:
         return
     with faults_located(group, settings, "handler"):
-        typed = _plugin_and_options(settings.handler)[0].typed
-        if typed is not None and typed.form.named("connection") is not None and settings.offset_store.plugin == BROKER:
-            raise plugin_fault("the handler takes offset_connection, which needs offset_store: {plugin: NAME}")
+        _check(settings, settings.handler)
+    if settings.handler.canary is not None:
+        with faults_located(group, settings, "handler", "canary"):
+            _check(settings, settings.handler.promoted)
+
+
+def _check(settings: GroupConfig, handler: HandlerConfig) -> None:
+    typed = _plugin_and_options(handler)[0].typed
+    if typed is not None and typed.form.named("connection") is not None and settings.offset_store.plugin == BROKER:
+        raise plugin_fault("the handler takes offset_connection, which needs offset_store: {plugin: NAME}")
 
 
 def call_limit(settings: GroupConfig) -> CallLimit | None:

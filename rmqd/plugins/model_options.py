@@ -19,6 +19,7 @@ from rmqd.config.problems import ConfigProblem
 from rmqd.config.reading.config_source import Source
 from rmqd.config.rules.group_rules import run_findings
 from rmqd.consumer.consumer_options import (
+    CanaryOptions,
     CircuitOptions,
     ConsumerOptions,
     DeduplicationOptions,
@@ -90,10 +91,16 @@ def options_of_group(settings: GroupConfig, name: str, state_directory: str, nam
         "failures": _failures(settings),
         "circuit": CircuitOptions(**dict(circuit)) if circuit.is_on else None,
         "deduplication": DeduplicationOptions(**dict(records) | {"url": records.url or file}) if records else None,
+        "canary": _canary(settings),
         "offset_store": load_offset_store(name, settings),
         "trace": TraceOptions(settings.trace_topic, settings.trace_msg_batch_num) if settings.enable_trace else None,
     }
     return ConsumerOptions(**options)
+
+
+def _canary(settings: GroupConfig) -> CanaryOptions | None:
+    one = None if settings.handler is None else settings.handler.canary
+    return None if one is None else CanaryOptions(one.share, one.by, one.mode)
 
 
 def _failures(settings: GroupConfig) -> FailureOptions | None:

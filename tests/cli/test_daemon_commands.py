@@ -39,6 +39,7 @@ def free_address() -> str:
 async def test_an_operator_looks_pauses_resumes_and_reloads(tmp_path: Path) -> None:
     """The address and the token come from the daemon's own configuration."""
     config = write_config(tmp_path, "mailer", listen=free_address())
+    config.write_text(config.read_text().replace("{plugin: log}", "{plugin: log, canary: {plugin: log, share: 5%}}"))
     config.write_text(config.read_text().replace('"}', '", token: "${TOKEN:-secret}"}', 1))
     async with daemon(config):
 
@@ -67,11 +68,22 @@ async def test_an_operator_looks_pauses_resumes_and_reloads(tmp_path: Path) -> N
         changed = await ask("concurrency", "mailer", "7", "--config", config)
         assert (changed.code, changed.out) == (0, "mailer makes up to 7 calls at once, until the next reload\n")
         assert (await ask("status", "--config", config, "-o", "json")).json()["groups"][0]["concurrency"] == 7
-        restarted = await ask("restart", "mailer", "--config", config)
-        assert restarted.out == "mailer runs its new code, in a process of its own; no other group was touched\n"
         wrong = await ask("concurrency", "mailer", "0", "--config", config)
         assert (wrong.code, "from 1 to 1000, or auto" in wrong.err) == (ExitCode.FAILURE, True)
         assert (await ask("reload", "--config", config)).out.endswith("(updated: mailer)\n")
+        line = "  live canary log, 10% by keys: no messages yet, p50 -\n"
+        shared = await ask("canary", "mailer", "--share", "10", "--config", config)
+        assert shared.out.startswith("the canary of mailer gets 10% of the messages, until the next reload or start")
+        assert line in (await ask("status", "--config", config)).out
+        assert (await ask("canary", "mailer", "--share", "101%", "--config", config)).err.endswith("such as 1%\n")
+        assert "gets no more messages" in (await ask("canary", "mailer", "--stop", "--config", config)).out
+        assert "canary log, 0% by keys" in (await ask("status", "--config", config)).out
+        assert (await ask("canary", "mailer", "--config", config)).code == ExitCode.USAGE
+        promoted = await ask("canary", "mailer", "--promote", "--config", config)
+        assert "make it handler.plugin in the configuration" in promoted.out
+        assert "canary" not in (await ask("status", "--config", config)).out
+        again = await ask("canary", "mailer", "--promote", "--config", config)
+        assert (again.code, "has no canary" in again.err) == (ExitCode.FAILURE, True)
         assert (await ask("concurrency", "shipping", "7", "--config", config)).code == ExitCode.FAILURE
         unknown = await ask("pause", "shipping", "--config", config)
         assert unknown.code == ExitCode.FAILURE

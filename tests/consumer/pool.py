@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,13 +14,15 @@ from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.cache.keyed_process_queue import KeyedProcessQueue, key_by
 from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.canary import Canary
 from rmqd.consumer.handling.concurrently import ConsumeMessageConcurrentlyService
+from rmqd.consumer.handling.handler_failures import HandlerHungError
 from rmqd.consumer.handling.orderly import ConsumeMessageOrderlyService
 from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
-from rmqd.consumer.handling.slots import HandlerHungError, HandlerSlots
+from rmqd.consumer.handling.slots import HandlerSlots
 from rmqd.consumer.rebalance.broadcasting import EveryQueue
 from rmqd.consumer.services import Leases
-from rmqd.consumer.stats.counters import TopicStats
+from rmqd.consumer.stats.counters import CanaryStats, TopicStats
 from rmqd.handler_api.batch import Batch
 from rmqd.runtime.clock import Clock, SystemClock
 from rmqd.wire.message_queue import MessageQueue
@@ -33,15 +36,19 @@ TIMEOUT_SECONDS = 12.0
 class Pool:
     """The workers of a group without its pull loops: messages come from the test."""
 
-    def __init__(self, service: HandlerSlots, task: asyncio.Task[None], *, is_by_key: bool) -> None:
+    def __init__(
+        self, service: HandlerSlots, task: asyncio.Task[None], *, is_by_key: bool, canary: Canary | None = None
+    ) -> None:
         self.service = service
         self.task = task
         self.is_by_key = is_by_key
+        self.canary = canary
+        self._stats = TopicStats if canary is None or not canary.is_live else partial(CanaryStats, takes=canary.takes)
 
     def queue(self, messages: int, number: int = 0) -> ProcessQueue:
         """A queue with messages to hand out."""
         place = MessageQueue(TOPIC, BROKER, number)
-        queue = ProcessQueue(place, 0, TopicStats(TOPIC, is_retry=False))
+        queue = ProcessQueue(place, 0, self._stats(TOPIC, is_retry=False))
         self.give(queue, messages)
         return queue
 
@@ -56,7 +63,7 @@ class Pool:
     def keyed(self, keys: Iterable[str], number: int = 0) -> KeyedProcessQueue:
         """A queue of a group by keys, with a message of each key."""
         place = MessageQueue(TOPIC, BROKER, number)
-        queue = KeyedProcessQueue(place, 0, TopicStats(TOPIC, is_retry=False), "", key_by("keys"))
+        queue = KeyedProcessQueue(place, 0, self._stats(TOPIC, is_retry=False), "", key_by("keys"))
         self.give_keys(queue, keys)
         return queue
 
@@ -75,7 +82,7 @@ class Pool:
 
 @pytest.fixture
 def pool(broker: ScriptedBroker) -> Callable[..., contextlib.AbstractAsyncContextManager[Pool]]:
-    """`async with pool(function, is_async=…, clock=…, leases=…, **options)`."""
+    """`async with pool(function, is_async=…, clock=…, leases=…, second=…, **options)`; `second` is a canary."""
 
     @contextlib.asynccontextmanager
     async def start(
@@ -84,6 +91,7 @@ def pool(broker: ScriptedBroker) -> Callable[..., contextlib.AbstractAsyncContex
         is_async: bool = True,
         clock: Clock | None = None,
         leases: Leases | None = None,
+        second: Callable[..., Any] | None = None,
         **values: Any,
     ) -> AsyncIterator[Pool]:
         broker.create_topic(TOPIC, 4)
@@ -92,6 +100,10 @@ def pool(broker: ScriptedBroker) -> Callable[..., contextlib.AbstractAsyncContex
         options = group_options(**{"consume_timeout_seconds": TIMEOUT_SECONDS, **values})
         send_back = SendBack(client, GROUP, reconsume_limit(options))
         handler = handler_of(function, is_async=is_async)
+        canary = None
+        if second is not None:
+            canary = Canary(handler_of(second, is_async=is_async), options, clock or SystemClock())
+            handler = canary.around(handler)
         if options.consume_mode == "orderly" and not options.order_by:
             leases = leases or EveryQueue()  # locks that nobody takes
         if options.repeats_in_place:
@@ -102,9 +114,11 @@ def pool(broker: ScriptedBroker) -> Callable[..., contextlib.AbstractAsyncContex
             service = ConsumeMessageConcurrentlyService(options, handler, send_back, clock or SystemClock())
         task = asyncio.create_task(service.run())
         try:
-            yield Pool(service, task, is_by_key=bool(options.order_by))
+            yield Pool(service, task, is_by_key=bool(options.order_by), canary=canary)
         finally:
             task.cancel()
+            if canary is not None:
+                await canary.stop()
             with contextlib.suppress(asyncio.CancelledError, HandlerHungError):
                 await task
             await client.remoting.close()

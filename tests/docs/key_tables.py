@@ -24,6 +24,7 @@ SECTIONS = {
     "log.": "`log`",
     "groups.NAME.": "`groups.NAME`: one consumer group",
     "groups.NAME.handler.": "`groups.NAME.handler`",
+    "groups.NAME.handler.canary.": "`groups.NAME.handler.canary`: a second handler",
     "groups.NAME.offset_store.": "`groups.NAME.offset_store`",
     "groups.NAME.retry.": "`groups.NAME.retry`: retries in place",
     "groups.NAME.dead_letter.": "`groups.NAME.dead_letter`",

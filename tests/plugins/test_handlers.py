@@ -14,7 +14,7 @@ import pytest
 from rmqd.config.model.root_model import GroupConfig
 from rmqd.errors import ConfigError
 from rmqd.handler_api.batch import LoadedHandler
-from rmqd.plugins.handler_catalogue import describe_installed, load_handler
+from rmqd.plugins.handler_catalogue import describe_installed, load_canary, load_handler
 from rmqd.plugins.model_options import load_runnable
 from tests.config.configuration import problems
 
@@ -516,3 +516,42 @@ def test_the_catalogue_tells_of_every_installed_handler_and_why_one_is_broken(si
     assert found["plain"].options is None
     assert found["bare"].options == ()
     assert "No module named 'absent'" in (found["broken"].error or "")
+
+
+@pytest.mark.parametrize(
+    ("canary", "problem"),
+    [
+        ("{}", "groups.mailer.handler.canary.plugin: missing"),
+        (
+            "{plugin: 'shop:one', share: 1}",
+            "canary.share: 1 is not a percentage; expected a percentage from 0% to 100%",
+        ),
+        ("{plugin: 'shop:one', by: user}", "canary.by: 'user' is not valid; expected keys, sharding_key, msg_id, or "),
+        ("{plugin: 'shop:nothing'}", "groups.mailer.handler.canary.plugin: the module shop has no nothing"),
+        ("{plugin: 'shop:modelled', options: {size: 0}}", "groups.mailer.handler.canary.options.size: "),
+        (
+            "{plugin: 'shop:async_one'}",
+            "canary.plugin: shop:async_one is written with async def, but the handler shop:one",
+        ),
+        ("{plugin: 'shop:async_one', mode: shadow}", ""),
+        ("{plugin: 'shop:two', share: 2.5%, by: 'property:user'}", ""),
+    ],
+)
+def test_a_canary_is_checked_like_a_handler(canary: str, problem: str) -> None:
+    """Its problems are found at its own keys; promoted, it is the group's handler."""
+    Path("test.yaml").write_text(f"{text('shop:one')}      canary: {canary}\n")
+
+    def canary_of_group() -> LoadedHandler:
+        settings = load_runnable(Path("test.yaml")).groups["mailer"]
+        first = load_handler("mailer", settings)
+        assert first.name == "shop:one"
+        canary = load_canary("mailer", settings, first)
+        assert load_handler("mailer", settings.promoted).name == canary.name
+        return canary
+
+    if problem:
+        with pytest.raises(ConfigError) as caught:
+            canary_of_group()
+        assert problem in "\n".join(map(str, caught.value.problems))
+    else:
+        assert canary_of_group().name in canary

@@ -11,7 +11,7 @@ import pytest
 
 from rmqd import Batch, MessageQueue, Retry, Suspend
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.handling.slots import HandlerHungError
+from rmqd.consumer.handling.handler_failures import HandlerHungError
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.testing import RocketMQ, RunResult
 from rmqd.testing.handler_run import is_at_rest

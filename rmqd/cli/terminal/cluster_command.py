@@ -249,8 +249,11 @@ class OwnGroup:
     client_options: ClientOptions
 
     @classmethod
-    def find(cls, cluster: ClusterOptions, name: str) -> OwnGroup:
-        """Return the group. Raises ConfigError; ends the command with 2 if the group is unknown."""
+    def find(cls, cluster: ClusterOptions, name: str, *, canary: bool = False) -> OwnGroup:
+        """Return the group, or the group with its `canary` as its handler.
+
+        Raises ConfigError; ends the command with 2 if the group is unknown, or has no canary.
+        """
         config = model_options.load_runnable(cluster.config, cluster.overrides or (), groups=[name])
         if name not in config.groups:
             known = ", ".join(config.groups) or "none"
@@ -258,6 +261,11 @@ class OwnGroup:
         settings = config.groups[name]
         if settings.handler is None:
             raise typer.BadParameter(f"{name} has a pipeline; expected a group with a handler", param_hint="GROUP")
+        if canary:
+            if settings.handler.canary is None:
+                raise typer.BadParameter(f"{name} has no canary; set handler.canary", param_hint="--canary")
+            settings = settings.promoted
+            config = config.model_copy(update={"groups": {**config.groups, name: settings}})
         options = model_options.consumer_options(config, name)
         return cls(name, config.of_group(name), settings, options, cluster.target(name).options)
 

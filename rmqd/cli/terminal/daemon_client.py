@@ -68,6 +68,10 @@ class DaemonClient:
         """Change the number of calls of a group that run at once."""
         return self._ask("POST", _path(group, "concurrency", calls=calls), _RELOAD_KEYS, RELOAD_TIMEOUT_SECONDS)
 
+    def change_canary(self, group: str, share: str | None) -> dict[str, Any]:
+        """Change the share of a group's canary. None makes the canary the only handler."""
+        return self._ask("POST", _path(group, "canary", share=share), _RELOAD_KEYS, RELOAD_TIMEOUT_SECONDS)
+
     def restart(self, group: str) -> dict[str, Any]:
         """Load the code of a group again. Returns when the group is drained and its new code begins."""
         return self._ask("POST", _path(group, "restart"), _RELOAD_KEYS, RELOAD_TIMEOUT_SECONDS)

@@ -8,7 +8,7 @@ The keys that the engine reads are declared in `rmqd.consumer.consumer_options`,
 import re
 import time
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
@@ -18,8 +18,20 @@ from rmqd.config.model.java_names import word_of
 from rmqd.config.model.spark_model import PipelineConfig, SinkConfig, SparkConfig
 from rmqd.config.problems import ConfigProblem, KeyPath, Places
 from rmqd.consumer.allocate import STRATEGY_NAMES
-from rmqd.consumer.consumer_options import CircuitOptions, DeduplicationOptions, GroupKeys, Subscription
-from rmqd.runtime.value_kinds import Choice, Duration, Flag, Key, Size, Text, Whole, show, wrong
+from rmqd.consumer.consumer_options import CanaryMode, CircuitOptions, DeduplicationOptions, GroupKeys, Subscription
+from rmqd.runtime.value_kinds import (
+    Choice,
+    Duration,
+    Flag,
+    Key,
+    Size,
+    Text,
+    ValueKind,
+    Whole,
+    or_substituted,
+    show,
+    wrong,
+)
 from rmqd.wire.topics import TRACE_TOPIC
 
 
@@ -66,6 +78,57 @@ JAVA_CONSUME_TIMESTAMP_AGE_SECONDS: Final = 30 * 60
 BROKER: Final = "broker"
 
 
+@dataclass(eq=False, repr=False)
+class Percentage(ValueKind):
+    """A share in percent. The value is from 0.0 to 1.0."""
+
+    def check(self, value: object) -> float:
+        number = value.removesuffix("%").strip() if isinstance(value, str) and value.endswith("%") else ""
+        if not _NUMBER.fullmatch(number):
+            raise wrong(f"{show(value)} is not a percentage", self._accepted())
+        if float(number) > 100:
+            raise wrong(f"{show(value)} is out of range", self._accepted())
+        return float(number) / 100
+
+    def written(self, value: Any) -> Any:
+        return f"{value * 100:g}%" if isinstance(value, int | float) else value
+
+    def json_schema(self) -> dict[str, Any]:
+        return or_substituted({"type": "string", "pattern": f"^{_NUMBER.pattern} *%$"})
+
+    def _accepted(self) -> str:
+        return "a percentage from 0% to 100%, such as 1%"
+
+
+_NUMBER: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
+_CANARY_BY: Final = r"^(keys|sharding_key|msg_id|property:.+)$"
+
+
+class CanaryConfig(Section):
+    """A second handler for a share of the messages, such as the next version before it gets all of them."""
+
+    plugin: Annotated[str, Text("a name of the entry-point group rmqd.handlers, or module:attribute")] = Field(
+        description="a name in the entry-point group rmqd.handlers, or module:attribute"
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="passed to this handler; validated by its Options model, if it has one"
+    )
+    share: Annotated[float, Percentage()] = setting(
+        "1%", "a percentage, 0% to 100%: the share of keys whose messages it gets"
+    )
+    by: Annotated[
+        str,
+        Text(
+            "keys, sharding_key, msg_id, or property:NAME",
+            lambda text: re.search(_CANARY_BY, text) is not None,
+            pattern=_CANARY_BY,
+        ),
+    ] = setting("keys", "the value that chooses a message's handler; a message without it is chosen by its msg_id")
+    mode: Annotated[CanaryMode, Choice(("live", "shadow"))] = setting(
+        "live", "live: it handles its messages; shadow: both handlers run, and only the first decides"
+    )
+
+
 class HandlerConfig(Section):
     """The code that handles a group's messages."""
 
@@ -91,6 +154,14 @@ class HandlerConfig(Section):
         default_factory=list,
         description="functions around every call of the handler, each as module:attribute, the first one outermost",
     )
+
+    canary: CanaryConfig | None = Field(default=None, description="a second handler for a share of the messages")
+
+    @property
+    def promoted(self) -> Self:
+        """The settings with the canary as the only handler."""
+        assert self.canary is not None
+        return self.model_copy(update={"plugin": self.canary.plugin, "options": self.canary.options, "canary": None})
 
     @property
     def most_calls(self) -> int:
@@ -241,6 +312,12 @@ class GroupConfig(Section, GroupKeys):  # type: ignore[misc]  # mypy does not se
         """Return a problem with the value at a path of this group, or with its key. `name` is the group's key."""
         whole = ("groups", name, *path)
         return ConfigProblem((self._places.of_key if at_key else self._places.of)(whole), whole, message)
+
+    @property
+    def promoted(self) -> Self:
+        """The group with its canary as the only handler."""
+        assert self.handler is not None
+        return self.model_copy(update={"handler": self.handler.promoted})
 
     def consume_timestamp_ms(self) -> int | None:
         """Return the group's start time in Unix milliseconds; None unless `consume_from_where` is `timestamp`."""

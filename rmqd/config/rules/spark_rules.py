@@ -160,6 +160,10 @@ def spark_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
         yield ConfigFinding(
             ("handler", "concurrency"), f"Spark does not support auto: {why}; expected a whole number from 1 to 1000"
         )
+    if group.handler is not None and group.handler.canary is not None:
+        yield ConfigFinding(
+            ("handler", "canary"), "not possible with engine: spark; expected engine: local", at_key=True
+        )
     if group.handler is not None and group.handler.processes:
         why = "Spark has its own worker processes, as many as spark.master specifies"
         yield ConfigFinding(("handler", "processes"), f"has no effect with engine: spark: {why}; expected 0")

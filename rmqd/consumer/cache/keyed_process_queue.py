@@ -21,11 +21,9 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
-from rmqd.wire.messages.properties import KEYS, SHARDING_KEY
+from rmqd.wire.messages.properties import value_by
 
 KeyOf = Callable[[Message], str | None]
-NAMED: Final = {"keys": KEYS, "sharding_key": SHARDING_KEY}
-PROPERTY: Final = "property:"
 NONE_OF_THEM: Final = -1
 ALL_OF_THEM: Final = sys.maxsize
 
@@ -36,12 +34,6 @@ def key_by(order_by: str) -> KeyOf:
     If a message has several keys (RocketMQ separates them by spaces), the whole text is one key here.
     """
     return value_by(order_by)
-
-
-def value_by(name: str) -> KeyOf:
-    """Return the function for a message's `keys`, its `sharding_key`, or, with `property:NAME`, a property."""
-    stored = NAMED.get(name) or name.removeprefix(PROPERTY)
-    return lambda message: message.stored_properties.get(stored)
 
 
 class _Held:

@@ -142,6 +142,10 @@ class ProcessQueue:
             return messages
         return [pending.popleft() for _ in range(most)]
 
+    def return_taken(self, messages: Sequence[Message]) -> None:
+        """Hand out the last messages of a `take` again, before all others."""
+        self.pending.extendleft(reversed(messages))
+
     def begin_turn(self) -> None:
         """Called when a worker starts to take batches. Until `end_turn` it has at most one batch at a time."""
         self.in_flight += 1

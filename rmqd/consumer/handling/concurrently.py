@@ -50,6 +50,8 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
         process_queue.begin_turn()
         batching = self._batching_queues
         make: Make = Batch if batching is None else batching.making(process_queue, Batch, self.halt)
+        if self.divider is not None:
+            make = self.divider.dividing(make, process_queue.return_taken, in_order=False)
         return process_queue, make, process_queue.pending, ProcessQueue.end_turn
 
     def is_settling(self) -> bool:

@@ -19,7 +19,6 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from rmqd.consumer.cache.keyed_process_queue import value_by
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.batch_worker import Call, Worker
@@ -31,6 +30,7 @@ from rmqd.handler_api.leases.lease_opening import open_store
 from rmqd.handler_api.leases.lease_store import Standing, Terms, key_of
 from rmqd.runtime.clock import Clock
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.properties import value_by
 from rmqd.wire.topics import unwrap_namespace
 
 POLL_AGAIN_SECONDS: Final = 1.0  # interval between attempts to claim a message that another member has claimed

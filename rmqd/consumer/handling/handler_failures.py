@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from rmqd.consumer.services import RetryPolicy
+from rmqd.errors import RmqdError
 from rmqd.handler_api.batch import (
     AlreadyHandled,
     Batch,
@@ -30,6 +31,10 @@ PAST_DEADLINE: Final = "past consume_timeout"
 
 class ConsumeTimeoutError(Exception):
     """A handler took longer than the group's consume_timeout."""
+
+
+class HandlerHungError(RmqdError):
+    """All slots of the group are occupied by calls that did not end at their deadline."""
 
 
 class HandlerProcessLostError(RaisedElsewhere, Exception):

@@ -290,6 +290,8 @@ class ConsumeMessageOrderlyService(HandlerSlots):
                 return None
             make = partial(self._batch_type, lease)
         process_queue.begin_turn()
+        if self.divider is not None and self._is_by_key:
+            make = self.divider.dividing(make, process_queue.return_taken, in_order=False)
         if self._is_by_key:
             ready_queues.queues.append(process_queue)
             return process_queue, make, process_queue.pending, self._end_turn
@@ -297,6 +299,8 @@ class ConsumeMessageOrderlyService(HandlerSlots):
             ready_queues.wake()
         if self._batching_queues is not None:
             make = self._batching_queues.making(process_queue, make, self.halt)
+        if self.divider is not None:
+            make = self.divider.dividing(make, process_queue.return_taken, in_order=True)
         return process_queue, make, NOTHING, self._end_turn
 
     def _end_turn(self, process_queue: ProcessQueue) -> None:

@@ -282,6 +282,7 @@ def report_error(
         queue=str(process_queue.message_queue),
         first_offset=first.queue_offset,
         messages=len(messages),
+        **({"variant": stats.variant} if stats.variant else {}),
     )
     if is_invalid:
         stats.invalid_payloads += 1

@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.canary import Canary
 from rmqd.consumer.circuit import Circuit
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.auto_concurrency import AutoConcurrency
 from rmqd.consumer.handling.batch_worker import Call, LeftTasks, Worker, WorkerService
 from rmqd.consumer.handling.circuit_breaker import CircuitBreaker
-from rmqd.consumer.handling.handler_failures import EXPIRED, PAST_DEADLINE
+from rmqd.consumer.handling.handler_failures import EXPIRED, PAST_DEADLINE, HandlerHungError
 from rmqd.consumer.handling.handler_threads import HandlerThread, call_handler, checked
 from rmqd.consumer.handling.in_place_retries import FailurePolicy
 from rmqd.consumer.handling.ready_queues import ready_queues_of
 from rmqd.consumer.handling.settlement import ConfirmSettled, explain_unavailable, report_error
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.services import RunningCall
-from rmqd.errors import RmqdError
 from rmqd.handler_api.batch import Batch, LoadedHandler
 from rmqd.runtime.clock import Clock
 from rmqd.wire.topics import unwrap_namespace
@@ -44,10 +44,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 TICK_SECONDS = 0.25
 CANCEL_GRACE_SECONDS = 5.0  # how long a cancelled handler may take to end
-
-
-class HandlerHungError(RmqdError):
-    """All slots of the group are occupied by calls that did not end at their deadline."""
 
 
 def _deduplication(options: ConsumerOptions, clock: Clock, is_paused: Callable[[], bool]) -> Deduplication | None:
@@ -82,6 +78,8 @@ class HandlerSlots(WorkerService):
         self._held_by: set[str] = set()  # reasons not to hand out messages
         self._deduplication = _deduplication(options, clock, lambda: "operator" in self._held_by)
         self.confirm_settled: ConfirmSettled | None = None if self._deduplication is None else self._confirm_settled
+        self._canary: Canary | None = handler.canary
+        self.divider = None if self._canary is None or self.batch_size == 1 else self._canary.divider
         self._concurrency = self._slots = options.concurrency
         self._auto = AutoConcurrency(options.concurrency, clock) if options.auto_concurrency else None
         if self._auto is not None:
@@ -127,7 +125,9 @@ class HandlerSlots(WorkerService):
         return self._concurrency if self._auto is None else self._auto.limit
 
     def change(self, options: ConsumerOptions) -> None:
-        """Apply the concurrency of these options. Running calls continue."""
+        """Apply the concurrency of these options, and the canary's share. Running calls continue."""
+        if self._canary is not None:
+            self._canary.change(options)
         most, auto = options.concurrency, self._auto
         if (most, options.auto_concurrency) == (self._concurrency, auto is not None):
             return
@@ -200,14 +200,15 @@ class HandlerSlots(WorkerService):
         identifies a call by its whole batch, as its settlement does; `deduplicate` may pass on a part of the batch. So
         `watch` is outside of `claim`. A claim lasts until the batch is settled, so retries in place happen inside it.
         Each attempt is a transaction with its own duration, so `measure` and `commit_with` are innermost. The duration
-        includes the commit, because a store that is slow limits the useful concurrency too.
+        includes the commit, because a store that is slow limits the useful concurrency too. A canary in shadow mode
+        compares its decisions with the handler's own.
 
         The deadline is outside of this list: `_tick` ends a call by cancelling the worker's task, or by abandoning its
         thread. Inside of it is `LoadedHandler.handle`, which includes the hooks, then the middleware, then the
         decoding of bodies for a typed handler. For a synchronous handler these run in its thread.
         """
         auto, breaker, claims, transactions = self._auto, self._breaker, self._deduplication, self.transactions
-        retries = self._failures
+        retries, canary = self._failures, self._canary
         every = (
             None if auto is None else auto.occupy,
             None if breaker is None else breaker.watch,
@@ -215,6 +216,7 @@ class HandlerSlots(WorkerService):
             None if retries is None else retries.retry,
             None if auto is None else auto.measure,
             None if transactions is None else transactions.commit_with,
+            None if canary is None or canary.is_live else canary.shadow,
         )
         stages = [stage for stage in every if stage is not None]
         call: Call = self._handler.handle

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
+from rmqd.consumer.canary import Canary
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.handling.slots import HandlerHungError
+from rmqd.consumer.handling.handler_failures import HandlerHungError
 from rmqd.consumer.health.causes import Problem, found
 from rmqd.consumer.health.group_problems import KEPT
 from rmqd.consumer.rebalance.rebalance import Rebalance
@@ -34,9 +35,11 @@ class GroupStatus:
         rebalance: Rebalance,
         results: RecentResults,
         processes: ProcessCounts | None = None,
+        canary: Canary | None = None,
     ) -> None:
         """`processes` counts the processes in which the handler runs; None if it runs in this process."""
         self._processes = processes
+        self._canary = canary
         self._results = results
         self.state = "starting"
         self._context = context
@@ -83,6 +86,7 @@ class GroupStatus:
             concurrency=context.service.concurrency,
             circuit=None if context.circuit is None or not context.circuit.is_on else context.circuit.snapshot(),
             trace_records={} if context.trace is None else dict(context.trace.dispatcher.counts),
+            canary=None if self._canary is None else self._canary.snapshot(),
             members=tuple(sorted(self._rebalance.members)[:MAX_MEMBERS]),
             member_count=len(self._rebalance.members),
         )

@@ -12,6 +12,7 @@ from typing import Final
 
 import structlog
 
+from rmqd.consumer.canary import VARIANT
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.stats.stats_snapshot import (
     MAX_ERROR_CHARACTERS,
@@ -24,7 +25,7 @@ from rmqd.consumer.stats.stats_snapshot import (
     TopicCounters,
     TopicSnapshot,
 )
-from rmqd.runtime.histogram import Histogram
+from rmqd.runtime.histogram import HANDLER_SECONDS, Histogram
 from rmqd.runtime.plain_text import class_name, traceback_tail
 from rmqd.wire.messages.message import Message, MessageBlock
 
@@ -66,7 +67,6 @@ class GroupProblems:
             log.info("group.problem_ended", cause=problem.cause, was=problem.evidence)
 
 
-HANDLER_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
 AGE_SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400)
 QUICK_SECONDS = HANDLER_SECONDS[0]
 MAX_NAME_CHARACTERS = 100
@@ -92,8 +92,8 @@ class TopicStats(TopicCounters):
         "pulls",
     )
 
-    def __init__(self, topic: str, is_retry: bool) -> None:
-        super().__init__(topic, is_retry)
+    def __init__(self, topic: str, is_retry: bool, variant: str = "") -> None:
+        super().__init__(topic, is_retry, variant)
         self.pulls = 0  # pulls with messages
         self.pull_seconds = 0.0  # response times of these pulls, including the broker's hold time
         self.acked = 0  # a separate counter, because the hot path increments it once for each batch
@@ -281,41 +281,16 @@ def rates_between(before: Mapping[str, int], after: Mapping[str, int], seconds: 
     return {rate: max(0, sum(after[name] - before[name] for name in names)) / seconds for rate, names in RATES.items()}
 
 
-class RetriedStats(TopicStats):
-    """The retry topic of a group with several topics. Each message counts under its original topic.
+class DividedStats(TopicStats):
+    """Counters of messages that are divided among several other counters by `of`."""
 
-    Messages without a subscribed original topic, for instance of an unsubscribed topic, count under the retry topic
-    itself.
-    """
-
-    __slots__ = ("_by_topic",)
-
-    def __init__(self, retry_topic: str, topics: Iterable[str]) -> None:
-        super().__init__(retry_topic, is_retry=True)
-        self._by_topic = {topic: TopicStats(topic, is_retry=True) for topic in topics}
-
-    def of(self, message: Message) -> TopicStats:
-        """Return the counters of a message's original topic."""
-        return self._by_topic.get(message.topic, self)
+    __slots__ = ()
 
     def pulled(self, block: MessageBlock) -> None:
-        """Count the messages of a response, each under its original topic."""
+        """Count the messages of a response, each where it belongs."""
         for message in block.messages:
             if not message.finished:
                 self.of(message).received += 1
-
-    def held_back(self, reason: str, oldest: Message | None) -> int:
-        """Count that a queue is not pulled because of `reason`. Without `oldest`, count it for all topics."""
-        times = 0
-        for stats in self._by_topic.values() if oldest is None else (self.of(oldest),):
-            stats.flow_control[reason] += 1
-            times = stats.flow_control[reason]
-        return times
-
-    def held_for(self, reason: str, seconds: float, oldest: Message | None) -> None:
-        """Add to the time during which queues were not pulled. Without `oldest`, add it for all topics."""
-        for stats in self._by_topic.values() if oldest is None else (self.of(oldest),):
-            stats.held_seconds[reason] += seconds
 
     def acknowledged(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
         """Count a batch that was acknowledged as a whole by the handler's return."""
@@ -324,15 +299,9 @@ class RetriedStats(TopicStats):
             stats._observe(messages, seconds, age_seconds)
 
     def handled_in(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
-        """Count a handler call of `seconds`, once for each topic in its batch."""
+        """Count a handler call of `seconds`, once for each part of its batch."""
         for stats, messages in self._divided(batch).items():
             stats._observe(messages, seconds, age_seconds)
-
-    def snapshots(self) -> tuple[TopicSnapshot, ...]:
-        """Return snapshots of the subscribed topics, and of the retry topic itself if it has counts."""
-        topics = tuple(stats.snapshot() for stats in self._by_topic.values())
-        rest = self.snapshot()
-        return (*topics, rest) if rest.received or rest.duplicates else topics
 
     def _divided(self, batch: Sequence[Message]) -> dict[TopicStats, int]:
         counts: dict[TopicStats, int] = {}
@@ -340,3 +309,68 @@ class RetriedStats(TopicStats):
             stats = self.of(message)
             counts[stats] = counts.get(stats, 0) + 1
         return counts
+
+
+class CanaryStats(DividedStats):
+    """A topic of a group with a canary in live mode. The messages of the canary count apart."""
+
+    __slots__ = ("_canary", "_takes")
+
+    def __init__(self, topic: str, is_retry: bool, takes: Callable[[Message], bool]) -> None:
+        super().__init__(topic, is_retry)
+        self._canary = TopicStats(topic, is_retry, VARIANT)
+        self._takes = takes
+
+    def of(self, message: Message) -> TopicStats:
+        """Return the counters of the handler that gets a message."""
+        return self._canary if self._takes(message) else self
+
+    def snapshots(self) -> tuple[TopicSnapshot, ...]:
+        """Return snapshots of both handlers' counters."""
+        return self.snapshot(), self._canary.snapshot()
+
+
+class RetriedStats(DividedStats):
+    """The retry topic of a group with several topics. Each message counts under its original topic.
+
+    Messages without a subscribed original topic, for instance of an unsubscribed topic, count under the retry topic
+    itself.
+    """
+
+    __slots__ = ("_by_topic",)
+
+    def __init__(
+        self,
+        retry_topic: str,
+        topics: Iterable[str],
+        make: Callable[..., TopicStats] = TopicStats,
+    ) -> None:
+        super().__init__(retry_topic, is_retry=True)
+        self._by_topic = {topic: make(topic, is_retry=True) for topic in topics}
+
+    def of(self, message: Message) -> TopicStats:
+        """Return the counters of a message's original topic."""
+        stats = self._by_topic.get(message.topic)
+        return self if stats is None else stats.of(message)
+
+    def held_back(self, reason: str, oldest: Message | None) -> int:
+        """Count that a queue is not pulled because of `reason`. Without `oldest`, count it for all topics."""
+        times = 0
+        for stats in self._concerned(oldest):
+            stats.flow_control[reason] += 1
+            times = stats.flow_control[reason]
+        return times
+
+    def held_for(self, reason: str, seconds: float, oldest: Message | None) -> None:
+        """Add to the time during which queues were not pulled. Without `oldest`, add it for all topics."""
+        for stats in self._concerned(oldest):
+            stats.held_seconds[reason] += seconds
+
+    def _concerned(self, oldest: Message | None) -> Iterable[TopicStats]:
+        return self._by_topic.values() if oldest is None else (self._by_topic.get(oldest.topic, self),)
+
+    def snapshots(self) -> tuple[TopicSnapshot, ...]:
+        """Return snapshots of the subscribed topics, and of the retry topic itself if it has counts."""
+        topics = tuple(one for stats in self._by_topic.values() for one in stats.snapshots())
+        rest = self.snapshot()
+        return (*topics, rest) if rest.received or rest.duplicates else topics

@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from rmqd.consumer.canary import CanarySnapshot
 from rmqd.consumer.circuit import CIRCUIT_STATES, CircuitSnapshot
 from rmqd.consumer.health.causes import GROUP_CAUSES, STALL_CAUSES, Problem
 from rmqd.consumer.pauses import PauseScope
@@ -80,6 +81,7 @@ class TopicCounters:
 
     topic: str
     is_retry: bool
+    variant: str = ""  # "canary" for the messages of a canary
     received: int = counter("rmqd_messages_received_total", "Messages pulled that passed the group's own tag check.")
     handled: dict[str, int] = counter(
         "rmqd_messages_handled_total",
@@ -160,9 +162,9 @@ class TopicSnapshot(TopicCounters):
 
 def add_topics(these: tuple[TopicSnapshot, ...], those: tuple[TopicSnapshot, ...]) -> tuple[TopicSnapshot, ...]:
     """Return the topics of both, with the counters of common topics summed."""
-    topics = {(topic.topic, topic.is_retry): topic for topic in these}
+    topics = {(topic.topic, topic.is_retry, topic.variant): topic for topic in these}
     for topic in those:
-        key = (topic.topic, topic.is_retry)
+        key = (topic.topic, topic.is_retry, topic.variant)
         topics[key] = merged(topics[key], topic) if key in topics else topic
     return tuple(topics.values())
 
@@ -388,6 +390,9 @@ class GroupSnapshot:
         known(lambda one, other: max(one, other, key=lambda circuit: CIRCUIT_STATES.index(circuit.state))),
         read=lambda group: None if group.circuit is None else CIRCUIT_STATES.index(group.circuit.state),
         default=None,
+    )
+    canary: CanarySnapshot | None = figure(
+        lambda one, other: merged(one, other) if one and other else one, is_counter=True, default=None
     )
     cluster: str | None = None  # name in the configuration; None for a consumer, which does not know it
     members: tuple[str, ...] = figure(lambda one, other: tuple(sorted({*one, *other})[:MAX_MEMBERS]), default=())

@@ -249,14 +249,24 @@ class LocalEngine:
         return ClientInstance(options, clock=self._clock)
 
     def load_handler(self, group: str, settings: GroupConfig, options: ConsumerOptions) -> LoadedHandler:
-        """Load the group's plugin, or worker processes that load it, with `handler.processes`. Raises ConfigError."""
+        """Load the group's plugin, or worker processes that load it, with `handler.processes`, and its canary.
+
+        Raises ConfigError.
+        """
+        from rmqd.plugins.handler_catalogue import call_limit, load_canary, load_handler, with_canary
+
+        has_canary = settings.handler is not None and settings.handler.canary is not None
         if settings.handler is not None and settings.handler.processes:
             from rmqd.plugins.worker_processes.process_calls import handler_in_processes
 
-            return handler_in_processes(group, settings, options, self._clock)
-        from rmqd.plugins.handler_catalogue import call_limit, load_handler
-
+            handler = handler_in_processes(group, settings, options, self._clock)
+            if has_canary:
+                canary = handler_in_processes(group, settings.promoted, options, self._clock)
+                handler = with_canary(handler, canary, options, self._clock)
+            return handler
         handler = load_handler(group, settings)
+        if has_canary:
+            handler = with_canary(handler, load_canary(group, settings, handler), options, self._clock)
         if (limit := call_limit(settings)) is not None:
             log.info(
                 "handler.calls_limited",

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import ValidationError
 
 from rmqd.client.client_options import ClientOptions, TlsOptions
 from rmqd.client.remoting.pending import ClientSnapshot
-from rmqd.config.model.group_model import HandlerConfig
+from rmqd.config.model.group_model import CanaryConfig, HandlerConfig
 from rmqd.config.model.root_model import GroupConfig, RootConfig
 from rmqd.daemon.groups.group_engine import GroupChanges, UnknownGroupError
 from rmqd.runtime.figures import add_counters, merged
@@ -27,6 +27,8 @@ from rmqd.runtime.value_kinds import Key
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
+
+Checked = TypeVar("Checked", HandlerConfig, CanaryConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +207,9 @@ def changes_while_running(before: GroupConfig, after: GroupConfig) -> bool:
 
 
 def _same_calls(before: HandlerConfig | None, after: HandlerConfig | None) -> bool:
-    """Return whether two handlers differ at most in the number of concurrent calls."""
-    live = {"concurrency", "max_concurrency"}
-    if before is None or after is None:
+    """Return whether two handlers differ at most in the number of concurrent calls, and in the canary's share."""
+    live: dict[str, Any] = {"concurrency": True, "max_concurrency": True, "canary": {"share"}}
+    if before is None or after is None or (before.canary is None) != (after.canary is None):
         return before is after
     return before.model_dump(exclude=live) == after.model_dump(exclude=live)
 
@@ -253,18 +255,51 @@ def groups_with_changed_filters(old: RootConfig, new: RootConfig, changes: Group
 
 def with_concurrency(config: RootConfig, group: str, concurrency: str) -> RootConfig:
     """Return the configuration with another concurrency for one group. Raises UnknownGroupError, ValueError."""
-    if group not in config.groups:
-        raise UnknownGroupError(group, list(config.groups))
-    settings = config.groups[group]
+    settings = _settings(config, group)
     handler = settings.handler
     if handler is None or settings.engine == "spark" or handler.processes:
         raise ValueError(f"handler.concurrency does not limit the calls of group {group}; change its configuration")
     value = int(concurrency) if concurrency.isdecimal() else concurrency
+    checked = _checked(HandlerConfig, {"plugin": handler.plugin, "concurrency": value})
+    return _with_handler(config, group, handler.model_copy(update={"concurrency": checked.concurrency}))
+
+
+def with_canary_share(config: RootConfig, group: str, share: str) -> RootConfig:
+    """Return the configuration with another share of a group's canary. Raises UnknownGroupError, ValueError."""
+    handler = _handler_with_canary(config, group)
+    assert handler.canary is not None
+    checked = _checked(CanaryConfig, {"plugin": handler.canary.plugin, "share": share})
+    canary = handler.canary.model_copy(update={"share": checked.share})
+    return _with_handler(config, group, handler.model_copy(update={"canary": canary}))
+
+
+def with_promoted_canary(config: RootConfig, group: str) -> RootConfig:
+    """Return the configuration with a group's canary as its only handler. Raises UnknownGroupError, ValueError."""
+    return _with_handler(config, group, _handler_with_canary(config, group).promoted)
+
+
+def _settings(config: RootConfig, group: str) -> GroupConfig:
+    if group not in config.groups:
+        raise UnknownGroupError(group, list(config.groups))
+    return config.groups[group]
+
+
+def _handler_with_canary(config: RootConfig, group: str) -> HandlerConfig:
+    handler = _settings(config, group).handler
+    if handler is None or handler.canary is None:
+        raise ValueError(f"group {group} has no canary; set handler.canary in its configuration, and run rmqd reload")
+    return handler
+
+
+def _checked(model: type[Checked], values: dict[str, Any]) -> Checked:
     try:
-        checked = HandlerConfig.model_validate({"plugin": handler.plugin, "concurrency": value})
+        return model.model_validate(values)
     except ValidationError as error:
         raise ValueError(error.errors()[0]["msg"]) from None
-    changed = settings.model_copy(update={"handler": handler.model_copy(update={"concurrency": checked.concurrency})})
+
+
+def _with_handler(config: RootConfig, group: str, handler: HandlerConfig) -> RootConfig:
+    changed = config.groups[group].model_copy(update={"handler": handler})
     return config.model_copy(update={"groups": {**config.groups, group: changed}})
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from rmqd.consumer.health.group_status import last_error
 from rmqd.consumer.pauses import PauseScope
+from rmqd.consumer.stats.counters import totals_of
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, LastError, QueueSnapshot, TopicSnapshot
 from rmqd.daemon.group_history import GroupTotals, HistoryRecorder, longest_lag_seconds, total_lag
 from rmqd.daemon.groups.group_engine import HostView, ProcessSnapshot, merge_processes
@@ -116,6 +117,7 @@ def _group(group: GroupSnapshot, view: HostView, recorder: HistoryRecorder) -> d
         "pauses": [asdict(scope) for scope in group.pauses],
         "concurrency": group.concurrency,
         "circuit": None if group.circuit is None else asdict(group.circuit),
+        "canary": _canary(group),
         "client_id": group.client_id if view.workers is None else None,
         "failure": group.failure,
         "failing": any(problem.cause == "failing_handler" for problem in group.problems),
@@ -139,6 +141,23 @@ def _group(group: GroupSnapshot, view: HostView, recorder: HistoryRecorder) -> d
         "errors": _errors(group.topics),
         "dead_letters": _dead_letters(group.topics),
         "findings": recorder.findings(group),
+    }
+
+
+def _canary(group: GroupSnapshot) -> dict[str, Any] | None:
+    """Return the group's canary, and its results since the daemon's start next to the other handler's."""
+    one = group.canary
+    if one is None:
+        return None
+    topics = [topic for topic in group.topics if topic.variant]
+    shadow = {"differing": one.differing, "results": one.shadowed} if one.mode == "shadow" else {}
+    results = {name: totals_of(topics)[name] for name in ("acked", "retried", "expired", "dead_lettered")}
+    durations = [one.duration] if one.duration is not None else [topic.handler_duration for topic in topics]
+    known = ("plugin", "share", "by", "mode", "failure")
+    return {name: getattr(one, name) for name in known} | {
+        "results": results,
+        "latency": _latency(reduce(HistogramSnapshot.merge, durations) if durations else None),
+        **shadow,
     }
 
 

@@ -55,6 +55,12 @@ class DaemonControl(Protocol):
     async def change_concurrency(self, group: str, concurrency: str) -> ReloadReport:
         """Change how many calls of a group run at once. Raises UnknownGroupError, ValueError."""
 
+    async def change_canary(self, group: str, share: str) -> ReloadReport:
+        """Change the share of a group's canary. Raises UnknownGroupError, ValueError."""
+
+    async def promote_canary(self, group: str) -> ReloadReport:
+        """Make a group's canary its only handler. Raises UnknownGroupError, ValueError."""
+
     async def restart(self, group: str) -> ReloadReport:
         """Load a group's code again. Raises UnknownGroupError."""
 
@@ -84,6 +90,7 @@ class HttpApi:
                 Route("/api/v1/groups/{group}/pause", changing(self.pause), methods=["POST"]),
                 Route("/api/v1/groups/{group}/resume", changing(self.resume), methods=["POST"]),
                 Route("/api/v1/groups/{group}/concurrency", changing(self.concurrency), methods=["POST"]),
+                Route("/api/v1/groups/{group}/canary", changing(self.canary), methods=["POST"]),
                 Route("/api/v1/groups/{group}/restart", changing(self.restart), methods=["POST"]),
                 Route("/api/v1/reload", changing(self.reload), methods=["POST"]),
             ]
@@ -180,6 +187,16 @@ class HttpApi:
         group, calls = request.path_params["group"], request.query_params.get("calls", "")
         change = self._daemon.change_concurrency(group, calls)
         return await _changed(change, {"group": group, "concurrency": calls})
+
+    async def canary(self, request: Request) -> Response:
+        """Change the share of a group's canary to `share`, or, without it, make the canary the only handler.
+
+        Both last until the next reload.
+        """
+        group, share = request.path_params["group"], request.query_params.get("share")
+        daemon = self._daemon
+        change = daemon.promote_canary(group) if share is None else daemon.change_canary(group, share)
+        return await _changed(change, {"group": group, "share": share})
 
     async def restart(self, request: Request) -> Response:
         """Load the code of one group again. If it cannot be loaded, respond 500 with the reasons and change nothing."""

@@ -88,6 +88,18 @@ def left_out_line(group: dict[str, Any]) -> str:
     return f"skipped since the start: {', '.join(texts)}" if texts else ""
 
 
+def canary_line(group: dict[str, Any]) -> str:
+    """Return the group's canary with its results; empty without one."""
+    one = group.get("canary")
+    if one is None:
+        return ""
+    results = ", ".join(f"{count} {name.replace('_', '-')}" for name, count in one["results"].items() if count)
+    differing = f", {one['differing']} decided differently" if "differing" in one else ""
+    state = f"switched off: {one['failure']}" if one["failure"] else results or "no messages yet"
+    share = f"{one['share'] * 100:g}% by {one['by']}"
+    return f"{one['mode']} canary {one['plugin']}, {share}: {state}{differing}, p50 {took(one['latency']['p50'])}"
+
+
 def problem_line(problem: dict[str, Any]) -> str:
     """Return a problem's cause, evidence and next step."""
     return f"{problem['cause']}: {problem['evidence']}. Next: {problem['next']}"

@@ -28,6 +28,7 @@ from prometheus_client.utils import floatToGoString
 
 from rmqd.client.remoting.pending import ClientSnapshot
 from rmqd.config.model.root_model import MetricsConfig
+from rmqd.consumer.canary import CanarySnapshot
 from rmqd.consumer.stats.stats_snapshot import BatchesSnapshot, GroupSnapshot, QueueSnapshot, TopicSnapshot
 from rmqd.daemon.groups.group_engine import HostView, ProcessSnapshot, merge_processes
 from rmqd.daemon.http.daemon_status import DaemonAbout
@@ -40,6 +41,7 @@ from rmqd.runtime.own_threads import in_own_thread
 _GROUP: Final = ("engine", "group")
 _TOPIC: Final = (*_GROUP, "topic", "is_retry")
 _QUEUE: Final = (*_TOPIC, "broker", "queue")
+_VARIANT: Final = "variant"  # the last label, and only of the counters of a canary
 # The snapshots with metrics, and the labels of their series.
 _LABELS: Final[Mapping[type, tuple[str, ...]]] = {
     DaemonAbout: (),
@@ -48,6 +50,7 @@ _LABELS: Final[Mapping[type, tuple[str, ...]]] = {
     ProcessSnapshot: (),
     GroupSnapshot: _GROUP,
     BatchesSnapshot: _GROUP,
+    CanarySnapshot: _GROUP,
     TopicSnapshot: _TOPIC,
     QueueSnapshot: _QUEUE,
 }
@@ -123,6 +126,9 @@ def _labelled(view: HostView, process: ProcessSnapshot, about: DaemonAbout) -> d
         ClientSnapshot: [((), process.client)],
         ProcessSnapshot: [((), process)],
         GroupSnapshot: groups,
+        CanarySnapshot: [
+            (labels, group.canary) for labels, group in groups if group.canary and group.canary.mode == "shadow"
+        ],
         BatchesSnapshot: [(labels, group.batches) for labels, group in groups if group.batches is not None],
         TopicSnapshot: [
             ((*labels, topic.topic, _flag(topic.is_retry)), topic) for labels, group in groups for topic in group.topics
@@ -133,12 +139,12 @@ def _labelled(view: HostView, process: ProcessSnapshot, about: DaemonAbout) -> d
 def _family(spec: FamilySpec, snapshots: Labelled) -> Family:
     metric = spec.metric
     if metric.kind == "histogram":
-        histograms = HistogramMetricFamily(metric.name, metric.help, labels=spec.labels)
+        histograms = HistogramMetricFamily(metric.name, metric.help, labels=(*spec.labels, _VARIANT))
         for labels, value in _values(spec, snapshots):
             histograms.add_metric(labels, _buckets(value), value.sum)
         return histograms
     kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    family = kind(metric.name, metric.help, labels=spec.labels)
+    family = kind(metric.name, metric.help, labels=(*spec.labels, _VARIANT))
     for labels, value in _values(spec, snapshots):
         family.add_metric(labels, value)
     return family
@@ -151,11 +157,12 @@ def _values(spec: FamilySpec, snapshots: Labelled) -> Iterator[tuple[tuple[str, 
         value = metric.value(snapshot, name)
         if value is None:
             continue
+        last = (variant,) if (variant := getattr(snapshot, _VARIANT, "")) else ()
         if not metric.by:
-            yield labels, value
+            yield (*labels, *last), value
             continue
         for key, number in value.items():
-            yield (*labels, *(map(str, key) if isinstance(key, tuple) else (str(key),))), number
+            yield (*labels, *(map(str, key) if isinstance(key, tuple) else (str(key),)), *last), number
 
 
 def _buckets(histogram: HistogramSnapshot) -> list[tuple[str, float]]:

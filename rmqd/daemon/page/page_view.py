@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from rmqd.daemon.http.status_view import GROUP_LOOKS, QUEUE_LOOKS, cell
+from rmqd.daemon.http.status_view import GROUP_LOOKS, QUEUE_LOOKS, canary_line, cell
 from rmqd.runtime.figures import largest_known, sum_of_known
 
 FOLDER: Final = Path(__file__).parent / "static"
@@ -332,6 +332,7 @@ class StatusPage:
         )
         for name in ("whole", "compact", "rate", "seconds", "moment", "clock_time", "iso", "plural"):
             self._templates.filters[name] = globals()[name]
+        self._templates.filters["canary"] = canary_line
         self._templates.globals |= {
             "cell": cell,
             "queue_looks": QUEUE_LOOKS,

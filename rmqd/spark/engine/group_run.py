@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import structlog
 
 from rmqd.config.model.spark_model import AVAILABLE_NOW, SparkConfig
-from rmqd.consumer.handling.slots import HandlerHungError
+from rmqd.consumer.handling.handler_failures import HandlerHungError
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.errors import RmqdError

@@ -5,9 +5,9 @@ The bits are plain integers, because they are tested for every message.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 from rmqd.errors import InvalidMessageError, ProtocolError
 
@@ -55,6 +55,15 @@ SET_BY_ROCKETMQ: Final = frozenset(
     "TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_DEL_UNIQKEY INNER_NUM INNER_BASE INNER_MULTI_DISPATCH "
     "INNER_MULTI_QUEUE_OFFSET DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID".split()
 )
+
+_NAMED: Final = {"keys": KEYS, "sharding_key": SHARDING_KEY}
+
+
+def value_by(name: str) -> Callable[[Any], str | None]:
+    """Return the function for a message's `keys`, its `sharding_key`, or, with `property:NAME`, a property."""
+    stored = _NAMED.get(name) or name.removeprefix("property:")
+    return lambda message: message.stored_properties.get(stored)
+
 
 MAX_PROPERTIES_BYTES: Final = 32767  # the record's length field is a signed short
 KEY_END: Final = "\x01"

@@ -11,7 +11,7 @@ import pytest
 from rmqd.consumer.consumer_options import FailureOptions
 from rmqd.consumer.handling.auto_concurrency import AutoConcurrency
 from rmqd.consumer.handling.batch_worker import Worker
-from rmqd.consumer.handling.slots import HandlerHungError
+from rmqd.consumer.handling.handler_failures import HandlerHungError
 from rmqd.handler_api.batch import Batch
 from rmqd.wire.message_queue import MessageQueue
 from tests.clock import ManualClock

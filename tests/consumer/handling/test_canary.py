@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from rmqd.consumer.canary import Canary
+from rmqd.consumer.canary import Canary, CanarySnapshot
 from rmqd.consumer.consumer_options import CanaryOptions
 from rmqd.handler_api.batch import Batch, DeadLetter, Retry
 from rmqd.runtime.clock import SystemClock
@@ -129,9 +128,9 @@ async def test_a_shadow_is_compared_and_disturbs_nothing(pool: StartPool, broker
         assert p.canary is not None
         snapshot = p.canary.snapshot
         for keys in (["fine"], ["fails"], ["dead"], ["odd"]):
-            before = sum(snapshot().shadowed.values())
+            is_more = _more_than(sum(snapshot().shadowed.values()), snapshot)
             await eventually(done(p.ordered(keys)), "the first handler is done")
-            await eventually(lambda before=before: sum(snapshot().shadowed.values()) > before, "so is the shadow")
+            await eventually(is_more, "so is the shadow")
         queue = p.ordered(["hangs", "hangs", "hangs"])
         await eventually(done(queue), "the first handler does not wait")
         assert handled(queue) == {"acked": 3}
@@ -143,34 +142,5 @@ async def test_a_shadow_is_compared_and_disturbs_nothing(pool: StartPool, broker
     assert snapshot().duration is not None
 
 
-def _forgets_to_await(_: Batch) -> Any:
-    async def work() -> None:
-        pass
-
-    return work()
-
-
-async def test_a_canary_that_cannot_handle_anything_is_switched_off(pool: StartPool) -> None:
-    """The first handler gets its messages; so it does if the canary cannot be started."""
-    threads: set[str] = set()
-
-    def first(_: Batch) -> None:
-        threads.add(threading.current_thread().name)
-
-    async with pool(first, second=_forgets_to_await, is_async=False, canary=CanaryOptions(1.0, "keys", "live")) as p:
-        queue = p.ordered(KEYS)
-        await eventually(done(queue), "everything is handled")
-        assert queue.stats.snapshots()[0].handled["acked"] == 40
-        assert p.canary is not None
-        assert "never awaited" in p.canary.snapshot().failure
-    assert threads
-
-    def fail() -> None:
-        raise OSError("no database")
-
-    canary = canary_of(1.0)
-    canary.handler.start = fail
-    await canary.start()
-    await canary.stop()
-    assert canary.snapshot().failure == "its start failed: OSError: no database"
-    assert not canary.takes(keyed_block(0, ["a"]).messages[0])
+def _more_than(before: int, snapshot: Callable[[], CanarySnapshot]) -> Callable[[], bool]:
+    return lambda: sum(snapshot().shadowed.values()) > before

@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode
 from rmqd.consumer.consumer_options import FailureOptions
-from rmqd.consumer.handling.slots import CANCEL_GRACE_SECONDS, HandlerHungError
+from rmqd.consumer.handling.handler_failures import HandlerHungError
+from rmqd.consumer.handling.slots import CANCEL_GRACE_SECONDS
 from rmqd.handler_api.batch import Batch
 from tests.client.peer import Reply
 from tests.clock import ManualClock

@@ -65,6 +65,14 @@ class Served:
         """Nothing."""
         return self.report
 
+    async def change_canary(self, group: str, share: str) -> ReloadReport:
+        """Nothing."""
+        return self.report
+
+    async def promote_canary(self, group: str) -> ReloadReport:
+        """Nothing."""
+        return self.report
+
     async def restart(self, group: str) -> ReloadReport:
         """What the test wants."""
         return self.report
@@ -290,9 +298,7 @@ async def test_an_unknown_group_is_not_found(served: Served) -> None:
     assert "expected one of mailer, audit" in answer.json()["error"]
 
 
-@pytest.mark.parametrize(
-    "path", ["groups/mailer/pause", "groups/mailer/restart", "groups/mailer/concurrency", "reload"]
-)
+@pytest.mark.parametrize("path", ["groups/mailer/pause", "groups/mailer/restart", "groups/mailer/canary", "reload"])
 async def test_what_changes_something_is_posted(served: Served, path: str) -> None:
     """A link or an image must not do it."""
     assert (await served.client.get(f"/api/v1/{path}")).status_code == 405

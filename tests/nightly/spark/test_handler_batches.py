@@ -13,7 +13,7 @@ import pytest
 
 import rmqd
 from rmqd import Batch, Message
-from rmqd.consumer.handling.slots import HandlerHungError
+from rmqd.consumer.handling.handler_failures import HandlerHungError
 from rmqd.consumer.hooks import Hook, HookContext
 from rmqd.errors import DataLossError, RemotingError, RouteNotFoundError
 from tests.spark.embedded_broker import EmbeddedBroker, queue

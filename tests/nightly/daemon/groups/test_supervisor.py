@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
+from rmqd.consumer.pauses import PauseScope
 from tests.daemon.fakes import FakeConsumer
 from tests.daemon.groups.test_supervisor import Factory, supervised
 from tests.waiting import eventually
@@ -62,3 +63,28 @@ async def test_a_group_that_is_cancelled_by_its_own_code_comes_back() -> None:
 
     async with supervised(build):
         await eventually(lambda: len(made) == 2, "it is made anew")
+
+
+async def test_a_restart_drains_the_consumer_and_continues_with_the_next_one() -> None:
+    """With its pauses and counters, and the new way to build later ones; a failed group does not wait for its rest."""
+    build, later = Factory(), Factory()
+    async with supervised(build, rest=60) as (group, _):
+        await build.made[0].running.wait()
+        group.pause(PauseScope("orders"))
+        build.made[0].received = 7
+        build.made[0].drained.clear()
+        following = later()
+        restarting = asyncio.create_task(group.restart(following, later))
+        await eventually(lambda: build.made[0].running.is_set(), "it is asked to stop")
+        assert not following.running.is_set(), "the old one still drains"
+        build.made[0].drained.set()
+        await restarting
+        await following.running.wait()
+        assert following.pauses.scopes == (PauseScope("orders"),)
+        assert group.snapshot().topics[0].received == 7
+        following.fail(ValueError())
+        await eventually(lambda: group.failed, "the new one fails")
+        await group.restart(next_one := later(), later)
+        await next_one.running.wait()
+        assert len(build.made) == 1
+        group.stop()

@@ -1,4 +1,4 @@
-"""New code for running groups under load: `rmqd restart`, over and over, with a ledger of what each version handled."""
+"""New code for running groups under load: restarts and canaries, with a ledger of what each version handled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ class Released(LedgerHandler):
 
 @dataclass(frozen=True, slots=True)
 class Releases:
-    """A daemon with a concurrent, an orderly and an untouched group of one topic, and the load on it."""
+    """A daemon with a concurrent, an orderly and an untouched group of one topic, and the load on it.
+
+    The first two have a canary without a share. The canary of the untouched group is a shadow, with its own ledger.
+    """
 
     cluster: RealCluster
     folder: Path
@@ -47,9 +50,9 @@ class Releases:
         """The ledger of a group."""
         return self.folder / f"{group}.ledger"
 
-    def write(self, group: str, version: str) -> None:
-        """Release a version of a group's code."""
-        name = self._module(group)
+    def write(self, group: str, version: str, kind: str = "code") -> None:
+        """Release a version of a group's code, or of the code of its canary."""
+        name = self._module(group, kind)
         # of different sizes, because Python compares a module with its bytecode by size and second
         (self.folder / f"{name}.py").write_text(MODULE.format(version=version) + "#" * len(version))
 
@@ -58,12 +61,13 @@ class Releases:
         path = self.path(group)
         wait_until(lambda: any(one.member == version for one in ledger.read(path)), f"{version} handles {group}", 60)
 
-    def run(self, rounds: Callable[[RmqdProcess], None], **handler: Any) -> None:
+    def run(self, rounds: Callable[[RmqdProcess], None]) -> None:
         """Call `rounds` while messages are sent, wait until each group has handled all of them, and check that."""
         self.cluster.create_topic(self.topic, QUEUES)
         for group in (*self.groups, self.untouched):
             self.write(group, "1")
-        groups = {group: self._settings(group, **handler) for group in (*self.groups, self.untouched)}
+            self.write(group, "canary", "canary")
+        groups = {group: self._settings(group) for group in (*self.groups, self.untouched)}
         rmqd = RmqdProcess(self.folder / "rmqd", self.cluster.nameserver, groups)
         rmqd.import_from.append(self.folder)
         with rmqd:
@@ -97,14 +101,24 @@ class Releases:
                 assert all(one <= other for one, other in pairwise(offset for offset, _ in steps)), "order is kept"
                 assert [event for _, event in steps] == [ledger.START, ledger.FINISH] * (len(steps) // 2)
 
-    def _module(self, group: str) -> str:
-        return group.rpartition("-")[2] + "_code"
+    def _module(self, group: str, kind: str = "code") -> str:
+        return f"{group.rpartition('-')[2]}_{kind}"
 
-    def _settings(self, group: str, **handler: Any) -> dict[str, Any]:
+    def _settings(self, group: str) -> dict[str, Any]:
         options = {"path": str(self.path(group)), "member": "", "seconds": 0.01}
         return {
             "subscriptions": {self.topic: "*"},
             "consume_from_where": "first_offset",
             "consume_mode": "orderly" if group.endswith("-orderly") else "concurrently",
-            "handler": {"plugin": f"{self._module(group)}:Released", "options": options, **handler},
+            "consume_message_batch_max_size": 4,
+            "handler": {
+                "plugin": f"{self._module(group)}:Released",
+                "options": options,
+                "canary": {
+                    "plugin": f"{self._module(group, 'canary')}:Released",
+                    "options": options if group != self.untouched else {**options, "path": str(self.path("shadow"))},
+                    "share": "50%" if group == self.untouched else "0%",
+                    "mode": "shadow" if group == self.untouched else "live",
+                },
+            },
         }
