@@ -9,14 +9,16 @@ import hashlib
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from rmqd.wire.topics import unwrap_namespace
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class MessageQueue:
-    """One queue of a topic on one broker. The order is the one that RocketMQ uses for allocation."""
+class MessageQueue(NamedTuple):
+    """One queue of a topic on one broker. The order is the one that RocketMQ uses for allocation.
+
+    A tuple, because queues are keys of many dictionaries, and C code hashes and compares tuples.
+    """
 
     topic: str
     broker_name: str

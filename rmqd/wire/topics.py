@@ -173,7 +173,8 @@ def _plain(value: Any, namespace: str) -> Any:
     if isinstance(value, dict):
         return {_plain(key, namespace): _plain(inner, namespace) for key, inner in value.items()}
     if isinstance(value, tuple | list | set | frozenset):
-        return type(value)([_plain(inner, namespace) for inner in value])
+        make = getattr(value, "_make", type(value))  # a NamedTuple's type expects one argument for each field
+        return make([_plain(inner, namespace) for inner in value])
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return dataclasses.replace(value, **{name: _plain(inner, namespace) for name, inner in fields.items()})

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from typing import ClassVar, Final
 
 import structlog
@@ -208,7 +207,7 @@ class LiteDivision(Division):
     def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
         """Return the assignment for a broker of a share."""
         assert is_popped
-        source = LiteSource(self._context, self._receipts, replace(message_queue, queue_id=ANY_QUEUE))
+        source = LiteSource(self._context, self._receipts, message_queue._replace(queue_id=ANY_QUEUE))
         return PopAssignment(self._context, self._receipts, source)
 
     async def _is_served(self, topic: str, broker_name: str) -> bool:

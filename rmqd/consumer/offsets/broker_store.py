@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -13,7 +13,16 @@ import structlog
 from rmqd.client.api.offset_requests import StoredOffset, query_stored_offset, update_consumer_offset
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import RemotingConnection
-from rmqd.consumer.offsets.pending_commits import FirstCommits, OffsetRead, PullCommit, PullCommits, UnansweredCommits
+from rmqd.consumer.offsets.pending_commits import (
+    Commit,
+    FirstCommits,
+    OffsetRead,
+    PullCommit,
+    PullCommits,
+    UnansweredCommits,
+    WrittenOffset,
+    report_failed,
+)
 from rmqd.consumer.offsets.persistence import WATCH_SECONDS, OffsetWatch
 from rmqd.consumer.services import CarriedCommit, GroupOffsetStore, OffsetWatcher
 from rmqd.errors import BrokerAwayError, RmqdError, SlaveUnawareError
@@ -25,15 +34,7 @@ from rmqd.wire.message_queue import MessageQueue
 log = structlog.get_logger(__name__)
 
 OFFSET_TIMEOUT_SECONDS = 5.0  # Java: updateConsumerOffset
-REPEAT_SECONDS = 30.0  # interval of commits of an unchanged offset: its group may have been deleted meanwhile
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """When a queue's offset was last known to be stored (monotonic), and the connection that confirmed it."""
-
-    at: float
-    on: RemotingConnection | None
+REPEAT_SECONDS = 30.0  # interval of checks that a broker still has unchanged offsets: the group may have been deleted
 
 
 class RemoteBrokerOffsetStore(GroupOffsetStore):
@@ -52,10 +53,6 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
     *Offsets that a broker may have lost.* A restarted broker, or a replica in its place, may have a lower offset than
     the committed one, because the last seconds were not flushed or not replicated. So an offset that was confirmed on
     another connection than the present one (`_written`) is committed again.
-
-    Four other classes: `OffsetWatch` (changes by an operator or a previous owner in the first seconds of an ownership),
-    `UnansweredCommits` (our unanswered commits), `PullCommits` (commits carried by pulls) and `FirstCommits` (the
-    broker's race at a group's first commit of a topic).
     """
 
     def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
@@ -65,7 +62,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         self._clock = clock
         self._turns: dict[MessageQueue, asyncio.Lock] = {}
         self._firsts = FirstCommits(self._connection)
-        self._written: dict[MessageQueue, _Written] = {}
+        self._written: dict[MessageQueue, WrittenOffset] = {}
         self._resets: set[MessageQueue] = set()  # queues with an unconfirmed reset
         self._epochs: dict[MessageQueue, int] = {}  # increased by a reset and at the end of an ownership
         self._unanswered = UnansweredCommits(clock)
@@ -113,7 +110,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
 
     async def store_start_offset(self, queue: MessageQueue, offset: int) -> None:
         """Store a new group's start offset of any queue, unless an offset is stored. Raises RmqdError."""
-        async with self._alone(queue), self._firsts.alone(queue, again=False):
+        async with self._alone(queue), self._firsts.alone(queue):
             if await self._prove(queue) is None:
                 await self._update(queue, offset)
 
@@ -130,7 +127,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
             self._watches[queue] = OffsetWatch(watcher, until, self._connection(queue), floor, highest)
         # A 4.9 broker returns 0 for no offset too, and resets a topic only if all queues have one: commit 0 again soon.
         at = float("-inf") if offset == 0 else self._clock.monotonic()
-        self._written[queue] = _Written(at, self._connection(queue))
+        self._written[queue] = WrittenOffset(at, self._connection(queue))
 
     def forget(self, queue: MessageQueue) -> None:
         """Forget a released queue; its commits that still wait for the lock are not sent."""
@@ -162,7 +159,9 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
             known = self.committed.get(queue)
             if self._epoch(queue) != epoch:
                 return False
-            if stored is not None and queue not in self._resets:
+            if stored is None:  # the group may have been deleted
+                self._firsts.forget(queue)
+            elif queue not in self._resets:
                 if stored not in self._ours(queue):
                     if stored < (known or 0) and not self.may_be_lost(queue):
                         # An operator has reset the queue. The next owner's first pull will receive the reset.
@@ -203,7 +202,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         """Return whether a pull's commit cannot conflict with another commit, a reset or the next owner."""
         return (
             not self._turn(queue).locked()
-            and not self._unanswered.offsets(queue)
+            and not self._unanswered.has(queue)
             and queue not in self._resets
             and self._firsts.is_begun(queue)
             and self._clock.monotonic() + suspended_seconds() < self.carries_until
@@ -239,17 +238,44 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
         now = self._clock.monotonic()
-        due = [(queue, offset) for queue, offset in offsets.items() if self._is_due(queue, offset, now)]
-        results = await asyncio.gather(*(self._try_commit(queue, offset, self._epoch(queue)) for queue, offset in due))
-        failed: dict[str, list[tuple[MessageQueue, int, RmqdError]]] = {}
-        for (queue, offset), error in zip(due, results, strict=True):
-            if error is not None and not error.is_reported:
-                failed.setdefault(self._client.routes.endpoint(queue), []).append((queue, offset, error))
-        for broker, failures in failed.items():
-            queue, offset, error = failures[0]
-            facts = {"broker": broker, "queue": str(queue), "queues": len(failures)}
-            log.warning("offset.commit_failed", **facts, offset=offset, error=str(error))
-        return not any(results)
+        due, unchecked = list[Commit](), defaultdict[tuple[str, str], list[Commit]](list)
+        for queue, offset in offsets.items():
+            if self._is_due(queue, offset, now):
+                due.append(Commit(queue, offset, self._epoch(queue)))
+            elif self.committed.get(queue) == offset and now - self._written[queue].at >= REPEAT_SECONDS:
+                unchecked[queue.topic, queue.broker_name].append(Commit(queue, offset, self._epoch(queue)))
+        if not due and not unchecked:
+            return True
+        return all(await asyncio.gather(self._commit_all(due), *map(self._commit_if_lost, unchecked.values())))
+
+    async def _commit_all(self, commits: list[Commit]) -> bool:
+        """Commit concurrently. Return whether all succeeded."""
+        errors = await asyncio.gather(*(self._try_commit(*commit) for commit in commits))
+        report_failed(zip(commits, errors, strict=True), self._client.routes.endpoint)
+        return not any(errors)
+
+    async def _commit_if_lost(self, commits: list[Commit]) -> bool:
+        """Commit unchanged offsets of a topic on one broker again if the broker lost them. Return whether it has them.
+
+        A broker deletes a group's offsets of a topic together, so if it has the one stored first, it has the others.
+        """
+        first, asked_at = min(commits, key=lambda commit: self._written[commit.queue].at), self._clock.monotonic()
+        try:
+            async with self._client.offset_request(first.queue):
+                found = await self._look_up(first.queue)
+        except RmqdError:  # the next round checks again
+            return False
+        if self._epoch(first.queue) != first.epoch:
+            return True
+        has_all = found is not None and found.is_certain and found.offset in self._ours(first.queue)
+        written = WrittenOffset(asked_at if has_all else float("-inf"), self._written[first.queue].on)
+        for queue, _, epoch in commits:
+            if self._epoch(queue) == epoch and self._written[queue].at < asked_at:
+                self._written[queue] = written
+        if has_all:
+            return True
+        self._firsts.forget(first.queue)
+        return await self._commit_all(commits)
 
     def _epoch(self, queue: MessageQueue) -> int:
         return self._epochs.get(queue, 0)
@@ -299,7 +325,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
 
     async def _write(self, queue: MessageQueue, offset: int, epoch: int, may_commit: Callable[[], bool]) -> bool:
         """Commit an offset; the caller holds the queue's lock. Return whether the commit was still wanted."""
-        async with self._firsts.alone(queue, again=self.committed.get(queue) == offset):
+        async with self._firsts.alone(queue):
             if self._epoch(queue) != epoch or not may_commit():
                 return False
             asked_at = self._clock.monotonic()
@@ -318,7 +344,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
             watch.highest = max(watch.highest, offset)
         self._resets.discard(queue)
         self._unanswered.stored(queue, asked_at)
-        self._written[queue] = _Written(self._clock.monotonic(), on)
+        self._written[queue] = WrittenOffset(self._clock.monotonic(), on)
         if self.committed.get(queue) != offset:
             self.committed[queue] = offset
             self.committed_at[queue] = self._clock.wall()
@@ -345,9 +371,8 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
     def _is_due(self, queue: MessageQueue, offset: int, now: float) -> bool:
         """Return whether a round must check the stored offset or commit. Most queues of a large group are idle."""
         watch = self._watches.get(queue)
-        if self._pulls.is_recent(queue):  # the next pull or round has a higher offset
-            return False
-        return self._is_news(queue, offset) or (watch is not None and not watch.is_over(now))
+        is_wanted = self._is_news(queue, offset) or (watch is not None and not watch.is_over(now))
+        return is_wanted and not self._pulls.is_recent(queue)  # otherwise the next pull or round has a higher offset
 
     def _is_news(self, queue: MessageQueue, offset: int) -> bool:
         known = self.committed.get(queue)
@@ -355,8 +380,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
             return True
         if offset < known:
             return False
-        is_old = self._clock.monotonic() - self._written[queue].at >= REPEAT_SECONDS
-        return is_old or self.may_be_lost(queue) or bool(self._unanswered.offsets(queue))
+        return self._written[queue].at == float("-inf") or self.may_be_lost(queue) or self._unanswered.has(queue)
 
     async def _try_commit(self, queue: MessageQueue, offset: int, epoch: int) -> RmqdError | None:
         try:

@@ -32,10 +32,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
+
+import structlog
 
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.services import CarriedCommit
@@ -44,6 +46,36 @@ from rmqd.runtime.clock import Clock, wait_within
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull_headers import PULLED
 from rmqd.wire.message_queue import MessageQueue
+
+log = structlog.get_logger(__name__)
+
+
+class Commit(NamedTuple):
+    """An offset to commit, and the queue's epoch at this decision."""
+
+    queue: MessageQueue
+    offset: int
+    epoch: int
+
+
+class WrittenOffset(NamedTuple):
+    """When a queue's offset was last known to be stored (monotonic), and the connection that confirmed it."""
+
+    at: float
+    on: RemotingConnection | None
+
+
+def report_failed(commits: Iterable[tuple[Commit, RmqdError | None]], broker_of: Callable[[MessageQueue], str]) -> None:
+    """Log one line for each broker with commits that failed with an error."""
+    brokers: dict[str, list[tuple[Commit, RmqdError]]] = {}
+    for commit, error in commits:
+        if error is not None and not error.is_reported:
+            brokers.setdefault(broker_of(commit.queue), []).append((commit, error))
+    for broker, failures in brokers.items():
+        first, error = failures[0]
+        facts = {"broker": broker, "queue": str(first.queue), "queues": len(failures)}
+        log.warning("offset.commit_failed", **facts, offset=first.offset, error=str(error))
+
 
 SETTLE_SECONDS: Final = 2.0  # time until a broker has executed all requests of a closed connection
 FORGOTTEN_SECONDS: Final = 30.0  # stop waiting for a hanging broker: after this time it loses its clients anyway
@@ -100,6 +132,10 @@ class UnansweredCommits:
     def offsets(self, queue: MessageQueue) -> frozenset[int]:
         """Return the unanswered offsets that the broker may have stored for the queue, or may still store."""
         return frozenset(unanswered.offset for unanswered in self._commits.get(queue, ()))
+
+    def has(self, queue: MessageQueue) -> bool:
+        """Return whether the queue has an unanswered commit."""
+        return queue in self._commits
 
     async def over(self, queue: MessageQueue, offset: int, until: float) -> bool:
         """Wait, at most `until` (monotonic), for the end of the commits that could replace `offset`.
@@ -222,19 +258,20 @@ class FirstCommits:
         self._begun: dict[tuple[str, str], RemotingConnection | None] = {}
 
     @contextlib.asynccontextmanager
-    async def alone(self, queue: MessageQueue, *, again: bool) -> AsyncIterator[None]:
-        """Hold this during one commit; it waits while another commit is the first of its table.
-
-        A commit of an unchanged offset (`again`) may also be the first one, if the group was deleted meanwhile.
-        """
+    async def alone(self, queue: MessageQueue) -> AsyncIterator[None]:
+        """Hold this during one commit; it waits while another commit is the first of its table."""
         table = (queue.topic, queue.broker_name)
-        if again or not self._is_begun(table, queue):
+        if not self._is_begun(table, queue):
             async with self._turns.setdefault(table, asyncio.Lock()):
-                if again or not self._is_begun(table, queue):
+                if not self._is_begun(table, queue):
                     yield
                     self._begun[table] = self._connection(queue)
                     return
         yield
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Record that the broker has lost the queue's table, or may have lost it."""
+        self._begun.pop((queue.topic, queue.broker_name), None)
 
     def is_begun(self, queue: MessageQueue) -> bool:
         """Return whether the broker has the table, so that commits of the queue may run concurrently."""

@@ -44,6 +44,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 LATE_SECONDS: Final = 1.0  # tolerated delay of a step: a new owner waits longer than a step plus this delay
 STEP_SECONDS: Final = 1.0
+AT_ONCE: Final = 200  # queues of a round between two turns of the event loop: some milliseconds
 
 
 class OffsetPersistence:
@@ -80,21 +81,22 @@ class OffsetPersistence:
         return self._context.clock.monotonic() + suspended_seconds()
 
     async def _round(self, broker_name: str, assigned: list[Assignment]) -> None:
-        context = self._context
+        context, holds = self._context, self._context.ownership.holds
         try:
-            offsets = {
-                one.message_queue: offset
-                for one in assigned
-                if (offset := one.commit_offset()) is not None
-                and not one.is_releasing
-                and context.ownership.holds(one.message_queue)
-            }
-            # concurrently: a commit may have to wait for an earlier commit at a slow broker
-            async with asyncio.TaskGroup() as tasks:
-                for measure in filter(None, [one.status.measure() for one in assigned]):
-                    tasks.create_task(measure)
-                # not as a task: a reset between the reading of the offsets and this call would be overwritten
-                await context.store.persist(offsets)
+            for start in range(0, len(assigned), AT_ONCE):
+                some = assigned[start : start + AT_ONCE]
+                offsets = {
+                    one.message_queue: offset
+                    for one in some
+                    if (offset := one.commit_offset()) is not None and not one.is_releasing and holds(one.message_queue)
+                }
+                # concurrently: a commit may have to wait for an earlier commit at a slow broker
+                async with asyncio.TaskGroup() as tasks:
+                    for measure in filter(None, [one.status.measure() for one in some]):
+                        tasks.create_task(measure)
+                    # not as a task: a reset between the reading of the offsets and this call would be overwritten
+                    await context.store.persist(offsets)
+                await asyncio.sleep(0)
         finally:
             self._busy.discard(broker_name)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Final
 
@@ -56,7 +55,7 @@ class PopSource:
         context, ours = self._context, self.message_queue
         await context.start_offsets.ensure()
         for queue in context.client.routes.queues(ours.topic):
-            if ours in (queue, replace(queue, queue_id=ANY_QUEUE)) and context.start_offsets.is_deferred(queue):
+            if ours in (queue, queue._replace(queue_id=ANY_QUEUE)) and context.start_offsets.is_deferred(queue):
                 start = await context.start_offsets.start(queue, await context.start_offsets.stored(queue))
                 if not start.is_stored:
                     await context.store.commit(queue, start.offset)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -69,7 +69,7 @@ class ReplayPlan:
         return replace(self, is_begun=True)
 
     def to_json(self) -> bytes:
-        windows = [[*asdict(window.queue).values(), window.start, window.end] for window in self.windows]
+        windows = [[*window.queue, window.start, window.end] for window in self.windows]
         names = "group", "since", "until", "from_ms", "to_ms", "made_at", "identity", "is_begun"
         fields = {name: getattr(self, name) for name in names}
         return json.dumps({"form": _FORM, **fields, "windows": windows}, indent=1).encode()

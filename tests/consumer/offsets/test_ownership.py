@@ -60,8 +60,9 @@ async def test_a_broker_has_five_seconds_for_a_commit(owner: Owner) -> None:
     assert not await commit
 
 
-async def test_an_unchanged_offset_is_stored_again_after_half_a_minute(owner: Owner) -> None:
+async def test_a_lost_unchanged_offset_is_stored_again_after_half_a_minute(owner: Owner) -> None:
     await owner.persist(7)
+    owner.broker.offsets.clear()
     owner.clock.turn(29.9)
     await owner.persist(7)
     assert owner.commits == [7]

@@ -255,7 +255,7 @@ def test_connection_and_progress_name_the_member(rocketmq: RealCluster, topic: s
     "operators",
     "If a running group is deleted, even with its offsets, no message is lost",
     java="commits all offsets every 5 s, so they are soon stored again",
-    rmqd="commits unchanged offsets every 30 s, so they are stored again within 40 s",
+    rmqd="checks every 30 s whether the broker has them, so they are stored again within 40 s",
     checked=(
         "mqadmin deleteSubGroup on an idle group; messages sent while it is stopped are handled after the next start"
     ),
