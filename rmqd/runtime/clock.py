@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 F = TypeVar("F", bound="asyncio.Future[Any]")
 
@@ -81,6 +82,35 @@ async def wait_within(clock: Clock, seconds: float | None, event: Awaitable[obje
     except TimeoutError:
         return False
     return True
+
+
+Ticks = dict[tuple[Clock, float], list["asyncio.Future[None]"]]  # the waits for a clock's next tick of this length
+_TICKS: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, Ticks]()
+WOKEN_AT_ONCE: Final = 50  # tasks between two turns of the event loop
+
+
+async def tick(clock: Clock, seconds: float) -> None:
+    """Wait for at most this many seconds of the clock. All waits of this length in an event loop share one timer.
+
+    For periodic checks: a process may have hundreds of groups, and each of them has several checks. A timer for each
+    wait would cost more than the check.
+    """
+    loop, key = asyncio.get_running_loop(), (clock, seconds)
+    ticks = _TICKS.setdefault(loop, {})
+    if key not in ticks:
+        ticks[key] = []
+        clock.call_at(clock.monotonic() + seconds, lambda: _wake(ticks.pop(key)))
+    future = loop.create_future()
+    ticks[key].append(future)
+    await future
+
+
+def _wake(waiting: list[asyncio.Future[None]]) -> None:
+    for future in waiting[:WOKEN_AT_ONCE]:
+        if not future.done():
+            future.set_result(None)
+    if len(waiting) > WOKEN_AT_ONCE:
+        asyncio.get_running_loop().call_soon(_wake, waiting[WOKEN_AT_ONCE:])
 
 
 class SystemClock:

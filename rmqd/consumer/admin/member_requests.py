@@ -31,6 +31,7 @@ from rmqd.consumer.pull.accept import open_bodies
 from rmqd.consumer.rebalance.rebalance import Rebalance
 from rmqd.errors import ProtocolError, RmqdError
 from rmqd.handler_api.batch import DECISIONS, Batch, Closing, ManualBatch, Outcome, decision_of, is_only, leaves_of
+from rmqd.runtime.clock import tick
 from rmqd.runtime.plain_text import describe, text_of
 from rmqd.wire.bodies.group_bodies import CMResult, ConsumeMessageDirectlyResult, GetConsumerStatusBody
 from rmqd.wire.command import RemotingCommand
@@ -269,7 +270,7 @@ class OperatorRequests:
         """Sample the group's counters until cancelled. The end also cancels running calls for operators."""
         try:
             while True:
-                await self._context.clock.sleep(SAMPLE_SECONDS)
+                await tick(self._context.clock, SAMPLE_SECONDS)
                 self._rates.sample()
                 self._rates.record(self._pulled())
         finally:

@@ -46,15 +46,6 @@ class Counters(NamedTuple):
     failed: int
 
 
-class QueueProgress(NamedTuple):
-    """A queue at one moment; `at` is the time of its last progress, or when it was last idle."""
-
-    process_queue: ProcessQueue
-    finished: int
-    idle: bool
-    at: float
-
-
 class Rates:
     """Rates over the last minute and hour, or since the start if that is later.
 
@@ -66,7 +57,8 @@ class Rates:
         self._clock = clock
         self._minute: dict[str, deque[Counters]] = {}
         self._hour: dict[str, deque[Counters]] = {}
-        self._progress: dict[MessageQueue, QueueProgress] = {}
+        # queue with messages -> its cache, a number that grows with each finished message, and when it last grew
+        self._progress: dict[MessageQueue, tuple[ProcessQueue, int, float]] = {}
         self._rounds = 0
         self._begin()
 
@@ -95,20 +87,19 @@ class Rates:
         )
 
     def record(self, queues: Mapping[MessageQueue, ProcessQueue]) -> None:
-        """Record which queues made progress; forget all other queues."""
+        """Record which queues with messages made progress; forget all other queues."""
         now, before = self._clock.monotonic(), self._progress
         self._progress = {}
         for message_queue, process_queue in queues.items():
-            last = before.get(message_queue)
-            finished, idle = process_queue.next_offset - process_queue.cached_count, not process_queue.cached_count
-            same = last is not None and last.process_queue is process_queue and last.finished == finished
-            at = last.at if last is not None and same and not (idle or last.idle) else now
-            self._progress[message_queue] = QueueProgress(process_queue, finished, idle, at)
+            if process_queue.cached_count:
+                finished, last = process_queue.next_offset - process_queue.cached_count, before.get(message_queue)
+                is_same = last is not None and last[:2] == (process_queue, finished)
+                self._progress[message_queue] = last if last and is_same else (process_queue, finished, now)
 
     def moved_at(self, queue: MessageQueue) -> float:
         """Return when the queue last made progress or was idle (monotonic). May be 10 s late."""
         progress = self._progress.get(queue)
-        return self._clock.monotonic() if progress is None else progress.at
+        return self._clock.monotonic() if progress is None else progress[2]
 
     def _begin(self) -> None:
         """Add topics that are new."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, ClassVar
 
 import structlog
@@ -24,12 +24,67 @@ from rmqd.wire.message_queue import MessageQueue
 log = structlog.get_logger(__name__)
 
 
+class LazyEvent:
+    """Like asyncio.Event, but without memory for waiting tasks until there is one: a group has thousands of queues."""
+
+    __slots__ = ("_is_set", "_on_set")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._on_set: tuple[Callable[[], object], ...] = ()
+
+    def is_set(self) -> bool:
+        """Whether `set` was called since the last `clear`."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Wake the waiting tasks, and interrupt the work of `interrupt`."""
+        self._is_set = True
+        callbacks, self._on_set = self._on_set, ()
+        for callback in callbacks:
+            callback()
+
+    def clear(self) -> None:
+        """Undo `set`."""
+        self._is_set = False
+
+    async def wait(self) -> None:
+        """Wait until it is set."""
+        if not self._is_set:
+            event = asyncio.Event()
+            self._on_set = (*self._on_set, event.set)
+            await event.wait()
+
+    async def interrupt(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` in this task, and cancel it when the event is set. Return at its end."""
+        if self._is_set:
+            work.close()
+            return
+        task, is_interrupted = asyncio.current_task(), False
+        assert task is not None
+        others = task.cancelling()
+
+        def cancel() -> None:
+            nonlocal is_interrupted
+            is_interrupted = True
+            task.cancel()
+
+        self._on_set = (*self._on_set, cancel)
+        try:
+            await work
+        except asyncio.CancelledError:
+            if not is_interrupted or task.uncancel() > others:  # the task itself was cancelled
+                raise
+        finally:
+            self._on_set = tuple(one for one in self._on_set if one is not cancel)
+
+
 class ReleaseSignal:
     """Whether the release of one assignment was requested, and how long it waits for handlers."""
 
     def __init__(self, context: GroupContext, message_queue: MessageQueue) -> None:
-        self.begun = asyncio.Event()
-        self.forced = asyncio.Event()
+        self.begun = LazyEvent()
+        self.forced = LazyEvent()
         self.is_last = False  # whether the whole group ends, and not only this assignment
         self.until = float("inf")  # when the wait for handlers ends (monotonic)
         self._context = context

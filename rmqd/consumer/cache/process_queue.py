@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from typing import Any, Final
 
 from rmqd.consumer.stats.counters import TopicStats
@@ -76,9 +76,9 @@ class ProcessQueue:
         self.public_queue: Final = message_queue.without(namespace)  # shown to handlers, without the namespace
         self.stats: Final = stats  # for the queue's topic
         self.next_offset = next_offset  # start of the next pull
-        self.blocks: deque[MessageBlock] = deque()  # responses with unfinished messages, in queue order
+        self.blocks: list[MessageBlock] = []  # few; responses with unfinished messages, in queue order
         self.pending: Final[deque[Message]] = deque()  # not handed out yet
-        self.paused: Final[deque[Message]] = deque()  # held back because an operator paused the queue
+        self.paused: Final[list[Message]] = []  # held back because an operator paused the queue
         self.is_paused = False
         self.unavailable = (0.0, "")  # until when (Unix) the handler's target is unavailable, and why
         self.uncommitted: list[Message] = []  # acknowledged messages that wait for the handler's commit
@@ -193,7 +193,7 @@ class ProcessQueue:
         """Hand out pending messages of the lowest rank first if their order does not matter. Here it does."""
 
     @property
-    def waiting(self) -> deque[Message]:
+    def waiting(self) -> MutableSequence[Message]:
         """The messages that are not in flight and could be handed out next."""
         return self.paused if self.is_paused else self.pending
 
@@ -380,7 +380,7 @@ class ProcessQueue:
     def _forget(self, block: MessageBlock) -> None:
         blocks = self.blocks
         if blocks and blocks[0] is block:
-            blocks.popleft()
+            del blocks[0]
         elif block in blocks:
             blocks.remove(block)
         else:  # dropped meanwhile

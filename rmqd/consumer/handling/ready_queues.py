@@ -8,6 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
@@ -20,6 +23,13 @@ from rmqd.wire.messages.message import Message
 TRICKLE: Final = 4  # up to so many messages take less time than one iteration of the event loop
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class UnstartedWorker:
+    """A worker without a task."""
+
+    start: Callable[[], object]
+
+
 class ReadyQueues:
     """The queues that workers take batches from, in turn.
 
@@ -28,6 +38,7 @@ class ReadyQueues:
 
     __slots__ = (
         "_held",
+        "_on_wake",
         "_wake_planned",
         "can_wake",
         "excess_workers",
@@ -43,11 +54,12 @@ class ReadyQueues:
         self.queued: set[ProcessQueue] = set()  # queues that `submit` must not add, mostly because they are in the line
         self.can_wake = False  # whether a worker sleeps, and no woken worker is about to start
         self.paused = False
-        self.sleepers: list[asyncio.Future[None]] = []
+        self.sleepers: list[asyncio.Future[None] | UnstartedWorker] = []
         self.excess_workers = 0  # how many workers must still park, because there are more than may take batches
         self.parked: list[asyncio.Future[None]] = []
         self._held: deque[ProcessQueue] = deque()  # the line of a paused group
         self._wake_planned = False
+        self._on_wake: asyncio.Future[None] | None = None  # the future that wait_until_woken awaits
 
     def submit(self, process_queue: ProcessQueue) -> None:
         """Add a queue to the line if it has messages to hand out."""
@@ -97,9 +109,30 @@ class ReadyQueues:
     def wake(self) -> None:
         """Wake one worker. Only valid if `can_wake`."""
         self.can_wake = False
+        if self._on_wake is not None and not self._on_wake.done():
+            self._on_wake.set_result(None)
         sleeper = self.sleepers.pop()
-        if not sleeper.done():
+        if isinstance(sleeper, UnstartedWorker):
+            sleeper.start()
+            asyncio.get_running_loop().call_soon(self._note_started)
+        elif not sleeper.done():
             sleeper.set_result(None)
+
+    def add_workers(self, numbers: range, start: Callable[[int], None]) -> None:
+        """Add workers that `start` starts when they are first woken: most groups never need all of them."""
+        context = copy_context()  # the code that wakes a worker may belong to another group
+        self.sleepers[:0] = [UnstartedWorker(partial(context.run, start, number)) for number in reversed(numbers)]
+        self._note_started()
+
+    def remove_workers(self) -> None:
+        """Wake no more workers, and start none."""
+        self.sleepers.clear()
+        self.can_wake = False
+
+    def _note_started(self) -> None:
+        self.can_wake = bool(self.sleepers)
+        if self.queues and self.can_wake:
+            self.wake()
 
     async def wait_for_work(self) -> None:
         """Wait until there is work. Called by workers."""
@@ -112,6 +145,19 @@ class ReadyQueues:
             if sleeper in self.sleepers:
                 self.sleepers.remove(sleeper)
             self.can_wake = bool(self.sleepers)
+
+    @property
+    def resting(self) -> int:
+        """How many workers wait for work or are parked."""
+        return len(self.sleepers) + len(self.parked)
+
+    async def wait_until_woken(self) -> None:
+        """Wait until a worker is woken. Supports one waiter at a time."""
+        self._on_wake = asyncio.get_running_loop().create_future()
+        try:
+            await self._on_wake
+        finally:
+            self._on_wake = None
 
     def admit(self, more: int) -> None:
         """Change by `more` how many workers may take batches; a negative number parks workers."""

@@ -3,11 +3,12 @@
 A group has one worker for each of its `concurrency` slots. With `concurrency: auto` it has a worker for each slot of
 the maximum, and the workers above the current limit are parked. A lower `concurrency` parks workers too.
 
-Four times a second `_tick` looks for calls past their deadline (`consume_timeout`). It cancels the task of an
-asynchronous handler. If the call ignores the cancellation, the slot gets a new worker, and nothing waits for the old
-one. The thread of a synchronous handler cannot be cancelled, so the worker continues with a new thread. Such calls are
-*abandoned* and counted. When as many calls are abandoned as may run at once, the group fails with HandlerHungError. An
-orderly group does not end calls: the deadline is reported, and the call's result counts. All consume modes share this.
+While a worker is busy, `_tick` looks four times a second for calls past their deadline (`consume_timeout`). It cancels
+the task of an asynchronous handler. If the call ignores the cancellation, the slot gets a new worker, and nothing waits
+for the old one. The thread of a synchronous handler cannot be cancelled, so the worker continues with a new thread.
+Such calls are *abandoned* and counted. When as many calls are abandoned as may run at once, the group fails with
+HandlerHungError. An orderly group does not end calls: the deadline is reported, and the call's result counts. All
+consume modes share this.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from rmqd.consumer.handling.settlement import ConfirmSettled, explain_unavailabl
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.services import RunningCall
 from rmqd.handler_api.batch import Batch, LoadedHandler
-from rmqd.runtime.clock import Clock
+from rmqd.runtime.clock import Clock, tick
 from rmqd.wire.topics import unwrap_namespace
 
 if TYPE_CHECKING:
@@ -91,15 +92,12 @@ class HandlerSlots(WorkerService):
         self._last_tick = clock.monotonic()
 
     def pause(self) -> None:
-        """Stop handing out messages; running calls finish their batches."""
         self._hold("operator")
 
     def resume(self) -> None:
-        """Hand out messages again, unless there is another reason to hold them."""
         self._let_go_on("operator")
 
     def halt(self, process_queue: ProcessQueue) -> None:
-        """Do not begin another batch of this queue in the current turns."""
         for worker in self._workers:
             if worker.process_queue is process_queue:
                 worker.halted = True
@@ -109,11 +107,13 @@ class HandlerSlots(WorkerService):
         try:
             if self._deduplication is not None:
                 self._background_tasks.add(asyncio.create_task(self._deduplication.run(), name="claims"))
-            for number in range(self._slots):
-                self._start_worker(number)
+            self.ready_queues.add_workers(range(self._slots), self._start_worker)
             while True:
-                await self.clock.sleep(TICK_SECONDS)
+                await tick(self.clock, TICK_SECONDS)
                 self._tick()
+                if self._is_idle():
+                    await self.ready_queues.wait_until_woken()
+                    self._tick()
         finally:
             await self._end()
             if self._deduplication is not None:
@@ -141,8 +141,8 @@ class HandlerSlots(WorkerService):
         self._concurrency, self._slots = most, max(self._slots, most)
         for worker in self._workers:
             worker.call = self._call_of(worker)
-        for number in new if self._workers else ():  # before `run`, no worker exists; `run` starts the first ones
-            self._start_worker(number)
+        if self.ready_queues.resting or self._workers:  # `run` adds the first ones
+            self.ready_queues.add_workers(new, self._start_worker)
         self.ready_queues.admit(self.concurrency - self._slots - before)
 
     def calls(self) -> list[RunningCall]:
@@ -155,7 +155,6 @@ class HandlerSlots(WorkerService):
 
     @property
     def problem(self) -> Problem | None:
-        """The problem that stops the whole group from handing out messages."""
         return None if self._deduplication is None else self._deduplication.problem
 
     @property
@@ -164,7 +163,6 @@ class HandlerSlots(WorkerService):
         return self._handler.end_calls is not None and not self._are_calls_waited_for()
 
     def explain(self, process_queue: ProcessQueue) -> Problem | None:
-        """Return the problem that stops messages of this queue from being handed out or sent back."""
         if self._deduplication is not None and (problem := self._deduplication.explain(process_queue)) is not None:
             return problem
         away = explain_unavailable(process_queue, self.clock.wall(), self._group)
@@ -180,7 +178,7 @@ class HandlerSlots(WorkerService):
 
     def warn_if_blocked(self, started: float) -> None:
         """Warn if a call of over a second blocked the event loop, so that no tick ran meanwhile."""
-        if self._handler.is_async and self._last_tick < started:
+        if self._handler.is_async and self._last_tick <= started:
             seconds = round(self.clock.monotonic() - started, 3)
             log.warning("handler.blocked_loop", handler=self.handler_name, seconds=seconds)
 
@@ -263,8 +261,7 @@ class HandlerSlots(WorkerService):
     async def _confirm_settled(self, batch: Batch, done: Sequence[int], *, more_follows: bool = False) -> None:
         """Confirm the finished messages of a batch, by index. This counts as time of a busy slot."""
         assert self._deduplication is not None
-        auto = self._auto
-        if auto is not None:
+        if (auto := self._auto) is not None:
             auto.begin()
         try:
             await self._deduplication.confirm_settled(batch, done, more_follows=more_follows)
@@ -305,11 +302,15 @@ class HandlerSlots(WorkerService):
                 "set a timeout for every request that the handler makes"
             )
 
+    def _is_idle(self) -> bool:
+        """Whether no tick is needed until a worker takes a batch."""
+        needs_ticks = self._auto or self._breaker or self._handler.end_calls or self._background_tasks or self.abandoned
+        return not needs_ticks and self.ready_queues.resting == self._slots
+
     def _are_calls_waited_for(self) -> bool:
         """Whether a running call delays something, so that the handler must not keep it open."""
-        calls = self.calls()
-        queues = [call.process_queue for call in calls]
-        return len(calls) >= self.concurrency or any(
+        queues = [call.process_queue for call in self.calls()]
+        return len(queues) >= self.concurrency or any(
             queue.is_releasing or queue.dropped or queue.waits_for_room or self._waits_behind_calls(queue)
             for queue in queues
         )
@@ -362,7 +363,7 @@ class HandlerSlots(WorkerService):
         return call_ended
 
     def _note_abandoned(self, worker: Worker) -> Callable[[], None]:
-        """Record an abandoned call. Returns a callback for the case that the call ever ends."""
+        """Record an abandoned call. Returns a callback like `_abandon`."""
         return self._came_back
 
     def _raise_failures(self) -> None:
@@ -388,7 +389,8 @@ class HandlerSlots(WorkerService):
         tasks = self._background_tasks.union(self._workers.values())
         for task in tasks:
             task.cancel()
-        ended, left = await self.clock.wait(tasks, timeout=CANCEL_GRACE_SECONDS)
+        self.ready_queues.remove_workers()
+        ended, left = await self.clock.wait(tasks, timeout=CANCEL_GRACE_SECONDS) if tasks else (tasks, tasks)
         for task in ended:
             if not task.cancelled():
                 task.exception()  # retrieved, so that asyncio does not report it; one failure ends the group

@@ -144,6 +144,13 @@ class RecentResults:
         acked, attempts, failed = (totals[name] - before[name] for name in ("acked", "handled", "failed"))
         # at least the failed calls, because refused messages are not counted
         self._judge(acked, max(attempts - acked, failed), last_error(topics), now)
+        self._add(totals, now)
+
+    def pass_by(self) -> None:
+        """Called in place of `poll` if no counter has changed."""
+        self._add(self._samples[-1][1], self._clock.monotonic())
+
+    def _add(self, totals: dict[str, int], now: float) -> None:
         self._samples.append((now, totals))
         while len(self._samples) > 2 and now - self._samples[1][0] >= WINDOW_SECONDS:
             self._samples.popleft()

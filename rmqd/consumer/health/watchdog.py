@@ -10,6 +10,7 @@ that completed no iteration for two minutes is restarted.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -24,6 +25,7 @@ from rmqd.consumer.health.group_status import RecentResults
 from rmqd.consumer.pull.pull_loop import PullLoop
 from rmqd.consumer.stats.counters import snapshots_of
 from rmqd.errors import BrokerAwayError, CircuitOpenError, SlaveUnawareError
+from rmqd.runtime.clock import tick
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic, unwrap_namespace
 
@@ -37,12 +39,17 @@ class BrokerWatch:
         self._context = context
         self._assigned = assigned
         self._since: dict[str, float] = {}  # broker name -> since when it is down (monotonic)
+        self._seen: object = None  # the version of the routes and the number of queues at the last complete check
 
     def poll(self) -> None:
         """Check every broker of this member's pulled queues once."""
-        now = self._context.clock.monotonic()
+        routes = self._context.client.routes
+        seen = routes.version, len(self._assigned)
+        if seen == self._seen and not self._since and not any(map(self._why_down, routes.brokers())):
+            return
+        self._seen, now = seen, self._context.clock.monotonic()
         pulled = (queue for queue, one in self._assigned.items() if not one.is_popped)
-        held = self._context.client.routes.by_endpoint(pulled)
+        held = routes.by_endpoint(pulled)
         for name in self._since.keys() - held.keys():
             del self._since[name]
             self._context.problems.end(("broker", name))
@@ -79,6 +86,8 @@ def _problem(name: str, reason: str, queues: list[Assignment]) -> Problem:
 log = structlog.get_logger(__name__)
 
 TICK_SECONDS: Final = 2.0
+QUIET_TURNS: Final = 3  # of so many checks, one includes an idle assignment
+AT_ONCE: Final = 200  # assignments between two turns of the event loop: some milliseconds if all are busy
 STALL_SECONDS: Final = 20.0
 EXPIRY_SECONDS: Final = 120.0  # Java: rocketmq.client.pull.pullMaxIdleTime
 REPEAT_SECONDS: Final = 600.0  # interval of log lines about a stall that lasts or recurs
@@ -95,6 +104,7 @@ class _Watch:
     reported_at: float = 0.0
     must_report_end: bool = False
     restarted_at: float = 0.0
+    is_quiet: bool = False  # whether nothing was to be checked at the last check
 
 
 class Watchdog:
@@ -110,26 +120,37 @@ class Watchdog:
         self._news: dict[tuple[str, str, str], dict[MessageQueue, Problem]] = {}  # key: cause, topic, broker
         self._brokers = BrokerWatch(context, assigned)
         self._replicas: object = None  # the replicas at the last check, and which of them were down
+        self._turn = 0
+        self._attempts = 0  # counted at the last check
         self._unserved: dict[str, float] = {}  # unreadable topics -> when they became unreadable
 
     async def run(self) -> None:
         """Check every other second, until cancelled."""
         while True:
-            await self._context.clock.sleep(TICK_SECONDS)
-            self.poll()
+            await tick(self._context.clock, TICK_SECONDS)
+            await self.poll()
 
-    def poll(self) -> None:
+    async def poll(self) -> None:
         """Check every assignment and topic once."""
         now = self._context.clock.monotonic()
         due = list(self._news)  # logged one check later, so that queues that stall together share one log line
         may_pass_over = self._replicas_stay() and not due
-        for queue, assigned in self._assigned.items():
-            watch = self._watches.get(queue)
+        self._turn = (self._turn + 1) % QUIET_TURNS
+        for number, queue in enumerate([*self._assigned], 1):
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+            watch, assigned = self._watches.get(queue), self._assigned.get(queue)
+            if watch is not None and watch.is_quiet and may_pass_over and number % QUIET_TURNS != self._turn:
+                continue
+            if assigned is None:  # released meanwhile
+                continue
             if watch is None:
                 watch = self._watches[queue] = _Watch(stands_since=now)
-            elif may_pass_over and assigned.status.is_quiet(now):
-                watch.stands_since, watch.seen_cause = now, ""
-                continue
+            elif may_pass_over:
+                watch.is_quiet = assigned.status.is_quiet(now)
+                if watch.is_quiet:
+                    watch.stands_since, watch.seen_cause = now, ""
+                    continue
             assigned.check_replica()
             assigned.status.stall = problem = self._stall(assigned, watch, now)
             assigned.status.tick()
@@ -242,8 +263,13 @@ class Watchdog:
 
     def _look_at_handler(self) -> None:
         """Report a failing handler. Its queues move and lag is low, because every message is sent back."""
-        self._results.poll(snapshots_of(self._context.stats))
         context, options = self._context, self._context.options
+        attempts = sum(stats.attempts for stats in dict.fromkeys(context.stats.values()))
+        if attempts == self._attempts:
+            self._results.pass_by()
+        else:
+            self._results.poll(snapshots_of(context.stats))
+        self._attempts = attempts
         context.problems.set("handler", self._results.problem)
         if context.circuit is not None:
             group = unwrap_namespace(options.group, options.namespace)

@@ -39,7 +39,7 @@ from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.services import OffsetWatcher
 from rmqd.errors import RmqdError
-from rmqd.runtime.clock import Clock, suspended_seconds
+from rmqd.runtime.clock import Clock, suspended_seconds, tick
 from rmqd.wire.message_queue import MessageQueue
 
 LATE_SECONDS: Final = 1.0  # tolerated delay of a step: a new owner waits longer than a step plus this delay
@@ -72,7 +72,7 @@ class OffsetPersistence:
         while (now := self._now()) < end:
             step_seconds = min(STEP_SECONDS, end - now)
             context.store.carries_until = now + step_seconds + LATE_SECONDS
-            await context.clock.sleep(step_seconds)
+            await tick(context.clock, step_seconds)
             if self._now() > context.store.carries_until:
                 context.store.recheck_stored_offsets()
 

@@ -23,7 +23,7 @@ from typing import Final
 
 import structlog
 
-from rmqd.consumer.assigned.assignment import Assignment, ReleaseSignal
+from rmqd.consumer.assigned.assignment import Assignment, LazyEvent, ReleaseSignal
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext, ReleasedOffset
 from rmqd.consumer.offsets.start_offsets import Start
@@ -210,11 +210,11 @@ class AssignedQueue(Assignment):
     """Acquires a queue, pulls it, and releases it on request.
 
     `run` has these stages: wait until the previous owner has released the queue (`Ownership.acquire`); read the stored
-    offset and determine the start offset; pull (`PullLoop`, in a separate task); release (`QueueRelease`).
+    offset and determine the start offset; pull (`PullLoop`); release (`QueueRelease`).
 
     Three events interrupt the pull loop, by `_cut`: the queue's lock was lost, an operator reset the queue, or the
-    watchdog found that the loop hangs. The loop's task is then cancelled. Once the cause is handled, a new task
-    continues with the same loop object, and so with the same cache.
+    watchdog found that the loop hangs. The loop's `run` is then cancelled. Once the cause is handled, `run` continues
+    with the same loop object, and so with the same cache.
     """
 
     is_popped = False
@@ -224,11 +224,11 @@ class AssignedQueue(Assignment):
         super().__init__(context, message_queue)
         self.status = QueueStatus(context, message_queue)
         self._queue_release = QueueRelease(context, message_queue, self._release_signal)
-        self._cut = asyncio.Event()  # the pull loop must be restarted
+        self._cut = LazyEvent()  # the pull loop must be restarted
         self._in_peace = True  # whether the previous owner has released the queue, so that it commits nothing any more
         self._is_doubtful = False  # whether the queue's lock was lost, or may have been
         self._sought: tuple[int, Callable[[ProcessQueue], None]] | None = None
-        self._seek_ended = asyncio.Event()
+        self._seek_ended = LazyEvent()
         self._moved_to: int | None = None
         self._move_until = 0.0  # monotonic deadline of the reset
 
@@ -296,10 +296,7 @@ class AssignedQueue(Assignment):
     async def consume(self) -> None:
         """Acquire the queue, and pull it until `release`."""
         try:
-            async with asyncio.TaskGroup() as tasks:
-                owning = tasks.create_task(self._own(), name=f"pull:{self.message_queue}")
-                await self._release_signal.begun.wait()
-                owning.cancel()
+            await self._release_signal.begun.interrupt(self._own())
         finally:
             self._seek_ended.set()
 
@@ -364,10 +361,7 @@ class AssignedQueue(Assignment):
                 loop.start_again(offset, "offset_moved")
                 begin(loop.process_queue)
                 self._seek_ended.set()
-            async with asyncio.TaskGroup() as tasks:
-                pulling = tasks.create_task(loop.run(), name=f"pull loop:{self.message_queue}")
-                await self._cut.wait()
-                pulling.cancel()
+            await self._cut.interrupt(loop.run())
 
     def _lost(self) -> None:
         """Stop handing out and pulling until the queue's lock, which is lost or uncertain, is granted again."""

@@ -82,8 +82,9 @@ class PullLoop(PulledQueue):
                     await self._found(reply)
                 else:
                     await self._not_found(reply)
-                self.failure = None
-                if self._interval and reply.code == FOUND:  # no delay for an idle queue's next message
+                self.failure, is_found = None, reply.code == FOUND
+                del reply  # otherwise it needs memory until the next response
+                if self._interval and is_found:  # no delay for an idle queue's next message
                     await context.clock.sleep(self._interval)
             except RmqdError as error:
                 await self._failed(error)

@@ -212,8 +212,12 @@ class PullRequest:
         opaque, commit_offset, flags = next(OPAQUE), 0, flags | self._flags
         if commit is not None:
             flags, commit_offset = flags | PullSysFlag.COMMIT_OFFSET, commit.offset
-        frame = self._template.frame(opaque, offset, commit_offset, flags, self._sub_version, suspend_ms, most)
-        future = connection.call(_PULL, opaque, frame, PULL_TIMEOUT_SECONDS)
+        future = connection.call(
+            _PULL,
+            opaque,
+            self._template.frame(opaque, offset, commit_offset, flags, self._sub_version, suspend_ms, most),
+            PULL_TIMEOUT_SECONDS,
+        )
         self._waiting = waiting = _Waiting(connection, future, offset, commit)
         try:
             reply = await future

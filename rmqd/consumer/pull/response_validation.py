@@ -21,7 +21,6 @@ its neighbours. The message is then handled and committed at the wrong offset.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -218,7 +217,7 @@ class CorruptMessages:
         self._loop = loop
         self._context = context
         self._message_queue = message_queue
-        self.held: deque[BadRecord] = deque()
+        self.held: list[BadRecord] = []
         """Messages that no broker has accepted yet."""
         self._told = frozenset[int]()  # offsets of the last reported records
 
@@ -255,7 +254,7 @@ class CorruptMessages:
             elif self.policy == "skip" or await self._dead_letter(record):
                 self._loop.stuck = None
                 if self.held and self.held[0] is record:
-                    self.held.popleft()
+                    del self.held[0]
                     process_queue.finish([record.message])
             else:
                 await self._loop.wait_at(record.offset)

@@ -31,7 +31,7 @@ from rmqd.consumer.rebalance.membership import MISSING_MEMBER_SECONDS, MissingMe
 from rmqd.consumer.rebalance.queue_lock import RENEW_SECONDS, BrokerLocks
 from rmqd.consumer.services import Ownership
 from rmqd.errors import GroupHeldElsewhereError, RmqdError
-from rmqd.runtime.clock import Clock
+from rmqd.runtime.clock import Clock, tick
 from rmqd.wire.command import LANGUAGE
 from rmqd.wire.message_queue import MessageQueue
 
@@ -253,8 +253,9 @@ class QueueOwnership(Ownership):
         """Keep the locks alive until cancelled."""
         renewed = self._clock.monotonic()
         while True:
-            await self._clock.sleep(CLAIM_SECONDS)
-            await asyncio.gather(*(self.break_locks(topic, queues) for topic, queues in self._to_break.items()))
+            await tick(self._clock, CLAIM_SECONDS)
+            if self._to_break:
+                await asyncio.gather(*(self.break_locks(topic, queues) for topic, queues in self._to_break.items()))
             if self._clock.monotonic() - renewed >= RENEW_SECONDS:
                 renewed = self._clock.monotonic()
                 await self._claim(self._owned)
@@ -294,7 +295,9 @@ class QueueOwnership(Ownership):
         self._broken = {broken: at for broken, at in self._broken.items() if gone.get(broken[0]) == at}
         return {client_id: at for client_id, at in gone.items() if (client_id, topic) not in self._broken}
 
-    async def _claim(self, queues: Iterable[MessageQueue]) -> None:
+    async def _claim(self, queues: Collection[MessageQueue]) -> None:
+        if not queues:
+            return
         await asyncio.gather(*(self._claim_at(name, named) for name, named in self._locks.by_broker(queues).items()))
 
     async def _claim_at(self, broker_name: str, queues: set[MessageQueue]) -> None:

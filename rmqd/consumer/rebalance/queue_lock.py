@@ -32,6 +32,7 @@ log = structlog.get_logger(__name__)
 
 RENEW_SECONDS: Final = 20.0  # Java: rocketmq.client.rebalance.lockInterval
 LOCK_TIMEOUT_SECONDS: Final = 1.0  # Java: lockBatchMQ
+LOCKED_AT_ONCE: Final = 200  # queues in one request: a busy machine must read the response before the timeout
 
 
 class BrokerLocks:
@@ -56,15 +57,17 @@ class BrokerLocks:
         address = self._address(broker_name)
         if address is None:
             return None
+        granted, wanted = set[MessageQueue](), [*queues]
         try:
-            granted = await lock_batch(
-                self._client.remoting,
-                address,
-                self._name,
-                self._client.client_id,
-                queues,
-                timeout_seconds=LOCK_TIMEOUT_SECONDS,
-            )
+            for start in range(0, len(wanted), LOCKED_AT_ONCE):
+                granted |= await lock_batch(
+                    self._client.remoting,
+                    address,
+                    self._name,
+                    self._client.client_id,
+                    wanted[start : start + LOCKED_AT_ONCE],
+                    timeout_seconds=LOCK_TIMEOUT_SECONDS,
+                )
         except RmqdError as error:
             refused = isinstance(error, BrokerError) and not error.retriable
             unknown = isinstance(error, AccessRefusedError) and error.refusal.is_about_who  # reported by the client
@@ -74,7 +77,7 @@ class BrokerLocks:
             return None
         self.refused = False
         self._granted_on[broker_name] = self._client.remoting.connected(address)
-        return granted
+        return frozenset(granted)
 
     def connection(self, broker_name: str) -> RemotingConnection | None:
         """Return the present connection to the broker; None if there is none."""

@@ -115,6 +115,11 @@ class TopicStats(TopicCounters):
         """Count the messages of a response, except messages that the filter rejected."""
         self.received += block.unfinished
 
+    @property
+    def attempts(self) -> int:
+        """A number that increases with each message received or handled, and each call that raised."""
+        return self.received + self.acked + sum(self.handled.values()) + sum(self.exceptions.values())
+
     def count_pull(self, seconds: float) -> None:
         """Count the response time of a pull with messages."""
         self.pulls += 1
@@ -285,6 +290,10 @@ class DividedStats(TopicStats):
     """Counters of messages that are divided among several other counters by `of`."""
 
     __slots__ = ()
+
+    @property
+    def attempts(self) -> int:
+        return super().attempts + sum(stats.attempts for stats in self._by_topic.values())
 
     def pulled(self, block: MessageBlock) -> None:
         """Count the messages of a response, each where it belongs."""

@@ -105,7 +105,7 @@ async def test_running_info_has_our_stacks_where_they_are_asked_for(
         jstack = (await running_info(broker, jstack=True)).jstack or ""
         handle.release.set()
     assert "Blocked.__call__" in jstack
-    assert f"pull loop:{queue}" in jstack
+    assert f"queue:{queue}" in jstack
     assert "MainThread" in jstack
 
 
