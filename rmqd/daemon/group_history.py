@@ -66,16 +66,17 @@ _WHOLE: Final = frozenset({"lag"})
 
 
 class GroupSeries:
-    """A ring of points: 8 bytes for each of POINTS and COLUMNS, 52 KB in total."""
+    """A ring of points: 4 bytes for each of POINTS and COLUMNS, 26 KB in total after an hour."""
 
     __slots__ = ("_values",)
 
     def __init__(self) -> None:
-        self._values = array("d", [math.nan]) * (POINTS * len(COLUMNS))
+        self._values = array("f")
 
     def put(self, number: int, values: Mapping[str, float | None]) -> None:
         """Write the point of this number over the one that is POINTS older. A missing column is unknown."""
         at = number % POINTS * len(COLUMNS)
+        self._values.extend([math.nan] * (at + len(COLUMNS) - len(self._values)))
         for offset, column in enumerate(COLUMNS):
             value = values.get(column)
             self._values[at + offset] = math.nan if value is None else value
@@ -83,7 +84,7 @@ class GroupSeries:
     def column(self, name: str, numbers: range) -> list[float | int | None]:
         """Return the values of a column in the points with these numbers; None if unknown."""
         offset, width, is_whole = COLUMNS.index(name), len(COLUMNS), name in _WHOLE
-        found = (self._values[number % POINTS * width + offset] for number in numbers)
+        found = [self._values[number % POINTS * width + offset] for number in numbers]
         return [None if math.isnan(value) else int(value) if is_whole else _short(value) for value in found]
 
 
@@ -229,12 +230,18 @@ class HistoryRecorder:
         if groups or not view.missing:
             self._records = {group.name: self._records.get(group.name) or _Record() for group in groups}
         self._times[self._count % POINTS] = round(now, 3)  # rounded as in `document`, so that `since` finds it again
+        by_name = {group.name: group for group in groups}
         for name, record in self._records.items():
-            group = next((one for one in groups if one.name == name), None)
-            record.series.put(self._count, {} if group is None else _point(record, group, at))
-            if group is not None:
-                record.findings.observe(group, now)
-                record.samples.append(_Sample(at, GroupTotals.of(group)))
+            if (group := by_name.get(name)) is None:
+                record.series.put(self._count, {})
+                continue
+            totals, before = GroupTotals.of(group), record.samples[-1] if record.samples else None
+            if before is not None and totals == before.totals:
+                totals = before.totals  # most groups are idle, and share the sums of all their samples
+            sample = _Sample(at, totals)
+            record.series.put(self._count, _point(before, group, sample))
+            record.findings.observe(group, now)
+            record.samples.append(sample)
         self._count += 1
 
     def recent(self, name: str, totals: GroupTotals) -> Recent:
@@ -278,16 +285,16 @@ class HistoryRecorder:
         return self._records.get(name) or _Record()
 
 
-def _point(record: _Record, group: GroupSnapshot, at: float) -> dict[str, float | None]:
-    totals = GroupTotals.of(group)
+def _point(before: _Sample | None, group: GroupSnapshot, after: _Sample) -> dict[str, float | None]:
     values: dict[str, float | None] = {"lag": total_lag(group), "lag_seconds": longest_lag_seconds(group)}
-    if not record.samples:
+    if before is None:
         return values
-    before = record.samples[-1]
-    latency = totals.latency_since(before.totals)
+    if before.totals is after.totals:
+        return values | dict.fromkeys(RATES, 0.0)
+    latency = after.totals.latency_since(before.totals)
     if latency is not None:
         values |= {"p50": latency.quantile(0.5), "p99": latency.quantile(0.99)}
-    return values | _rates(before, _Sample(at, totals))
+    return values | _rates(before, after)
 
 
 def _rates(before: _Sample, after: _Sample) -> dict[str, float]:

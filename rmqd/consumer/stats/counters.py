@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import fields
 from math import inf
 from typing import Final
@@ -72,6 +71,9 @@ QUICK_SECONDS = HANDLER_SECONDS[0]
 MAX_NAME_CHARACTERS = 100
 MAX_TRACE_CHARACTERS = 160  # limit for each line of a traceback
 MAX_EXCEPTION_CLASSES = 50  # limits the label values; further classes count as "other"
+
+
+_COUNTER_NAMES: Final = tuple(one.name for one in fields(TopicCounters))
 
 
 class TopicStats(TopicCounters):
@@ -235,7 +237,8 @@ class TopicStats(TopicCounters):
         if self._quick_count:
             self.duration.observe(self._quick_seconds / self._quick_count, self._quick_count)
             self._quick_count, self._quick_seconds = 0, 0.0
-        counts = {one.name: copy(getattr(self, one.name)) for one in fields(TopicCounters)}
+        counts = {name: getattr(self, name) for name in _COUNTER_NAMES}
+        counts |= {name: value.copy() for name, value in counts.items() if isinstance(value, dict)}
         counts["handled"]["acked"] += self.acked
         return TopicSnapshot(
             **counts,
