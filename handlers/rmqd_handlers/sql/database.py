@@ -9,17 +9,20 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+import os
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
 from rmqd import AlreadyHandled, Message
 from rmqd_handlers.away import AwayError
 from rmqd_handlers.faults import ErrorCause, connection_error_text, error_text
-from rmqd_handlers.option_kinds import CONNECT_SECONDS
+from rmqd_handlers.option_kinds import BACKEND, CONNECT_SECONDS
 from rmqd_handlers.rows import RefusedRow, Row, Rows, RowsRefusedError, WrittenRows
 from rmqd_handlers.sql.engine import fault_of, has_ended, is_of_connection, make_engine, may_pass
 from rmqd_handlers.sql.target import RowTarget
@@ -67,8 +70,7 @@ class Work:
     def cancel_statement(self) -> None:
         """Cancel the running statement in the database, if there is one. Call it in a thread.
 
-        If the database does not cancel it, or the driver is unknown here, the statement runs until the database
-        responds.
+        If the driver is unknown here, or MySQL does not cancel it, the statement runs until the database responds.
         """
         try:
             with self._at_connection:
@@ -82,14 +84,46 @@ def _cancel(connection: Connection) -> None:
     driver: Any = connection.connection.dbapi_connection
     name = connection.dialect.driver
     if name == "psycopg":
-        driver.cancel_safe(timeout=CONNECT_SECONDS)
+        _cancel_or_cut(driver, driver.cancel_safe)
     elif name == "psycopg2":
-        driver.cancel()
+        _cancel_or_cut(driver, partial(_cancel_process, connection.engine, driver.info.backend_pid))
     elif name == "pysqlite":
         driver.interrupt()
     elif name in _MYSQL:
         with connection.engine.connect() as other:
             other.exec_driver_sql(f"KILL QUERY {driver.thread_id()}")
+
+
+def _cancel_process(engine: Engine, process: int) -> None:
+    """Cancel by SQL: psycopg2's own cancellation blocks all threads of this process until the server responds."""
+    with engine.connect() as other:
+        driver: Any = other.connection.dbapi_connection
+        if other.exec_driver_sql(BACKEND).scalar() != driver.info.backend_pid:
+            raise AwayError("a pool hides the process of the statement")
+        other.exec_driver_sql(f"SELECT pg_cancel_backend({process})")
+
+
+def _cancel_or_cut(driver: Any, cancel: Callable[[], None]) -> None:
+    """Cancel a statement of PostgreSQL. If that fails or takes long, cut its connection, which ends it here.
+
+    Before libpq 17, `cancel_safe` waits for the server without a limit.
+    """
+    ended = Future[None]()
+
+    def run() -> None:
+        try:
+            cancel()
+            ended.set_result(None)
+        except Exception as error:  # noqa: BLE001  any exception of a driver
+            ended.set_exception(error)
+
+    threading.Thread(target=run, name="cancel", daemon=True).start()
+    try:
+        ended.result(CONNECT_SECONDS)
+    except Exception:
+        with socket.socket(fileno=os.dup(driver.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)
+        raise
 
 
 T = TypeVar("T")

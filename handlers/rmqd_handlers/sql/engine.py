@@ -25,6 +25,7 @@ _MYSQL: Final[Mapping[str, Any]] = {
 }
 CONNECT_ARGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "psycopg": PARAMETERS,
+    "psycopg2": PARAMETERS,
     "pymysql": _MYSQL,
     "mysqldb": _MYSQL,
     "pysqlite": {"timeout": CONNECT_SECONDS},  # how long to wait for another writer's lock

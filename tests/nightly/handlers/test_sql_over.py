@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import NullPool, QueuePool, create_engine, event, text
 
 from tests.handlers.messages import orders
-from tests.handlers.sql_orders import EACH, MARIADB, ORDERS, SERVERS, SQLITE, made, started
+from tests.handlers.sql_orders import EACH, MARIADB, ORDERS, POSTGRESQL, SERVERS, SQLITE, made, started
 from tests.servers.shops import Shop
 from tests.waiting import eventually
 
@@ -137,6 +137,31 @@ async def test_the_end_does_not_wait_for_a_server_that_hangs(shop: Shop, left_op
 
     assert left_open == []
     assert shop.query("SELECT id FROM orders") == []
+
+
+@POSTGRESQL
+async def test_a_statement_ends_although_the_server_does_not_cancel_it(
+    shop: Shop, left_open: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server's first process takes each cancellation; the statement's own process waits for a row."""
+    monkeypatch.setattr("rmqd_handlers.sql.database.CONNECT_SECONDS", 0.2)
+    shop.query(ORDERS)
+    assert shop.server is not None
+    with closing(create_engine(shop.url, poolclass=NullPool).connect()) as other:
+        other.execute(text("INSERT INTO orders (id, cents) VALUES ('1', 0)"))
+        async with started(shop, max_connections=1) as handler:
+            cancelled = asyncio.create_task(handler.handle(orders({"id": "1", "cents": 1})))
+            await eventually(lambda: waiting_in(shop) == 1, "it waits for the other's row")
+            os.kill(shop.server.pid, signal.SIGSTOP)
+            try:
+                cancelled.cancel()
+                await asyncio.wait([cancelled])
+                await eventually(lambda: not left_open, "its connection is cut")
+            finally:
+                os.kill(shop.server.pid, signal.SIGCONT)
+            async with asyncio.timeout(60):
+                await handler.handle(orders({"id": "2", "cents": 2}))
+    assert ("2",) in shop.query("SELECT id FROM orders")
 
 
 @SQLITE
