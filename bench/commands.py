@@ -56,6 +56,7 @@ QUESTIONS: dict[str, tuple[str, str]] = {
     "dlq replay {group} --dry-run": ("", ""),
     "dlq purge {group} --dry-run": ("", ""),
     "message get {id}": ("queryMsgByUniqueKey", "-t {topic} -i {id}"),
+    "message trace {id}": ("queryMsgTraceById", "-i {id}"),
     "message query {topic} {key}": ("queryMsgByKey", "-t {topic} -k {key}"),
     "tail {topic} --since 1h --most 1": ("consumeMessage", "-t {topic} -c 1"),
     "send {topic} hello": ("sendMessage", "-t {topic} -p hello"),

@@ -112,6 +112,10 @@ COMMANDS: Final[dict[str, str | tuple[str, str]]] = {
         "message_commands:get",
         "Show a message by its id: the producer's id, as in logs, or an offset id of 32 digits.",
     ),
+    "message trace": (
+        "message_commands:trace",
+        "Show whether a message was handled: by which groups, how often, when, and by which member.",
+    ),
     "message query": (
         "message_commands:query",
         "Show the messages of a topic with a key, in the order in which they were stored.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -36,7 +36,7 @@ with lazily():
 if TYPE_CHECKING:
     from rmqd.client.brokers import Brokers
     from rmqd.client.instance import ClientInstance
-    from rmqd.operate.queries.message_queries import Found, FoundMessage
+    from rmqd.operate.queries.message_queries import Found, FoundMessage, MessageTraceReport
     from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 
 _MESSAGES: Final[Columns] = (
@@ -110,6 +110,89 @@ def query(
         return found, errors
 
     cluster.show(target, ask, partial(say_table, _MESSAGES), _documents)
+
+
+def trace(
+    cluster: ClusterOptions,
+    msg_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="The message's id")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="With --key", autocompletion=topic_names)] = None,
+    key: Annotated[str | None, typer.Option("--key", help="A key of messages of --topic, instead of an id")] = None,
+    trace_topic: Annotated[
+        str, typer.Option("--trace-topic", help="Topic of RocketMQ's message trace")
+    ] = "RMQ_SYS_TRACE_TOPIC",
+) -> None:
+    """Show whether a message was handled: by which groups, how often, when, and by which member.
+
+    For each group that reads its topic, the newest copy counts: the message itself, a retry or a dead letter. "passed"
+    means that the group committed past that copy, "waiting" that it did not. Between two attempts a retry is in no
+    topic of the group, and the earlier copy is shown. Clients, times and results come from message trace (enable_trace
+    of groups, traceTopicEnable of brokers).
+
+    Example: rmqd message trace 7F000001DA3C5F8D4BC40070B2E30001
+
+    Example: rmqd message trace --topic orders --key order-4711
+    """
+    if (msg_id is None) == (topic is None or key is None):
+        raise typer.BadParameter("expected an ID, or --topic and --key")
+    target = cluster.target()
+
+    async def ask(brokers: Brokers) -> tuple[list[MessageTraceReport], dict[str, RmqdError]]:
+        ids, errors = [msg_id or ""], dict[str, RmqdError]()
+        if topic is not None and key is not None:
+            found, errors = await message_queries.find_by_key(brokers, target.wrapped(topic), key)
+            ids = list(dict.fromkeys(one.msg_id for one in found))
+        reports = []
+        for one in ids:
+            report, failed = await message_queries.trace_message(brokers, one, trace_topic)
+            errors |= failed
+            reports += [report] if report.copies or report.events else []
+        if not reports and not errors:
+            raise RmqdError(f"no broker has a message {msg_id or f'of {topic} with the key {key}'}, or not indexed yet")
+        return reports, errors
+
+    cluster.show(target, ask, _say_traces, _traces)
+
+
+_GROUPS: Final[Columns] = (
+    "group", "state", ("newest copy", "topic"), "broker", "queue", "offset", "committed", "attempts", "reason",
+)  # fmt: skip
+_EVENTS: Final[Columns] = (
+    ("at", "at_ms"),
+    "kind",
+    "group",
+    "client",
+    "attempt",
+    ("took", lambda one: "-" if one["cost_ms"] is None else f"{one['cost_ms']} ms"),
+    "result",
+)
+
+
+def _traces(reports: list[MessageTraceReport]) -> list[dict[str, Any]]:
+    return [
+        {
+            "msg_id": report.msg_id,
+            "copies": _documents(list(report.copies)),
+            "groups": [
+                {name: getattr(one.copy, name) for name in ("topic", "broker", "queue", "offset")}
+                | {name: getattr(one, name) for name in ("group", "state", "committed", "attempts", "reason")}
+                for one in report.groups
+            ],
+            "events": [{"client": client, **asdict(event)} for client, event in report.events],
+        }
+        for report in reports
+    ]
+
+
+def _say_traces(reports: list[dict[str, Any]]) -> None:
+    for report in reports:
+        _say_trace(report)
+
+
+def _say_trace(report: dict[str, Any]) -> None:
+    say([f"message {report['msg_id']}"])
+    say_table(("topic", *_MESSAGES[:4], ("reconsumed", "reconsume_times")), report["copies"])
+    say_table(_GROUPS, report["groups"]) if report["groups"] else say(["no group reads its topic"])
+    say_table(_EVENTS, report["events"]) if report["events"] else say(["no message trace of it"])
 
 
 def _documents(messages: list[FoundMessage]) -> list[dict[str, Any]]:

@@ -119,6 +119,45 @@ def sub_after_record(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """A send, or a handler call with one message, as a trace message records it. Times are Unix milliseconds."""
+
+    kind: str
+    """`sent`, `begun` or `handled`."""
+    msg_id: str
+    at_ms: int
+    group: str
+    """Empty in a record of an old client."""
+    result: str = ""
+    cost_ms: int | None = None
+    request_id: str = ""
+    """Identifies the handler call."""
+    attempt: int | None = None
+
+
+def trace_events(body: bytes) -> Iterator[TraceEvent]:
+    """Yield the records of a trace message. Records that cannot be read are skipped."""
+    for record in body.decode(errors="replace").split(_RECORD_END):
+        fields = record.split("\x01")
+        try:
+            match fields[0]:
+                case "Pub":
+                    result = "success" if fields[-1] == "true" else "failed"
+                    yield TraceEvent("sent", fields[5], int(fields[1]), fields[3], result, int(fields[10]))
+                case "SubBefore":
+                    attempt = int(fields[6]) + 1
+                    yield TraceEvent("begun", fields[5], int(fields[1]), fields[3], "", None, fields[4], attempt)
+                case "SubAfter":
+                    result = "success" if fields[4] == "true" else "failed"
+                    if len(fields) > 6:
+                        result = ContextCode(int(fields[6])).name.lower()
+                    at_ms, group = (int(fields[7]), fields[8]) if len(fields) > 8 else (0, "")
+                    yield TraceEvent("handled", fields[2], at_ms, group, result, int(fields[3]), fields[1])
+        except (IndexError, ValueError):
+            continue
+
+
 def trace_messages(parts: Sequence[TracePart]) -> Iterator[TraceData]:
     """Yield trace messages for these parts: one, or several if one would be too long or have too many keys."""
     if not parts:

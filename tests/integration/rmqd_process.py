@@ -142,10 +142,10 @@ class RmqdProcess:
         except OSError:
             return 0, b""
 
-    def post(self, path: str) -> dict[str, Any]:
+    def post(self, path: str, timeout_seconds: float = 30) -> dict[str, Any]:
         """The answer to a POST that must succeed."""
         request = urllib.request.Request(f"http://{self.http}{path}", method="POST")
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=timeout_seconds) as response:
             document: dict[str, Any] = json.loads(response.read())
         return document
 

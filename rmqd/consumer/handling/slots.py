@@ -7,8 +7,7 @@ While a worker is busy, `_tick` looks four times a second for calls past their d
 the task of an asynchronous handler. If the call ignores the cancellation, the slot gets a new worker, and nothing waits
 for the old one. The thread of a synchronous handler cannot be cancelled, so the worker continues with a new thread.
 Such calls are *abandoned* and counted. When as many calls are abandoned as may run at once, the group fails with
-HandlerHungError. An orderly group does not end calls: the deadline is reported, and the call's result counts. All
-consume modes share this.
+HandlerHungError. An orderly group does not end calls: the deadline is reported, and the call's result counts.
 """
 
 from __future__ import annotations
@@ -198,8 +197,7 @@ class HandlerSlots(WorkerService):
         identifies a call by its whole batch, as its settlement does; `deduplicate` may pass on a part of the batch. So
         `watch` is outside of `claim`. A claim lasts until the batch is settled, so retries in place happen inside it.
         Each attempt is a transaction with its own duration, so `measure` and `commit_with` are innermost. The duration
-        includes the commit, because a store that is slow limits the useful concurrency too. A canary in shadow mode
-        compares its decisions with the handler's own.
+        includes the commit, because a store that is slow limits the useful concurrency too.
 
         The deadline is outside of this list: `_tick` ends a call by cancelling the worker's task, or by abandoning its
         thread. Inside of it is `LoadedHandler.handle`, which includes the hooks, then the middleware, then the

@@ -295,8 +295,13 @@ class DividedStats(TopicStats):
     __slots__ = ()
 
     @property
+    def parts(self) -> Iterable[TopicStats]:
+        """The other counters."""
+        raise NotImplementedError
+
+    @property
     def attempts(self) -> int:
-        return super().attempts + sum(stats.attempts for stats in self._by_topic.values())
+        return super().attempts + sum(stats.attempts for stats in self.parts)
 
     def pulled(self, block: MessageBlock) -> None:
         """Count the messages of a response, each where it belongs."""
@@ -309,6 +314,10 @@ class DividedStats(TopicStats):
         for stats, messages in self._divided(batch).items():
             stats.acked += messages
             stats._observe(messages, seconds, age_seconds)
+
+    def acknowledged_singly(self, messages: Sequence[Message], seconds: float, now: float) -> None:
+        for message in messages:
+            self.acknowledged((message,), seconds / len(messages), now - message.store_timestamp * 0.001)
 
     def handled_in(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
         """Count a handler call of `seconds`, once for each part of its batch."""
@@ -333,6 +342,10 @@ class CanaryStats(DividedStats):
         self._canary = TopicStats(topic, is_retry, VARIANT)
         self._takes = takes
 
+    @property
+    def parts(self) -> Iterable[TopicStats]:
+        return (self._canary,)
+
     def of(self, message: Message) -> TopicStats:
         """Return the counters of the handler that gets a message."""
         return self._canary if self._takes(message) else self
@@ -351,14 +364,13 @@ class RetriedStats(DividedStats):
 
     __slots__ = ("_by_topic",)
 
-    def __init__(
-        self,
-        retry_topic: str,
-        topics: Iterable[str],
-        make: Callable[..., TopicStats] = TopicStats,
-    ) -> None:
+    def __init__(self, retry_topic: str, topics: Iterable[str], make: Callable[..., TopicStats] = TopicStats) -> None:
         super().__init__(retry_topic, is_retry=True)
         self._by_topic = {topic: make(topic, is_retry=True) for topic in topics}
+
+    @property
+    def parts(self) -> Iterable[TopicStats]:
+        return self._by_topic.values()
 
     def of(self, message: Message) -> TopicStats:
         """Return the counters of a message's original topic."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from rmqd.client.api.admin_requests import query_message, topic_configs, view_message
-from rmqd.client.api.offset_requests import get_max_offset, search_offset
+from rmqd.client.api.admin_requests import query_message, topic_configs, topic_consumers, view_message
+from rmqd.client.api.offset_requests import get_max_offset, query_consumer_offset, search_offset
 from rmqd.client.api.pull_requests import read_part
 from rmqd.client.brokers import Brokers, Responses
 from rmqd.client.instance import ClientInstance
@@ -20,7 +20,8 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.message import Message
 from rmqd.wire.messages.message_id import parse_offset_message_id
-from rmqd.wire.topics import is_system_topic
+from rmqd.wire.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from rmqd.wire.trace import TraceEvent, trace_events
 
 _NO_QUEUE: Final = -1
 """Records contain their queue."""
@@ -140,6 +141,90 @@ def found_message(message: Message, broker: str) -> FoundMessage:
         message.stored_properties,
         message.body,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTrace:
+    """A group that reads the topic of a message, and its newest copy there: the original, a retry or a dead letter.
+
+    `committed` is the group's offset in the queue of that copy; None without one. `attempts` are the finished ones.
+    """
+
+    group: str
+    state: str
+    """`passed`: committed past the copy; `waiting`: not yet; `dead_lettered`."""
+    copy: FoundMessage
+    committed: int | None
+    attempts: int
+    reason: str = ""
+    """For a dead letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTraceReport:
+    """The copies of one message, the groups that read it, and its message trace, each with the client's host."""
+
+    msg_id: str
+    copies: tuple[FoundMessage, ...]
+    groups: tuple[GroupTrace, ...]
+    events: tuple[tuple[str, TraceEvent], ...]
+
+
+async def trace_message(
+    brokers: Brokers, msg_id: str, trace_topic: str
+) -> tuple[MessageTraceReport, dict[str, RmqdError]]:
+    """Follow a message through the groups of its topic."""
+    copies, errors = await find_by_id(brokers, msg_id)
+    if copies and copies[0].msg_id != msg_id:  # found by an offset id, which only this copy has
+        copies, errors = await find_by_id(brokers, copies[0].msg_id)
+    ids = {msg_id, *(one.msg_id for one in copies)}
+    topics = {one.topic for one in copies if not one.topic.startswith((RETRY_PREFIX, DLQ_PREFIX))}
+    readers = await asyncio.gather(*(brokers.ask(topic_consumers, one) for one in topics))
+    names = {name for part in readers for found in part.found.values() for name in found}
+    names |= {
+        one.topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX) for one in copies if one.topic not in topics
+    }
+    groups = await asyncio.gather(*(_traced(brokers, name, copies) for name in sorted(names)))
+    traces = await asyncio.gather(*(find_by_key(brokers, trace_topic, one) for one in ids))
+    records = {(one.born_host, event) for found, _ in traces for one in found for event in trace_events(one.body)}
+    events = _calls_once([one for one in records if one[1].msg_id in ids])
+    return MessageTraceReport(msg_id, tuple(copies), tuple(filter(None, groups)), events), errors
+
+
+def _calls_once(records: Iterable[tuple[str, TraceEvent]]) -> tuple[tuple[str, TraceEvent], ...]:
+    """Return the records in order of time, with one for each ended handler call, at the time of its begin."""
+    begins = {(event.request_id, event.msg_id): event for _, event in records if event.kind == "begun"}
+    events = []
+    for client, event in records:
+        begin = begins.get((event.request_id, event.msg_id))
+        if event.kind == "handled" and begin is not None:
+            del begins[event.request_id, event.msg_id]
+            event = replace(event, at_ms=begin.at_ms, group=begin.group, attempt=begin.attempt)
+        if event.kind != "begun":
+            events.append((client, event))
+    events += [(client, event) for client, event in records if event in begins.values()]
+    return tuple(sorted(events, key=lambda one: one[1].at_ms))
+
+
+async def _traced(brokers: Brokers, group: str, copies: Sequence[FoundMessage]) -> GroupTrace | None:
+    """Return what a group has done with a message; None if the message is in no topic of the group."""
+    retry, dead = RETRY_PREFIX + group, DLQ_PREFIX + group
+    own = [one for one in copies if one.topic in (retry, dead) or not one.topic.startswith((RETRY_PREFIX, DLQ_PREFIX))]
+    if not own:
+        return None
+    newest = max(own, key=lambda one: (one.topic == dead, one.topic == retry, one.stored_at_ms))
+    queue = MessageQueue(newest.topic, newest.broker, newest.queue)
+    if newest.topic == dead:
+        return GroupTrace(
+            group, "dead_lettered", newest, None, newest.reconsume_times + 1, newest.properties.get("RMQD_REASON", "")
+        )
+    answers = await brokers.ask_about(
+        [queue], lambda address, queue: query_consumer_offset(brokers.client.remoting, address, group, queue)
+    )
+    committed = answers.found.get(queue)
+    is_passed = committed is not None and committed > newest.offset
+    state = "passed" if is_passed else "waiting"
+    return GroupTrace(group, state, newest, committed, newest.reconsume_times + is_passed)
 
 
 HOLD_SECONDS: Final = 10.0  # how long a broker holds a pull without messages

@@ -100,6 +100,7 @@ async def test_the_results_of_a_canary_count_apart(pool: StartPool, broker: Scri
         assert not first.exceptions
         assert canary.exceptions == {"DeadLetter": canary.dead_letters["handler"]}
         assert canary.handler_duration.count == canary.handled["dead_lettered"]
+        assert sum(stats.attempts for stats in (queue.stats,)) == 40 + canary.handled["dead_lettered"]
         p.service.change(replace(options, canary=CanaryOptions(0.0, "keys", "live")))
         p.give_keys(queue, KEYS)
         await eventually(done(queue), "everything is handled")

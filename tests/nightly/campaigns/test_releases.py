@@ -1,4 +1,4 @@
-"""New code for a running group under load: `rmqd restart`, and a canary."""
+"""New code for running groups at 500 messages a second, twenty times: restarts, and canaries."""
 
 from __future__ import annotations
 
@@ -11,51 +11,44 @@ from tests.nightly.campaigns.releases import Releases
 from tests.rocketmq import RealCluster
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.process
+ROUNDS = 20
+LONGEST_SECONDS = 300
 
 
-def test_a_restart_replaces_the_code_of_one_group(rocketmq: RealCluster, topic: str, tmp_path: Path) -> None:
-    """Nothing is lost or repeated, and the order is kept. The second restart replaces a process by a process.
+@pytest.mark.process
+@pytest.mark.slow
+def test_twenty_releases_lose_and_repeat_nothing(rocketmq: RealCluster, topic: str, tmp_path: Path) -> None:
+    """Each round restarts both groups with new code, gives half of the keys to the canary, and takes them back.
 
-    tests/nightly/campaigns/releases.py does that twenty times.
+    At the end the canary is promoted. Order is kept in the orderly group. The third group is not touched, and its
+    shadow only counts.
     """
-    releases = Releases(rocketmq, tmp_path, topic, per_second=100)
-    concurrent, orderly = releases.groups
+    releases = Releases(rocketmq, tmp_path, topic, per_second=500)
+    versions = [f"version-{number}" for number in range(ROUNDS)]
+    differing: list[float] = []
 
-    def restart(rmqd: RmqdProcess) -> None:
-        for group, version in ((orderly, "v2"), (concurrent, "ver2"), (orderly, "vers3")):
-            releases.write(group, version)
-            assert rmqd.post(f"/api/v1/groups/{group}/restart")["restarted"] == [group]
-            releases.wait_for(group, version)
+    def release(rmqd: RmqdProcess) -> None:
+        for version in versions:
+            for group in releases.groups:
+                releases.write(group, version)
+                assert rmqd.post(f"/api/v1/groups/{group}/restart", LONGEST_SECONDS)["restarted"] == [group]
+                releases.wait_for(group, version)
+                assert rmqd.post(f"/api/v1/groups/{group}/canary?share=50%25")["updated"] == [group]
+                releases.wait_for(group, "canary")
+                assert rmqd.post(f"/api/v1/groups/{group}/canary?share=0%25")["updated"] == [group]
+        for group in releases.groups:
+            wait_until(lambda group=group: _acked_by_canary(rmqd, group), "its messages are counted")  # type: ignore[misc]
+            assert rmqd.post(f"/api/v1/groups/{group}/canary", LONGEST_SECONDS)["restarted"] == [group]
+        assert rmqd.metric("rmqd_shadow_messages_total", result="acked") > 0
+        differing.append(rmqd.metric("rmqd_shadow_differences_total"))
 
-    releases.run(restart)
-    assert releases.versions(orderly) == ["1", "v2", "vers3"]
-    assert releases.versions(concurrent) == ["1", "ver2"]
+    releases.run(release)
+    for group in releases.groups:
+        assert set(releases.versions(group)) == {"1", "canary", *versions}
     assert releases.versions(releases.untouched) == ["1"]
+    assert releases.versions("shadow") == ["canary"]
+    assert differing == [0]
 
 
 def _acked_by_canary(rmqd: RmqdProcess, group: str) -> float:
     return rmqd.metric("rmqd_messages_handled_total", group=group, variant="canary", result="acked")
-
-
-def test_a_canary_gets_a_share_and_is_promoted(rocketmq: RealCluster, topic: str, tmp_path: Path) -> None:
-    """Nothing is lost or repeated, and the order is kept. A shadow only counts."""
-    releases = Releases(rocketmq, tmp_path, topic, per_second=100)
-    counted: dict[str, float] = {}
-
-    def release(rmqd: RmqdProcess) -> None:
-        for group in releases.groups:
-            assert rmqd.post(f"/api/v1/groups/{group}/canary?share=50%25")["updated"] == [group]
-            releases.wait_for(group, "canary")
-            wait_until(lambda group=group: _acked_by_canary(rmqd, group), "its messages are counted")  # type: ignore[misc]
-            assert rmqd.post(f"/api/v1/groups/{group}/canary?share=0%25")["updated"] == [group]
-            assert rmqd.post(f"/api/v1/groups/{group}/canary")["restarted"] == [group]
-        wait_until(lambda: rmqd.metric("rmqd_shadow_messages_total", result="acked") > 0, "the shadow is called")
-        counted["differing"] = rmqd.metric("rmqd_shadow_differences_total")
-
-    releases.run(release)
-    for group in releases.groups:
-        assert releases.versions(group) == ["1", "canary"]
-    assert releases.versions(releases.untouched) == ["1"]
-    assert releases.versions("shadow") == ["canary"]
-    assert counted["differing"] == 0
