@@ -35,7 +35,7 @@ from rmqd.consumer.handling.handler_threads import (
 )
 from rmqd.handler_api.batch import Batch, Decision, LoadedHandler, Outcome, decision_of
 from rmqd.runtime.clock import Clock
-from rmqd.runtime.figures import counter, figure, known
+from rmqd.runtime.figures import counter, figure, histogram, known
 from rmqd.runtime.histogram import HANDLER_SECONDS, Histogram, HistogramSnapshot
 from rmqd.runtime.plain_text import describe, text_of
 from rmqd.wire.message_queue import Identity, MessageQueue
@@ -50,7 +50,7 @@ _RESULTS: Final = ("acked", "retried", "dead_lettered", "expired", "skipped")
 _NAMES: Final = {Outcome.ACK: "acked", Outcome.DEAD_LETTER: "dead_lettered"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CanarySnapshot:
     """The canary of a group, and what it would have done in shadow mode."""
 
@@ -70,8 +70,9 @@ class CanarySnapshot:
     differing: int = counter(
         "rmqd_shadow_differences_total", "Messages about which a canary in shadow mode decided differently."
     )
-    duration: HistogramSnapshot | None = figure(known(HistogramSnapshot.merge), is_counter=True, default=None)
-    """How long the calls in shadow mode took."""
+    duration: HistogramSnapshot = histogram(
+        "rmqd_shadow_duration_seconds", "How long a canary's calls in shadow mode took for one batch."
+    )
 
 
 class Canary:
@@ -194,9 +195,16 @@ class Canary:
     def snapshot(self) -> CanarySnapshot:
         """Return the canary as it is now."""
         one = self.options
-        name, durations = self.handler.name, None if self.is_live else self._duration.snapshot()
-        counts = dict(self._shadowed), self._differing
-        return CanarySnapshot(name, one.share, one.by, one.mode, self._failure, *counts, durations)
+        return CanarySnapshot(
+            plugin=self.handler.name,
+            share=one.share,
+            by=one.by,
+            mode=one.mode,
+            failure=self._failure,
+            shadowed=dict(self._shadowed),
+            differing=self._differing,
+            duration=self._duration.snapshot(),
+        )
 
     def _begin(self, batch: Batch, first: Sequence[Decision]) -> None:
         if self._busy >= self._most_calls:

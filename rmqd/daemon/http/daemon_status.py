@@ -152,7 +152,7 @@ def _canary(group: GroupSnapshot) -> dict[str, Any] | None:
     topics = [topic for topic in group.topics if topic.variant]
     shadow = {"differing": one.differing, "results": one.shadowed} if one.mode == "shadow" else {}
     results = {name: totals_of(topics)[name] for name in ("acked", "retried", "expired", "dead_lettered")}
-    durations = [one.duration] if one.duration is not None else [topic.handler_duration for topic in topics]
+    durations = [one.duration] if one.mode == "shadow" else [topic.handler_duration for topic in topics]
     known = ("plugin", "share", "by", "mode", "failure")
     return {name: getattr(one, name) for name in known} | {
         "results": results,
