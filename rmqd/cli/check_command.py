@@ -17,21 +17,26 @@ from rmqd.runtime.lazy_imports import lazily
 
 with lazily():
     from rmqd.cli import check_connect
+    from rmqd.config import load
     from rmqd.config import problems as config_problems
     from rmqd.config.model import spark_model
-    from rmqd.config.reading import config_source
+    from rmqd.config.reading import config_source, yaml_tree
     from rmqd.plugins import handler_catalogue, model_options, strategies
     from rmqd.wire.bodies import heartbeat_data
 
 if TYPE_CHECKING:
     from rmqd.config.model.group_model import GroupConfig
     from rmqd.config.model.root_model import RootConfig
+    from rmqd.config.problems import KeyPath
 
 
 def check(
     config: ConfigPath = None,
     overrides: Overrides = None,
     connect: Annotated[bool, typer.Option("--connect", help="Also check the cluster")] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Print each group with defaults applied, and where an inherited key is")
+    ] = False,
     output: Output = "table",
     file: Annotated[str | None, typer.Argument(hidden=True)] = None,
 ) -> None:
@@ -40,6 +45,8 @@ def check(
     Every problem is one line on standard error, FILE:LINE:COLUMN: KEY: the problem and the expected value; then the
     command exits with 78. Handlers are imported and created with their options, but not started; installed hooks are
     created as well. If a group runs on Spark, PySpark and Java must be installed.
+
+    With --show it prints the keys that each group sets or inherits from `defaults`, the latter with their lines.
 
     With --connect the command also checks that name servers and brokers answer, topics exist and can be read, the group
     may consume, the user has a member's rights, brokers accept the SQL filters, and other members of the group have the
@@ -69,9 +76,10 @@ def check(
         code = check_connect.exit_code(checks)
     if output == "json":
         document: dict[str, Any] = {"ok": code == ExitCode.OK, "groups": list(checked.groups), "problems": []}
-        say_json(document | ({"checks": [asdict(one) for one in checks]} if connect else {}))
+        document |= {"checks": [asdict(one) for one in checks]} if connect else {}
+        say_json(document | ({"settings": _settings(checked)} if show else {}))
     else:
-        say([*_ok_lines(checked), *(one.line() for one in checks)])
+        say([*(_setting_lines(checked) if show else _ok_lines(checked)), *(one.line() for one in checks)])
     raise typer.Exit(code)
 
 
@@ -134,15 +142,17 @@ def _idle_keys(config: RootConfig) -> Iterator[object]:
         if retry.in_place and retry.backoff > retry.max_backoff:
             message = f"longer than max_backoff, so each pause is {retry.max_backoff:g} s; expected at most max_backoff"
             yield group.problem(name, ("retry", "backoff"), message)
-        if "deduplicate" in group.model_fields_set and group.deduplicate is None:
+        is_empty = "deduplicate" in group.model_fields_set and group.deduplicate is None
+        if is_empty and config.defaults.deduplicate is None:
             message = "empty, so nothing is deduplicated; expected {} for all defaults, or omit it"
             yield group.problem(name, ("deduplicate",), message, at_key=True)
         if group.consume_message_batch_max_wait_seconds and group.consume_message_batch_max_size == 1:
             message = "a batch of one message is always full; expected consume_message_batch_max_size above 1"
             yield group.problem(name, ("consume_message_batch_max_wait",), message, at_key=True)
         for path, setting in _keys_without_effect(group):
-            message = f"has no effect; expected {setting}, or omit it"
-            yield group.problem(name, path, message, at_key=True)
+            problem = group.problem(name, path, f"has no effect; expected {setting}, or omit it", at_key=True)
+            if problem.path[0] == "groups":  # an inherited key has its effect in other groups
+                yield problem
 
 
 def _is_same_exception(one: str, other: str) -> bool:
@@ -228,6 +238,36 @@ def _ok_lines(config: RootConfig) -> list[str]:
     if len(own) < len(config.groups) and (hooks := ", ".join(hook.name for hook in strategies.load_hooks())):
         lines.append(f"OK           hooks of every {'other ' if own else ''}group: {hooks}")
     return lines
+
+
+def _settings(config: RootConfig) -> dict[str, Any]:
+    """Return the keys of each group that the files and `--set` set, for the group itself or in `defaults`."""
+    groups: dict[str, Any] = load.given_config(config).get("groups", {})
+    return {
+        name: given
+        | {"subscriptions": {topic: one.written() for topic, one in config.groups[name].subscriptions.items()}}
+        for name, given in groups.items()
+    }
+
+
+def _setting_lines(config: RootConfig) -> Iterator[str]:
+    yield "groups:"
+    for name, given in _settings(config).items():
+        yield f"  {name}:"
+        yield from _yaml_lines(given, (), config.groups[name], name)
+
+
+def _yaml_lines(given: dict[str, Any], path: KeyPath, group: GroupConfig, name: str) -> Iterator[str]:
+    for key, value in given.items():
+        line = "  " * (len(path) + 2) + yaml_tree.yaml_text(key) + ":"
+        if isinstance(value, dict) and value:
+            yield line
+            yield from _yaml_lines(value, (*path, key), group, name)
+        else:
+            key_at = group.problem(name, (*path, key), "", at_key=True)
+            yield f"{line} {yaml_tree.yaml_text(value)}" + (
+                f"  # defaults, {key_at.place}" if key_at.path[0] == "defaults" else ""
+            )
 
 
 def _work(group: GroupConfig) -> str:

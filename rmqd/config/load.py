@@ -20,8 +20,9 @@ from pydantic.fields import FieldInfo
 from rmqd.client.client_options import NAMESRV_ADDR
 from rmqd.config.model.forms import Section, fields_of, keys_of, kind_of
 from rmqd.config.model.root_model import RootConfig
-from rmqd.config.problems import ConfigFinding, ConfigProblem, KeyPath
-from rmqd.config.reading.config_source import ConfigData, Source, find_config, read_source
+from rmqd.config.problems import ConfigFinding, ConfigProblem, KeyPath, Places
+from rmqd.config.reading.config_source import NOTE, Source, find_config, read_source
+from rmqd.config.reading.yaml_tree import Items, Node, SubstitutionError, YamlMapping, substitute
 from rmqd.config.rules.group_rules import group_findings, root_findings
 from rmqd.errors import ConfigError
 from rmqd.runtime.plain_text import HIDDEN, SECRET_WORDS, hide, hide_parts, hide_unnamed
@@ -103,8 +104,8 @@ class Loading:
                 return RootConfig.model_validate(values)
             except ValidationError as error:
                 for path, problem, missing in problems_of(error, RootConfig, self._places):
-                    if not missing or self._source.complete:
-                        self.report(path, problem)
+                    if not missing or (self._source.complete and path[0] != "defaults"):
+                        self.report(problem)
                     _remove(values, path[:-1] if missing else path)
 
     def add(self, findings: Iterable[ConfigFinding], prefix: KeyPath = ()) -> None:
@@ -116,21 +117,71 @@ class Loading:
                 # The key may be missing because its value was wrong, or because its file could not be read.
                 if not self._source.complete or self._is_faulty(path) or self._is_faulty(instead):
                     continue
-                place = self._places.of_key(path[:-1])
+                problem = ConfigProblem(self._places.of_missing(path), path, finding.message)
             else:
-                place = self._places.of_key(path) if finding.at_key else self._places.of(path)
-            self.report(path, ConfigProblem(place, path, finding.message), at_key=finding.at_key)
+                problem = self._places.problem(path, finding.message, at_key=finding.at_key)
+            self.report(problem, at_key=finding.at_key)
 
     def _is_faulty(self, path: KeyPath | None) -> bool:
-        return path is not None and any(known[: len(path)] == path for known in self._reported)
+        declared = path and self._places.declared(path)
+        return declared is not None and any(known[: len(declared)] == declared for known in self._reported)
 
-    def report(self, path: KeyPath, problem: ConfigProblem, *, at_key: bool = False) -> None:
-        """Add a problem, unless there is one at this path or above it."""
+    def report(self, problem: ConfigProblem, *, at_key: bool = False) -> None:
+        """Add a problem, unless there is one at its path or above it."""
+        path = problem.path
         if any(path[:length] in self._reported for length in range(len(path) + 1)):
             return
         self.problems.append(problem)
         if not at_key:  # a group with an invalid name may have other problems too
             self._reported.add(path)
+
+
+class ConfigData:
+    """The plain data for the models, with `${...}` replaced, and the locations of its keys and values."""
+
+    def __init__(self, source: Source, environ: Mapping[str, str]) -> None:
+        self.places = Places(source.root_place)
+        self.problems: list[ConfigProblem] = []
+        self.unusable: set[KeyPath] = set()
+        """Paths of values whose `${...}` could not be replaced. They are not in the data, but do not count as
+        missing.
+        """
+        self._environ = environ
+        self.values: dict[str, Any] = self._mapping(source.tree, ())
+
+    def _mapping(self, mapping: YamlMapping, path: KeyPath) -> dict[str, Any]:
+        data = {}
+        for key, entry in mapping.entries.items():
+            inner = (*path, key)
+            self.places.keys[inner] = entry.place
+            if entry.inherited:
+                self.places.inherited.add(inner)
+            value = self._plain(entry.node, inner)
+            if inner not in self.unusable:
+                data[key] = value
+        return data
+
+    def _plain(self, node: Node, path: KeyPath) -> Any:
+        if isinstance(node, YamlMapping):
+            return self._mapping(node, path)
+        if isinstance(node, Items):
+            for index, item in enumerate(node.nodes):
+                self.places.keys[*path, index] = item.place
+            return [self._plain(item, (*path, index)) for index, item in enumerate(node.nodes)]
+        self.places.values[path] = node.place
+        if not isinstance(node.value, str):
+            return node.value
+        try:
+            return substitute(node.value, self._environ)
+        except SubstitutionError as error:
+            problem = ConfigProblem(node.place, self.places.declared(path), str(error))
+            if problem not in self.problems:  # all groups inherit it
+                self.problems.append(problem)
+            # The whole list is skipped, because a list without one of its items has another meaning.
+            while isinstance(path[-1], int):
+                path = path[:-1]
+            self.unusable.add(path)
+            return None
 
 
 def _take_listen_address(data: ConfigData, environ: Mapping[str, str]) -> None:
@@ -167,6 +218,17 @@ def config_schema() -> dict[str, Any]:
     """Return the JSON Schema of `rmqd.yaml`. Defaults and limits have their units, as in the file."""
     schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     schema |= _without_titles(RootConfig.model_json_schema())
+    parts, notes = schema["$defs"], {"patternProperties": {f"^{NOTE}": dict[str, Any]()}}
+    for part in (schema, schema["properties"]["groups"], schema["properties"]["clusters"], *parts.values()):
+        part |= notes
+    # Groups may inherit the keys that they need.
+    inner = {"handler": "HandlerConfig", "pipeline": "PipelineConfig", "sink": "SinkConfig"}
+    needed: dict[str, Any] = {"required": parts["GroupConfig"].pop("required")}
+    needed["properties"] = {key: {"required": parts[part].pop("required")} for key, part in inner.items()}
+    schema |= {
+        "if": {"not": {"required": ["defaults"]}},
+        "then": {"properties": {"groups": {"additionalProperties": needed, **notes}}},
+    }
     for section in Section.__subclasses__():
         if (part := schema["$defs"].get(section.__name__)) is not None:
             part["properties"] = {key: part["properties"][key] for key in keys_of(section)}
@@ -237,6 +299,8 @@ def given_config(config: RootConfig) -> dict[str, Any]:
 def _section(section: Section, only_given: bool) -> dict[str, Any]:
     shown = {}
     for name, field in fields_of(type(section)):
+        if field.exclude:
+            continue  # `defaults`, which the groups have already
         if not only_given or name in section.model_fields_set:
             shown[key_of(name)] = _field(field, getattr(section, name), only_given)
     return shown

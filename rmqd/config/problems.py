@@ -50,6 +50,8 @@ class Places:
     """The location of the whole configuration."""
     keys: dict[KeyPath, str] = field(default_factory=dict)
     values: dict[KeyPath, str] = field(default_factory=dict)
+    inherited: set[KeyPath] = field(default_factory=set)
+    """Keys of groups that come from `defaults`, with all that is below them."""
 
     def of(self, path: KeyPath) -> str:
         """Return the location of a value; if it is not written anywhere, the location of the nearest enclosing key."""
@@ -58,6 +60,22 @@ class Places:
     def of_key(self, path: KeyPath) -> str:
         """Return the location of a key; if it is not written anywhere, the location of the nearest enclosing key."""
         return self.keys.get(self.written(path), self.root)
+
+    def declared(self, path: KeyPath) -> KeyPath:
+        """Return the path in `defaults` if a group inherits the value at a path; otherwise the path itself."""
+        is_inherited = any(path[:length] in self.inherited for length in range(3, len(path) + 1))
+        return ("defaults", *path[2:]) if is_inherited else path
+
+    def problem(self, path: KeyPath, message: str, *, at_key: bool = False) -> ConfigProblem:
+        """Return a problem with the value at a path, or with its key. It names the group that inherits the value."""
+        declared = self.declared(path)
+        group = "" if declared == path else f" (inherited by groups.{path[1]})"
+        return ConfigProblem((self.of_key if at_key else self.of)(path), declared, f"{message}{group}")
+
+    def of_missing(self, path: KeyPath) -> str:
+        """Return the location of the parent of a missing key; if a group inherits the parent, of the group."""
+        parent = path[:-1]
+        return self.of_key(parent if self.declared(parent) == parent else path[:2])
 
     def written(self, path: KeyPath) -> KeyPath:
         """Return the longest start of a path that is written in a file or on the command line."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from rmqd.client.client_options import TraceOptions
 from rmqd.consumer.allocate import AllocateStrategy
@@ -37,6 +37,12 @@ class Subscription:
     expression: str
     kind: ExpressionType
     lite_topics: tuple[str, ...] = ()
+
+    def written(self) -> str | dict[str, Any]:
+        """Return the subscription as in the configuration."""
+        if self.lite_topics:
+            return {"lite_topics": list(self.lite_topics)}
+        return {"sql": self.expression} if self.kind == "SQL92" else self.expression
 
 
 @dataclass(frozen=True, slots=True)

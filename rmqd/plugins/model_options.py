@@ -61,7 +61,7 @@ def runnable(source: Source, *, groups: Collection[str] = (), environ: Mapping[s
                 except ConfigError as error:
                     for problem in error.problems:
                         if isinstance(problem, ConfigProblem):
-                            loading.report(problem.path, problem)
+                            loading.report(problem)
     return loading.trusted()
 
 

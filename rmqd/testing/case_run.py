@@ -18,10 +18,11 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, ValidationError
 
+from rmqd.config.load import ConfigData
 from rmqd.config.model.forms import Section, problems_of, setting
 from rmqd.config.problems import ConfigProblem, one_line
-from rmqd.config.reading.config_source import ConfigData, find_config, read_source
-from rmqd.config.reading.yaml_tree import Node, Scalar, YamlEntry, YamlMapping
+from rmqd.config.reading.config_source import find_config, read_file, read_source
+from rmqd.config.reading.yaml_tree import Node, Scalar, YamlEntry, YamlMapping, overlaid
 from rmqd.consumer.handling.send_back import RMQD_REASON
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.plugins.entry_points import object_at, why
@@ -166,7 +167,7 @@ def read_cases(file: Path, config: Path | None = None) -> list[Case]:
     folder = str(file.parent.resolve())
     if folder not in sys.path:
         sys.path.append(folder)
-    source = read_source(file)
+    source = read_file(file)
     data = ConfigData(source, os.environ)
     problems: list[object] = [*source.problems, *data.problems]
     if problems:
@@ -185,7 +186,7 @@ def read_cases(file: Path, config: Path | None = None) -> list[Case]:
         node = entry.node
         own = node.entries["group"].node if isinstance(node, YamlMapping) and "group" in node.entries else None
         try:
-            group = GroupToRun(name, checked(name, base if own is None else _overlaid(base, own)))
+            group = GroupToRun(name, checked(name, base if own is None else overlaid(base, own)))
             _check_module(file, group)
         except ConfigError as error:
             problems += [problem for problem in error.problems if problem not in problems]
@@ -247,17 +248,6 @@ def _check_module(file: Path, group: GroupToRun) -> None:
     if module and loaded and beside.exists() and not beside.samefile(loaded):
         message = f"the module {module} was loaded from {loaded}, and not from {beside}; expected only one of that name"
         raise ConfigError([group.settings.problem(group.name, ("handler", "plugin"), message)])
-
-
-def _overlaid(base: Node, top: Node) -> Node:
-    """Return the keys of both mappings; `top` wins for a key in both."""
-    if not isinstance(base, YamlMapping) or not isinstance(top, YamlMapping):
-        return top
-    entries = dict(base.entries)
-    for key, entry in top.entries.items():
-        known = entries.get(key)
-        entries[key] = entry if known is None else YamlEntry(entry.place, _overlaid(known.node, entry.node))
-    return YamlMapping(base.place, entries)
 
 
 def _name_problems(case: Case, data: ConfigData) -> Iterator[ConfigProblem]:

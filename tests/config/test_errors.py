@@ -240,7 +240,7 @@ ROOTS = {
     "unknown key at the top": (
         "nameserver: a:1\nprometheus: {}",
         "2:1: prometheus: unknown key; expected nameserver, nameserver_url, client, clusters, http, metrics, tracing, "
-        "log, state_dir, groups",
+        "log, state_dir, groups, defaults",
     ),
     "number for a secret": (
         "nameserver: a:1\nclient: {access_key: a, secret_key: 123456}",

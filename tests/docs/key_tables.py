@@ -58,11 +58,20 @@ def with_tables(page: str) -> str:
 
 
 def _keys(schema: dict[str, Any], part: dict[str, Any], prefix: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    required = part.get("required", [])
+    required = part.get("required") or _required_of_groups(schema, prefix)
     for key, description in part["properties"].items():
         yield prefix, key, {**description, "required": key in required}
         for inner, suffix in _inside(description):
             yield from _keys(schema, schema["$defs"][inner], f"{prefix}{key}{suffix}.")
+
+
+def _required_of_groups(schema: dict[str, Any], prefix: str) -> list[str]:
+    part: dict[str, Any] = schema["then"]["properties"]["groups"]["additionalProperties"]
+    group, _, key = prefix.partition("groups.NAME.")
+    if group or not prefix:
+        return []
+    inner: dict[str, Any] = part["properties"].get(key.removesuffix("."), {}) if key else part
+    return list(inner.get("required", []))
 
 
 def _inside(description: dict[str, Any]) -> Iterator[tuple[str, str]]:

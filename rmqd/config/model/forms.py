@@ -97,11 +97,12 @@ def problems_of(
         if details["type"] == "extra_forbidden":
             unknown_keys += 1
             what = _unknown_key(root, path, details["input"]) if unknown_keys <= MAX_GUESSES else "unknown key"
-            yield path, ConfigProblem(places.of_key(path), path, what), False
+            yield path, ConfigProblem(places.of_key(path), places.declared(path), what), False
         elif details["type"] == "missing":
-            yield path, ConfigProblem(places.of_key(path[:-1]), path, _missing_key(root, path)), True
+            yield path, ConfigProblem(places.of_missing(path), path, _missing_key(root, path)), True
         else:
-            yield path, ConfigProblem(places.of(path), path, _wrong_value(root, path, details)), False
+            message = _wrong_value(root, path, details)
+            yield path, ConfigProblem(places.of(path), places.declared(path), message), False
 
 
 def _unknown_key(root: type[BaseModel], path: KeyPath, value: object) -> str:

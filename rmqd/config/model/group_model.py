@@ -310,8 +310,7 @@ class GroupConfig(Section, GroupKeys):  # type: ignore[misc]  # mypy does not se
 
     def problem(self, name: str, path: KeyPath, message: str, *, at_key: bool = False) -> ConfigProblem:
         """Return a problem with the value at a path of this group, or with its key. `name` is the group's key."""
-        whole = ("groups", name, *path)
-        return ConfigProblem((self._places.of_key if at_key else self._places.of)(whole), whole, message)
+        return self._places.problem(("groups", name, *path), message, at_key=at_key)
 
     @property
     def promoted(self) -> Self:

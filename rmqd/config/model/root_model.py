@@ -146,6 +146,9 @@ class RootConfig(ClusterConfig):
         "/var/lib/rmqd", "folder of broadcasting offsets, backups and local state"
     )
     groups: dict[str, GroupConfig] = Field(default_factory=dict, description="consumer groups by name")
+    defaults: GroupConfig = Field(
+        default_factory=GroupConfig, exclude=True, repr=False, description="settings that every group inherits"
+    )
 
     @property
     def known_clusters(self) -> dict[str, ClusterConfig]:

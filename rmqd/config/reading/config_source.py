@@ -9,69 +9,23 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Mapping as ReadOnly
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rmqd.config.model.forms import keys_of
 from rmqd.config.model.group_model import GroupConfig
-from rmqd.config.problems import ConfigProblem, KeyPath, Places
+from rmqd.config.problems import ConfigProblem
 from rmqd.config.reading.yaml_tree import (
     Items,
     Node,
     Scalar,
-    SubstitutionError,
     YamlEntry,
     YamlMapping,
     YamlReading,
     is_utf8,
+    overlaid,
     read_tree,
-    substitute,
 )
 from rmqd.runtime.value_kinds import show
-
-
-class ConfigData:
-    """The plain data for the models, with `${...}` replaced, and the locations of its keys and values."""
-
-    def __init__(self, source: Source, environ: ReadOnly[str, str]) -> None:
-        self.places = Places(source.root_place)
-        self.problems: list[ConfigProblem] = []
-        self.unusable: set[KeyPath] = set()
-        """Paths of values whose `${...}` could not be replaced. They are not in the data, but do not count as
-        missing.
-        """
-        self._environ = environ
-        self.values: dict[str, Any] = self._mapping(source.tree, ())
-
-    def _mapping(self, mapping: YamlMapping, path: KeyPath) -> dict[str, Any]:
-        data = {}
-        for key, entry in mapping.entries.items():
-            inner = (*path, key)
-            self.places.keys[inner] = entry.place
-            value = self._plain(entry.node, inner)
-            if inner not in self.unusable:
-                data[key] = value
-        return data
-
-    def _plain(self, node: Node, path: KeyPath) -> Any:
-        if isinstance(node, YamlMapping):
-            return self._mapping(node, path)
-        if isinstance(node, Items):
-            for index, item in enumerate(node.nodes):
-                self.places.keys[*path, index] = item.place
-            return [self._plain(item, (*path, index)) for index, item in enumerate(node.nodes)]
-        self.places.values[path] = node.place
-        if not isinstance(node.value, str):
-            return node.value
-        try:
-            return substitute(node.value, self._environ)
-        except SubstitutionError as error:
-            self.problems.append(ConfigProblem(node.place, path, str(error)))
-            # The whole list is skipped, because a list without one of its items has another meaning.
-            while isinstance(path[-1], int):
-                path = path[:-1]
-            self.unusable.add(path)
-            return None
-
 
 ROOT_FILE: Final = "rmqd.yaml"
 GROUPS_FOLDER: Final = "groups"
@@ -119,7 +73,11 @@ def configured_names(path: Path) -> dict[str, list[str]]:
             groups[file.stem] = YamlEntry(tree.place, tree)
         else:
             groups |= (_below(tree, "groups") if "groups" in tree.entries else tree).entries
-    return {name: list(_below(entry.node, "subscriptions").entries) for name, entry in groups.items()}
+    return {
+        name: list(_below(entry.node, "subscriptions").entries)
+        for name, entry in groups.items()
+        if not name.startswith(NOTE)
+    }
 
 
 def _tree(file: Path) -> YamlMapping:
@@ -181,7 +139,62 @@ def read_source(path: Path, overrides: Sequence[str] = ()) -> Source:
         _add_groups(file, source)
     for override in overrides:
         _override(source, override)
+    _drop_notes(source.tree)
+    shared = _below(source.tree, "defaults")
+    for entry in _below(source.tree, "groups").entries.values():
+        if isinstance(entry.node, YamlMapping):
+            entry.node = overlaid(_inheritable(shared, entry.node), entry.node, inherited=True)
     return source
+
+
+def read_file(file: Path) -> Source:
+    """Read a single file, which need not be a configuration."""
+    source = Source((file,), YamlMapping(f"{file}:1:1", {}))
+    source.tree = _read_mapping(file, source) or source.tree
+    return source
+
+
+NOTE: Final = "x-"
+"""The start of keys that are ignored: notes, and values for YAML aliases."""
+
+
+def _drop_notes(node: Node) -> None:
+    """Remove the notes. Topics, and names inside the values of options, may start like them."""
+    for inner in node.nodes if isinstance(node, Items) else ():
+        _drop_notes(inner)
+    if not isinstance(node, YamlMapping):
+        return
+    node.entries = {key: entry for key, entry in node.entries.items() if not key.startswith(NOTE)}
+    for key, entry in node.entries.items():
+        if key == "options" and isinstance(entry.node, YamlMapping):
+            entry.node.entries = {name: one for name, one in entry.node.entries.items() if not name.startswith(NOTE)}
+        elif key not in ("subscriptions", "options"):
+            _drop_notes(entry.node)
+
+
+_HANDLING: Final = ("handler", "retry", "dead_letter", "deduplicate", "hooks")
+_PIPING: Final = ("pipeline", "sink")
+
+
+def _inheritable(shared: YamlMapping, group: YamlMapping) -> YamlMapping:
+    """Return the defaults that a group can use.
+
+    A group with a pipeline does not inherit the keys of handlers, and the other way round. Options belong to their
+    plugin, and a sink's keys to its format: a group that names another one does not inherit them.
+    """
+    foreign = _HANDLING if "pipeline" in group.entries else _PIPING if "handler" in group.entries else ()
+    entries = {key: entry for key, entry in shared.entries.items() if key not in foreign}
+    for key, kind in (("handler", "plugin"), ("offset_store", "plugin"), ("pipeline", "plugin"), ("sink", "format")):
+        theirs, ours = (_below(one, key).entries.get(kind) for one in (shared, group))
+        if key in entries and theirs and ours and _plain_value(theirs.node) != _plain_value(ours.node):
+            section = _below(shared, key)
+            kept = {} if key == "sink" else {n: one for n, one in section.entries.items() if n != "options"}
+            entries[key] = YamlEntry(entries[key].place, YamlMapping(section.place, kept))
+    return YamlMapping(shared.place, entries)
+
+
+def _plain_value(node: Node) -> object:
+    return node.value if isinstance(node, Scalar) else None
 
 
 def bare_source(overrides: Sequence[str]) -> Source:
@@ -251,7 +264,7 @@ def _add_groups(file: Path, source: Source) -> None:
 
 def _refuse_others(content: YamlMapping, source: Source) -> None:
     for key, entry in content.entries.items():
-        if key != "groups":
+        if key != "groups" and not key.startswith(NOTE):
             message = f"this key is not allowed in a group file; move it to {source.files[0]}"
             source.problems.append(ConfigProblem(entry.place, (key,), message))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from collections.abc import Mapping as ReadOnly
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,6 +57,8 @@ class YamlEntry:
 
     place: str
     node: Node
+    inherited: bool = False
+    """Whether the key of a group comes from `defaults`."""
 
 
 @dataclass(slots=True)
@@ -86,6 +88,23 @@ def tree_of(value: Any, place: str) -> Node:
     if isinstance(value, list | tuple):
         return Items(place, [tree_of(inner, place) for inner in value])
     return Scalar(place, value)
+
+
+def yaml_text(value: object) -> str:
+    """Return a value as YAML, on one line."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=1 << 30)
+    return text.removesuffix("...\n").strip()
+
+
+def overlaid(base: Node, top: Node, *, inherited: bool = False) -> Node:
+    """Return the keys of both mappings; `top` wins for a key in both. `inherited` marks keys that only `base` has."""
+    if not isinstance(base, YamlMapping) or not isinstance(top, YamlMapping):
+        return top
+    entries = {key: replace(entry, inherited=inherited) for key, entry in base.entries.items()}
+    for key, entry in top.entries.items():
+        node = overlaid(entries[key].node, entry.node, inherited=inherited) if key in entries else entry.node
+        entries[key] = YamlEntry(entry.place, node)
+    return YamlMapping(top.place, entries)
 
 
 def read_tree(text: str, file: str) -> YamlReading:

@@ -39,7 +39,8 @@ def faults(value: Any, rule: dict[str, Any], root: dict[str, Any], path: str = "
             case "required":
                 found += [f"{path}.{key}: missing" for key in wanted if key not in value]
             case "additionalProperties":
-                for key in value.keys() - rule.get("properties", {}).keys() if wanted is not True else ():
+                known = {key for key in value for one in rule.get("patternProperties", ()) if re.search(one, key)}
+                for key in value.keys() - rule.get("properties", {}).keys() - known if wanted is not True else ():
                     inner = wanted and faults(value[key], wanted, root, f"{path}.{key}")
                     found += [f"{path}.{key}: unknown"] if wanted is False else inner
             case "items":
@@ -54,7 +55,13 @@ def faults(value: Any, rule: dict[str, Any], root: dict[str, Any], path: str = "
                 found += [f"{path}: {keyword} {wanted}"] if wrong else []
             case "minItems" | "minLength":
                 found += [f"{path}: too short"] if len(value) < wanted else []
-            case "type" | "$schema" | "$defs" | "title" | "description" | "default":
+            case "if":
+                found += [] if faults(value, wanted, root, path) else faults(value, rule["then"], root, path)
+            case "not":
+                found += [] if faults(value, wanted, root, path) else [f"{path}: not allowed"]
+            case "patternProperties":
+                assert all(not inner for inner in wanted.values())  # anything
+            case "then" | "type" | "$schema" | "$defs" | "title" | "description" | "default":
                 pass
             case _:
                 raise AssertionError(f"{path}: the test does not know {keyword}")

@@ -1,0 +1,157 @@
+"""`defaults:`, which all groups inherit, and keys that start with `x-`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rmqd.config.load import given_config, load_config
+from rmqd.config.model.root_model import RootConfig
+from rmqd.daemon.groups.group_reload import config_hash
+from tests.cli.in_process import rmqd
+from tests.config.configuration import load, problems
+
+CONFIGURATION = """\
+x-slow: &slow {consume_timeout: 30m, x-why: reports}
+nameserver: 127.0.0.1:9876
+defaults:
+  pull_batch_size: 64
+  retry: {in_place: 2, backoff: 50ms}
+  handler: {plugin: jsonl, concurrency: 50, options: {path: all.jsonl, x-owner: me}}
+groups:
+  x-note: {any: thing}
+  mailer:
+    subscriptions: {orders: "*", x-orders: paid}
+    retry: {in_place: 0}
+  reports:
+    <<: *slow
+    subscriptions: {orders: "*"}
+    handler: {plugin: log, concurrency: 2}
+    pull_batch_size: 8
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def groups(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = given_config(load(text, to_run=True))["groups"]
+    return {name: {key: one for key, one in group.items() if key != "subscriptions"} for name, group in found.items()}
+
+
+def pipeline(frame: Any, spark: Any) -> Any:
+    return frame
+
+
+def test_a_group_inherits_what_it_does_not_set_and_nothing_of_another_plugin() -> None:
+    assert groups(CONFIGURATION) == {
+        "mailer": {
+            "pull_batch_size": 64,
+            "retry": {"in_place": 0, "backoff": "50ms"},
+            "handler": {"plugin": "jsonl", "concurrency": 50, "options": {"path": "all.jsonl"}},
+        },
+        "reports": {
+            "consume_timeout": "30m",
+            "pull_batch_size": 8,
+            "retry": {"in_place": 2, "backoff": "50ms"},
+            "handler": {"plugin": "log", "concurrency": 2},
+        },
+    }
+    assert list(load(CONFIGURATION).groups["mailer"].subscriptions) == ["orders", "x-orders"]  # topics are no notes
+
+
+def test_pipelines_and_handlers_inherit_only_their_own_keys() -> None:
+    pytest.importorskip("pyspark")
+    text = """\
+nameserver: a:1
+defaults:
+  engine: spark
+  deduplicate: {store: redis, url: "redis://a"}
+  retry: {in_place: 1}
+  handler: {concurrency: 5}
+  spark: {master: "local[2,4]", conf: {spark.ui.enabled: false}}
+  sink: {format: parquet, path: /lake, partition_by: [day]}
+groups:
+  etl:
+    subscriptions: {orders: "*"}
+    pipeline: {plugin: "tests.config.test_defaults:pipeline"}
+    sink: {path: /lake/orders}
+    spark: {conf: {spark.sql.shuffle.partitions: 4}}
+  out:
+    subscriptions: {orders: "*"}
+    pipeline: {plugin: "tests.config.test_defaults:pipeline"}
+    sink: {format: rocketmq, topic: out}
+  mailer: {subscriptions: {orders: "*"}, engine: local, handler: {plugin: log}, deduplicate: }
+"""
+    found = groups(text)
+    assert found["etl"]["sink"] == {"format": "parquet", "path": "/lake/orders", "partition_by": ["day"]}
+    conf = {"spark.ui.enabled": False, "spark.sql.shuffle.partitions": 4}
+    assert found["etl"]["spark"] == {"master": "local[2,4]", "conf": conf}
+    assert found["out"]["sink"] == {"format": "rocketmq", "topic": "out"}
+    assert not {"handler", "retry", "deduplicate"} & (found["etl"].keys() | found["out"].keys())
+    assert found["mailer"].keys() == {"engine", "handler", "deduplicate", "retry", "spark"}
+    assert found["mailer"]["deduplicate"] is None
+
+
+def test_a_mistake_in_defaults_is_reported_once_at_its_own_key() -> None:
+    text = """\
+nameserver: a:1
+defaults:
+  pull_batchsize: 8
+  consume_timeout: ${LONG}
+  order_by: keys
+  handler: {concurrency: many}
+groups:
+  a: {subscriptions: {orders: "*"}, handler: {plugin: log}}
+  b: {subscriptions: {orders: "*"}, handler: {concurrency: 2}}
+  c: {subscriptions: {orders: "*"}, handler: {plugin: log}, consume_mode: pop}
+"""
+    told = [line.partition(";")[0] for line in problems(text, ["defaults.pull_interval=5"])]
+    assert told == [
+        "test.yaml:3:3: defaults.pull_batchsize: unknown key",
+        "test.yaml:4:20: defaults.consume_timeout: the environment variable LONG is not set",
+        "test.yaml:5:3: defaults.order_by: not possible with POP, because brokers deliver the messages of a queue to "
+        "several members at once",
+        "test.yaml:6:26: defaults.handler.concurrency: 'many' is not a whole number",
+        "test.yaml:9:37: groups.b.handler.plugin: missing",
+        "--set defaults.pull_interval: defaults.pull_interval: 5 has no unit",
+    ]
+    [order] = [line for line in problems(text) if "order_by" in line]
+    assert order.endswith("; leave it out (inherited by groups.c)")
+
+
+def test_notes_are_ignored_in_files_of_groups_and_nothing_else_is() -> None:
+    Path("groups").mkdir()
+    Path("rmqd.yaml").write_text("nameserver: a:1\ndefaults: {handler: {plugin: log}}\nlog: {x-level: loud}\n")
+    Path("groups/a.yaml").write_text("x-b: &b {orders: '*'}\ngroups: {a: {subscriptions: *b}}\n")
+    Path("groups/b.yaml").write_text("x-b: &b {orders: '*'}\nsubscriptions: *b\n")
+    assert list(load_config(Path("rmqd.yaml"), environ={}).groups) == ["a", "b"]
+    [told] = problems("nameserver: a:1\nX-Log: 1\n")
+    assert told.startswith("test.yaml:2:1: X-Log: unknown key")
+
+
+def test_the_hash_of_a_configuration_follows_the_groups_that_a_default_changes() -> None:
+    def read(pull_batch_size: int) -> RootConfig:
+        return load(CONFIGURATION, [f"defaults.pull_batch_size={pull_batch_size}"])
+
+    assert config_hash(read(64)) != config_hash(read(65))
+    assert read(64).groups["reports"] == read(65).groups["reports"]
+
+
+def test_check_shows_each_group_with_its_defaults() -> None:
+    Path("rmqd.yaml").write_text(CONFIGURATION)
+    result = rmqd("check", "--config", "rmqd.yaml", "--show")
+    assert (result.code, result.err) == (0, "")
+    shown = yaml.safe_load(result.out)["groups"]
+    assert shown["mailer"]["subscriptions"] == {"orders": "*", "x-orders": "paid"}
+    assert {name: group["pull_batch_size"] for name, group in shown.items()} == {"mailer": 64, "reports": 8}
+    assert "    pull_batch_size: 64  # defaults, rmqd.yaml:4:3\n" in result.out
+    assert "    pull_batch_size: 8\n" in result.out
+    result = rmqd("check", "--config", "rmqd.yaml", "--show", "-o", "json")
+    assert yaml.safe_load(result.out)["settings"] == shown
