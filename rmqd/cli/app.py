@@ -28,7 +28,11 @@ COMMANDS: Final[dict[str, str | tuple[str, str]]] = {
     ),
     "run": ("run_command:run", "Run the consumer groups of a configuration until a signal."),
     "check": ("check_command:check", "Check a configuration and its handlers; with --connect also the cluster."),
-    "schema": ("schema_command:schema", "Print the JSON Schema of the configuration."),
+    "schema": ("config_commands:schema", "Print the JSON Schema of the configuration."),
+    "convert": (
+        "config_commands:convert",
+        "Print the settings of a Java client or of Spring's RocketMQ starter as an rmqd configuration.",
+    ),
     "handlers": ("handler_commands:handlers", "List the installed handlers and pipelines, and their options."),
     "new": "Create a project.\n\nExample: rmqd new handler order-book",
     "new handler": (

@@ -251,23 +251,11 @@ def _settings(config: RootConfig) -> dict[str, Any]:
 
 
 def _setting_lines(config: RootConfig) -> Iterator[str]:
-    yield "groups:"
-    for name, given in _settings(config).items():
-        yield f"  {name}:"
-        yield from _yaml_lines(given, (), config.groups[name], name)
+    def comment(path: KeyPath) -> str:
+        key = config.groups[str(path[1])].problem(str(path[1]), path[2:], "", at_key=True)
+        return f"  # defaults, {key.place}" if key.path[0] == "defaults" else ""
 
-
-def _yaml_lines(given: dict[str, Any], path: KeyPath, group: GroupConfig, name: str) -> Iterator[str]:
-    for key, value in given.items():
-        line = "  " * (len(path) + 2) + yaml_tree.yaml_text(key) + ":"
-        if isinstance(value, dict) and value:
-            yield line
-            yield from _yaml_lines(value, (*path, key), group, name)
-        else:
-            key_at = group.problem(name, (*path, key), "", at_key=True)
-            yield f"{line} {yaml_tree.yaml_text(value)}" + (
-                f"  # defaults, {key_at.place}" if key_at.path[0] == "defaults" else ""
-            )
+    return yaml_tree.yaml_lines({"groups": _settings(config)}, comment)
 
 
 def _work(group: GroupConfig) -> str:

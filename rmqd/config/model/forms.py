@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import ErrorDetails
 
 from rmqd.config.model import java_names
 from rmqd.config.model.java_names import word_of
@@ -149,14 +149,8 @@ def _written(root: type[BaseModel], place: KeyPath, name: str, value: object) ->
     kind = None if model is None else kind_of(keys_of(model)[str(place[-1])])
     if not isinstance(kind, Choice | Duration | Flag | Size | Whole) or isinstance(value, Substituted):
         return ""
-    unit = {Duration: "m" if name.lower().endswith("timeout") else "ms", Size: "MiB"}.get(type(kind), "")
-    for one in (java_names.word_of(value) or value, f"{value}{unit}"):
-        try:
-            kind.check(one)
-        except PydanticCustomError:
-            continue
-        return f": {str(one).lower() if isinstance(one, bool) else one}"
-    return ""
+    accepted = java_names.value_from_java(kind, name, value)
+    return "" if accepted is None else f": {str(accepted).lower() if isinstance(accepted, bool) else accepted}"
 
 
 def _missing_key(root: type[BaseModel], path: KeyPath) -> str:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
+
+from pydantic_core import PydanticCustomError
 
 from rmqd.consumer.allocate import JAVA_NAMES as STRATEGIES
+from rmqd.runtime.value_kinds import Duration, Flag, Size, Substituted, ValueKind, Whole
 
 _KEYS: Final = {
     "nameserver": "namesrvAddr nameServer",
@@ -35,6 +38,7 @@ _KEYS: Final = {
     "state_dir": "localOffsetStoreDir",
     "client.access_key": "rpcHook",
     "client.instance_name": "client.name",
+    "client.namespace": "namespace",
     "client.poll_name_server_interval": "topicMetadataCheckIntervalMillis",
     "client.max_frame_size": "frameMaxLength",
     "client.tls.enabled": "useTLS tlsEnable",
@@ -125,6 +129,20 @@ def snake_case(name: str) -> str:
 def word_of(value: object) -> str | None:
     """Return the word for a constant of Java, with or without its class; None for another value."""
     return CONSTANTS.get(value.rpartition(".")[2]) if isinstance(value, str) else None
+
+
+def value_from_java(kind: object, name: str, value: Any) -> Any:
+    """Return a value of the Java client, or its text, in rmqd's notation; None if the key does not accept it."""
+    unit = {Duration: "m" if name.lower().endswith("timeout") else "ms", Size: "MiB"}.get(type(kind), "")
+    for one in (word_of(value) or value, f"{value}{unit}"):
+        try:
+            checked = (
+                kind.check(Substituted(one) if isinstance(one, str) else one) if isinstance(kind, ValueKind) else one
+            )
+        except PydanticCustomError:
+            continue
+        return checked if isinstance(kind, Flag | Whole) else one
+    return None
 
 
 def _plain(name: str) -> str:

@@ -10,7 +10,7 @@ a file cannot become YAML.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Mapping as ReadOnly
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -94,6 +94,19 @@ def yaml_text(value: object) -> str:
     """Return a value as YAML, on one line."""
     text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=1 << 30)
     return text.removesuffix("...\n").strip()
+
+
+def yaml_lines(
+    value: ReadOnly[str, Any], comment: Callable[[KeyPath], str] = lambda _: "", path: KeyPath = ()
+) -> Iterator[str]:
+    """Yield a mapping as YAML, each key on its own line, with a comment on its path."""
+    for key, inner in value.items():
+        line = f"{'  ' * len(path)}{yaml_text(key)}:"
+        if isinstance(inner, ReadOnly) and inner:
+            yield line
+            yield from yaml_lines(inner, comment, (*path, key))
+        else:
+            yield f"{line} {yaml_text(inner)}{comment((*path, key))}"
 
 
 def overlaid(base: Node, top: Node, *, inherited: bool = False) -> Node:

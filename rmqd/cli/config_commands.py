@@ -1,0 +1,262 @@
+"""`rmqd schema`, and `rmqd convert`: settings of the Java client and of its Spring starter, as a configuration."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from rmqd.cli.terminal.commands import fail
+from rmqd.cli.terminal.output import say, say_json
+from rmqd.errors import ExitCode
+from rmqd.runtime.lazy_imports import lazily
+
+with lazily():
+    from rmqd.config import load
+    from rmqd.config.model import forms, java_names, root_model
+    from rmqd.config.reading import config_source, yaml_tree
+
+if TYPE_CHECKING:
+    from rmqd.config.problems import KeyPath
+
+GROUP, TOPIC, HANDLER = "GROUP", "TOPIC", "handlers:handle"
+_NAMING: Final = {
+    "group": ("consumerGroup", "group"),
+    "topic": ("topic", "topics", "subscription", "registerTopics"),
+    "expression": ("selectorExpression", "subExpression", "tag", "tags"),
+    "type": ("selectorType", "expressionType"),
+}
+"""Settings that together name a group and its subscriptions."""
+_ELSEWHERE: Final = {
+    "rocketmq.producer.": "a setting of producers; pass it to rmqd.Producer",
+    "rocketmq.pull-consumer.": "a setting of pull consumers; pass it to rmqd.PullConsumer",
+    "spring.cloud.stream.": "Spring Cloud Stream's settings are not converted; write the groups by hand",
+}
+
+
+def schema() -> None:
+    """Print the JSON Schema of the configuration.
+
+    Editors use it to complete and check rmqd.yaml.
+
+    Example: rmqd schema > rmqd.schema.json
+    """
+    say_json(load.config_schema())
+
+
+def convert(
+    file: Annotated[Path, typer.Argument(help="A .properties, .yml or .yaml file", exists=True, dir_okay=False)],
+) -> None:
+    """Print the settings of a Java client or of Spring's RocketMQ starter as an rmqd configuration.
+
+    FILE has Java's parameters (consumerGroup, consumeThreadMax, ...), or Spring's (rocketmq.name-server,
+    rocketmq.consumer.group, ...). Each setting without a counterpart becomes a comment with the reason, and a line on
+    standard error. Secrets become references to environment variables.
+
+    Example: rmqd convert application.yml > rmqd.yaml
+    """
+    try:
+        text = file.read_bytes().decode("utf-8-sig", errors="replace")
+    except OSError as error:
+        fail(ExitCode.FAILURE, f"{file} cannot be read: {error.strerror or error}")
+    conversion = JavaConversion(_properties(text, file) if file.suffix == ".properties" else _spring_yaml(text, file))
+    say([f"# Converted from {file}. Next: replace {HANDLER} by your handler, and run rmqd check."])
+    say(f"# {remark}" for remark in conversion.remarks)
+    say(yaml_tree.yaml_lines(conversion.config))
+    if not sys.stdout.isatty():  # there the comments are enough
+        say(conversion.remarks, err=True)
+
+
+@dataclass(frozen=True, slots=True)
+class JavaSetting:
+    """One setting with its whole name and its location."""
+
+    key: str
+    value: Any
+    place: str
+
+    def is_one_of(self, names: tuple[str, ...]) -> bool:
+        """Return whether the last part of the name is one of these, in any spelling."""
+        return any(_plain(self.key.rpartition(".")[2]) == _plain(name) for name in names)
+
+
+class JavaConversion:
+    """The configuration, and a remark for each setting that it lacks."""
+
+    def __init__(self, settings: list[JavaSetting]) -> None:
+        self.config: dict[str, Any] = {}
+        self.remarks: list[str] = []
+        self._places: dict[KeyPath, JavaSetting] = {}
+        is_spring = any(one.key.startswith("rocketmq.") for one in settings)
+        values = {one.key: str(one.value) for one in settings}
+        known: list[JavaSetting] = []
+        others: list[str] = []
+        for one in settings:
+            reason = next((why for part, why in _ELSEWHERE.items() if one.key.startswith(part)), None)
+            if reason:
+                self._remark(one, reason)
+            elif is_spring and not one.key.startswith("rocketmq."):
+                others.append(one.key)
+            else:
+                known.append(replace(one, value=self._with_references(one, values)))
+        self._take_groups(known)
+        if others:
+            self.remarks.append(f"not settings of RocketMQ: {', '.join(others)}")
+        self._drop_refused()
+
+    def _take_groups(self, settings: list[JavaSetting]) -> None:
+        """Add the groups with their subscriptions, and all other settings."""
+        groups: dict[str, dict[str, Any]] = {}
+        naming: dict[str, JavaSetting] = {}
+        rest = []
+        for one in settings:
+            listener = re.fullmatch(r"rocketmq\.consumer\.listeners\.(.+)\.([^.]+)", one.key.removesuffix(".enabled"))
+            what = next((what for what, names in _NAMING.items() if one.is_one_of(names)), None)
+            if listener and str(one.value).lower() == "true":
+                groups.setdefault(listener[1], {})[listener[2]] = "*"
+            elif listener:
+                self._remark(one, f"the listener of group {listener[1]} is off; the group is left out")
+            elif what in naming:
+                self._remark(one, f"{naming[what].key} is used; write a second group by hand")
+            elif what:
+                naming[what] = one
+            else:
+                rest.append(one)
+        if naming or not groups:
+            name, topics, expression, kind = (str(naming[what].value) if what in naming else "" for what in _NAMING)
+            wanted = {"sql": expression} if kind == "SQL92" else expression or "*"
+            groups.setdefault(name or GROUP, {}).update(
+                {topic.strip(): wanted for topic in (topics or TOPIC).split(",")}
+            )
+            for what, given in ((GROUP, name), (TOPIC, topics)):
+                if not given:
+                    self.remarks.append(f"the file names no {what.lower()}; replace {what} by the listener's")
+        shared = "defaults" if len(groups) > 1 else next(iter(groups))
+        for one in sorted(rest, key=lambda one: _plain(one.key).endswith("min")):  # the larger number wins
+            self._take(one, shared)
+        own: dict[str, dict[str, Any]] = self.config.pop("groups", {})
+        self.config["groups"] = {}
+        for name, subscriptions in groups.items():
+            group = own.get(name, {})
+            group["handler"] = {"plugin": HANDLER} | group.get("handler", {})
+            self.config["groups"][name] = {"subscriptions": subscriptions} | group
+
+    def _take(self, one: JavaSetting, group: str) -> None:
+        """Add one setting to the configuration, at its counterpart."""
+        key = one.key.removeprefix("rocketmq.")
+        is_known = java_names.listed(key, java_names.KEYS) or "_" in java_names.snake_case(key)  # but not `url`
+        place = forms.place_of_java_name(root_model.RootConfig, key) if is_known else None
+        model = forms.model_at(root_model.RootConfig, place[:-1]) if place else None
+        if place is None or model is None or place == ("groups",):
+            reason = java_names.listed(key, java_names.REASONS)
+            self._remark(
+                one, f"there is no key: {reason}" if reason else "unknown; it is not a setting of the consumer"
+            )
+            return
+        if place[0] == "groups":
+            place = ("defaults", *place[2:]) if group == "defaults" else ("groups", group, *place[2:])
+        if place in self._places:
+            self._remark(one, f"{self._places[place].key} has the same counterpart, and is used")
+            return
+        self._places[place] = one
+        value = java_names.value_from_java(forms.kind_of(forms.keys_of(model)[str(place[-1])]), key, one.value)
+        if place in config_source.SECRET_KEYS and "${" not in str(one.value):
+            value = f"${{RMQD_{str(place[-1]).upper()}}}"
+            self.remarks.append(f"{one.place}: {one.key}: a secret; set it as the environment variable {value[2:-1]}")
+        inner = self.config
+        for step in place[:-1]:
+            inner = inner.setdefault(str(step), {})
+        inner[str(place[-1])] = one.value if value is None else value
+
+    def _with_references(self, one: JavaSetting, values: dict[str, str]) -> Any:
+        """Return the value with Spring's `${name:default}` in rmqd's form."""
+
+        def reference(match: re.Match[str]) -> str:
+            name, default = match[1], match[2]
+            if name in values:
+                return values[name]
+            variable = re.sub(r"\W", "_", name.replace("-", "")).upper()  # Spring's own rule
+            if variable != name:
+                self.remarks.append(f"{one.place}: {one.key}: {name} is the environment variable {variable} here")
+            return f"${{{variable}}}" if default is None else f"${{{variable}:-{default}}}"
+
+        return (
+            re.sub(r"\$\{([^{}:]+)(?::([^{}]*))?\}", reference, one.value) if isinstance(one.value, str) else one.value
+        )
+
+    def _drop_refused(self) -> None:
+        """Remove the values that rmqd does not accept. A value with a reference is checked when it is known."""
+        tree = yaml_tree.tree_of(self.config, "FILE:1:1")
+        assert isinstance(tree, yaml_tree.YamlMapping)
+        for problem in load.Loading(config_source.Source((Path("FILE"),), tree), {}).problems:
+            one = self._places.get(problem.path)
+            if one and "${" not in str(one.value) and problem.path not in config_source.SECRET_KEYS:
+                self._remark(one, f"not converted: {problem.message}")
+                inner = self.config
+                for step in problem.path[:-1]:
+                    inner = inner[str(step)]
+                del inner[str(problem.path[-1])]
+
+    def _remark(self, one: JavaSetting, reason: str) -> None:
+        self.remarks.append(f"{one.place}: {one.key}: {reason}")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+_LINE: Final = re.compile(r"\s*((?:\\.|[^\s:=\\])+)\s*[:=\s]?\s*(.*)", re.DOTALL)
+
+
+def _properties(text: str, file: Path) -> list[JavaSetting]:
+    """Read Java's format: `key=value`, `key: value` or `key value`, with escapes, comments and continued lines."""
+    settings, logical, start = [], "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        start = start if logical else number
+        logical += line.lstrip()
+        if not logical or logical[0] in "#!":
+            logical = ""
+            continue
+        if (len(logical) - len(logical.rstrip("\\"))) % 2:
+            logical = logical[:-1]
+            continue
+        if match := _LINE.fullmatch(logical):
+            settings.append(JavaSetting(_unescaped(match[1]), _unescaped(match[2]), f"{file}:{start}"))
+        logical = ""
+    return settings
+
+
+def _unescaped(text: str) -> str:
+    plain = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
+    escape = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+    return escape.sub(lambda match: chr(int(match[1], 16)) if match[1] else plain.get(match[2], match[2]), text)
+
+
+def _spring_yaml(text: str, file: Path) -> list[JavaSetting]:
+    reading = yaml_tree.read_tree(text, str(file))
+    if reading.problems:
+        fail(ExitCode.FAILURE, problems=map(str, reading.problems))
+    if reading.tree is None:
+        fail(ExitCode.FAILURE, f"{file} is empty")
+    return list(_flat(reading.tree, ""))
+
+
+def _flat(node: yaml_tree.Node, key: str) -> Iterator[JavaSetting]:
+    if isinstance(node, yaml_tree.YamlMapping):
+        for name, entry in node.entries.items():
+            yield from _flat(entry.node, f"{key}.{name}" if key else name)
+    elif isinstance(node, yaml_tree.Items):
+        yield JavaSetting(
+            key, [one.value for one in node.nodes if isinstance(one, yaml_tree.Scalar)], _line_of(node.place)
+        )
+    elif node.value is not None:
+        yield JavaSetting(key, node.value, _line_of(node.place))
+
+
+def _line_of(place: str) -> str:
+    return place.rpartition(":")[0]

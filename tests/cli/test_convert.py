@@ -1,0 +1,141 @@
+"""`rmqd convert`: settings of Java and Spring become a configuration, and nothing is left out in silence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rmqd.config.load import given_config, load_config
+from tests.cli.in_process import rmqd
+
+SPRING = """\
+server: {port: 8080}
+rocketmq:
+  name-server: ${mq.name-server:10.0.0.1:9876}
+  access-channel: LOCAL
+  producer: {group: shop}
+  consumer:
+    group: mailer
+    topic: orders
+    selector-type: SQL92
+    selector-expression: amount > 100
+    message-model: CLUSTERING
+    access-key: AK-1
+    secret-key: ${MQ_SECRET}
+    consume-thread-max: 2000
+    consume-timeout: 15
+    tls-enable: true
+    listeners: {audit: {orders: false}}
+"""
+JAVA = """\
+# the old client
+namesrvAddr = mq1:9876;mq2:9876
+mq.consumer.consumerGroup=mailer
+topic: orders,invoices
+tags = paid || \\
+       refunded
+consumeThreadMin=20
+consumeThreadMax=64
+consumeMessageBatchMaxSize 32
+consumeFromWhere=CONSUME_FROM_FIRST_OFFSET
+pullThresholdSizeForQueue=200
+suspendCurrentQueueTimeMillis=2000
+consumeMode=ORDERLY
+pullBatchSizeInBytes=1000
+instanceName=\\u0061b
+jdbc.url=here
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def converted(name: str, text: str) -> tuple[object, list[str]]:
+    """Return the configuration as a user would run it, and the remarks, which are the same in both outputs."""
+    Path(name).write_text(text)
+    result = rmqd("convert", name)
+    assert result.code == 0, result.err
+    remarks = result.err.splitlines()
+    assert [line.removeprefix("# ") for line in result.out.splitlines() if line.startswith("#")][1:] == remarks
+    Path("rmqd.yaml").write_text(result.out)
+    variables = {"MQ_NAMESERVER": "ns:1", "MQ_SECRET": "s", "RMQD_ACCESS_KEY": "a"}
+    given_config(load_config(Path("rmqd.yaml"), environ=variables))
+    return yaml.safe_load(result.out), remarks
+
+
+def test_settings_of_spring() -> None:
+    config, remarks = converted("application.yml", SPRING)
+    assert config == {
+        "nameserver": "${MQ_NAMESERVER:-10.0.0.1:9876}",
+        "client": {"access_key": "${RMQD_ACCESS_KEY}", "secret_key": "${MQ_SECRET}", "tls": {"enabled": True}},
+        "groups": {
+            "mailer": {
+                "subscriptions": {"orders": {"sql": "amount > 100"}},
+                "message_model": "clustering",
+                "consume_timeout": "15m",
+                "handler": {"plugin": "handlers:handle"},
+            }
+        },
+    }
+    assert sorted(remarks) == [
+        "application.yml:12: rocketmq.consumer.access-key: a secret; set it as the environment variable "
+        "RMQD_ACCESS_KEY",
+        "application.yml:14: rocketmq.consumer.consume-thread-max: not converted: 2000 is out of range; expected a "
+        "whole number from 1 to 1000, or auto",
+        "application.yml:17: rocketmq.consumer.listeners.audit.orders: the listener of group audit is off; the group "
+        "is left out",
+        "application.yml:3: rocketmq.name-server: mq.name-server is the environment variable MQ_NAMESERVER here",
+        "application.yml:4: rocketmq.access-channel: there is no key: always LOCAL; it only changes the trace",
+        "application.yml:5: rocketmq.producer.group: a setting of producers; pass it to rmqd.Producer",
+        "not settings of RocketMQ: server.port",
+    ]
+
+
+def test_properties_of_java() -> None:
+    config, remarks = converted("client.properties", JAVA)
+    assert config == {
+        "nameserver": "mq1:9876;mq2:9876",
+        "client": {"instance_name": "ab"},
+        "groups": {
+            "mailer": {
+                "subscriptions": {"orders": "paid || refunded", "invoices": "paid || refunded"},
+                "consume_message_batch_max_size": 32,
+                "consume_from_where": "first_offset",
+                "pull_threshold_size_for_queue": "200MiB",
+                "suspend_current_queue_time": "2000ms",
+                "consume_mode": "orderly",
+                "handler": {"plugin": "handlers:handle", "concurrency": 64},
+            }
+        },
+    }
+    assert [remark.partition(": ")[2] for remark in remarks] == [
+        "pullBatchSizeInBytes: there is no key: always 262144; lower pull_batch_size for large messages",
+        "jdbc.url: unknown; it is not a setting of the consumer",
+        "consumeThreadMin: consumeThreadMax has the same counterpart, and is used",
+    ]
+
+
+def test_listeners_share_their_settings_in_defaults_and_missing_names_are_marked() -> None:
+    listeners = "rocketmq.consumer.listeners"
+    text = (
+        f"rocketmq.name-server=a:1\n{listeners}.a.orders=true\n{listeners}.b.orders=true\nrocketmq.pull-batch-size=8\n"
+    )
+    config, remarks = converted("spring.properties", text)
+    group = {"subscriptions": {"orders": "*"}, "handler": {"plugin": "handlers:handle"}}
+    assert config == {"nameserver": "a:1", "defaults": {"pull_batch_size": 8}, "groups": {"a": group, "b": group}}
+    assert remarks == []
+    config, remarks = converted("spring.properties", "rocketmq.name-server=a:1\n")
+    assert config == {"nameserver": "a:1", "groups": {"GROUP": group | {"subscriptions": {"TOPIC": "*"}}}}
+    assert [remark.partition("; ")[0] for remark in remarks] == ["the file names no group", "the file names no topic"]
+
+
+def test_a_file_that_is_not_yaml_is_refused_with_its_line() -> None:
+    Path("application.yml").write_text("a: 1\n---\nb: 2\n")
+    result = rmqd("convert", "application.yml")
+    assert result.code == 1
+    assert result.err.startswith("application.yml:2:1: a second document starts here")
