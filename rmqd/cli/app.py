@@ -27,6 +27,10 @@ COMMANDS: Final[dict[str, str | tuple[str, str]]] = {
         "Run a RocketMQ, a producer of orders and a consumer group in this process, and watch them.",
     ),
     "run": ("run_command:run", "Run the consumer groups of a configuration until a signal."),
+    "dev": (
+        "run_command:dev",
+        "Run the groups of a configuration for development, with a RocketMQ and a prompt to send messages.",
+    ),
     "check": ("check_command:check", "Check a configuration and its handlers; with --connect also the cluster."),
     "schema": ("config_commands:schema", "Print the JSON Schema of the configuration."),
     "convert": (
@@ -187,7 +191,7 @@ _app = typer.Typer(
 
 def main() -> None:
     """The entry point of the `rmqd` script and of `python -m rmqd`."""
-    if sys.argv[1:2] in (["run"], ["_worker"]):  # SIGHUP would end the process while it imports the handlers
+    if sys.argv[1:2] in (["run"], ["dev"], ["_worker"]):  # SIGHUP would end the process while it imports the handlers
         signal.signal(signal.SIGHUP, KeptReload())
     _open_standard_streams()
     try:

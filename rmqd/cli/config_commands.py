@@ -33,7 +33,7 @@ _NAMING: Final = {
 }
 """Settings that together name a group and its subscriptions."""
 _ELSEWHERE: Final = {
-    "rocketmq.producer.": "a setting of producers; pass it to rmqd.Producer",
+    "rocketmq.producer.": "a setting of producers, which have no configuration here",
     "rocketmq.pull-consumer.": "a setting of pull consumers; pass it to rmqd.PullConsumer",
     "spring.cloud.stream.": "Spring Cloud Stream's settings are not converted; write the groups by hand",
 }

@@ -100,7 +100,7 @@ def new_handler(
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
         typer.echo(file)
-    typer.echo(f"\nNext:  cd {name}  then  pytest  and  rmqd run --reload")
+    typer.echo(f"\nNext:  cd {name}  then  pytest  and  rmqd dev")
 
 
 def _is_installed(module: str) -> bool:
@@ -142,7 +142,7 @@ strict = true
 """
 
 _CONFIG: Final = """\
-# rmqd run --reload; without a RocketMQ at that address: rmqd broker --topic TOPIC:4
+# For development: rmqd dev, which brings a RocketMQ. With the RocketMQ at this address: rmqd run
 nameserver: ${RMQD_NAMESERVER:-127.0.0.1:9876}
 groups:
   "NAME":

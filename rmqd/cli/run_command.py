@@ -1,20 +1,39 @@
-"""`rmqd run`, which runs the daemon, and `rmqd _worker`, which runs in the processes of its --workers."""
+"""`rmqd run`, which runs the daemon; `rmqd dev`, with a RocketMQ and a prompt; `rmqd _worker`, one of its processes."""
 
 from __future__ import annotations
 
 import os
+import re
+import signal
 import sys
-from typing import Annotated
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import ConfigPath, Overrides, group_names
+from rmqd.cli.terminal.output import say
+from rmqd.errors import ConfigError, ExitCode, RmqdError
 from rmqd.runtime.lazy_imports import lazily
 
 with lazily():
+    from rmqd.config import load
+    from rmqd.config.reading import config_source, yaml_tree
     from rmqd.daemon import daemon
+    from rmqd.daemon.http import http_endpoint
     from rmqd.daemon.workers import worker_main
-    from rmqd.runtime import event_loop
+    from rmqd.demo import demo_play
+    from rmqd.runtime import event_loop, files
+    from rmqd.runtime.logs import log_setup
+    from rmqd.testing import rocketmq as testing_rocketmq
+
+if TYPE_CHECKING:
+    from rmqd.testing.rocketmq import RocketMQ
 
 
 def run(
@@ -46,6 +65,126 @@ def run(
         write_no_bytecode()
     options = daemon.RunOptions(config, tuple(overrides or ()), tuple(groups or ()), workers, reload)
     event_loop.leave(daemon.run_daemon(options))
+
+
+_NAME_SERVER, _QUEUES = "127.0.0.1:9876", 4
+
+
+def dev(
+    file: Annotated[
+        Path | None, typer.Argument(help="Configuration file or folder; default: as for rmqd run", show_default=False)
+    ] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Run the groups of a configuration for development, with a RocketMQ and a prompt to send messages.
+
+    The RocketMQ is rmqd's embedded one, in memory, with the topics of the configuration. Its name servers and client
+    settings are not used. Port 9876 is used if it is free, so that other commands find it. Retries are delivered after
+    seconds. Saving the configuration reloads it, saving a handler's file restarts its group.
+
+    A line of input sends a message: TOPIC BODY, or TOPIC --keys K --tags T --property NAME=VALUE BODY. Ctrl-C ends it.
+
+    Example: rmqd dev config/rmqd.yaml
+    """
+    event_loop.put_off_garbage_collection()
+    write_no_bytecode()
+    log_setup.configure_logging("warning", "auto")
+    options = replace(demo_play.demo_broker(()), port=int(_free_address(_NAME_SERVER).rpartition(":")[2]))
+    with tempfile.TemporaryDirectory(prefix="rmqd-dev-") as folder, testing_rocketmq.RocketMQ(options) as rocketmq:
+        try:
+            path = config_source.find_config(file)
+            local = [*(overrides or ()), *_local_settings(path, rocketmq.nameserver), f"state_dir={folder}"]
+            http = _free_address(load.load_config(path, local).http.listen)
+        except FileNotFoundError as error:
+            fail(ExitCode.CONFIG, str(error))
+        session = DevSession(path, (*local, f"http.listen={http}"), rocketmq)
+        say([f"RocketMQ {rocketmq.nameserver}, in memory; status page http://{http}/; saved files apply at once"])
+        say([f"send a message: {session.example}    Ctrl-C ends"])
+        sys.stdout.flush()
+        for work in (session.send_lines, session.watch):
+            threading.Thread(target=work, daemon=True).start()
+        code = daemon.run_daemon(daemon.RunOptions(path, session.overrides, reload=True))
+    event_loop.leave(code)
+
+
+def _free_address(preferred: str) -> str:
+    """Return the preferred address, or one with a free port if that is in use."""
+    for address in (preferred, "127.0.0.1:0"):
+        try:
+            with http_endpoint.listen_on(address) as sock:
+                return http_endpoint.address_of(sock)
+        except http_endpoint.ListenError:
+            continue
+    return preferred
+
+
+def _local_settings(path: Path, nameserver: str) -> Iterator[str]:
+    """Yield overrides that replace the connections of each configured cluster."""
+    tree = config_source.read_source(path).tree
+    clusters = tree.entries["clusters"].node if "clusters" in tree.entries else None
+    named = [f"clusters.{name}." for name in clusters.entries] if isinstance(clusters, yaml_tree.YamlMapping) else []
+    for cluster in named if named and not {"nameserver", "nameserver_url"} & tree.entries.keys() else ["", *named]:
+        yield from (f"{cluster}nameserver={nameserver}", f"{cluster}nameserver_url=", f"{cluster}client={{}}")
+
+
+class DevSession:
+    """The prompt and the watch of the configuration's files, each in its own thread."""
+
+    def __init__(self, path: Path, overrides: tuple[str, ...], rocketmq: RocketMQ) -> None:
+        self.overrides = overrides
+        self._path = path
+        self._rocketmq = rocketmq
+        self._topics: list[str] = []
+        self._create_topics()
+
+    @property
+    def example(self) -> str:
+        """A line for the prompt."""
+        return f'{next(iter(self._topics), "TOPIC")} {{"id": "1"}}'
+
+    def send_lines(self) -> None:
+        """Send the lines of standard input. On a terminal its end ends the session."""
+        for line in sys.stdin:
+            if line.strip():
+                say([self._send(line.strip())])
+                sys.stdout.flush()
+        if sys.stdin.isatty():
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def _send(self, line: str) -> str:
+        match = re.fullmatch(r"(\S+)((?:\s+--(?:keys|tags|property)\s+\S+)*)\s+(.+)", line)
+        if match is None or match[1] not in self._topics:
+            expected = (
+                f"TOPIC [--keys K] [--tags T] [--property NAME=VALUE] BODY, TOPIC one of {', '.join(self._topics)}"
+            )
+            return f"not sent; expected {expected}"
+        options = re.findall(r"--(\w+)\s+(\S+)", match[2])
+        properties = dict(value.partition("=")[::2] for name, value in options if name == "property")
+        given = {name: value for name, value in options if name != "property"}
+        try:
+            sent = self._rocketmq.send(match[1], match[3], properties=properties, **given)
+        except (RmqdError, ValueError) as error:
+            return f"not sent: {error}"
+        return f"sent {sent.msg_id}  {match[1]}  queue {sent.queue.queue_id}  offset {sent.queue_offset}"
+
+    def watch(self) -> None:
+        """Reload the daemon when a file of the configuration is saved, with topics for new subscriptions."""
+        root, groups = config_source.config_files(self._path)
+        folders = {root.parent, root.parent / config_source.GROUPS_FOLDER, *(file.parent for file in groups)}
+        watched = files.FileWatch(inside=folders, endings=(root.suffix, ".yaml", ".yml"))
+        while not threading.Event().wait(files.POLL_SECONDS):
+            if watched.changes():
+                self._create_topics()
+                os.kill(os.getpid(), signal.SIGHUP)
+
+    def _create_topics(self) -> None:
+        try:
+            config = load.load_config(self._path, self.overrides)
+        except ConfigError:
+            return  # the reload reports it
+        self._topics = list(dict.fromkeys(topic for group in config.groups.values() for topic in group.subscriptions))
+        for topic in self._topics:
+            self._rocketmq.create_topic(topic, _QUEUES)
 
 
 def write_no_bytecode() -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
 
 import structlog
 
-from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.client.api.send_requests import SendResult
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
@@ -126,7 +126,8 @@ class RocketMQ:
     An async handler runs in the broker's event loop, so it must call `await asyncio.to_thread(rocketmq.send, ...)`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, options: EmbeddedOptions | None = None) -> None:
+        self._options = options
         self._clock = JumpingClock()
         self._runs: set[HandlerRun] = set()
         self._ending = contextlib.ExitStack()
@@ -291,7 +292,7 @@ class RocketMQ:
         return sorted(found, key=lambda message: message.commit_log_offset)
 
     async def _start(self) -> EmbeddedRocketMQ:
-        embedded = await self._async_ending.enter_async_context(embedded_rocketmq(clock=self._clock))
+        embedded = await self._async_ending.enter_async_context(embedded_rocketmq(self._options, self._clock))
         self._client = ClientInstance(ClientOptions(nameservers=(embedded.nameserver,)), clock=self._clock)
         self._async_ending.push_async_callback(self._client.close)
         return embedded

@@ -91,7 +91,7 @@ def test_settings_of_spring() -> None:
         "is left out",
         "application.yml:3: rocketmq.name-server: mq.name-server is the environment variable MQ_NAMESERVER here",
         "application.yml:4: rocketmq.access-channel: there is no key: always LOCAL; it only changes the trace",
-        "application.yml:5: rocketmq.producer.group: a setting of producers; pass it to rmqd.Producer",
+        "application.yml:5: rocketmq.producer.group: a setting of producers, which have no configuration here",
         "not settings of RocketMQ: server.port",
     ]
 

@@ -84,20 +84,18 @@ def test_the_path_leads_to_one_row_for_each_order(postgresql: PostgresqlServer, 
     newcomer = Newcomer(tmp_path, {"SHOP_DB": shop, "SHOP_TEST_DB": test})
     blocks = [(found["file"], found["language"], found["text"]) for found in BLOCK.finditer(PAGE)]
     assert [file or language for file, language, _ in blocks] == [
-        "sh", "sh", "tests/conftest.py", "sh", "order_book/handler.py", "tests/test_handler.py", "sh",
+        "sh", "sh", "sh", "tests/conftest.py", "sh", "order_book/handler.py", "tests/test_handler.py", "sh",
     ]  # fmt: skip
-    project, running, conftest, without_cases, handler, tests, end = (text for *_, text in blocks)
+    project, dev, send, conftest, without_cases, handler, tests, end = (text for *_, text in blocks)
     # a port of this test's own in place of the usual ones
-    running = running.replace("rmqd broker", "rmqd broker --listen 127.0.0.1:0")
-    running = running.replace("rmqd run", f"rmqd run --set http.listen=127.0.0.1:0 --set state_dir={tmp_path}/state")
+    dev = dev.replace("rmqd dev", "rmqd dev --set http.listen=127.0.0.1:0 &")  # the second terminal
     try:
         newcomer.run(project)
         newcomer.reads(lambda log: "3 passed" in log, "the project's own tests pass")
-        broker, *rest = running.splitlines()
-        newcomer.run(broker)
-        newcomer.reads(lambda log: "nameserver: " in log, "the broker listens")
-        address = re.findall(r"nameserver: (\S+)", newcomer.log.read_text())[0]
-        newcomer.run("\n".join([f"export RMQD_NAMESERVER={address}", *rest]))
+        newcomer.run(dev)
+        newcomer.reads(lambda log: "RocketMQ 127" in log, "the broker listens")
+        address = re.findall(r"RocketMQ ([\d.:]+)", newcomer.log.read_text())[0]
+        newcomer.run(f"export RMQD_NAMESERVER={address}\n{send}")
         newcomer.reads(lambda log: "order order-1 over 12" in log, "the template handles an order")
         newcomer.write("tests/conftest.py", conftest)
         newcomer.run(without_cases)
