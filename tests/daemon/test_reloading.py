@@ -21,6 +21,7 @@ async def test_an_edit_is_taken_over_and_a_broken_one_pauses_the_group(tmp_path:
     edited = tmp_path / "plugged_in.py"
     async with daemon(config, "--reload", environment=environment) as running:
         client = await running.started()
+        await running.event("worker.started")
         edited.write_text("class Handler:\n")
         refused = await running.event("handler.reload_refused")
         assert refused["group"] == "edited"
