@@ -82,7 +82,7 @@ class Celery:
             "properties.NAME; the default is the body as text, if kwargs is not set either",
         )
         kwargs: dict[str, MessageValue] = option({}, "the task's keyword arguments and their values")
-        task_id: MessageValue = option("msg_id", "the task's id, with which workers recognise a redelivered message")
+        task_id: MessageValue = option("msg_id", "the task's id; workers recognize a redelivered message by it")
         client: dict[str, Any] = option(
             {}, "Celery settings by name, such as {task_default_priority: 5, broker_use_ssl: true}"
         )

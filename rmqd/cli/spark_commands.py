@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _errors_of(command: str) -> Iterator[None]:
-    """End the command with 1 for an error. Errors of the configuration are reported like those of other commands."""
+    """End the command with 1 for an error. Errors of the configuration are reported as by other commands."""
     try:
         yield
     except ConfigError:

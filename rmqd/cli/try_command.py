@@ -201,7 +201,7 @@ def _place(message: Message, lie_in: str) -> dict[str, Any]:
     return {
         "msg_id": message.msg_id,
         "topic": message.topic,
-        "stored_in": lie_in or message.message_queue.topic,  # of a retry or dead letter not the handler's topic
+        "stored_in": lie_in or message.message_queue.topic,  # not the handler's topic for a retry or dead letter
         "broker": message.broker_name,
         "queue": message.queue_id,
         "offset": message.queue_offset,

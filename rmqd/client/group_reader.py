@@ -181,7 +181,7 @@ class GroupReader:
         return {one.client_id: one for one in asked}
 
     async def member(self, client_id: str, connections: Mapping[str, tuple[Connection, ...]]) -> MemberReport:
-        """Ask one member for its report, through the first of the brokers to which it is connected.
+        """Ask one member for its report, through the first of the brokers that it is connected to.
 
         A member without a response is not asked again for SILENT_SECONDS. It may have just started or reconnected. Or
         it hangs, and the broker waits 10 s for its response.

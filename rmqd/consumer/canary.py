@@ -52,7 +52,7 @@ _NAMES: Final = {Outcome.ACK: "acked", Outcome.DEAD_LETTER: "dead_lettered"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanarySnapshot:
-    """The canary of a group, and what it would have done in shadow mode."""
+    """The canary of a group, with its results in shadow mode."""
 
     plugin: str
     share: float
@@ -68,7 +68,7 @@ class CanarySnapshot:
         keys=_RESULTS,
     )
     differing: int = counter(
-        "rmqd_shadow_differences_total", "Messages about which a canary in shadow mode decided differently."
+        "rmqd_shadow_differences_total", "Messages that a canary in shadow mode decided differently."
     )
     duration: HistogramSnapshot = histogram(
         "rmqd_shadow_duration_seconds", "How long a canary's calls in shadow mode took for one batch."
@@ -216,7 +216,7 @@ class Canary:
         call.add_done_callback(self._calls.discard)
 
     async def _compare(self, batch: Batch, first: Sequence[Decision]) -> None:
-        """Call the canary with a batch about which the first handler has made these decisions."""
+        """Call the canary with a batch, and compare its decisions with the first handler's."""
         if (group := once_in_group.get(None)) is not None:
             once_in_group.set(_ShadowOnce(group))
         started = self._clock.monotonic()

@@ -124,7 +124,7 @@ class CanaryOptions:
     share: float
     """From 0.0 to 1.0."""
     by: str
-    """The value by which messages are chosen: `msg_id`, or a name for `value_by`."""
+    """The value that chooses messages: `msg_id`, or a name for `value_by`."""
     mode: CanaryMode
 
 

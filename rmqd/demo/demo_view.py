@@ -212,7 +212,7 @@ ROOMY: Final = 20  # a view with so many lines has room for an empty one
 FEWEST_LISTED: Final = 3  # a list with fewer lines is not shown
 KEY_WIDTH: Final = 12
 GAP: Final = "  "
-DELAYS: Final = "2s, 3s, 4s"  # of retries, which begin at the third delay level of the demo's broker
+DELAYS: Final = "2s, 3s, 4s"  # the delays of retries, from the third delay level of the demo's broker on
 USUAL_DELAYS: Final = "10s, 30s, 1m"
 VERDICT_STYLES: Final = {"acked": "green", "retried": "magenta", "dead letter": "red"}
 

@@ -111,7 +111,7 @@ def figures_of(snapshot: Any) -> Mapping[str, Figure]:
 
 
 def merged(one: T, other: T, base: T | None = None, *, gauges: bool = True, counters: bool = True) -> T:
-    """Merge two snapshots. Figures without a rule are those of `base`, which is `one` if it is not given."""
+    """Merge two snapshots. Figures without a rule are copied from `base`, or from `one` without `base`."""
     values = {
         name: figure.rule(getattr(one, name), getattr(other, name))
         for name, figure in figures_of(cast(Any, type(one))).items()

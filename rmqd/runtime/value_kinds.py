@@ -154,7 +154,7 @@ class ValueKind:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a key of an option means to a user, and whether a running group applies a changed value."""
+    """The meaning of a key for users, and whether a running group applies a changed value."""
 
     meaning: str
     live: bool = False

@@ -34,7 +34,7 @@ class LazyDataclass:
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-    _options: ClassVar[dict[str, bool]] = {}  # of `dataclass`
+    _options: ClassVar[dict[str, bool]] = {}  # for `dataclass`
 
     def __init_subclass__(cls, *, kw_only: bool = False, order: bool = False) -> None:
         cls._options = {"kw_only": kw_only or cls._options.get("kw_only", False), "order": order}

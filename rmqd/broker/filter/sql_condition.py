@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
-_MAX_CONDITIONS: Final = 100  # that are cached, as in Java's parser
+_MAX_CONDITIONS: Final = 100  # limit of the cache, as in Java's parser
 _MAX_DIGITS: Final = 1000  # Python parses at most a few thousand digits
 _INT: Final = -(2**31), 2**31 - 1
 _LONG: Final = -(2**63), 2**63 - 1

@@ -23,7 +23,7 @@ def group_names(context: typer.Context) -> list[str]:
 
 
 def topic_names(context: typer.Context) -> list[str]:
-    """Return the configured topics, or only those of the group on the command line."""
+    """Return the configured topics, or only the topics of the group on the command line."""
     groups = _configured(context)
     named = groups.get(context.params.get("group") or "")
     return sorted({topic for topics in groups.values() for topic in topics} if named is None else named)

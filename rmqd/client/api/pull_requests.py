@@ -1,4 +1,4 @@
-"""Requests that read a queue without a group and commit nothing, and those of POP apart from the pop itself."""
+"""Requests that read a queue without a group and commit nothing, and requests of POP except the pop itself."""
 
 from __future__ import annotations
 

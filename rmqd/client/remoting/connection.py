@@ -204,7 +204,7 @@ class RemotingConnection(asyncio.Protocol):
         self._resume()
 
     def _resume(self) -> None:
-        """Continue the tasks whose responses were received, and send at once what they write.
+        """Continue the tasks whose responses were received, and send their requests at once.
 
         A queue's next pull is thus sent by the callback that received the response, without further turns of the loop.
         """

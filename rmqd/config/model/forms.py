@@ -75,7 +75,7 @@ class Section(BaseModel):
     )
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """Return what `repr` shows: no secrets."""
+        """Return the fields for `repr`, without secrets."""
         kinds = {name: kind_of(field) for name, field in type(self).model_fields.items()}
         return ((name, value) for name, value in super().__repr_args__() if not getattr(kinds[name or ""], "secret", 0))
 

@@ -61,7 +61,7 @@ def is_rolled_back(batch: Batch) -> bool:
 class OrderlyRules:
     """What happens to each message of a batch, by the handler's decisions.
 
-    In an orderly queue, a message without a decision of its own waits behind a failed one. With `order_by`, the
+    In an orderly queue, a message without a separate decision waits behind a failed one. With `order_by`, the
     messages of a batch have different keys, so each is settled alone.
     """
 
@@ -81,7 +81,7 @@ class OrderlyRules:
         return {index: reason for index, reason in reasons if reason is not None}
 
     def acknowledged(self, batch: Batch, decisions: list[Decision], dead: Collection[int]) -> list[int]:
-        """Return the indexes of acknowledged messages. `dead` are those of accepted dead letters: they are finished."""
+        """Return the indexes of acknowledged messages. `dead` has accepted dead letters: they are finished."""
         if is_rolled_back(batch):
             return []
         decided, done, is_behind = batch.decisions(), list[int](), False
@@ -203,7 +203,7 @@ class OrderlySettlement(OrderlyRules):
         reasons: dict[int, str],
         error: BaseException | None,
     ) -> set[int]:
-        """Send dead letters. Returns the indexes of those that a broker accepted.
+        """Send dead letters. Returns the indexes of accepted dead letters.
 
         These are finished at once, so that they are not sent again, whatever happens to the rest of the batch.
         """

@@ -86,7 +86,7 @@ def _problem(name: str, reason: str, queues: list[Assignment]) -> Problem:
 log = structlog.get_logger(__name__)
 
 TICK_SECONDS: Final = 2.0
-QUIET_TURNS: Final = 3  # of so many checks, one includes an idle assignment
+QUIET_TURNS: Final = 3  # an idle assignment is included in one of this number of checks
 AT_ONCE: Final = 200  # assignments between two turns of the event loop: some milliseconds if all are busy
 STALL_SECONDS: Final = 20.0
 EXPIRY_SECONDS: Final = 120.0  # Java: rocketmq.client.pull.pullMaxIdleTime
@@ -104,7 +104,7 @@ class _Watch:
     reported_at: float = 0.0
     must_report_end: bool = False
     restarted_at: float = 0.0
-    is_quiet: bool = False  # whether nothing was to be checked at the last check
+    is_quiet: bool = False  # whether the last check found nothing to check
 
 
 class Watchdog:

@@ -117,7 +117,7 @@ class PopSource:
 
     @property
     def lag_topic(self) -> str:
-        """The topic of which the broker reports the lag; empty for all topics with offsets of the group."""
+        """The topic whose lag the broker reports; empty for all topics with offsets of the group."""
         return self.message_queue.topic
 
     def includes(self, queue: MessageQueue) -> bool:

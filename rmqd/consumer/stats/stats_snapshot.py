@@ -3,7 +3,7 @@
 A snapshot is taken at one moment of the event loop, so its values are consistent. Counters never decrease during the
 life of one consumer. A caller that keeps a group over several consumers (a restart, a lost worker) adds them up.
 
-Each field declares its metric and the rule by which the values of several processes are merged (`runtime.figures`).
+Each field declares its metric and the rule that merges the values of several processes (`runtime.figures`).
 docs/metrics.md lists the metrics.
 """
 

@@ -1,6 +1,6 @@
 """Compares two configurations for a reload: all changes, changes that a running group can apply, refused changes.
 
-The clients of a configuration, and their replacement by those of the next one.
+The clients of a configuration, and their replacement by the next configuration's clients.
 
 A reload applies the whole new configuration, or nothing.
 """

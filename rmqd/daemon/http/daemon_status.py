@@ -22,7 +22,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 MAX_ERRORS: Final = 10
 MAX_REASONS: Final = 20
-# All fields of a queue but those that only metrics show.
+# The fields of a queue, except fields that only metrics show.
 _QUEUE_KEYS: Final = tuple(one.name for one in fields(QueueSnapshot) if one.name not in ("handling", "span", "popped"))
 _queue_values: Final = attrgetter(*_QUEUE_KEYS)
 

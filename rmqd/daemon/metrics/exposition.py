@@ -54,7 +54,7 @@ _LABELS: Final[Mapping[type, tuple[str, ...]]] = {
     TopicSnapshot: _TOPIC,
     QueueSnapshot: _QUEUE,
 }
-_END: Final = b"# EOF\n"  # of OpenMetrics
+_END: Final = b"# EOF\n"  # required by OpenMetrics
 WORST: Final = 10
 
 

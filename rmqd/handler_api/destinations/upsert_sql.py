@@ -1,6 +1,6 @@
 """SQL for rows that replace the row of their key, unless that row is later. For PostgreSQL and SQLite. No I/O.
 
-Also the names by which a pipeline describes its rows to a sink.
+Also the names that describe a pipeline's rows to a sink.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 PLACE: Final = "_place"
-"""A column with the message of a row, by which a sink names a refused row. Sinks do not store it."""
+"""A column with the message of a row. A sink uses it to name a refused row, and does not store it."""
 PLACE_COLUMNS: Final = ("topic", "broker", "queue_id", "queue_offset")
 """The fields of `_place`; also columns of the source."""
 ORDER_KIND: Final = "rmqd.order"

@@ -26,7 +26,7 @@ _HANDLED: Final = Table(
 _NAMES: Final = ("consumer_group", "topic", "msg_id")
 _FORMER: Final = select(func.count()).where(*(_HANDLED.c[name] == bindparam(name) for name in _NAMES))
 _seen: WeakSet[Engine] = WeakSet()
-"""The engines with which this process has found the table."""
+"""The engines whose table this process has found."""
 
 
 class SQLAlchemyOnce:

@@ -1,4 +1,4 @@
-"""Problems of a group with name servers and brokers, and those that its daemon reports."""
+"""Problems of a group with name servers and brokers, and problems that its daemon reports."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Note:
     held: ByQueue = field(default_factory=dict)
     """The group's offsets that brokers are known to have on disk. The query commits no lower ones."""
     resets: ByQueue = field(default_factory=dict)
-    """Offsets to which operators have reset the group since. The next generation starts there."""
+    """Offsets of later resets by operators. The next generation starts there."""
 
     def to_json(self) -> bytes:
         """Return the note as JSON, for `of`."""

@@ -11,7 +11,7 @@ process has just put back. So after an undone compaction only the plan is delete
 taken files; taken files without a plan are put back. After a successful one, the taken files are deleted first and the
 plan last. A new file can be compacted again only when nothing remains of the compaction that wrote it.
 
-The handler `parquet` also has an entry for each file, by which it recognizes redelivered messages. Entries move like
+The handler `parquet` also has an entry for each file, to recognize redelivered messages. Entries move like
 their files. Meanwhile the new entry is in its folder under another ending, which the handler reads and readers ignore.
 """
 

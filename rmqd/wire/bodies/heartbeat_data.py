@@ -1,6 +1,6 @@
 """HeartbeatData: a client's report on its groups to the brokers, with their subscriptions.
 
-A subscription has the hashes by which brokers check tags.
+A subscription has the hashes that brokers compare with a message's tag.
 """
 
 from __future__ import annotations
