@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 
 from rmqd.client.client_options import NAMESRV_ADDR
 from rmqd.config.model.forms import Section, fields_of, keys_of, kind_of
+from rmqd.config.model.group_model import Percentage
 from rmqd.config.model.root_model import RootConfig
 from rmqd.config.problems import ConfigFinding, ConfigProblem, KeyPath, Places
 from rmqd.config.reading.config_source import NOTE, Source, find_config, read_source
@@ -310,7 +311,7 @@ def _field(field: FieldInfo, value: object, only_given: bool) -> Any:
     kind = kind_of(field)
     if isinstance(kind, Text) and kind.secret:
         return hide(value)
-    return kind.written(value) if isinstance(kind, Duration | Size) else _value(value, only_given)
+    return kind.written(value) if isinstance(kind, Duration | Size | Percentage) else _value(value, only_given)
 
 
 def _value(value: object, only_given: bool, name: str = "") -> Any:

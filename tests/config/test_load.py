@@ -410,5 +410,6 @@ def test_a_handlers_password_does_not_stand_on_the_command_line(tmp_path: Path) 
     """As any other secret."""
     path = tmp_path / "rmqd.yaml"
     path.write_text("nameserver: a:1\n")
-    with pytest.raises(ConfigError, match="db_password: all users can see it in `ps`"):
-        load_config(path, ["groups.g.handler.options.db_password=abc"])
+    for handler in ("handler", "handler.canary"):
+        with pytest.raises(ConfigError, match="db_password: all users can see it in `ps`"):
+            load_config(path, [f"groups.g.{handler}.options.db_password=abc"])

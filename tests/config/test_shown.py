@@ -34,6 +34,7 @@ groups:
         command: [mail, --password, ARGUMENT, "--token=JOINED", --to, ada]
         header: "Authorization: Bearer BEARERVALUE"
         retries: 3
+      canary: {plugin: log, share: 2.5%, options: {api_key: APIKEY}}
 """
 SECRETS = (
     "AKEY SEKRET KEYPASS TOKEN DBPASS APIKEY HOOK QUERY ENVPASS FILEPASS NESTED ARGUMENT JOINED BEARERVALUE".split()
@@ -66,7 +67,7 @@ def test_what_is_no_secret_is_shown_as_it_is_written(shown: tuple[dict[str, Any]
     assert (group["pull_interval"], group["consume_timeout"], group["max_body_size"]) == ("50ms", "15m", "16MiB")
     assert group["subscriptions"]["orders-secret"] == {"expression": "paid || refunded", "kind": "TAG"}
     options = group["handler"]["options"]
-    assert (options["path"], options["retries"]) == ("/var/orders", 3)
+    assert (options["path"], options["retries"], group["handler"]["canary"]["share"]) == ("/var/orders", 3, "2.5%")
     assert options["command"][-2:] == ["--to", "ada"]
     assert options["webhook"] == f"https://{HIDDEN}@example.org/{HIDDEN}"
     assert set(given["groups"]["token-mailer"]) == {"subscriptions", "pull_interval", "handler"}

@@ -105,7 +105,7 @@ SECRET_KEYS: Final = (
     ("http", "token"),
 )
 """Paths of secrets. `--set` refuses literal values for them, because every user can see command lines."""
-_OPTIONS: Final = ("groups", ANY_NAME, "handler", "options")
+_OPTIONS: Final = tuple(("groups", ANY_NAME, "handler", *at, "options") for at in ((), ("canary",)))
 _SECRET_OPTION: Final = re.compile(r"(.*_)?(password|passwd|passphrase|secret|token|secret_key|access_key|api_key)")
 
 
@@ -329,7 +329,8 @@ def literal_secrets(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[st
 def _is_secret(path: tuple[str, ...]) -> bool:
     if any(_is_meant(secret, path) for secret in SECRET_KEYS):
         return True
-    return _is_meant(_OPTIONS, path[: len(_OPTIONS)]) and bool(_SECRET_OPTION.fullmatch(path[-1].lower()))
+    is_option = any(_is_meant(options, path[: len(options)]) for options in _OPTIONS)
+    return is_option and bool(_SECRET_OPTION.fullmatch(path[-1].lower()))
 
 
 def _is_literal(node: Node) -> bool:
