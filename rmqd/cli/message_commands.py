@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -19,6 +19,7 @@ from rmqd.cli.terminal.output import (
     message_body,
     message_document,
     message_lines,
+    plain,
     say,
     say_table,
     written_time,
@@ -168,19 +169,7 @@ _EVENTS: Final[Columns] = (
 
 
 def _traces(reports: list[MessageTraceReport]) -> list[dict[str, Any]]:
-    return [
-        {
-            "msg_id": report.msg_id,
-            "copies": _documents(list(report.copies)),
-            "groups": [
-                {name: getattr(one.copy, name) for name in ("topic", "broker", "queue", "offset")}
-                | {name: getattr(one, name) for name in ("group", "state", "committed", "attempts", "reason")}
-                for one in report.groups
-            ],
-            "events": [{"client": client, **asdict(event)} for client, event in report.events],
-        }
-        for report in reports
-    ]
+    return [plain(report) | {"copies": _documents(list(report.copies))} for report in reports]
 
 
 def _say_traces(reports: list[dict[str, Any]]) -> None:

@@ -103,11 +103,6 @@ class Canary:
         """Whether the canary handles its messages instead of the first handler."""
         return self.options.mode == "live"
 
-    @property
-    def divider(self) -> Canary | None:
-        """The canary itself if batches must be divided between the handlers; None in shadow mode."""
-        return self if self.is_live else None
-
     def takes(self, message: Message) -> bool:
         """Return whether a message belongs to the canary's share."""
         share = self.options.share

@@ -134,6 +134,8 @@ class TraceEvent:
     request_id: str = ""
     """Identifies the handler call."""
     attempt: int | None = None
+    client: str = ""
+    """The host that sent the record."""
 
 
 def trace_events(body: bytes) -> Iterator[TraceEvent]:

@@ -79,7 +79,7 @@ class HandlerSlots(WorkerService):
         self._deduplication = _deduplication(options, clock, lambda: "operator" in self._held_by)
         self.confirm_settled: ConfirmSettled | None = None if self._deduplication is None else self._confirm_settled
         self._canary: Canary | None = handler.canary
-        self.divider = None if self._canary is None or self.batch_size == 1 else self._canary.divider
+        self.divider = self._canary if self._canary and self._canary.is_live and self.batch_size > 1 else None
         self._concurrency = self._slots = options.concurrency
         self._auto = AutoConcurrency(options.concurrency, clock) if options.auto_concurrency else None
         if self._auto is not None:

@@ -100,6 +100,10 @@ class ChildGroup(Generic[Child]):
         """Whether the group is paused."""
         return self._pauses.whole
 
+    async def change(self, options: ConsumerOptions) -> None:
+        """Raise RmqdError: a reload restarts the group, or the child applies the configuration."""
+        raise RmqdError(f"group {self._name} runs in another process and cannot change its options while it runs")
+
     def _switch(self, action: str, scope: PauseScope) -> None:
         if self._child is not None:
             self._child.post(action, scope)
@@ -174,10 +178,6 @@ class SparkGroup(ChildGroup[SparkDriverProcess]):
         if is_wanted:
             self._check_end(driver, driver.reading.result())
         await self._stop.wait()
-
-    async def change(self, options: ConsumerOptions) -> None:
-        """Raise RmqdError: a reload restarts a changed group on Spark."""
-        raise RmqdError(f"group {self._name} is on Spark and cannot change its options while it runs")
 
     def snapshot(self) -> GroupSnapshot:
         """The last snapshot that the driver sent."""

@@ -87,10 +87,6 @@ class WorkerGroup(ChildGroup[WorkerProcess]):
             with suppress(ChildGoneError):
                 await self._child.ask("apply", self._spec.config)
 
-    async def change(self, options: ConsumerOptions) -> None:
-        """Raise RmqdError: such a group changes by `apply`."""
-        raise RmqdError(f"group {self._name} runs in a worker process, which applies configurations itself")
-
     @property
     def process(self) -> ProcessSnapshot | None:
         """The last snapshot of the running process, without the group; None if there is none."""

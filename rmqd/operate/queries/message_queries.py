@@ -13,6 +13,7 @@ from rmqd.client.api.pull_requests import read_part
 from rmqd.client.brokers import Brokers, Responses
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.consumer.handling.send_back import RMQD_REASON
 from rmqd.errors import ProtocolError, RmqdError
 from rmqd.operate.queries.topic_queries import MAX_AT_ONCE, matches, queue_address
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData
@@ -145,29 +146,32 @@ def found_message(message: Message, broker: str) -> FoundMessage:
 
 @dataclass(frozen=True, slots=True)
 class GroupTrace:
-    """A group that reads the topic of a message, and its newest copy there: the original, a retry or a dead letter.
+    """A group that reads a message's topic, and the place of its newest copy: the original, a retry or a dead letter.
 
     `committed` is the group's offset in the queue of that copy; None without one. `attempts` are the finished ones.
     """
 
     group: str
     state: str
-    """`passed`: committed past the copy; `waiting`: not yet; `dead_lettered`."""
-    copy: FoundMessage
+    """`passed`: committed past the copy; `waiting`: not yet; `dead_lettered`; `unknown`: the broker did not answer."""
+    topic: str
+    broker: str
+    queue: int
+    offset: int
     committed: int | None
     attempts: int
-    reason: str = ""
+    reason: str
     """For a dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageTraceReport:
-    """The copies of one message, the groups that read it, and its message trace, each with the client's host."""
+    """The copies of one message, the groups that read it, and its message trace."""
 
     msg_id: str
     copies: tuple[FoundMessage, ...]
     groups: tuple[GroupTrace, ...]
-    events: tuple[tuple[str, TraceEvent], ...]
+    events: tuple[TraceEvent, ...]
 
 
 async def trace_message(
@@ -181,50 +185,54 @@ async def trace_message(
     topics = {one.topic for one in copies if not one.topic.startswith((RETRY_PREFIX, DLQ_PREFIX))}
     readers = await asyncio.gather(*(brokers.ask(topic_consumers, one) for one in topics))
     names = {name for part in readers for found in part.found.values() for name in found}
-    names |= {
-        one.topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX) for one in copies if one.topic not in topics
-    }
-    groups = await asyncio.gather(*(_traced(brokers, name, copies) for name in sorted(names)))
+    names |= {one.topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX) for one in copies} - topics
+    errors |= {name: error for part in readers for name, error in part.errors.items()}
+    groups = await asyncio.gather(*(_traced(brokers, name, copies, errors) for name in sorted(names)))
     traces = await asyncio.gather(*(find_by_key(brokers, trace_topic, one) for one in ids))
-    records = {(one.born_host, event) for found, _ in traces for one in found for event in trace_events(one.body)}
-    events = _calls_once([one for one in records if one[1].msg_id in ids])
+    records = {
+        replace(event, client=one.born_host) for found, _ in traces for one in found for event in trace_events(one.body)
+    }
+    events = _calls_once([event for event in records if event.msg_id in ids])
     return MessageTraceReport(msg_id, tuple(copies), tuple(filter(None, groups)), events), errors
 
 
-def _calls_once(records: Iterable[tuple[str, TraceEvent]]) -> tuple[tuple[str, TraceEvent], ...]:
+def _calls_once(records: Iterable[TraceEvent]) -> tuple[TraceEvent, ...]:
     """Return the records in order of time, with one for each ended handler call, at the time of its begin."""
-    begins = {(event.request_id, event.msg_id): event for _, event in records if event.kind == "begun"}
+    begins = {(event.request_id, event.msg_id): event for event in records if event.kind == "begun"}
     events = []
-    for client, event in records:
-        begin = begins.get((event.request_id, event.msg_id))
-        if event.kind == "handled" and begin is not None:
-            del begins[event.request_id, event.msg_id]
-            event = replace(event, at_ms=begin.at_ms, group=begin.group, attempt=begin.attempt)
-        if event.kind != "begun":
-            events.append((client, event))
-    events += [(client, event) for client, event in records if event in begins.values()]
-    return tuple(sorted(events, key=lambda one: one[1].at_ms))
+    for event in records:
+        if event.kind == "handled" and (begin := begins.pop((event.request_id, event.msg_id), None)) is not None:
+            events.append(replace(event, at_ms=begin.at_ms, group=begin.group, attempt=begin.attempt))
+        elif event.kind != "begun":
+            events.append(event)
+    return tuple(sorted((*events, *begins.values()), key=lambda event: event.at_ms))
 
 
-async def _traced(brokers: Brokers, group: str, copies: Sequence[FoundMessage]) -> GroupTrace | None:
+async def _traced(
+    brokers: Brokers, group: str, copies: Sequence[FoundMessage], errors: dict[str, RmqdError]
+) -> GroupTrace | None:
     """Return what a group has done with a message; None if the message is in no topic of the group."""
     retry, dead = RETRY_PREFIX + group, DLQ_PREFIX + group
     own = [one for one in copies if one.topic in (retry, dead) or not one.topic.startswith((RETRY_PREFIX, DLQ_PREFIX))]
     if not own:
         return None
     newest = max(own, key=lambda one: (one.topic == dead, one.topic == retry, one.stored_at_ms))
-    queue = MessageQueue(newest.topic, newest.broker, newest.queue)
+    queue, committed, reason = MessageQueue(newest.topic, newest.broker, newest.queue), None, ""
     if newest.topic == dead:
-        return GroupTrace(
-            group, "dead_lettered", newest, None, newest.reconsume_times + 1, newest.properties.get("RMQD_REASON", "")
+        state, reason = "dead_lettered", newest.properties.get(RMQD_REASON, "")
+    else:
+        answers = await brokers.ask_about(
+            [queue], lambda address, queue: query_consumer_offset(brokers.client.remoting, address, group, queue)
         )
-    answers = await brokers.ask_about(
-        [queue], lambda address, queue: query_consumer_offset(brokers.client.remoting, address, group, queue)
+        errors |= {one.broker_name: error for one, error in answers.errors.items()}
+        committed = answers.found.get(queue)
+        state = "unknown" if answers.errors else "waiting"
+        if committed is not None and committed > newest.offset:
+            state = "passed"
+    attempts = newest.reconsume_times + (state in ("passed", "dead_lettered"))
+    return GroupTrace(
+        group, state, newest.topic, newest.broker, newest.queue, newest.offset, committed, attempts, reason
     )
-    committed = answers.found.get(queue)
-    is_passed = committed is not None and committed > newest.offset
-    state = "passed" if is_passed else "waiting"
-    return GroupTrace(group, state, newest, committed, newest.reconsume_times + is_passed)
 
 
 HOLD_SECONDS: Final = 10.0  # how long a broker holds a pull without messages
