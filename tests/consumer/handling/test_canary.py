@@ -11,6 +11,7 @@ import pytest
 
 from rmqd.consumer.canary import Canary, CanarySnapshot
 from rmqd.consumer.consumer_options import CanaryOptions
+from rmqd.consumer.stats.counters import CanaryStats
 from rmqd.handler_api.batch import Batch, DeadLetter, Retry
 from rmqd.runtime.clock import SystemClock
 from rmqd.wire.message_queue import MessageQueue
@@ -105,6 +106,18 @@ async def test_the_results_of_a_canary_count_apart(pool: StartPool, broker: Scri
         p.give_keys(queue, KEYS)
         await eventually(done(queue), "everything is handled")
         assert queue.stats.snapshots()[0].handled["acked"] == first.handled["acked"] + 40
+
+
+def test_quick_calls_of_both_handlers_count_apart() -> None:
+    """Also when they are counted together, and fall into the buckets of the calls before."""
+    canary = canary_of(0.5)
+    stats = CanaryStats(TOPIC, is_retry=False, takes=canary.takes)
+    messages = keyed_block(0, KEYS).messages
+    for _ in range(2):
+        stats.acknowledged_singly(messages, 0.001, 1.0)
+    assert [one.handled["acked"] for one in stats.snapshots()] == [
+        2 * sum(canary.takes(one) is is_canary for one in messages) for is_canary in (False, True)
+    ]
 
 
 async def test_a_shadow_is_compared_and_disturbs_nothing(pool: StartPool, broker: ScriptedBroker) -> None:
