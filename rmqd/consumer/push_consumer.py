@@ -76,6 +76,7 @@ async def change_while_running(context: GroupContext, rebalance: Rebalance, opti
         let_go=discarded,
         pull_rate_limit=options.pull_rate_limit,
         concurrency=options.concurrency,
+        **({} if options.canary is None else {"canary_share": options.canary.share}),
     )
 
 
