@@ -10,7 +10,7 @@ and the pull is sent again from the same offset. So each message that matches bo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.consumer.rebalance.broadcasting import announce
 from rmqd.consumer.rebalance.rebalance import Rebalance
 from rmqd.consumer.services import Consumer, RetryPolicy
-from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
+from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.handler_api.once.once_group import once_of
@@ -196,8 +196,11 @@ class PushConsumer(Consumer):
         for assigned in self._rebalance.assigned.values():
             assigned.apply_pauses()
 
-    def snapshot(self) -> GroupSnapshot:
-        return self._status.snapshot()
+    def snapshot(self, *, with_queues: bool = True) -> GroupSnapshot:
+        return self._status.snapshot(with_queues=with_queues)
+
+    def queue_snapshots(self) -> Iterator[QueueSnapshot]:
+        return self._status.queue_snapshots()
 
     @property
     def context(self) -> GroupContext:

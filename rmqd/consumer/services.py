@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -14,7 +14,7 @@ from rmqd.consumer.circuit import Circuit
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
-from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
+from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
 from rmqd.handler_api.batch import Batch, Lease
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
@@ -300,5 +300,10 @@ class Consumer(Protocol):
     def paused(self) -> bool:
         """Whether the whole group is paused."""
 
-    def snapshot(self) -> GroupSnapshot:
-        """Return the group's state and figures. Cheap, never raises, and may be called before and after `run`."""
+    def snapshot(self, *, with_queues: bool = True) -> GroupSnapshot:
+        """Return the group's state and figures. Never raises, and may be called before and after `run`. Cheap without
+        the queues, of which there may be thousands.
+        """
+
+    def queue_snapshots(self) -> Iterator[QueueSnapshot]:
+        """Yield the queues of the snapshot one by one. The caller may let the event loop run between them."""

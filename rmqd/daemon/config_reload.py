@@ -110,9 +110,9 @@ class ReloadingGroups:
         """Wait until every group is ready, at most `patience_seconds` plus the start of a process."""
         await asyncio.gather(*(pool.started(patience_seconds) for pool in self._pools.values()))
 
-    async def view(self) -> HostView:
+    async def view(self, *, with_queues: bool = True) -> HostView:
         """Return all workers of all groups, with unique numbers."""
-        views = await asyncio.gather(*(pool.view() for pool in self._pools.values()))
+        views = await asyncio.gather(*(pool.view(with_queues=with_queues) for pool in self._pools.values()))
         none = HostView((), workers={"running": 0, "restarting": 0})
         return reduce(merged, (_numbered(one, index * self._workers) for index, one in enumerate(views)), none)
 

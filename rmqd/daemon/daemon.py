@@ -279,7 +279,7 @@ class Daemon:
     async def _report_start(self) -> None:
         if self.host.stopping:
             return
-        for check in readiness(await self.host.view(), stopping=False):
+        for check in readiness(await self.host.view(with_queues=False), stopping=False):
             if not check.ok:
                 log.warning("daemon.not_ready", check=check.name, reason=check.reason)
         self._manager.ready(self._status_line())

@@ -75,7 +75,7 @@ class Stage:
 
     def figures(self, state: str = "") -> DemoFigures:
         """Return the present figures, with `state` instead of the group's own if given."""
-        [group] = self.groups.snapshot().groups
+        [group] = self.groups.snapshot(with_queues=True).groups
         return self._observer.figures(group, state or group.state, self._clock.monotonic() - self._began)
 
     async def ready(self, timeout_seconds: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -176,7 +177,11 @@ class FakeConsumer:
         """Remember it."""
         self.pauses.end(scope)
 
-    def snapshot(self) -> GroupSnapshot:
+    def queue_snapshots(self) -> Iterator[QueueSnapshot]:
+        """Those of the snapshot."""
+        return iter(self.snapshot().queues)
+
+    def snapshot(self, *, with_queues: bool = True) -> GroupSnapshot:
         """Running, with what the test has it received."""
         state = "stopped" if self.ended else "running" if self.running.is_set() else "starting"
         group = group_snapshot(self.name, received=self.received)

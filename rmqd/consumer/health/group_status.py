@@ -6,7 +6,7 @@ Recent results of the handler's attempts: rates for the status page, and a handl
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final
 
@@ -17,7 +17,14 @@ from rmqd.consumer.health.causes import Problem, found
 from rmqd.consumer.health.group_problems import KEPT
 from rmqd.consumer.rebalance.rebalance import Rebalance
 from rmqd.consumer.stats.counters import rates_between, snapshots_of, totals_of
-from rmqd.consumer.stats.stats_snapshot import HANDLER_RATES, MAX_MEMBERS, GroupSnapshot, LastError, TopicSnapshot
+from rmqd.consumer.stats.stats_snapshot import (
+    HANDLER_RATES,
+    MAX_MEMBERS,
+    GroupSnapshot,
+    LastError,
+    QueueSnapshot,
+    TopicSnapshot,
+)
 from rmqd.handler_api.batch import ProcessCounts, leaves_of
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.plain_text import describe
@@ -54,8 +61,8 @@ class GroupStatus:
         self._failure = "; ".join(describe(cause) for cause in causes)
         self._hung = any(isinstance(cause, HandlerHungError) for cause in causes)
 
-    def snapshot(self) -> GroupSnapshot:
-        """Return all figures of the group at one moment."""
+    def snapshot(self, *, with_queues: bool = True) -> GroupSnapshot:
+        """Return all figures of the group at one moment, or all except those of its queues."""
         context, assigned = self._context, self._rebalance.assigned
         reason, topics = self._not_ready(), snapshots_of(context.stats)
         counts = Counter(message_queue.topic for message_queue in assigned)
@@ -71,7 +78,7 @@ class GroupStatus:
             ready=reason is None,
             not_ready_reason=reason,
             topics=topics,
-            queues=tuple(queue for queue in (entry.snapshot() for entry in assigned.values()) if queue is not None),
+            queues=tuple(self.queue_snapshots()) if with_queues else (),
             assigned={topic: counts[topic] for topic in context.subscriptions if not is_retry_topic(topic)},
             rebalances=self._rebalance.count,
             handover_timeouts=context.ownership.timeouts,
@@ -90,6 +97,13 @@ class GroupStatus:
             members=tuple(sorted(self._rebalance.members)[:MAX_MEMBERS]),
             member_count=len(self._rebalance.members),
         )
+
+    def queue_snapshots(self) -> Iterator[QueueSnapshot]:
+        """Yield the queues one by one, each with its figures of that moment. Queues released meanwhile are skipped."""
+        assigned = self._rebalance.assigned
+        for message_queue, entry in list(assigned.items()):
+            if assigned.get(message_queue) is entry and (queue := entry.snapshot()) is not None:
+                yield queue
 
     def _not_ready(self) -> str | None:
         options = self._context.options

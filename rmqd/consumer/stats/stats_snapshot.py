@@ -1,7 +1,8 @@
 """Snapshots of a consumer group: plain picklable values for metrics and the status page.
 
-A snapshot is taken at one moment of the event loop, so its values are consistent. Counters never decrease during the
-life of one consumer. A caller that keeps a group over several consumers (a restart, a lost worker) adds them up.
+The values of one queue, and those of a group without its queues, are read at one moment of the event loop, so they are
+consistent. The daemon reads many queues in slices. Counters never decrease during the life of one consumer. A caller
+that keeps a group over several consumers (a restart, a lost worker) adds them up.
 
 Each field declares its metric and the rule that merges the values of several processes (`runtime.figures`).
 docs/metrics.md lists the metrics.
@@ -204,9 +205,7 @@ class QueueSnapshot:
         default=None,
     )
     cached: int = _amount("rmqd_cached_messages", "Messages pulled and not finished, including those being handled.")
-    cached_bytes: int = _amount(
-        "rmqd_cached_bytes", "Bytes kept alive by cached messages, including their whole frames."
-    )
+    cached_bytes: int = _amount("rmqd_cached_bytes", "Bytes kept alive by cached messages, with their whole frames.")
     handling: int = _amount("rmqd_inflight_messages", "Messages that are being handled or settled.")
     span: int = gauge(
         "rmqd_queue_span_messages",

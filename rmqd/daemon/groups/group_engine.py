@@ -11,10 +11,12 @@ snapshots; `runtime.logs` does so in the log, and `wire.messages` for handlers.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+import pickle
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 import structlog
 
@@ -28,6 +30,7 @@ from rmqd.consumer.services import Consumer
 from rmqd.consumer.stats.stats_snapshot import QUEUE_STATES, GroupSnapshot, QueueSnapshot
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.runtime.clock import Clock
+from rmqd.runtime.event_loop import slices
 from rmqd.runtime.figures import add_counters, add_each, counter, figure, gauge, histogram, known, merged
 from rmqd.runtime.histogram import HistogramSnapshot
 from rmqd.wire.topics import without_namespace, wrap_namespace
@@ -38,6 +41,9 @@ if TYPE_CHECKING:
     from rmqd.plugins.telemetry import Telemetry
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True, slots=True)
 class GroupEdge:
     """The cluster of a group, and the namespace of its names there."""
@@ -45,9 +51,13 @@ class GroupEdge:
     cluster: str = DEFAULT_CLUSTER
     namespace: str = ""
 
-    def to_user_names(self, group: GroupSnapshot) -> GroupSnapshot:
-        """Return a consumer's snapshot without the namespace, and with the name of its cluster."""
-        return replace(without_namespace(group, self.namespace), cluster=self.cluster)
+    def of_group(self, group: GroupSnapshot) -> GroupSnapshot:
+        """Return a consumer's snapshot with the name of its cluster, and without the namespace."""
+        return replace(self.to_user_names(group), cluster=self.cluster)
+
+    def to_user_names(self, value: T) -> T:
+        """Return a copy without the namespace."""
+        return without_namespace(value, self.namespace)
 
     def to_broker_names(self, scope: PauseScope) -> PauseScope:
         """Return the scope of an operator's pause in the consumer's names."""
@@ -109,6 +119,38 @@ class ProcessSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """The snapshot of a worker on its way to the parent. Its queues are pickled in slices, so that thousands of them
+    block neither of the two event loops.
+    """
+
+    process: ProcessSnapshot
+    queues: tuple[bytes, ...] = ()
+    """Each a list of queues with the names of their groups."""
+
+    @classmethod
+    async def of(cls, process: ProcessSnapshot) -> Self:
+        """Pack a snapshot with queues."""
+        named = ((group.name, queue) for group in process.groups for queue in group.queues)
+        queues = [pickle.dumps(found) async for found in slices(named)]
+        return cls(replace(process, groups=tuple(replace(group, queues=()) for group in process.groups)), tuple(queues))
+
+    def named_queues(self) -> Iterator[tuple[str, QueueSnapshot]]:
+        """Yield the name of the group, and the queue."""
+        for packed in self.queues:
+            yield from pickle.loads(packed)
+
+    async def unpacked(self) -> ProcessSnapshot:
+        """Return the snapshot with its queues."""
+        queues = defaultdict(list)
+        async for found in slices(self.named_queues()):
+            for name, queue in found:
+                queues[name].append(queue)
+        groups = (replace(group, queues=tuple(queues[group.name])) for group in self.process.groups)
+        return replace(self.process, groups=tuple(groups))
+
+
+@dataclass(frozen=True, slots=True)
 class HostView:
     """All processes at one moment. `workers` is None without workers."""
 
@@ -156,7 +198,9 @@ def merge_processes(living: Iterable[ProcessSnapshot], past: Iterable[ProcessSna
     return replace(
         reduce(merged, [*processes, *ended]),
         client=reduce(add_counters, (process.client for process in ended), client),
-        groups=tuple(replace(group, queues=_each_queue_once(group.queues)) for group in groups.values()),
+        groups=tuple(_with_each_queue_once(group) for group in groups.values())
+        if len(processes) > 1
+        else tuple(groups.values()),
     )
 
 
@@ -170,19 +214,22 @@ def _merge_members(one: GroupSnapshot, other: GroupSnapshot) -> GroupSnapshot:
     return merged(one, other, base, counters=one.engine == other.engine)
 
 
-def _each_queue_once(queues: Iterable[QueueSnapshot]) -> tuple[QueueSnapshot, ...]:
-    """Return each queue once. Two workers may both show a queue while it moves between them, and all workers pop the
-    same queues. The state of a popped queue is the first of the workers' states in QUEUE_STATES.
+def _with_each_queue_once(group: GroupSnapshot) -> GroupSnapshot:
+    """Return the group with each queue once. Two workers may both show a queue while it moves between them, and all
+    workers pop the same queues. The state of a popped queue is the first of the workers' states in QUEUE_STATES.
     """
     latest: dict[tuple[str, bool, str, int], QueueSnapshot] = {}
-    for queue in queues:
+    assigned = dict(group.assigned)
+    for queue in group.queues:
         key = (queue.topic, queue.is_retry, queue.broker, queue.queue)
         before = latest.get(key)
+        if before is not None and not queue.is_retry and queue.topic in assigned:
+            assigned[queue.topic] -= 1
         if before is not None and before.popped and queue.popped:
             latest[key] = merged(before, queue, min(before, queue, key=lambda one: QUEUE_STATES.index(one.state)))
         elif before is None or queue.since > before.since:
             latest[key] = queue
-    return tuple(latest.values())
+    return replace(group, queues=tuple(latest.values()), assigned=assigned)
 
 
 class GroupHost(Protocol):
@@ -194,8 +241,10 @@ class GroupHost(Protocol):
     async def started(self, patience_seconds: float) -> None:
         """Wait until every group is ready, at most `patience_seconds`."""
 
-    async def view(self) -> HostView:
-        """Return the current state of all groups of all processes."""
+    async def view(self, *, with_queues: bool = True) -> HostView:
+        """Return the current state of all groups of all processes. Queues are read in slices, with turns of the event
+        loop between them, so a queue's values belong to one moment, but those of two queues may not.
+        """
 
     async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
         """Pause a group, or some queues of it, everywhere. Raises UnknownGroupError, WholeGroupOnlyError."""

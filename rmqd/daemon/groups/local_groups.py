@@ -90,16 +90,21 @@ class LocalGroups:
                 return
             await asyncio.sleep(READINESS_POLL_SECONDS)
 
-    async def view(self) -> HostView:
-        return HostView((self.snapshot(),))
+    async def view(self, *, with_queues: bool = True) -> HostView:
+        return HostView((await self.read() if with_queues else self.snapshot(),))
 
-    def snapshot(self) -> ProcessSnapshot:
+    async def read(self) -> ProcessSnapshot:
+        """Return the snapshot with all queues, which are read in slices."""
+        groups = [await group.read() for group in list(self._groups.values())]
+        return replace(self.snapshot(), groups=tuple(groups))
+
+    def snapshot(self, *, with_queues: bool = False) -> ProcessSnapshot:
         """Return the current state of all groups and clients, including the counters of replaced ones."""
         own = ProcessSnapshot(
             worker=self._share.worker,
             pid=os.getpid(),
             client=self._clients.snapshot(),
-            groups=tuple(group.snapshot() for group in self._groups.values()),
+            groups=tuple(group.snapshot(with_queues=with_queues) for group in self._groups.values()),
             loop_delay=self._monitor.snapshot(),
             log_dropped=lines_dropped(),
         )

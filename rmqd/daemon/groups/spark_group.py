@@ -7,7 +7,7 @@ however it ends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, Self, TypeVar
@@ -19,7 +19,7 @@ from rmqd.config.model.spark_model import AVAILABLE_NOW
 from rmqd.consumer.assembly import stats_of
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
-from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
+from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
 from rmqd.errors import RmqdError
 from rmqd.runtime.child_process import ChildGoneError, ChildNotUsableError, ChildProcess, how_it_ended
 
@@ -28,6 +28,7 @@ log = structlog.get_logger(__name__)
 ENGINE: Final = "spark"
 DRIVER_MODULE: Final = "rmqd.spark.engine.driver"
 ASK_SECONDS: Final = 1.0
+WITH_QUEUES: Final = True
 # Java's garbage collection, or a busy machine, may delay the driver's responses for a while.
 SILENT_SECONDS: Final = 30.0
 
@@ -117,7 +118,7 @@ class ChildGroup(Generic[Child]):
     async def _ask(self, child: Child) -> None:
         try:
             async with asyncio.timeout(self._silent_seconds):
-                await child.ask("snapshot")
+                await child.ask("snapshot", WITH_QUEUES)
         except TimeoutError:
             if not self._is_silent:
                 self._report_silent(child)
@@ -179,10 +180,15 @@ class SparkGroup(ChildGroup[SparkDriverProcess]):
             self._check_end(driver, driver.reading.result())
         await self._stop.wait()
 
-    def snapshot(self) -> GroupSnapshot:
+    def snapshot(self, *, with_queues: bool = True) -> GroupSnapshot:
         """The last snapshot that the driver sent."""
         told = None if self._child is None else self._child.last_snapshot
-        return self._shown(told or blank_snapshot(self._options))
+        group = self._shown(told or blank_snapshot(self._options))
+        return group if with_queues else replace(group, queues=())
+
+    def queue_snapshots(self) -> Iterator[QueueSnapshot]:
+        """Yield the queues of the last snapshot."""
+        return iter(self.snapshot().queues)
 
     async def _serve(self, driver: SparkDriverProcess) -> None:
         """Send the driver its specification, then request snapshots until it ends."""

@@ -21,6 +21,7 @@ from rmqd.consumer.services import Consumer
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.daemon.groups.group_engine import GroupEdge, HostView, add_past
 from rmqd.runtime.clock import Clock, doubled, wait_within
+from rmqd.runtime.event_loop import slices
 from rmqd.runtime.histogram import Histogram, HistogramSnapshot
 from rmqd.runtime.plain_text import describe
 from rmqd.wire.topics import without_namespace
@@ -256,9 +257,15 @@ class GroupSupervisor:
         for scope in pauses:
             self.pause(scope)
 
-    def snapshot(self) -> GroupSnapshot:
-        """Return the group's snapshot, with the counters of all its consumers."""
-        group = self._edge.to_user_names(self._consumer.snapshot())
+    async def read(self) -> GroupSnapshot:
+        """Return the group's snapshot. Its queues are read in slices, so each of them has its values of one moment."""
+        names = (self._edge.to_user_names(queue) for queue in self._consumer.queue_snapshots())
+        queues = [queue async for found in slices(names) for queue in found]
+        return replace(self.snapshot(), queues=() if self.failed else tuple(queues))
+
+    def snapshot(self, *, with_queues: bool = False) -> GroupSnapshot:
+        """Return the group's figures at one moment, with the counters of all its consumers."""
+        group = self._edge.of_group(self._consumer.snapshot(with_queues=with_queues))
         if self._failure is not None:
             failure = without_namespace(self._failure, self._edge.namespace)
             group = replace(
@@ -324,7 +331,7 @@ class GroupSupervisor:
             return
 
     def _replace(self, consumer: Consumer) -> None:
-        self._past = add_past(self._edge.to_user_names(self._consumer.snapshot()), self._past)
+        self._past = add_past(self._edge.of_group(self._consumer.snapshot(with_queues=False)), self._past)
         self._consumer, self._failure = consumer, None
         for scope in self._pauses.scopes:
             consumer.pause(self._edge.to_broker_names(scope))

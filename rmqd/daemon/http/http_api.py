@@ -21,7 +21,7 @@ from rmqd.daemon.group_history import HistoryRecorder
 from rmqd.daemon.groups.group_engine import GroupHost, UnknownGroupError, WholeGroupOnlyError
 from rmqd.daemon.groups.group_reload import ReloadReport
 from rmqd.daemon.groups.supervisor import HealthCheck, LoopMonitor, readiness
-from rmqd.daemon.http.daemon_status import DaemonAbout, pause_document, status_document
+from rmqd.daemon.http.daemon_status import DaemonAbout, as_json, pause_document, status_document
 from rmqd.daemon.http.http_access import AccessPolicy, HttpRefusal
 from rmqd.daemon.page.page_view import PAGE_HEADERS, StatusPage, asset
 from rmqd.runtime.own_threads import in_own_thread
@@ -103,7 +103,7 @@ class HttpApi:
     async def readyz(self, _request: Request) -> Response:
         """Respond 200 if each group has a route and its first assignment, else 503 with the reasons."""
         host = self._daemon.host
-        return _checks_response(readiness(await host.view(), host.stopping))
+        return _checks_response(readiness(await host.view(with_queues=False), host.stopping))
 
     async def metrics(self, request: Request) -> Response:
         """Return the metrics, compressed if the scraper accepts it.
@@ -127,7 +127,7 @@ class HttpApi:
 
     async def status(self, _request: Request) -> Response:
         """Return the status of every group and queue."""
-        return JSONResponse(await self._status())
+        return Response(await as_json(await self._status()), media_type="application/json")
 
     async def history(self, request: Request) -> Response:
         """Return the last hour of lag and throughput of the groups in `group`, after the Unix time `since`."""
@@ -148,8 +148,7 @@ class HttpApi:
         """Return the status as an HTML page. `open` names the groups that are expanded."""
         status, config = await self._status(), self._config()
         opened = request.query_params.getlist("open") or None
-        text = await in_own_thread(lambda: self._page.page(status, config, opened))
-        return HTMLResponse(text, headers=PAGE_HEADERS)
+        return HTMLResponse(await self._page.page(status, config, opened), headers=PAGE_HEADERS)
 
     async def live(self, request: Request) -> Response:
         """Return the page's main part, for the script that updates the page. Only the groups in `open` are
@@ -157,8 +156,7 @@ class HttpApi:
         """
         status, config = await self._status(), self._config()
         opened = request.query_params.getlist("open")
-        text = await in_own_thread(lambda: self._page.live(status, config, opened))
-        return HTMLResponse(text, headers=PAGE_HEADERS)
+        return HTMLResponse(await self._page.live(status, config, opened), headers=PAGE_HEADERS)
 
     async def static(self, request: Request) -> Response:
         """Return a file of the page. Its URL contains a hash of its content, so browsers may cache it."""
@@ -225,7 +223,7 @@ class HttpApi:
         return {"config_hash": about.config_hash, "reloaded_at": about.reloaded_at, **self._shown[1]}
 
     async def _status(self) -> dict[str, Any]:
-        return status_document(await self._daemon.host.view(), self._daemon.recorder, self._daemon.about())
+        return await status_document(await self._daemon.host.view(), self._daemon.recorder, self._daemon.about())
 
     def _named(self, endpoint: Endpoint) -> Endpoint:
         async def checked(request: Request) -> Response:

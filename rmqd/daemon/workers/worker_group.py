@@ -8,7 +8,7 @@ process is a new member of the group. Every later restart replaces it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Self
@@ -16,7 +16,7 @@ from typing import Self
 from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.pauses import PauseScope
-from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
+from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
 from rmqd.daemon.groups.group_engine import ProcessSnapshot
 from rmqd.daemon.groups.spark_group import SILENT_SECONDS, ChildGroup, blank_snapshot
 from rmqd.daemon.groups.supervisor import WorkerShare
@@ -91,15 +91,21 @@ class WorkerGroup(ChildGroup[WorkerProcess]):
     def process(self) -> ProcessSnapshot | None:
         """The last snapshot of the running process, without the group; None if there is none."""
         told = None if self._child is None or self._ended else self._child.last_snapshot
-        return None if told is None else replace(told, groups=())
+        return None if told is None else replace(told.process, groups=())
 
-    def snapshot(self) -> GroupSnapshot:
+    def snapshot(self, *, with_queues: bool = True) -> GroupSnapshot:
         """The group in the last snapshot of the process."""
         told = None if self._child is None else self._child.last_snapshot
-        if told is not None and told.groups:
-            return self._shown(told.groups[0])
+        if told is not None and told.process.groups:
+            queues = tuple(self.queue_snapshots()) if with_queues else ()
+            return self._shown(replace(told.process.groups[0], queues=queues))
         reason = f"group {self._name} starts in a worker process"
         return self._shown(replace(blank_snapshot(self._options), engine="local", not_ready_reason=reason))
+
+    def queue_snapshots(self) -> Iterator[QueueSnapshot]:
+        """Yield the queues of the last snapshot."""
+        told = None if self._child is None or self._ended else self._child.last_snapshot
+        return (queue for _, queue in told.named_queues()) if told is not None else iter(())
 
     def _switch(self, action: str, scope: PauseScope) -> None:
         if self._child is not None:

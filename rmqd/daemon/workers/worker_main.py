@@ -18,7 +18,7 @@ import structlog
 
 from rmqd.config.load import configure_log
 from rmqd.consumer.pauses import PauseScope
-from rmqd.daemon.groups.group_engine import local_engine
+from rmqd.daemon.groups.group_engine import WorkerReport, local_engine
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor
 from rmqd.daemon.workers.worker_pool import WorkerSpec
@@ -110,7 +110,7 @@ class WorkerMain:
             log.critical("worker.failed", exc_info=error)
             return ExitCode.FAILURE
         finally:
-            self._channel.post(ChildAnswer(0, self._groups.snapshot()))
+            self._channel.post(ChildAnswer(0, WorkerReport(self._groups.snapshot())))
             await self._channel.close()
         return ExitCode.OK
 
@@ -126,7 +126,8 @@ class WorkerMain:
     async def _result(self, request: Request) -> object:
         match request.action:
             case "snapshot":
-                return self._groups.snapshot()
+                view = await self._groups.view(with_queues=request.argument)
+                return await WorkerReport.of(view.processes[0])
             case "pause" | "resume":
                 await self._switch(request.action, *request.argument)
             case "restart":

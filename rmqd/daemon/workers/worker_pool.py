@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -22,6 +22,7 @@ from rmqd.daemon.groups.group_engine import (
     HostView,
     ProcessSnapshot,
     UnknownGroupError,
+    WorkerReport,
     check_scope,
     merge_processes,
 )
@@ -44,12 +45,14 @@ class WorkerSpec:
     """The paused scopes by group."""
 
 
-class WorkerProcess(ChildProcess[ProcessSnapshot]):
+class WorkerProcess(ChildProcess[WorkerReport]):
     """A running worker."""
 
     name = "worker"
     leads_group = False
-    snapshot_type = ProcessSnapshot
+    snapshot_type = WorkerReport
+    queues: tuple[bytes, ...] = ()
+    """The queues of the last report that has them."""
 
 
 class _Built(NamedTuple):
@@ -89,7 +92,7 @@ class WorkerPool:
         self._changing = asyncio.Lock()
         self._all_run = asyncio.Event()
         self._logged_at = float("-inf")
-        self._silent: dict[int, tuple[WorkerProcess, ProcessSnapshot | None]] = {}
+        self._silent: dict[int, tuple[WorkerProcess, WorkerReport | None]] = {}
         """Workers that did not respond in time, each with its last snapshot before that."""
 
     async def run(self, *, is_checked: bool = False) -> None:
@@ -115,12 +118,12 @@ class WorkerPool:
         """Wait until every worker runs. A process takes longer to start than a group in this process."""
         await wait_within(self._clock, patience_seconds + SPAWN_SECONDS, self._all_run.wait())
 
-    async def view(self) -> HostView:
+    async def view(self, *, with_queues: bool = True) -> HostView:
         """Return the state of all workers; for a worker that does not respond, its last snapshot."""
         numbers = range(1, self._count + 1)
-        answers = await asyncio.gather(*(self._snapshot(number) for number in numbers))
+        answers = await asyncio.gather(*(self._report(number, with_queues=with_queues) for number in numbers))
         return HostView(
-            processes=tuple(snapshot for snapshot, _ in answers if snapshot is not None),
+            processes=tuple([await report.unpacked() for report, _ in answers if report is not None]),
             past=tuple(self._past.values()),
             workers={"running": len(self._live), "restarting": self._count - len(self._live)},
             worker_restarts=self._restarts,
@@ -320,29 +323,31 @@ class WorkerPool:
         if last is None:
             return
         past = self._past.get(number)
-        self._past[number] = last if past is None else merge_processes([last], [past])
+        self._past[number] = last.process if past is None else merge_processes([last.process], [past])
 
-    async def _snapshot(self, number: int) -> tuple[ProcessSnapshot | None, str]:
+    async def _report(self, number: int, *, with_queues: bool) -> tuple[WorkerReport | None, str]:
         worker = self._live.get(number)
         if worker is None:
             return None, f"worker {number} of {self._count} is not running; it is being started"
         problem = f"worker {number} (pid {worker.pid}) does not respond"
         known = self._silent.get(number)
         if known is not None and known[0] is worker and known[1] is worker.last_snapshot:
-            return worker.last_snapshot, problem  # it has not responded to the previous request
+            return _last_report(worker), problem  # it has not responded to the previous request
         try:
             async with asyncio.timeout(SNAPSHOT_SECONDS):
-                snapshot = await worker.ask("snapshot")
+                report: WorkerReport = await worker.ask("snapshot", with_queues)
         except TimeoutError:
             if known is None:
                 log.warning("worker.silent", worker=number, pid=worker.pid, seconds=SNAPSHOT_SECONDS)
             self._silent[number] = worker, worker.last_snapshot
-            return worker.last_snapshot, problem
+            return _last_report(worker), problem
         except ChildGoneError:
             return None, f"worker {number} of {self._count} has died; it is being restarted"
         if self._silent.pop(number, None) is not None:
             log.info("worker.answers", worker=number, pid=worker.pid)
-        return snapshot, ""
+        if with_queues:
+            worker.queues = report.queues
+        return report, ""
 
     async def _ask_all(self, action: str, argument: object) -> list[tuple[int, str]]:
         """Send a request to every worker. Returns the numbers of the workers that refused, with the reasons.
@@ -376,11 +381,16 @@ class WorkerPool:
     async def _keep_counters(self) -> None:
         while True:
             await asyncio.sleep(KEEP_SECONDS)
-            answers = await asyncio.gather(*(self._snapshot(number) for number in list(self._live)))
-            self._log_refusals(reason for snapshot, _ in answers if snapshot for reason in snapshot.client.refused)
+            answers = await asyncio.gather(*(self._report(number, with_queues=False) for number in list(self._live)))
+            self._log_refusals(reason for report, _ in answers if report for reason in report.process.client.refused)
 
     def _log_refusals(self, reasons: Iterable[str]) -> None:
         """Log the refusals that servers sent to the workers, once a minute for all workers."""
         if (found := list(dict.fromkeys(reasons))) and self._clock.monotonic() - self._logged_at >= REPEAT_SECONDS:
             self._logged_at = self._clock.monotonic()
             log_refusals(found)
+
+
+def _last_report(worker: WorkerProcess) -> WorkerReport | None:
+    """Return the last report of a worker, with the last known queues."""
+    return None if worker.last_snapshot is None else replace(worker.last_snapshot, queues=worker.queues)

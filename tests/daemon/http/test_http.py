@@ -138,7 +138,7 @@ async def test_status_tells_what_a_group_did(served: Served) -> None:
         handler_duration=HistogramSnapshot((0.1, 1.0), (6, 4, 0), 2.0),
     )
     shown = replace(idle, topics=(topic,), queues=(queue_snapshot(0),), members=("10.0.0.1@1", "10.0.0.2@7"))
-    served.engine.last("mailer").snapshot = lambda: shown  # type: ignore[method-assign]
+    served.engine.last("mailer").snapshot = lambda **_: shown  # type: ignore[method-assign]
     document = (await served.client.get("/api/v1/status")).json()
     assert (document["host"], document["pid"], document["uptime_seconds"]) == ("shop-1", 42, 100.0)
     group = document["groups"][0]
@@ -424,7 +424,7 @@ async def test_status_metrics_and_page_tell_what_stands_still_and_why(served: Se
     problem = Problem("subscription_mismatch", "others subscribe to more", "make them equal")
     queues = (replace(queue_snapshot(0, state="stuck"), stall=stall), replace(queue_snapshot(1), is_retry=True))
     shown = replace(served.engine.last("audit").snapshot(), queues=queues, problems=(problem,))
-    served.engine.last("audit").snapshot = lambda: shown  # type: ignore[method-assign]
+    served.engine.last("audit").snapshot = lambda **_: shown  # type: ignore[method-assign]
     (_, group) = (await served.client.get("/api/v1/status")).json()["groups"]
     assert group["problems"] == [asdict(problem)]
     assert [queue["stall"] for queue in group["queues"]] == [asdict(stall), None]
@@ -441,7 +441,7 @@ async def test_status_metrics_and_page_tell_what_stands_still_and_why(served: Se
 
 def _failing_snapshot(served: Served) -> Any:
     shown = replace(served.engine.last("audit").snapshot(), failure="<script>alert(1)</script>")
-    return lambda: shown
+    return lambda **_: shown
 
 
 def test_the_limits_are_those_of_the_contract() -> None:

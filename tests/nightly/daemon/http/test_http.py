@@ -104,7 +104,7 @@ async def test_only_groups_that_are_open_are_shown_whole(served: Served) -> None
     """So that hundreds of queues do not come again and again."""
     queues = tuple(queue_snapshot(number) for number in range(30))
     shown = replace(served.engine.last("audit").snapshot(), queues=queues)
-    served.engine.last("audit").snapshot = lambda: shown  # type: ignore[method-assign]
+    served.engine.last("audit").snapshot = lambda **_: shown  # type: ignore[method-assign]
     for path, is_whole in (("/", False), ("/live", False), ("/?open=audit", True), ("/live?open=audit", True)):
         text = (await served.client.get(path)).text
         assert "group-audit" in text
@@ -123,7 +123,7 @@ async def test_a_handler_that_fails_at_everything_is_red(served: Served) -> None
         rates={"handled": 3.0, "failed": 3.0, "retried": 2.5, "dead_lettered": 0.5},
         batches=BatchesSnapshot(HistogramSnapshot((), (0,), 0.0), {}, None, lost=2, retired_queues=0, late_rows=3),
     )
-    served.engine.last("audit").snapshot = lambda: shown  # type: ignore[method-assign]
+    served.engine.last("audit").snapshot = lambda **_: shown  # type: ignore[method-assign]
     (well, group) = (await served.client.get("/api/v1/status")).json()["groups"]
     assert (well["failing"], well["last_error"], well["left_out"]) == (False, None, None)
     assert group["failing"]
@@ -140,7 +140,7 @@ async def test_a_handler_that_fails_at_everything_is_red(served: Served) -> None
 
 def _large_snapshot(served: Served) -> Any:
     shown = replace(served.engine.last("audit").snapshot(), failure="x" * 20_000_000)
-    return lambda: shown
+    return lambda **_: shown
 
 
 async def test_a_body_within_the_limit_is_read_and_ignored(served: Served) -> None:
@@ -258,7 +258,7 @@ async def test_many_who_ask_for_much_do_not_hold_up_a_probe(served: Served) -> N
     """Answers that take work have their turns; /livez has not to wait for one."""
     turn = asyncio.Event()
 
-    async def slow_view() -> HostView:
+    async def slow_view(**_: bool) -> HostView:
         await turn.wait()
         return await host_view()
 

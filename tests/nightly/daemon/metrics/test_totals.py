@@ -47,6 +47,7 @@ def test_workers_that_pop_the_same_queue_show_it_once_with_what_they_have_togeth
     merged = merge_processes([process(1, group_snapshot(queues=(one,))), process(2, group_snapshot(queues=(two,)))])
     [queue] = merged.groups[0].queues
     assert (queue.number, queue.state, queue.cached, queue.handling, queue.lag) == ("any", "handling", 14, 4, 40)
+    assert merged.groups[0].assigned == {"orders": 1}
 
 
 def test_errors_and_reasons_of_workers_come_together_within_bounds() -> None:

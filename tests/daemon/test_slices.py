@@ -1,0 +1,155 @@
+"""Thousands of queues are read, rendered and sent between processes in slices: other tasks get their turns meanwhile.
+
+The tests count what is done between two turns of the event loop. They measure no time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Iterator
+from dataclasses import replace
+from typing import Any, ClassVar, TypeVar
+
+import pytest
+
+from rmqd.config.model.root_model import MetricsConfig
+from rmqd.consumer.stats.stats_snapshot import QueueSnapshot
+from rmqd.daemon.group_history import HistoryRecorder
+from rmqd.daemon.groups.group_engine import HostView, WorkerReport
+from rmqd.daemon.groups.local_groups import LocalGroups
+from rmqd.daemon.groups.supervisor import LoopMonitor
+from rmqd.daemon.http.daemon_status import as_json, status_document
+from rmqd.daemon.metrics.exposition import render
+from rmqd.daemon.page.page_view import StatusPage
+from rmqd.runtime.clock import SystemClock
+from tests.config.configs import config
+from tests.daemon.fakes import ABOUT, FakeConsumer, FakeEngine, queue_snapshot
+
+T = TypeVar("T")
+QUEUES = 1000
+MOST = 400
+
+
+class Reads:
+    """Counts reads of a value of queues, and knows the most of them between two turns of the event loop."""
+
+    total: ClassVar[int] = 0
+
+    @classmethod
+    async def most(cls, work: Awaitable[T]) -> tuple[int, T]:
+        """Await the work. Returns the most reads in one turn, and the result."""
+        counts = [cls.total]
+
+        async def count() -> None:
+            while True:
+                await asyncio.sleep(0)
+                counts.append(cls.total)
+
+        counting = asyncio.create_task(count())
+        result = await work
+        counting.cancel()
+        counts.append(cls.total)
+        return max(after - before for before, after in itertools.pairwise(counts)), result
+
+
+class CountedQueue(QueueSnapshot):
+    """Counts reads of one value that every rendering needs once."""
+
+    @property
+    def cached(self) -> int:
+        Reads.total += 1
+        return 7
+
+    @cached.setter
+    def cached(self, value: int) -> None:
+        pass
+
+
+class CountedFields(dict[str, Any]):
+    """A queue of the status document, which counts reads of one value."""
+
+    def __getitem__(self, key: str) -> Any:
+        Reads.total += key == "committed"
+        return super().__getitem__(key)
+
+
+def counted(number: int) -> QueueSnapshot:
+    one = queue_snapshot(number)
+    values = {name: getattr(one, name) for name in QueueSnapshot.__dataclass_fields__}
+    return CountedQueue(**values)
+
+
+@pytest.fixture
+async def view(monkeypatch: pytest.MonkeyPatch) -> HostView:
+    """A daemon with 1,000 queues, as it is read."""
+
+    def queues(_: FakeConsumer) -> Iterator[QueueSnapshot]:
+        for number in range(QUEUES):
+            Reads.total += 1
+            yield counted(number)
+
+    monkeypatch.setattr(FakeConsumer, "queue_snapshots", queues)
+    clock = SystemClock()
+    groups = LocalGroups(config("mailer"), FakeEngine(), clock, LoopMonitor(clock))
+    before = Reads.total
+    most, view = await Reads.most(groups.view())
+    assert (most <= MOST, Reads.total - before) == (True, QUEUES)
+    return view
+
+
+@pytest.mark.parametrize("per_queue", ["always", "never"])
+async def test_metrics(view: HostView, per_queue: Any) -> None:
+    before = Reads.total
+    most, (body, _) = await Reads.most(render(view, ABOUT, "", MetricsConfig(per_queue=per_queue)))
+    assert (most <= MOST, Reads.total - before) == (True, QUEUES)
+    assert body.count(b"\nrmqd_cached_messages{") == (QUEUES if per_queue == "always" else 1)
+
+
+async def test_status_and_its_json(view: HostView) -> None:
+    recorder = HistoryRecorder(SystemClock(), None)  # type: ignore[arg-type]
+    before = Reads.total
+    most, document = await Reads.most(status_document(view, recorder, ABOUT))
+    assert (most <= MOST, Reads.total - before) == (True, QUEUES)
+    turns, text = await turns_of(as_json(document))
+    assert turns >= QUEUES // MOST
+    assert text.count(b'"broker":"broker-a"') == QUEUES
+
+
+async def test_page(view: HostView) -> None:
+    status = await status_document(view, HistoryRecorder(SystemClock(), None), ABOUT)  # type: ignore[arg-type]
+    [group] = status["groups"]
+    group["queues"] = [CountedFields(queue) for queue in group["queues"]]
+    page = StatusPage()
+    shown: dict[str, Any] = {"config": {"groups": {}}, "given": {"groups": {}}}
+    before = Reads.total
+    most, text = await Reads.most(page.live(status, shown, ["mailer"]))
+    assert (most <= MOST, Reads.total - before) == (True, QUEUES)
+    assert text.count('<tr data-key="broker-a-') == QUEUES
+
+
+async def test_report_of_a_worker(view: HostView) -> None:
+    [process] = view.processes
+    plain = tuple(queue_snapshot(number) for number in range(QUEUES))
+    process = replace(process, groups=(replace(process.groups[0], queues=plain),))
+    packing, report = await turns_of(WorkerReport.of(process))
+    unpacking, unpacked = await turns_of(report.unpacked())
+    assert min(packing, unpacking) >= QUEUES // MOST
+    assert report.process.groups[0].queues == ()
+    assert unpacked == process
+
+
+async def turns_of(work: Awaitable[T]) -> tuple[int, T]:
+    """Await the work. Returns how many turns other tasks had meanwhile, and the result."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    counting = asyncio.create_task(count())
+    result = await work
+    counting.cancel()
+    return turns, result
