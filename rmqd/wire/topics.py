@@ -168,6 +168,8 @@ def without_namespace(value: T, namespace: str) -> T:
 
 
 def _plain(value: Any, namespace: str) -> Any:
+    if value is None or isinstance(value, int | float):  # most fields of a snapshot
+        return value
     if isinstance(value, str):
         return _plain_text(value, f"{namespace}%")
     if isinstance(value, dict):
@@ -177,7 +179,9 @@ def _plain(value: Any, namespace: str) -> Any:
         return make([_plain(inner, namespace) for inner in value])
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return dataclasses.replace(value, **{name: _plain(inner, namespace) for name, inner in fields.items()})
+        plain = {name: _plain(inner, namespace) for name, inner in fields.items()}
+        changed = {name: inner for name, inner in plain.items() if inner is not fields[name]}
+        return dataclasses.replace(value, **changed) if changed else value
     return value
 
 
