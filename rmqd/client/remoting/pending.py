@@ -45,7 +45,7 @@ class ResponseFuture(asyncio.Future[RemotingCommand]):
     def resume(self) -> None:
         """Continue the task that awaits the response. Call it outside of tasks, after `arrive`."""
         if self._step is not None:
-            step, context = self._step
+            (step, context), self._step = self._step, None
             context.run(step, self)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import ConsumerOptions
@@ -19,8 +18,6 @@ from rmqd.handler_api.batch import Batch
 from rmqd.runtime.clock import Clock
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
-
-TRICKLE: Final = 4  # up to so many messages take less time than one iteration of the event loop
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +36,6 @@ class ReadyQueues:
     __slots__ = (
         "_held",
         "_on_wake",
-        "_wake_planned",
         "can_wake",
         "excess_workers",
         "parked",
@@ -58,19 +54,16 @@ class ReadyQueues:
         self.excess_workers = 0  # how many workers must still park, because there are more than may take batches
         self.parked: list[asyncio.Future[None]] = []
         self._held: deque[ProcessQueue] = deque()  # the line of a paused group
-        self._wake_planned = False
         self._on_wake: asyncio.Future[None] | None = None  # the future that wait_until_woken awaits
 
     def submit(self, process_queue: ProcessQueue) -> None:
-        """Add a queue to the line if it has messages to hand out."""
+        """Add a queue to the line if it has messages to hand out.
+
+        The woken worker starts in the event loop's next turn, so the next pulls are sent before handlers run.
+        """
         self.keep(process_queue)
-        if not self.queues or not self.can_wake or self._wake_planned:
-            return
-        if len(process_queue.pending) <= TRICKLE:
+        if self.queues and self.can_wake:
             self.wake()
-        else:  # wake it in the next loop iteration, so that the next pulls are sent before handlers run
-            self._wake_planned = True
-            asyncio.get_running_loop().call_soon(self._wake_now)
 
     def keep(self, process_queue: ProcessQueue) -> None:
         """Add a queue like `submit`, but wake no worker: the calling worker takes the next batch itself."""
@@ -141,9 +134,11 @@ class ReadyQueues:
         self.can_wake = True
         try:
             await sleeper
-        finally:
+        except asyncio.CancelledError:
             if sleeper in self.sleepers:
                 self.sleepers.remove(sleeper)
+            raise
+        finally:
             self.can_wake = bool(self.sleepers)
 
     @property
@@ -176,11 +171,6 @@ class ReadyQueues:
         if self.queues and self.can_wake:  # this worker parks instead of working, so wake another one
             self.wake()
         await parked
-
-    def _wake_now(self) -> None:
-        self._wake_planned = False
-        if self.queues and self.can_wake:
-            self.wake()
 
 
 Make = Callable[[list[Message], MessageQueue], Batch]

@@ -200,8 +200,9 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
 
     def _is_free(self, queue: MessageQueue) -> bool:
         """Return whether a pull's commit cannot conflict with another commit, a reset or the next owner."""
+        turn = self._turns.get(queue)
         return (
-            not self._turn(queue).locked()
+            (turn is None or not turn.locked())
             and not self._unanswered.has(queue)
             and queue not in self._resets
             and self._firsts.is_begun(queue)
@@ -213,7 +214,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         """Called when a pull's commit was stored. It may have replaced a reset or a later commit."""
         queue, known = commit.queue, self.committed.get(commit.queue)
         if commit.epoch == self._epoch(queue) and known is not None and commit.offset > known:
-            self._unanswered.answered(queue, commit.unanswered)
+            self._unanswered.settle(commit.unanswered, float("-inf"))  # the broker does not store it again
             self._note_stored(queue, commit.offset, commit.sent_at, commit.on)
         else:
             self._unanswered.settle(commit.unanswered, 0.0)

@@ -103,11 +103,6 @@ class UnansweredCommits:
         self._commits.setdefault(queue, []).append(unanswered)
         return unanswered
 
-    def answered(self, queue: MessageQueue, commit: UnansweredCommit) -> None:
-        """Record that such a commit is stored, so the broker does not store it again."""
-        self.settle(commit, float("-inf"))
-        self.stored(queue, float("-inf"))
-
     def failed(self, queue: MessageQueue, offset: int, error: RmqdError) -> None:
         """Called when a commit failed. Record it, unless the broker refused it or it was never sent."""
         now = self._clock.monotonic()
