@@ -39,7 +39,9 @@ def parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     root.add_argument("--messages", type=int, default=300_000, help="messages in a drain (default 300000)")
     root.add_argument("--runs", type=int, default=3, help="runs of each contender in each scenario (default 3)")
-    root.add_argument("--only", type=names, default=contenders.NAMES, help="some of the contenders rmqd,java,go,raw")
+    root.add_argument(
+        "--only", type=names, default=contenders.NAMES, help="some of the contenders java,go,rmqd,raw,floor"
+    )
     root.add_argument(
         "--scenario",
         action="append",

@@ -20,7 +20,8 @@ from tests.rocketmq.fetch import find_java, home, jars
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = Path(__file__).resolve().parent / "peers"
 JAVA_HEAP = "512m"
-NAMES = ("java", "go", "rmqd", "raw")  # also the order in which they take turns
+NAMES = ("java", "go", "rmqd", "raw", "floor")  # also the order in which they take turns
+DRAINING = NAMES[:-1]  # the floor has only paced runs
 BEFORE = "before"  # rmqd of another checkout
 
 RMQD_CONFIG = """\
@@ -72,6 +73,8 @@ def command(job: Job) -> list[str]:
     }
     if job.contender == "raw":
         return [sys.executable, "-m", "bench.raw_puller", *_options("--", arguments), *_switches("--", job)]
+    if job.contender == "floor":
+        return [sys.executable, "-m", "bench.floor", *_options("--", arguments | {"warm": job.warm})]
     if job.contender in ("rmqd", BEFORE):
         return [*rmqd(job.checkout), "run", "--config", str(write_config(job))]
     arguments |= {"consume-batch": job.consume_batch, "threads": THREADS, "timeout": int(job.timeout_seconds)}

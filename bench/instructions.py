@@ -3,7 +3,7 @@
 Times of the same code differ by 30 % on a machine with other guests; valgrind's instruction counts do not. Each drain
 runs under valgrind (Debian's package `valgrind`), with the benchmark's configuration, from an embedded broker in a
 separate process. Start and stop take the same for few and many messages, so the difference of two drains is the cost of
-the messages.
+the messages. `bench.pull_turn` gives the cost of a message that arrives alone.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from bench.scenarios import BODY_BYTES, QUEUES, SCENARIOS, Scenario
 
 NAMES = ("batch 1", "batch 32", "orderly 1")
 FEW, MANY = 8_000, 24_000
+PULL_TURN = "pull turn"
+FEW_TURNS, MANY_TURNS = 100, 500  # few, because no heartbeat follows, and the broker forgets a client after 2 minutes
 VALGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
 END_SECONDS = 300.0
 COUNTED = re.compile(r"I\s+refs:\s+([\d,]+)")
@@ -59,10 +61,27 @@ def drain(checkout: Path, scenario: Scenario, nameserver: str, messages: int) ->
                 process.kill()
                 process.wait()
             log.seek(0)
-            said = log.read()
+            return _counted(checkout, process.returncode, log.read())
+
+
+def per_turn(checkout: Path, nameserver: str) -> float:
+    """Return the instructions for a pull turn with one message."""
+    few, many = (_turns(checkout, nameserver, turns) for turns in (FEW_TURNS, MANY_TURNS))
+    return (many - few) / (MANY_TURNS - FEW_TURNS)
+
+
+def _turns(checkout: Path, nameserver: str, turns: int) -> int:
+    script = contenders.ROOT / "bench" / "pull_turn.py"  # older checkouts do not have it
+    command = [*VALGRIND, sys.executable, "-P", str(script), nameserver, topic_of(turns), str(turns)]
+    environment = {**contenders.environment(checkout), "PYTHONHASHSEED": "0"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=END_SECONDS)
+    return _counted(checkout, ended.returncode, ended.stderr)
+
+
+def _counted(checkout: Path, code: int, said: str) -> int:
     found = COUNTED.search(said)
-    if process.returncode or found is None:
-        raise RuntimeError(f"the daemon of {checkout} ended with {process.returncode}:\n{said[-4000:]}")
+    if code or found is None:
+        raise RuntimeError(f"rmqd of {checkout} ended with {code}:\n{said[-4000:]}")
     return int(found[1].replace(",", ""))
 
 
@@ -73,10 +92,11 @@ def topic_of(messages: int) -> str:
 
 @contextlib.contextmanager
 def broker() -> Iterator[str]:
-    """Run an embedded broker with both topics. Yields its address."""
-    topics = [word for messages in (FEW, MANY) for word in ("--topic", f"{topic_of(messages)}:{QUEUES}")]
+    """Run an embedded broker with the topics of both drains, and of both series of turns. Yields its address."""
+    queues = {FEW: QUEUES, MANY: QUEUES, FEW_TURNS: 1, MANY_TURNS: 1}  # of each topic, by its messages
+    topics = [word for messages, number in queues.items() for word in ("--topic", f"{topic_of(messages)}:{number}")]
     with embedded_broker(*topics) as (address, _):
-        for messages in (FEW, MANY):
+        for messages in queues:
             body, count = "x" * BODY_BYTES, ("--count", str(messages))
             sending = [*contenders.rmqd(), "send", topic_of(messages), body, *count, "--nameserver", address]
             subprocess.run(sending, env=contenders.environment(), check=True, stdout=subprocess.DEVNULL)
@@ -94,12 +114,16 @@ def main() -> int:
     if shutil.which(VALGRIND[0]) is None:
         parser.error("valgrind is missing; run apt-get install valgrind")
     rows = []
+    drains = [scenario for scenario in SCENARIOS if scenario.name in NAMES]
     with broker() as nameserver:
-        for scenario in (scenario for scenario in SCENARIOS if scenario.name in NAMES):
+        for scenario in (*drains, None):
             for _ in range(options.runs):
-                before = per_message(options.checkout.resolve(), scenario, nameserver)
-                now = per_message(contenders.ROOT, scenario, nameserver)
-                rows.append((scenario.name, f"{before:,.0f}", f"{now:,.0f}", f"{now / before:.3f}"))
+                before, now = (
+                    per_turn(one, nameserver) if scenario is None else per_message(one, scenario, nameserver)
+                    for one in (options.checkout.resolve(), contenders.ROOT)
+                )
+                name = PULL_TURN if scenario is None else scenario.name
+                rows.append((name, f"{before:,.0f}", f"{now:,.0f}", f"{now / before:.3f}"))
                 print(*rows[-1], file=sys.stderr, flush=True)
     print(table(("instructions per message", "before", "now", "ratio"), rows))
     return 0

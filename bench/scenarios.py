@@ -55,12 +55,12 @@ class Scenario:
 
 
 SCENARIOS = (
-    Scenario("batch 1", 1, 32, contenders.NAMES),
-    Scenario("batch 32", 32, 32, contenders.NAMES),
+    Scenario("batch 1", 1, 32, contenders.DRAINING),
+    Scenario("batch 32", 32, 32, contenders.DRAINING),
     Scenario("batch 1024", 1024, 1024, ("java", "rmqd", "raw"), limits_raised=True),
     Scenario("orderly 1", 1, 32, ("java", "go", "rmqd"), orderly=True),
     Scenario("orderly 32", 32, 32, ("java", "go", "rmqd"), orderly=True),
-    Scenario("paced", 1, 32, ("java", "go", "rmqd"), paced=True),
+    Scenario("paced", 1, 32, ("java", "go", "rmqd", "floor"), paced=True),
     *(
         Scenario(f"{switch} {batch}", batch, 32, ("java", "rmqd"), switch=switch)
         for switch in SWITCHES
