@@ -4,6 +4,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 NAME ?= churn
 ENGINE ?= local
+EXTRAS := otel,msgpack,avro,protobuf,postgresql,redis,testing
 ROOM ?=
 VERSION ?= 5.5.0
 ifneq (,$(filter campaign nightly,$(firstword $(MAKECMDGOALS))))  # `make campaign churn` is `make campaign NAME=churn`
@@ -24,7 +25,7 @@ export RMQD_TEST_ENDS_WITH := $(shell echo $$PPID)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark demo unit slow test nightly check format bench bench-spark simulate campaign conformance peer-tests
+.PHONY: help venv spark demo unit slow test nightly check format dist bench bench-spark simulate campaign conformance peer-tests
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,7 +44,9 @@ $(VENV)/.installed: pyproject.toml handlers/pyproject.toml constraints.txt
 			{ echo "$$python has no venv module: apt-get install python3-venv" >&2; exit 1; }; \
 		rm -rf $(VENV) && $$python -m venv $(VENV); }
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(PYTHON) -m pip install --quiet \
-		--disable-pip-version-check --editable '.[dev]' --editable 'handlers[all]'
+		--disable-pip-version-check 'pip>=25.1' # the first that knows dependency groups
+	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(PYTHON) -m pip install --quiet \
+		--disable-pip-version-check --group dev --editable '.[$(EXTRAS)]' --editable 'handlers[all]'
 	@$(PYTHON) -m compileall -q rmqd handlers # an editable install compiles nothing, and the first start would wait for it
 	@touch $@
 
@@ -54,9 +57,9 @@ $(VENV)/.spark: $(VENV)/.installed
 		--disable-pip-version-check --editable '.[spark]'
 	@touch $@
 
-$(VENV)/.fuzz: $(VENV)/.installed
+$(VENV)/.fuzz $(VENV)/.dist: $(VENV)/.%: $(VENV)/.installed
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(PYTHON) -m pip install --quiet \
-		--disable-pip-version-check --editable '.[fuzz]'
+		--disable-pip-version-check --group $*
 	@touch $@
 
 # Ctrl-C reaches all that the terminal has in front, and make would take it as a failure: `set -m` gives rmqd that place.
@@ -88,6 +91,20 @@ check: spark ## lint, formatting, types and the import rules
 format: venv ## put imports and formatting right
 	$(VENV)/bin/ruff check --fix-only .
 	$(VENV)/bin/ruff format .
+
+# Each Python gets a new environment with the wheels alone, runs the demo, and tests a new project.
+dist: $(VENV)/.dist ## both wheels and sdists, to dist/; checked, and tried with every Python at hand
+	rm -rf dist
+	for folder in . handlers; do $(PYTHON) -m build --outdir dist $$folder || exit; done
+	$(PYTHON) -m twine check --strict dist/*
+	@set -e; dist=$$PWD/dist; for name in python3.11 python3.12 python3.13 python3.14; do \
+		$$name -c 'import ensurepip' 2>/dev/null || { echo "$$name: not here, not tried"; continue; }; \
+		folder=$$(mktemp -d); $$name -m venv $$folder/env; \
+		$$folder/env/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl pytest; \
+		(cd $$folder; env/bin/rmqd demo --seconds 5 >demo.txt; tail -n 3 demo.txt; \
+			env/bin/rmqd new handler order-book --wheels $$dist; \
+			env/bin/pip install --quiet --disable-pip-version-check ./order-book; cd order-book; ../env/bin/pytest -q); \
+		rm -rf $$folder; echo "$$name: installed, demo and tests of a new project passed"; done
 
 bench: venv ## rmqd against the Java and Go clients and the broker's limit: docs/proof/benchmarks.md
 	$(PYTHON) -m bench $(ARGS)

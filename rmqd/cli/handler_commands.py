@@ -6,8 +6,10 @@ import importlib.util
 import json
 import keyword
 import re
+import shutil
 import sys
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -37,7 +39,10 @@ def handlers(output: Output = "table") -> None:
     elif found:
         typer.echo("\n\n".join("\n".join(handler_lines(handler)) for handler in found))
     else:
-        typer.echo("no handlers are installed; run `pip install rmqd-handlers` for log, jsonl and exec", err=True)
+        typer.echo(
+            "no handlers are installed; rmqd's own are in the folder handlers/ of its source",
+            err=True,
+        )
 
 
 def handler_lines(handler: HandlerDescription) -> list[str]:
@@ -71,11 +76,17 @@ def new_handler(
     topic: Annotated[
         str, typer.Option("--topic", help="The topic whose messages it handles", autocompletion=topic_names)
     ] = "orders",
+    wheels: Annotated[
+        Path | None, typer.Option("--wheels", help="Folder with a wheel of rmqd, to copy into the project")
+    ] = None,
 ) -> None:
     """Create a project with a typed handler, its tests and its configuration.
 
     The folder, the group and the handler's entry point are called NAME. The project works unchanged: in the folder
     pytest passes, and rmqd check and rmqd run find the configuration. An existing folder is not changed.
+
+    pyproject.toml requires this rmqd from where it was installed: a package index, a folder or a file. With --wheels it
+    requires a copy of the wheel, so the project can also be installed elsewhere.
 
     Example: rmqd new handler order-book --topic orders
     """
@@ -94,13 +105,34 @@ def new_handler(
     if wrong:
         raise typer.BadParameter(wrong, param_hint="NAME")
     topic_name(topic, "--topic")
+    found = sorted(wheels.glob("rmqd-*.whl")) if wheels is not None else []
+    if wheels is not None and not found:
+        raise typer.BadParameter(f"{wheels} has no rmqd-*.whl; make dist writes one to dist/", param_hint="--wheels")
     folder.mkdir()
-    for place, text in files_of(name, module, topic).items():
+    if found:
+        (folder / "wheels").mkdir()
+        shutil.copy(found[-1], folder / "wheels")
+    requirement = f"rmqd @ {{root:uri}}/wheels/{found[-1].name}" if found else installed_requirement()
+    for place, text in files_of(name, module, topic, requirement).items():
         file = folder / place
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
         typer.echo(file)
     typer.echo(f"\nNext:  cd {name}  then  pytest  and  rmqd dev")
+
+
+def installed_requirement() -> str:
+    """Return the requirement that installs this rmqd: its name if an index has it, otherwise with its location."""
+    try:
+        recorded = distribution("rmqd").read_text("direct_url.json")
+    except PackageNotFoundError:
+        recorded = None
+    if recorded is None:
+        return "rmqd"
+    origin = json.loads(recorded)
+    if "vcs_info" in origin:
+        return f"rmqd @ {origin['vcs_info']['vcs']}+{origin['url']}@{origin['vcs_info']['commit_id']}"
+    return f"rmqd @ {origin['url']}"
 
 
 def _is_installed(module: str) -> bool:
@@ -111,17 +143,23 @@ def _is_installed(module: str) -> bool:
 
 _PYPROJECT: Final = """\
 [build-system]
-requires = ["hatchling>=1.25"]
+requires = ["hatchling>=1.27"]
 build-backend = "hatchling.build"
 
 [project]
 name = "NAME"
 version = "0.1.0"
 requires-python = ">=3.11"
-dependencies = ["rmqd", "pydantic>=2.7"]
+dependencies = [
+    "REQUIREMENT",
+    "pydantic>=2.7",
+]
 
 [project.optional-dependencies]
 dev = ["pytest", "ruff", "mypy"]
+
+[tool.hatch.metadata]
+allow-direct-references = true
 
 # Once this is installed, a configuration may say `plugin: NAME`.
 [project.entry-points."rmqd.handlers"]
@@ -228,11 +266,11 @@ _FILES: Final = {
 }
 
 
-def files_of(name: str, module: str, topic: str) -> Mapping[str, str]:
+def files_of(name: str, module: str, topic: str, requirement: str) -> Mapping[str, str]:
     """Return the text of each file of a project, by its path in the folder."""
-    values = {"NAME": name, "MODULE": module, "TOPIC": topic}
+    values = {"NAME": name, "MODULE": module, "TOPIC": topic, "REQUIREMENT": requirement}
 
     def filled(text: str) -> str:
-        return re.sub(r"\b(?:NAME|MODULE|TOPIC)\b", lambda found: values[found[0]], text)
+        return re.sub(r"\b(?:NAME|MODULE|TOPIC|REQUIREMENT)\b", lambda found: values[found[0]], text)
 
     return {filled(place): filled(text) for place, text in _FILES.items()}

@@ -44,3 +44,21 @@ def test_its_entry_point_names_the_handler(tmp_path: Path) -> None:
     assert rmqd("new", "handler", "order-book").code == 0
     project = tomllib.loads((tmp_path / "order-book" / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["rmqd.handlers"] == {"order-book": "order_book.handler:handle"}
+
+
+def test_it_requires_this_rmqd_from_where_it_was_installed_or_a_copy_of_a_wheel(tmp_path: Path) -> None:
+    def requirement(name: str) -> str:
+        project = tomllib.loads((tmp_path / name / "pyproject.toml").read_text())
+        assert project["tool"]["hatch"]["metadata"] == {"allow-direct-references": True}
+        first: str = project["project"]["dependencies"][0]
+        return first
+
+    assert rmqd("new", "handler", "linked").code == 0
+    assert requirement("linked").startswith("rmqd @ file:///")  # the tests run with an editable installation
+    (tmp_path / "dist").mkdir()
+    refused = rmqd("new", "handler", "copied", "--wheels", "dist")
+    assert (refused.code, "dist has no rmqd-*.whl" in refused.err, (tmp_path / "copied").exists()) == (2, True, False)
+    (tmp_path / "dist" / "rmqd-9.9-py3-none-any.whl").write_text("wheel")
+    assert rmqd("new", "handler", "copied", "--wheels", "dist").code == 0
+    assert requirement("copied") == "rmqd @ {root:uri}/wheels/rmqd-9.9-py3-none-any.whl"
+    assert (tmp_path / "copied" / "wheels" / "rmqd-9.9-py3-none-any.whl").read_text() == "wheel"

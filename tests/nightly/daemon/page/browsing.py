@@ -44,7 +44,7 @@ async def chromium() -> AsyncIterator[Browser]:
     try:
         from playwright.async_api import async_playwright
     except ImportError:
-        missing("playwright is not installed: pip install 'rmqd[dev]'")
+        missing("playwright is not installed: make venv")
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         try:
