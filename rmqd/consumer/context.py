@@ -69,6 +69,9 @@ class GroupContext:
     ends: Mapping[MessageQueue, int] = field(default_factory=dict)  # end of pulling; no entry: no end
     notice_seconds: float = 0.0  # how much longer than a notified member another may take to notice new members
     cache: type[ProcessQueue] = ProcessQueue  # type of each pulled queue's cache, unless messages are ordered by a key
+    # Queues known to be idle: all messages are handled and committed, and a pull is held. Periodic work passes over
+    # them, because a group may have thousands. The rounds of commits add a queue, and its activity removes it.
+    idle: set[MessageQueue] = field(default_factory=set)
     resumed: asyncio.Event = field(default_factory=asyncio.Event)  # cleared while the whole group is paused
 
     @property

@@ -131,7 +131,7 @@ class PushConsumer(Consumer):
             options, handler, client, clock or client.clock, hooks, retry_policy=retry_policy, ends=ends, polls=polls
         )
         self._rebalance = Rebalance(self._context, self._division)
-        self._persistence = OffsetPersistence(self._context, self._rebalance.assigned)
+        self._persistence = OffsetPersistence(self._context, self._rebalance.assigned, self._context.idle)
         results = RecentResults(self._context.clock, unwrap_namespace(options.group, options.namespace))
         self._status = GroupStatus(self._context, self._rebalance, results, handler.processes, handler.canary)
         self._watchdog = Watchdog(self._context, self._rebalance.assigned, results)

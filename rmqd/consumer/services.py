@@ -203,6 +203,10 @@ class GroupOffsetStore(ABC):
         """Return whether the stored offset may be lower than the committed one without a reset."""
         return False
 
+    def is_due(self, queue: MessageQueue, offset: int) -> bool:
+        """Return whether a round must commit this offset, or check the stored one. Most queues are idle."""
+        return self.committed.get(queue) != offset
+
     @abstractmethod
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
         """Commit many offsets. Return whether all succeeded; the next round retries the others."""

@@ -61,10 +61,11 @@ class MissingBrokers:
 class Routes:
     """Routes by topic, and their brokers. If routes differ about a broker, the newer route counts."""
 
-    __slots__ = ("_leaders", "brokers", "by_topic")
+    __slots__ = ("_leaders", "_readable", "brokers", "by_topic")
 
     def __init__(self, by_topic: Mapping[str, TopicRouteData] | None = None) -> None:
         self.by_topic: Mapping[str, TopicRouteData] = MappingProxyType(dict(by_topic or {}))
+        self._readable: dict[str, list[MessageQueue]] = {}  # results of `readable`, which each rebalance needs twice
         self._leaders = {topic: leaders(route.mappings) for topic, route in self.by_topic.items() if route.mappings}
         self.brokers: Mapping[str, Mapping[int, str]] = MappingProxyType(
             {
@@ -92,6 +93,11 @@ class Routes:
 
     def readable(self, topic: str) -> list[MessageQueue]:
         """Return the queues that consumers read, on all brokers with read permission."""
+        if topic not in self._readable:
+            self._readable[topic] = self._find_readable(topic)
+        return list(self._readable[topic])
+
+    def _find_readable(self, topic: str) -> list[MessageQueue]:
         route = self.by_topic.get(topic)
         if route is None:
             return []

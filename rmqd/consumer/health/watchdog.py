@@ -86,7 +86,7 @@ def _problem(name: str, reason: str, queues: list[Assignment]) -> Problem:
 log = structlog.get_logger(__name__)
 
 TICK_SECONDS: Final = 2.0
-QUIET_TURNS: Final = 3  # an idle assignment is included in one of this number of checks
+IDLE_TURNS: Final = 5  # an idle assignment is included in one of this number of checks
 AT_ONCE: Final = 200  # assignments between two turns of the event loop: some milliseconds if all are busy
 STALL_SECONDS: Final = 20.0
 EXPIRY_SECONDS: Final = 120.0  # Java: rocketmq.client.pull.pullMaxIdleTime
@@ -104,7 +104,6 @@ class _Watch:
     reported_at: float = 0.0
     must_report_end: bool = False
     restarted_at: float = 0.0
-    is_quiet: bool = False  # whether the last check found nothing to check
 
 
 class Watchdog:
@@ -135,22 +134,24 @@ class Watchdog:
         now = self._context.clock.monotonic()
         due = list(self._news)  # logged one check later, so that queues that stall together share one log line
         may_pass_over = self._replicas_stay() and not due
-        self._turn = (self._turn + 1) % QUIET_TURNS
-        for number, queue in enumerate([*self._assigned], 1):
+        self._turn, idle = (self._turn + 1) % IDLE_TURNS, self._context.idle
+        looked_at = [
+            queue
+            for number, queue in enumerate(self._assigned)
+            if queue not in idle or number % IDLE_TURNS == self._turn or not may_pass_over
+        ]
+        for number, queue in enumerate(looked_at, 1):
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
             watch, assigned = self._watches.get(queue), self._assigned.get(queue)
-            if watch is not None and watch.is_quiet and may_pass_over and number % QUIET_TURNS != self._turn:
-                continue
             if assigned is None:  # released meanwhile
                 continue
             if watch is None:
                 watch = self._watches[queue] = _Watch(stands_since=now)
-            elif may_pass_over:
-                watch.is_quiet = assigned.status.is_quiet(now)
-                if watch.is_quiet:
-                    watch.stands_since, watch.seen_cause = now, ""
-                    continue
+            elif may_pass_over and assigned.status.is_quiet(now):
+                watch.stands_since, watch.seen_cause = now, ""
+                continue
+            idle.discard(queue)  # for example because its pull is overdue
             assigned.check_replica()
             assigned.status.stall = problem = self._stall(assigned, watch, now)
             assigned.status.tick()

@@ -241,7 +241,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         now = self._clock.monotonic()
         due, unchecked = list[Commit](), defaultdict[tuple[str, str], list[Commit]](list)
         for queue, offset in offsets.items():
-            if self._is_due(queue, offset, now):
+            if self.is_due(queue, offset):
                 due.append(Commit(queue, offset, self._epoch(queue)))
             elif self.committed.get(queue) == offset and now - self._written[queue].at >= REPEAT_SECONDS:
                 unchecked[queue.topic, queue.broker_name].append(Commit(queue, offset, self._epoch(queue)))
@@ -369,10 +369,9 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
                 self._client.routes.refresh_soon([queue.topic])
             raise
 
-    def _is_due(self, queue: MessageQueue, offset: int, now: float) -> bool:
-        """Return whether a round must check the stored offset or commit. Most queues of a large group are idle."""
+    def is_due(self, queue: MessageQueue, offset: int) -> bool:
         watch = self._watches.get(queue)
-        is_wanted = self._is_news(queue, offset) or (watch is not None and not watch.is_over(now))
+        is_wanted = self._is_news(queue, offset) or (watch is not None and not watch.is_over(self._clock.monotonic()))
         return is_wanted and not self._pulls.is_recent(queue)  # otherwise the next pull or round has a higher offset
 
     def _is_news(self, queue: MessageQueue, offset: int) -> bool:

@@ -30,7 +30,7 @@ not written to disk.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,15 +44,22 @@ from rmqd.wire.message_queue import MessageQueue
 
 LATE_SECONDS: Final = 1.0  # tolerated delay of a step: a new owner waits longer than a step plus this delay
 STEP_SECONDS: Final = 1.0
+COMPLETE_SECONDS: Final = 30.0
 AT_ONCE: Final = 200  # queues of a round between two turns of the event loop: some milliseconds
 
 
 class OffsetPersistence:
     """The rounds of commits of one group."""
 
-    def __init__(self, context: GroupContext, assigned: Mapping[MessageQueue, Assignment]) -> None:
+    def __init__(
+        self, context: GroupContext, assigned: Mapping[MessageQueue, Assignment], idle: set[MessageQueue] | None = None
+    ) -> None:
+        """`idle` is `GroupContext.idle`; without it every round includes all queues."""
         self._context = context
         self._assigned = assigned
+        self._idle = idle
+        self._complete_at = float("-inf")  # when the last round with all queues began, monotonic
+        self._connections: object = None  # the connections at the last round
         self._busy: set[str] = set()  # brokers whose last round has not ended
 
     async def run(self) -> None:
@@ -60,12 +67,35 @@ class OffsetPersistence:
         async with asyncio.TaskGroup() as rounds:
             while True:
                 await self._wait(self._context.options.persist_consumer_offset_interval_seconds)
-                routes = self._context.client.routes
-                for broker_name, queues in routes.by_endpoint(self._assigned).items():
-                    if broker_name not in self._busy and routes.address(broker_name) is not None:
-                        self._busy.add(broker_name)
-                        assigned = [self._assigned[queue] for queue in queues]
-                        rounds.create_task(self._round(broker_name, assigned), name=f"persist:{broker_name}")
+                self._start(rounds)
+
+    async def commit_all(self) -> None:
+        """Run one round at each broker."""
+        async with asyncio.TaskGroup() as rounds:
+            self._start(rounds)
+
+    def _start(self, rounds: asyncio.TaskGroup) -> None:
+        routes = self._context.client.routes
+        for broker_name, queues in routes.by_endpoint(self._due()).items():
+            if broker_name not in self._busy and routes.address(broker_name) is not None:
+                self._busy.add(broker_name)
+                assigned = [self._assigned[queue] for queue in queues]
+                rounds.create_task(self._round(broker_name, assigned), name=f"persist:{broker_name}")
+
+    def _due(self) -> Collection[MessageQueue]:
+        """Return the queues of the next round.
+
+        All queues are included every 30 s, because a group may be deleted, and after a new connection, because a
+        restarted broker may have lost commits.
+        """
+        if self._idle is None:
+            return self._assigned
+        now, client = self._context.clock.monotonic(), self._context.client
+        connections = {address: client.remoting.connected(address) for address in client.routes.broker_addresses()}
+        if now - self._complete_at >= COMPLETE_SECONDS or connections != self._connections:
+            self._complete_at, self._connections = now, connections
+            self._idle.clear()
+        return [queue for queue in self._assigned if queue not in self._idle]
 
     async def _wait(self, seconds: float) -> None:
         context, end = self._context, self._now() + seconds
@@ -75,6 +105,7 @@ class OffsetPersistence:
             await tick(context.clock, step_seconds)
             if self._now() > context.store.carries_until:
                 context.store.recheck_stored_offsets()
+                context.idle.clear()
 
     def _now(self) -> float:
         """Return a time in seconds that also counts while the machine is suspended."""
@@ -96,9 +127,18 @@ class OffsetPersistence:
                         tasks.create_task(measure)
                     # not as a task: a reset between the reading of the offsets and this call would be overwritten
                     await context.store.persist(offsets)
+                if self._idle is not None:
+                    now = context.clock.monotonic()
+                    self._idle.update(one.message_queue for one in some if self._is_idle(one, now))
                 await asyncio.sleep(0)
         finally:
             self._busy.discard(broker_name)
+
+    def _is_idle(self, one: Assignment, now: float) -> bool:
+        store, queue, offset = self._context.store, one.message_queue, one.commit_offset()
+        if offset is None or offset != store.committed.get(queue) or one.is_releasing or store.is_due(queue, offset):
+            return False
+        return one.status.is_quiet(now)
 
 
 WATCH_SECONDS: Final = 25.0  # a pull is held for 15 s, and up to 5 s longer; then one more check

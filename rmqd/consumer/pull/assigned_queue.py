@@ -222,6 +222,7 @@ class AssignedQueue(Assignment):
 
     def __init__(self, context: GroupContext, message_queue: MessageQueue) -> None:
         super().__init__(context, message_queue)
+        context.idle.discard(message_queue)
         self.status = QueueStatus(context, message_queue)
         self._queue_release = QueueRelease(context, message_queue, self._release_signal)
         self._cut = LazyEvent()  # the pull loop must be restarted
@@ -307,6 +308,7 @@ class AssignedQueue(Assignment):
     async def _own(self) -> None:
         context, queue = self._context, self.message_queue
         self._in_peace = await context.ownership.acquire(queue, self._lost, context.notice_seconds)
+        self.status.is_in_line = True
         start = await until_answered(context, queue, self._start)
         self.status.start_failure = None
         start.log_start(queue)
@@ -366,6 +368,7 @@ class AssignedQueue(Assignment):
     def _lost(self) -> None:
         """Stop handing out and pulling until the queue's lock, which is lost or uncertain, is granted again."""
         self._is_doubtful = True
+        self._context.idle.discard(self.message_queue)
         if self.loop is not None:
             self._context.service.halt(self.loop.process_queue)
         self._cut.set()

@@ -54,7 +54,8 @@ class PullLoop(PulledQueue):
 
     async def run(self) -> None:
         """Pull until cancelled."""
-        context = self._context
+        context, idle = self._context, self._context.idle
+        idle.discard(self._message_queue)
         while True:
             if self._revision != context.revision:
                 self._configure()
@@ -77,8 +78,9 @@ class PullLoop(PulledQueue):
             try:
                 reply = await self._pull()
                 if self._moves.must_recheck and await self._moves.recheck_queue(reply):
-                    pass
+                    idle.discard(self._message_queue)
                 elif reply.code == FOUND:
+                    idle.discard(self._message_queue)
                     await self._found(reply)
                 else:
                     await self._not_found(reply)
@@ -87,6 +89,7 @@ class PullLoop(PulledQueue):
                 if self._interval and is_found:  # no delay for an idle queue's next message
                     await context.clock.sleep(self._interval)
             except RmqdError as error:
+                idle.discard(self._message_queue)
                 await self._failed(error)
 
     async def move_to(self, offset: int) -> None:
@@ -217,6 +220,8 @@ class PullLoop(PulledQueue):
                 return
             self.process_queue.continue_at(self._validation.nothing(asked, header))
             self.stuck = None
+            if self.is_behind or self.process_queue.next_offset != asked:
+                self._context.idle.discard(self._message_queue)
             if header.next_begin_offset <= asked and self.answered_at - self.asked_at < UNHELD_SECONDS:
                 await self._context.clock.sleep(self._backoff.pause_after_empty())
                 return
@@ -229,6 +234,7 @@ class PullLoop(PulledQueue):
     async def offset_moved(self, reply: RemotingCommand) -> None:
         """Handle the response PULL_OFFSET_MOVED: the broker refuses the offset and offers another. Raises RmqdError."""
         self._failed_since_success = True
+        self._context.idle.discard(self._message_queue)
         await self._moves.answered(reply)
 
     async def _failed(self, error: RmqdError) -> None:

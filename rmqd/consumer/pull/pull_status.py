@@ -25,6 +25,7 @@ class QueueStatus(AssignmentStatus):
     """The state of a pulled queue, and since when."""
 
     loop: PullLoop | None = None
+    is_in_line: bool = False  # whether it is acquired, and waits until its start offset may be requested
     start_failure: RmqdError | None = None  # error of the last attempt to acquire the queue
     _quiet: tuple[object, QueueSnapshot] | None = None  # last snapshot while idle, and the values that it depends on
 
@@ -54,7 +55,9 @@ class QueueStatus(AssignmentStatus):
     def has_work(self) -> bool:
         """Return whether the queue has work, or its work is unknown."""
         loop = self.loop
-        if loop is None or loop.is_behind or self._is_blind(loop):
+        if loop is None:
+            return not self.is_in_line or self.start_failure is not None
+        if loop.is_behind or self._is_blind(loop):
             return True
         return loop.process_queue.cached_count > len(loop.process_queue.uncommitted)
 
@@ -65,7 +68,8 @@ class QueueStatus(AssignmentStatus):
             return None
         if loop is None:
             return super().snapshot()
-        is_quiet, process_queue = self.is_quiet(self._context.clock.monotonic()), loop.process_queue
+        is_quiet = message_queue in self._context.idle or self.is_quiet(self._context.clock.monotonic())
+        process_queue = loop.process_queue
         committed, last_commit = store.committed.get(message_queue), store.committed_at.get(message_queue)
         address, at_slave = loop.request.address, not loop.request.at_master
         depends_on = (process_queue.next_offset, self.since, committed, last_commit, address, at_slave)

@@ -259,7 +259,7 @@ class QueueOwnership(Ownership):
             if self._clock.monotonic() - renewed >= RENEW_SECONDS:
                 renewed = self._clock.monotonic()
                 await self._claim(self._owned)
-            elif not self._locks.refused:
+            elif not self._locks.refused and (len(self._owned) != len(self._locked) or self._locks.may_any_be_lost()):
                 brokers = self._locks.by_broker(self._locked if self._locks.may_any_be_lost() else ())
                 lost = {queue for name, own in brokers.items() if self._locks.may_be_lost(name) for queue in own}
                 await self._claim((self._owned - self._locked) | lost)
