@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from bench import brokers, commands, contenders, goals, help_time, kit_time, profiling
+from bench import brokers, commands, contenders, goals, help_time, idle, kit_time, profiling
 from bench.contest import ContestError
 from bench.job import TLS
 from bench.scenarios import SCENARIOS, SWITCHES, Arena, Results, Scenario, say
@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument(
         "--scenario",
         action="append",
-        choices=[*(scenario.name for scenario in SCENARIOS), ALL_SWITCHES, brokers.NAME, commands.NAME],
+        choices=[*(scenario.name for scenario in SCENARIOS), ALL_SWITCHES, brokers.NAME, commands.NAME, idle.NAME],
         help=f"a scenario; may be given several times; {ALL_SWITCHES}: the scenarios of {', '.join(SWITCHES)}",
     )
     root.add_argument("--paced-seconds", type=int, default=20, help="length of a paced run (default 20)")
@@ -93,6 +93,9 @@ def compete(options: argparse.Namespace) -> int:
     if options.scenario == [commands.NAME]:
         print(commands.measure())
         return 0
+    if options.scenario == [idle.NAME]:  # a quarter of an hour for each run, so not part of the others
+        print(idle.measure(options.runs, options.before))
+        return 0
     available = contenders.available()
     for name in set(options.only) - set(available):
         say(f"{name} is skipped: it is not installed here")
@@ -136,7 +139,8 @@ def main() -> int:
         print("\n".join(kit_time.measure()))
         return 0
     try:
-        prepare()
+        if options.scenario != [idle.NAME]:  # which needs no RocketMQ
+            prepare()
         if options.command == "profile":
             way = Scenario("", options.batch, 32, ("rmqd",), orderly=options.orderly, switch=options.switch)
             print(profiling.profile(options.messages, way, options.how))

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rmqd.runtime.clock import Clock, SystemClock, wait_within
+from rmqd.runtime.clock import WOKEN_AT_ONCE, Clock, SystemClock, tick, wait_within
 from tests.clock import ManualClock
 
 
@@ -126,3 +126,20 @@ async def test_an_event_is_waited_for_no_longer_than_it_is_said(clock: ManualClo
     assert [one.done() for one in waiting] == [True, False, False]
     came.set()
     assert await asyncio.gather(*waiting) == [False, True, True]
+
+
+async def test_waits_of_one_length_end_together(clock: ManualClock) -> None:
+    """One timer serves all of them; who does not wait any more keeps nobody from it."""
+    first = asyncio.create_task(tick(clock, 2))
+    await clock.advance(1.5)
+    others = [asyncio.create_task(tick(clock, 2)) for _ in range(WOKEN_AT_ONCE + 1)]
+    await asyncio.sleep(0)
+    others.pop().cancel()
+    assert not first.done()
+    await clock.advance(0.5)
+    assert all(one.done() for one in (first, *others))
+    again = asyncio.create_task(tick(clock, 2))
+    await clock.advance(1.9)
+    assert not again.done()
+    await clock.advance(0.1)
+    assert again.done()

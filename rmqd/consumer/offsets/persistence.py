@@ -105,7 +105,8 @@ class OffsetPersistence:
             await tick(context.clock, step_seconds)
             if self._now() > context.store.carries_until:
                 context.store.recheck_stored_offsets()
-                context.idle.clear()
+                if self._idle is not None:
+                    self._idle.clear()
 
     def _now(self) -> float:
         """Return a time in seconds that also counts while the machine is suspended."""

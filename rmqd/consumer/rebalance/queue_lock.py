@@ -98,9 +98,11 @@ class BrokerLocks:
         address = self._address(broker_name)
         if address is None:
             return False
-        client_id = client_id or self._client.client_id
+        client_id, wanted = client_id or self._client.client_id, [*queues]
         try:
-            await unlock_batch(self._client.remoting, address, self._name, client_id, queues)
+            for start in range(0, len(wanted), LOCKED_AT_ONCE):
+                some = wanted[start : start + LOCKED_AT_ONCE]
+                await unlock_batch(self._client.remoting, address, self._name, client_id, some)
         except RmqdError as error:
             log.debug("ownership.unlock_failed", broker=broker_name, client_id=client_id, error=str(error))
             return False

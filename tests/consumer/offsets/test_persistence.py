@@ -28,6 +28,8 @@ class _Store:
         self.rounds: list[dict[MessageQueue, int]] = []
         self.go_on: dict[MessageQueue, asyncio.Event] = {}
         self.before_commit: Callable[[], object] = lambda: None
+        self.committed: dict[MessageQueue, int] = {}
+        self.is_due: Callable[[MessageQueue, int], bool] = lambda queue, offset: True
 
     def recheck_stored_offsets(self) -> None:
         self.doubts += 1
@@ -168,3 +170,39 @@ async def test_a_broker_that_no_route_names_is_left_out(group: _Group) -> None:
     del group.addresses["a"]
     await group.clock.advance(INTERVAL_SECONDS)
     assert group.store.rounds == [{B: 8}]
+
+
+async def test_a_round_passes_over_idle_queues() -> None:
+    """Until they have messages again; every half minute, and after a new connection, it includes all of them."""
+    group, connections, idle = _Group(ManualClock()), {"a:10911": 1}, set[MessageQueue]()
+    group.assign(A, 7)
+    group.assigned[A].is_quiet = False
+    group.assigned[A].status.is_quiet = lambda now: group.assigned[A].is_quiet
+    group.assigned[A].status.measure = lambda: None
+    group.store.committed, group.store.is_due = {A: 7}, lambda queue, offset: False
+    context: Any = group.context
+    context.client.remoting = SimpleNamespace(connected=connections.get)
+    context.client.routes.broker_addresses = lambda: {"a:10911"}
+    persistence = OffsetPersistence(context, group.assigned, idle)
+
+    async def is_included() -> bool:
+        group.store.rounds.clear()
+        await persistence.commit_all()
+        return group.store.rounds == [{A: 7}]
+
+    assert await is_included()
+    assert await is_included(), "it is not idle"
+    group.assigned[A].is_quiet = True
+    assert await is_included()
+    assert not await is_included()
+    connections["a:10911"] = 2
+    assert await is_included(), "a broker that was restarted may have lost the commit"
+    assert not await is_included()
+    group.clock.turn(30)
+    assert await is_included(), "the group may have been deleted"
+    idle.discard(A)
+    assert await is_included(), "it had messages"
+    group.store.committed = {A: 6}
+    idle.discard(A)
+    assert await is_included()
+    assert await is_included(), "its offset is not committed"

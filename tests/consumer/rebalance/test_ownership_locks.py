@@ -14,7 +14,7 @@ from rmqd.client.routing.route_table import REFRESH_INTERVAL_SECONDS
 from rmqd.codes import RequestCode
 from rmqd.consumer.rebalance.membership import BACK_SECONDS
 from rmqd.consumer.rebalance.ownership import LOCK_NAME_SUFFIX, QueueOwnership
-from rmqd.consumer.rebalance.queue_lock import RENEW_SECONDS
+from rmqd.consumer.rebalance.queue_lock import LOCKED_AT_ONCE, RENEW_SECONDS, BrokerLocks
 from rmqd.errors import RmqdError
 from rmqd.wire.bodies.group_bodies import LockBatchRequestBody
 from rmqd.wire.message_queue import MessageQueue
@@ -250,3 +250,16 @@ async def test_a_queue_that_comes_back_without_its_lock_is_locked_as_soon_as_tha
     async with running(case.ownership.run()):
         await case.clock.advance(2.1)
         await eventually(lambda: case.ours() == {case.one}, "it is locked")
+
+
+async def test_a_wide_group_asks_for_some_of_its_locks_at_once(case: Case) -> None:
+    """The answer for thousands of queues would come after the request's deadline of a second."""
+    queues = [MessageQueue(TOPIC, case.one.broker_name, number) for number in range(2 * LOCKED_AT_ONCE + 1)]
+    locks = BrokerLocks(case.client, NAME)
+    assert await locks.lock(case.one.broker_name, queues) == frozenset(queues)
+    assert case.ours() == set(queues)
+    assert await locks.unlock(case.one.broker_name, queues)
+    assert not case.ours()
+    for code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
+        asked = [LockBatchRequestBody.from_json(request.body).queues for request in case.broker.peer.got(code)]
+        assert [len(some) for some in asked] == [LOCKED_AT_ONCE, LOCKED_AT_ONCE, 1]
