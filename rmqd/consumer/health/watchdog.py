@@ -146,12 +146,13 @@ class Watchdog:
             watch, assigned = self._watches.get(queue), self._assigned.get(queue)
             if assigned is None:  # released meanwhile
                 continue
+            if not (is_quiet := assigned.status.is_quiet(now)):
+                idle.discard(queue)  # for example because its pull is overdue
             if watch is None:
                 watch = self._watches[queue] = _Watch(stands_since=now)
-            elif may_pass_over and assigned.status.is_quiet(now):
+            elif may_pass_over and is_quiet:
                 watch.stands_since, watch.seen_cause = now, ""
                 continue
-            idle.discard(queue)  # for example because its pull is overdue
             assigned.check_replica()
             assigned.status.stall = problem = self._stall(assigned, watch, now)
             assigned.status.tick()
