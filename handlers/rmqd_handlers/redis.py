@@ -67,7 +67,6 @@ FIELDS: Final[Mapping[str, Value]] = {
     name: parse_value(name) for name in ("body", "topic", "msg_id", "keys", "tags", "born_timestamp")
 }
 BODY: Final = parse_value("body")
-MSG_ID: Final = parse_value("msg_id")
 _SCHEMES: Final = ("redis://", "rediss://", "unix://")
 
 

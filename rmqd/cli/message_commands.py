@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -210,7 +211,7 @@ def tail(
     target = cluster.target()
     namespace = target.options.namespace
     subscription = _subscription(target.wrapped(topic), tags, sql)
-    write = _as_json_line if cluster.as_json else _as_line
+    write: Callable[[dict[str, Any]], str] = json.dumps if cluster.as_json else _as_line
 
     async def run(client: ClientInstance) -> None:
         # if RocketMQ cannot parse a pull's condition, it returns every message
@@ -239,10 +240,6 @@ def _subscription(topic: str, tags: str | None, sql: str | None) -> Subscription
         )
     except InvalidNameError as error:
         raise typer.BadParameter(str(error), param_hint="--tags" if sql is None else "--sql") from None
-
-
-def _as_json_line(message: dict[str, Any]) -> str:
-    return json.dumps(message)
 
 
 def _as_line(message: dict[str, Any]) -> str:

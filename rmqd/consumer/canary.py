@@ -20,6 +20,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
+from operator import attrgetter
 from typing import Any, Final
 
 import structlog
@@ -82,7 +83,7 @@ class Canary:
         self.handler = checked(handler)
         self.change(options)
         by = self.options.by
-        self._value_of = _message_id if by == "msg_id" else value_by(by)
+        self._value_of = attrgetter("lasting_id") if by == "msg_id" else value_by(by)
         self._clock = clock
         self._failure = ""
         self._started = False
@@ -268,10 +269,6 @@ class _ShadowOnce:
 
     def __call__(self, message: Any, connection: object, /) -> Once:
         return self._group(message, connection)
-
-
-def _message_id(message: Message) -> str:
-    return message.lasting_id
 
 
 def _call_all(functions: Sequence[Callable[[], Any]]) -> None:
