@@ -13,16 +13,16 @@ from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget, end
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.daemon_client import DaemonUnreachableError, find_daemon
 from rmqd.cli.terminal.options import GroupName, Http
+from rmqd.cli.terminal.output import count
 from rmqd.errors import ExitCode
 from rmqd.runtime.lazy_imports import lazily
 
 with lazily():
-    from rmqd.operate.diagnosis import cluster_findings
+    from rmqd.operate.diagnosis import cluster_findings, progress_findings
     from rmqd.operate.queries import diagnosis_queries
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
-    from rmqd.consumer.health.causes import Problem
     from rmqd.operate.queries.diagnosis_queries import Diagnosis
 
 WIDTH = 80
@@ -77,25 +77,33 @@ def _configured(target: ClusterTarget, group: str) -> list[str]:
 
 
 def _document(diagnosis: Diagnosis) -> dict[str, Any]:
-    findings = [{"cause": one.cause, "evidence": one.evidence, "next": one.next} for one in diagnosis.problems]
+    explained = progress_findings.consequences(diagnosis.problems)
+    findings = [
+        {"cause": one.cause, "evidence": one.evidence, "next": one.next}
+        | ({"consequence_of": explained[one].cause} if one in explained else {})
+        for one in diagnosis.problems
+    ]
     return {"group": diagnosis.group, "healthy": not findings, "findings": findings}
 
 
 def _lines(diagnosis: Diagnosis) -> list[str]:
-    """Return each finding as its cause and two paragraphs, for a terminal of 80 columns."""
+    """Return each finding as its cause and two paragraphs, and its consequences below it."""
     if not diagnosis.problems:
         known = "nothing is wrong" if not diagnosis.errors else "nothing is known to be wrong"
         return [f"{diagnosis.group}: {known}"]
-    lines = [f"{diagnosis.group}: {_headline(diagnosis.problems)}"]
-    for number, problem in enumerate(diagnosis.problems, 1):
+    explained = progress_findings.consequences(diagnosis.problems)
+    roots = [problem for problem in diagnosis.problems if problem not in explained]
+    lines = [f"{diagnosis.group}: {_headline(len(roots), len(explained))}"]
+    for number, problem in enumerate(roots, 1):
         lines += ["", f"{number}. {problem.cause}", *_wrapped(problem.evidence), *_wrapped(f"-> {problem.next}", "   ")]
+        for one in (it for it, cause in explained.items() if cause == problem):
+            lines += _wrapped(f"therefore {one.cause}: {one.evidence}", "  ")
     return lines
 
 
-def _headline(problems: tuple[Problem, ...]) -> str:
-    return (
-        "one thing is wrong" if len(problems) == 1 else f"{len(problems)} things are wrong, the likeliest cause first"
-    )
+def _headline(roots: int, consequences: int) -> str:
+    wrong = "one thing is wrong" if roots == 1 else f"{roots} things are wrong, the likeliest cause first"
+    return f"{wrong}, with {count(consequences, 'consequence')}" if consequences else wrong
 
 
 def _wrapped(text: str, more: str = "") -> list[str]:

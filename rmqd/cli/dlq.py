@@ -38,13 +38,23 @@ if TYPE_CHECKING:
     from rmqd.operate.queries.message_queries import FoundMessage
 
 _MAX_KINDS: Final = 20
+_MAX_ERROR: Final = 80
 _GROUPS: Final[Columns] = ("group", "left", "messages", ("last", "last_stored_ms"), "brokers")
+
+
+def _why(letter: dict[str, Any]) -> str:
+    """Return the reason, after the exception's class and first line if it has one: retries end for many reasons."""
+    reason, lines = letter["reason"] or "-", (letter["exception"] or "").splitlines()
+    told = next((line for line in reversed(lines) if line and not line[0].isspace()), "")[:_MAX_ERROR]
+    return reason if not told or reason in told else f"{told} ({reason})"
+
+
 _LETTERS: Final[Columns] = (
     ("came", "stored_at_ms"),
     ("id", "msg_id"),
     ("topic", "origin_topic"),
     ("retries", "reconsume_times"),
-    "reason",
+    ("reason", _why),
     "keys",
     ("body", body_cell),
 )
@@ -124,9 +134,9 @@ def show(
 ) -> None:
     """Show the newest unsettled dead letters of a group, oldest first, with the topic of each.
 
-    REASON is rmqd's reason for dead-lettering the message; other clients record none. Letters that were replayed or
-    purged are only shown with --all. The command reads them without a group, and does not change them. `rmqd message
-    get ID` shows a whole letter.
+    REASON is the handler's last exception, and rmqd's reason for dead-lettering the message; other clients record none.
+    Letters that were replayed or purged are only shown with --all. The command reads them without a group, and does not
+    change them. `rmqd message get ID` shows a whole letter.
 
     Example: rmqd dlq show order-mailer --reason timeout --most 100 -o json
     """

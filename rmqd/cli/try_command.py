@@ -273,7 +273,10 @@ def try_group(
     if chosen.is_cut:
         say([f"rmqd: only the first {most} are used; use --most for more, or --from to begin later"], err=True)
     if not chosen.messages and not chosen.corrupt:
-        fail(ExitCode.FAILURE, f"rmqd: {group} has no such messages")
+        hint = (
+            "; name a message that waits for its next attempt by --id (`rmqd diagnose` and handler.failed have its id)"
+        )
+        fail(ExitCode.FAILURE, f"rmqd: {group} has no such messages{hint if selection.waiting else ''}")
     lie_in = dlq_topic(ours.name) if chosen.are_dead_letters else ""
     trial = trial_process.HandlerTrial(ours.config, longest)
     if bisect:

@@ -247,10 +247,10 @@ class ClientInstance:
 
     def snapshot(self) -> ClientSnapshot:
         """Return the client's current figures, for metrics and the status page."""
-        traffic = self.remoting.traffic
+        traffic, names = self.remoting.traffic, self.routes.brokers_by_address()
         return ClientSnapshot(
             client_id=self.client_id,
-            brokers_up=dict(self.heartbeat.brokers_up),
+            brokers_up={names[address]: up for address, up in self.heartbeat.brokers_up.items()},
             requests={int(code): histogram.snapshot() for code, histogram in traffic.durations.items()},
             request_failures=dict(traffic.failures),
             corrupt_frames=traffic.corrupt_frames,

@@ -246,7 +246,7 @@ class GroupKeys:
     )
     max_body_size_bytes: int = key(
         16 << 20,
-        "limit of a decompressed body; a message with a larger body is corrupt: a size, 1KiB to 1GiB",
+        "limit of a body, after its decompression; a message with a larger body is corrupt: a size, 1KiB to 1GiB",
         Size("1KiB", "1024MiB"),
         live=True,
     )

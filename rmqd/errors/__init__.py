@@ -26,10 +26,10 @@ class ProtocolError(RmqdError):
 
 
 class BodyTooLargeError(ProtocolError):
-    """A body that decompresses to more than `max_body_size`."""
+    """A body of more than `max_body_size`, after its decompression if it is compressed."""
 
     def __init__(self, max_size_bytes: int) -> None:
-        super().__init__(f"the body decompresses to more than {max_size_bytes} bytes")
+        super().__init__(f"the body has more than {max_size_bytes} bytes (max_body_size)")
 
 
 class InvalidNameError(RmqdError):

@@ -291,7 +291,7 @@ async def test_the_snapshot_counts_requests_and_brokers(client: ClientInstance, 
         await eventually(lambda: client.heartbeat.brokers_up.get(peer.address), "the broker is up")
         snapshot = client.snapshot()
     assert snapshot.client_id == client.client_id
-    assert snapshot.brokers_up == {peer.address: True}
+    assert [*snapshot.brokers_up.values()] == [True]
     assert snapshot.requests[RequestCode.HEART_BEAT].count >= 1
     assert snapshot.requests[RequestCode.GET_ROUTEINFO_BY_TOPIC].count >= 1
     assert snapshot.request_failures == {}

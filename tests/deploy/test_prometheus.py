@@ -30,8 +30,8 @@ def test_every_rule_asks_for_metrics_and_labels_that_rmqd_has() -> None:
         assert asked <= labels.keys(), rule["alert"]
         for name, selector in re.findall(r"\b(rmqd_\w+)\{([^}]*)\}", rule["expr"]):
             assert set(re.findall(r"(\w+)\s*=", selector)) <= labels[family(name)] | {"le"}, rule["alert"]
-        grouped = {label.strip() for found in re.findall(r"by \(([^)]*)\)", rule["expr"]) for label in found.split(",")}
-        assert all(grouped <= labels[name] for name in asked), rule["alert"]
+        for grouped, name in re.findall(r"by \(([^)]*)\) \((?:\w+\()*(rmqd_\w+)", rule["expr"]):
+            assert {label.strip() for label in grouped.split(",")} <= labels[family(name)], rule["alert"]
 
 
 def test_every_rule_has_a_test_in_which_it_fires() -> None:
@@ -63,3 +63,14 @@ def test_every_rule_leads_to_its_section_of_the_runbook() -> None:
             "Do",
             "Do not",
         ], name
+
+
+def test_inhibit_rules_name_alerts_and_labels_that_there_are() -> None:
+    by_name = {rule["alert"]: rule for rule in rules()}
+    for one in yaml.safe_load((PROMETHEUS / "alertmanager.yml").read_text())["inhibit_rules"]:
+        for matchers in (one["source_matchers"], one["target_matchers"]):
+            (names,) = re.findall(r'alertname=~?"([^"]*)"', " ".join(matchers))
+            for name in names.split("|"):
+                grouped = re.search(r"by \(([^)]*)\)", by_name[name]["expr"])
+                assert grouped is not None
+                assert {*one.get("equal", ())} <= {label.strip() for label in grouped[1].split(",")}, name

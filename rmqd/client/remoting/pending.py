@@ -173,7 +173,7 @@ class PendingRequests:
         try:
             for opaque, pending in [(o, p) for o, p in self._pending.items() if p.deadline <= now]:
                 del self._pending[opaque]
-                reason = f"no answer to request {pending.code} in {pending.timeout:g} s"
+                reason = f"no answer to {_request_name(pending.code)} in {pending.timeout:g} s"
                 error = RemotingTimeoutError(self._address, reason)
                 error.on_late = partial(self._call_when_late, opaque)
                 self._fail(pending, error, "timeout")
@@ -224,9 +224,19 @@ class Traffic:
         log.error("frame.corrupt", address=address, error=str(error))
 
 
-def _up_everywhere(one: dict[str, bool], other: dict[str, bool]) -> dict[str, bool]:
+def _request_name(code: int) -> str:
+    try:
+        return f"{RequestCode(code).name} ({code})"
+    except ValueError:
+        return f"request {code}"
+
+
+_Replica = tuple[str, int]  # a broker's name, and its id
+
+
+def _up_everywhere(one: dict[_Replica, bool], other: dict[_Replica, bool]) -> dict[_Replica, bool]:
     """Return the brokers of both processes. A broker counts as up only if all processes reach it."""
-    return one | {address: up and one.get(address, True) for address, up in other.items()}
+    return one | {replica: up and one.get(replica, True) for replica, up in other.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,12 +244,12 @@ class ClientSnapshot:
     """The client at one moment."""
 
     client_id: str
-    brokers_up: dict[str, bool] = gauge(
+    brokers_up: dict[_Replica, bool] = gauge(
         "rmqd_broker_up",
-        "1 if the broker (host:port) responded to the last heartbeat and to later requests; 0 while its circuit is "
-        "open.",
+        "1 if the broker responded to the last heartbeat and to later requests; 0 while its circuit is open. Its "
+        "master has the broker_id 0.",
         _up_everywhere,
-        by="broker",
+        by="broker broker_id",
     )
     requests: dict[int, HistogramSnapshot] = histogram(
         "rmqd_broker_request_duration_seconds",

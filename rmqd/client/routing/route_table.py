@@ -186,8 +186,12 @@ class RouteTable:
 
     def broker_addresses(self) -> frozenset[str]:
         """Return the addresses of all brokers, including slaves, and of brokers that have just left all routes."""
-        known = (*self._routes.brokers.values(), *self._missing_brokers.all_replicas())
-        return frozenset(at for replicas in known for at in replicas.values())
+        return frozenset(self.brokers_by_address())
+
+    def brokers_by_address(self) -> dict[str, tuple[str, int]]:
+        """Return the name and the replica id at each of the `broker_addresses`."""
+        known = (*self._missing_brokers.all_replicas().items(), *self._routes.brokers.items())
+        return {at: (name, number) for name, replicas in known for number, at in replicas.items()}
 
     async def refresh(self, topic: str) -> TopicRouteData:
         """Request a topic's route now. Raises RouteNotFoundError, or RemotingError if no name server answers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -42,9 +42,9 @@ class MissingBrokers:
         departed = self._by_name.get(broker_name)
         return {} if departed is None else departed.replicas
 
-    def all_replicas(self) -> Iterable[Mapping[int, str]]:
-        """Return the addresses of every missing broker."""
-        return [departed.replicas for departed in self._by_name.values()]
+    def all_replicas(self) -> Brokers:
+        """Return the last known addresses of every missing broker, by name and replica id."""
+        return {name: departed.replicas for name, departed in self._by_name.items()}
 
     def update(self, before: Brokers, present: Brokers) -> bool:
         """Record which brokers have left the routes. Returns whether a missing broker's grace has ended."""

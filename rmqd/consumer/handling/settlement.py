@@ -282,6 +282,8 @@ def report_error(
         queue=str(process_queue.message_queue),
         first_offset=first.queue_offset,
         messages=len(messages),
+        keys=first.keys,
+        attempt=first.reconsume_times + 1,
         **({"variant": stats.variant} if stats.variant else {}),
     )
     if is_invalid:

@@ -62,16 +62,23 @@ class Cause:
     marks: CauseMark = _ONLY_DIAGNOSED
     diagnosed_as: str = ""
     """The cause's name in `rmqd diagnose`; empty if it is the same."""
+    explains: str = ""
+    """The causes that are consequences of this one, if a diagnosis finds both."""
 
 
 # The order of `rmqd diagnose`: causes that stop a whole group come first, and causes before their consequences.
 _IN_ORDER: Final = (
     Cause(
-        "no_route", "start the broker, or check its namesrvAddr; the group resumes automatically", QUEUE | GROUP | STUCK
+        "no_route",
+        "start the broker, or check its namesrvAddr (`rmqd topics list` shows whether it answers); the group resumes "
+        "automatically",
+        QUEUE | GROUP | STUCK,
+        explains="topic_missing no_members orphaned_queue held_lock stalled_queue idle_member retry_not_accepted",
     ),
     Cause(
         "broker_unreachable",
-        "start the broker, or check the network to it; the group resumes automatically, see docs/high-availability.md",
+        "start the broker, or check the network to it (`rmqd topics list` shows whether it answers); the group resumes "
+        "automatically, see docs/high-availability.md",
         QUEUE | GROUP | STUCK,
         diagnosed_as="no_route",
     ),
@@ -79,34 +86,53 @@ _IN_ORDER: Final = (
         "topic_missing",
         "create the topic, or remove it from the group's subscriptions; `rmqd topics list` lists all topics",
         QUEUE | GROUP | STUCK,
+        explains="no_members orphaned_queue stalled_queue",
+    ),
+    Cause(
+        "group_unknown",
+        "create the group: `mqadmin updateSubGroup -c CLUSTER -g {group}`; `rmqd groups list` lists the known groups",
+        QUEUE | GROUP | STUCK,
+        explains="no_members orphaned_queue stalled_queue",
     ),
     Cause("no_members", "start a member (`rmqd run --group {group}`, or the group's application)"),
     Cause(
         "consumption_disabled",
-        "`mqadmin updateSubGroup -g {group} -s true` allows the group to consume again",
+        "`mqadmin updateSubGroup -c CLUSTER -g {group} -s true` allows the group to consume again",
         QUEUE | GROUP | STUCK,
+        explains="no_members orphaned_queue stalled_queue",
+    ),
+    Cause(
+        "retries_dropped",
+        "`mqadmin updateSubGroup -c CLUSTER -g {group} -q 1` gives the group a retry queue",
+        GROUP,
     ),
     Cause(
         "no_permission",
-        "permit reading the topic (`mqadmin updateTopicPerm -t {topic} -p 6`), the broker (its brokerPermission), or "
-        "the user",
+        "permit reading the topic (`mqadmin updateTopicPerm -c CLUSTER -t {topic} -p 6`), the broker (its "
+        "brokerPermission), or the user",
         QUEUE | GROUP | STUCK,
+        explains="no_members orphaned_queue stalled_queue",
     ),
     Cause(
         "client_id_conflict",
-        "set a different instance_name for each process: two members with one client id get the same queues",
+        "set a different instance_name for each process: two members with one client id get the same queues; "
+        "`rmqd groups show {group}` lists the members",
         GROUP,
+        explains="orphaned_queue held_lock stalled_queue idle_member",
     ),
     Cause(
         "mode_mismatch",
-        "use another group for one of the applications: all members of a group must consume in the same mode",
+        "use another group for one of the applications: all members of a group must consume in the same mode; "
+        "`rmqd groups show {group}` lists the members",
         GROUP,
+        explains="orphaned_queue held_lock stalled_queue",
     ),
     Cause(
         "subscription_mismatch",
-        "give all members the same subscriptions, or use another group for each application: otherwise messages are "
-        "missed",
+        "give all members the same subscriptions, or use another group for each application; then `rmqd replay {group} "
+        "--from 1h` handles the messages that were missed in the last hour",
         QUEUE | GROUP | STUCK,
+        explains="orphaned_queue stalled_queue",
     ),
     Cause(
         "offset_illegal",
@@ -117,13 +143,14 @@ _IN_ORDER: Final = (
         "held_lock",
         "find the owner with `rmqd groups show {group}`; a member that has ended loses its lock after a minute",
         QUEUE | MILD,
+        explains="orphaned_queue stalled_queue",
     ),
     Cause(
         "orphaned_queue", "`rmqd groups show {group}` lists the owner of each queue; restart the members without queues"
     ),
     Cause(
         "allocate_failed",
-        "give all members the same allocate_strategy with its settings; docs/configuration.md",
+        "give all members the same allocate_strategy with its settings; `rmqd groups show {group}` lists the members",
         GROUP,
         diagnosed_as="orphaned_queue",
     ),
@@ -131,7 +158,8 @@ _IN_ORDER: Final = (
         "poison_message",
         "find the message with `rmqd try {group} --bisect`; fix the handler, or set max_reconsume_times to dead-letter "
         "the message",
-        QUEUE,
+        QUEUE | GROUP | MILD,
+        explains="failing_handler flow_control slow_handler skewed_queue",
     ),
     Cause(
         "corrupt_message",
@@ -141,7 +169,8 @@ _IN_ORDER: Final = (
     ),
     Cause(
         "circuit_open",
-        "check the service that the error names; the group resumes automatically when a test call succeeds",
+        "check the service that the error names (`rmqd status {group}`); the group resumes automatically when a test "
+        "call succeeds",
         QUEUE | GROUP | MILD,
         diagnosed_as="failing_handler",
     ),
@@ -150,52 +179,77 @@ _IN_ORDER: Final = (
         "the members' logs have the traceback (handler.failed); `rmqd try {group}` runs the handler and commits "
         "nothing. Sent-back messages are retried automatically, dead letters are kept: `rmqd dlq show {group}`",
         QUEUE | GROUP | MILD,
+        explains="flow_control slow_handler",
     ),
     Cause(
-        "broker_read_only", "make the broker writable: until then, messages there cannot be retried or dead-lettered"
+        "broker_read_only",
+        "make the broker writable (`mqadmin updateBrokerConfig -c CLUSTER -k brokerPermission -v 6`): until then, "
+        "messages there cannot be retried or dead-lettered",
+        explains="retry_not_accepted",
+    ),
+    Cause(
+        "retry_not_accepted",
+        "`rmqd status {group}` has the broker's reason; the send-back is retried every few seconds",
+        explains="flow_control slow_handler stalled_queue",
     ),
     Cause(
         "retry_refused",
-        "see send_back.failed in the log for the broker's reason; the send-back is retried every few seconds",
+        "see send_back.failed in the log for the broker's reason, or `rmqd status {group}`; the send-back is retried "
+        "every few seconds",
         QUEUE | GROUP,
-        diagnosed_as="broker_read_only",
+        diagnosed_as="retry_not_accepted",
+    ),
+    Cause(
+        "skewed_queue",
+        "let the producer choose a finer sharding key for the keys in the evidence: members and concurrency do not "
+        "help a single queue; `rmqd lag {group} -o json` shows each queue",
+        explains="slow_handler",
     ),
     Cause(
         "flow_control",
-        "check the first unfinished message, which holds back the others, or raise pull_threshold_for_queue",
+        "check the first unfinished message, which holds back the others (`rmqd status {group}`), or raise "
+        "pull_threshold_for_queue",
     ),
-    Cause("rate_limit", "raise pull_rate_limit and reload", QUEUE | MILD, diagnosed_as="flow_control"),
+    Cause("rate_limit", "raise pull_rate_limit, then `rmqd reload`", QUEUE | MILD, diagnosed_as="flow_control"),
     Cause(
         "slow_handler",
-        "set timeouts for calls inside the handler; raise concurrency, or add members if there are more queues",
+        "set timeouts for calls inside the handler; raise its concurrency (`rmqd concurrency {group} 40`), or add "
+        "members if there are more queues",
         QUEUE | MILD,
     ),
     Cause(
         "claim_store_away",
-        "start the store of `deduplicate`, or check the network to it; the group resumes automatically",
+        "start the store of `deduplicate`, or check the network to it; the group resumes automatically (`rmqd status "
+        "{group}`)",
         QUEUE | GROUP | STUCK,
         diagnosed_as="slow_handler",
     ),
     Cause(
         "claimed_elsewhere",
-        "wait until the other member has handled the messages, or its leases expire; docs/deduplication.md",
+        "wait until the other member has handled the messages, or its leases expire (`rmqd groups show {group}` lists "
+        "the members)",
         QUEUE | MILD,
         diagnosed_as="slow_handler",
     ),
     Cause("paused", "resume it with `rmqd resume {group}`", QUEUE, diagnosed_as="stalled_queue"),
     Cause(
         "pull_failed",
-        "see the broker's log; the pull is retried every second",
+        "see the broker's log, and `rmqd status {group}` for its answer; the pull is retried every second",
         QUEUE | STUCK,
         diagnosed_as="stalled_queue",
     ),
     Cause(
         "stalled_queue",
-        "report this with the log around this line; the pull loop is restarted automatically",
+        "report this with the log around this line and `rmqd status {group} -o json`; the pull loop is restarted "
+        "automatically",
         QUEUE | STUCK,
     ),
     Cause("clock_skew", "set both clocks by NTP (`timedatectl`)"),
-    Cause("idle_member", "run fewer members, or add queues: a member without a queue only waits"),
+    Cause(
+        "idle_member",
+        "run fewer members, or add queues: a member without a queue only waits; `rmqd groups show {group}` "
+        "lists the members",
+    ),
 )
 CAUSES: Final[Mapping[str, Cause]] = {cause.name: cause for cause in _IN_ORDER}
 DIAGNOSED: Final = tuple(cause.name for cause in _IN_ORDER if not cause.diagnosed_as)
@@ -231,7 +285,7 @@ def _cause(error: RmqdError) -> tuple[str, str]:
                 "`rmqd diagnose {group}` compares the members' subscriptions: they must be equal",
             )
         case SubscriptionGroupNotExistError():
-            return "consumption_disabled", "create the group: `mqadmin updateSubGroup -g {group}`"
+            return "group_unknown", ""
         case TopicNotExistError() if LMQ_PREFIX in error.remark:
             step = "set enableLmq=true and enableMultiDispatch=true on the broker: it has no light message queues"
             return "topic_missing", step

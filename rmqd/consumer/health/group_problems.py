@@ -65,6 +65,8 @@ def messages(number: int) -> str:
 OF_ONE_PROCESS: Final = re.compile(r"@\d+#\d{9,}")
 """The default instance name of Java and rmqd: the process id, and its creation time in nanoseconds."""
 
+FORBIDDEN: Final = ("consumption_disabled", "group_unknown", "retries_dropped")
+"""The problems by which a broker's settings keep a group from consuming."""
 KEPT: Final = "is kept from consuming: "
 """Part of the reason why a group is not ready: access is refused, or brokers' settings forbid it to consume."""
 
@@ -87,13 +89,12 @@ def settings_problem(where: str, group: str, settings: SubscriptionGroupConfig, 
             "consumption_disabled", f"{where} forbids the group to consume (consumeEnable is false)", group=group
         )
     if model == MessageModel.BROADCASTING and not settings.consume_broadcast_enable:
-        step = "`mqadmin updateSubGroup -g {group} -d true` allows it to broadcast"
+        step = "`mqadmin updateSubGroup -c CLUSTER -g {group} -d true` allows it to broadcast"
         evidence = f"{where} forbids broadcasting (consumeBroadcastEnable is false)"
         return found("consumption_disabled", evidence, group=group, step=step)
     if model == MessageModel.CLUSTERING and settings.retry_queue_nums < 1:
         evidence = f"{where} has no retry queue for the group (retryQueueNums): sent-back messages are dropped there"
-        step = "`mqadmin updateSubGroup -g {group} -q 1` gives it one"
-        return found("consumption_disabled", f"{evidence}, as if it were handled", group=group, step=step)
+        return found("retries_dropped", f"{evidence}, as if it were handled", group=group)
     return None
 
 
@@ -102,9 +103,7 @@ def unknown_problem(where: str, group: str) -> Problem:
     evidence = (
         f"{where} does not know the group, and does not create it when members connect (autoCreateSubscriptionGroup)"
     )
-    return found(
-        "consumption_disabled", evidence, group=group, step="`mqadmin updateSubGroup -g {group}` creates it there"
-    )
+    return found("group_unknown", evidence, group=group)
 
 
 @dataclass(frozen=True, slots=True)

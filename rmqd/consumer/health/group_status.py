@@ -6,7 +6,7 @@ Recent results of the handler's attempts: rates for the status page, and a handl
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -14,7 +14,7 @@ from rmqd.consumer.canary import Canary
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.handling.handler_failures import HandlerHungError
 from rmqd.consumer.health.causes import Problem, found
-from rmqd.consumer.health.group_problems import KEPT
+from rmqd.consumer.health.group_problems import FORBIDDEN, KEPT
 from rmqd.consumer.rebalance.rebalance import Rebalance
 from rmqd.consumer.stats.counters import rates_between, snapshots_of, totals_of
 from rmqd.consumer.stats.stats_snapshot import (
@@ -108,9 +108,7 @@ class GroupStatus:
     def _not_ready(self) -> str | None:
         options = self._context.options
         refusal = self._context.client.remoting.security.refusals.about((options.group, *options.subscriptions))
-        disabled = (
-            f"{one.evidence}; {one.next}" for one in self._context.problems if one.cause == "consumption_disabled"
-        )
+        disabled = (f"{one.evidence}; {one.next}" for one in self._context.problems if one.cause in FORBIDDEN)
         kept = refusal or next(disabled, None)
         if kept is not None and self.state in ("starting", "running"):
             return f"group {options.group} {KEPT}{kept}"
@@ -137,9 +135,9 @@ WELL_SHARE: Final = 0.5
 class RecentResults:
     """Watches the attempts of one group. Call `poll` about every POLL_SECONDS with the group's counters.
 
-    The handler is failing after at least MIN_ATTEMPTS failed attempts in a row, over at least FAILING_SECONDS. Less
-    than one success in ten does not end the row. The problem ends when half of the attempts succeed. It also lasts
-    while the group has no messages, because nothing shows yet that the handler works again.
+    The handler is failing, or one message is, after at least MIN_ATTEMPTS failed attempts in a row, over at least
+    FAILING_SECONDS. Less than one success in ten does not end the row. The problem ends when half of the attempts
+    succeed. It also lasts while the group has no messages, because nothing shows yet that the handler works again.
     """
 
     def __init__(self, clock: Clock, group: str = "GROUP") -> None:
@@ -157,7 +155,8 @@ class RecentResults:
         totals, (_, before) = totals_of(topics), self._samples[-1]
         acked, attempts, failed = (totals[name] - before[name] for name in ("acked", "handled", "failed"))
         # at least the failed calls, because refused messages are not counted
-        self._judge(acked, max(attempts - acked, failed), last_error(topics), now)
+        errors = sorted((error for topic in topics for error in topic.errors), key=lambda error: error.at)
+        self._judge(acked, max(attempts - acked, failed), errors, now)
         self._add(totals, now)
 
     def pass_by(self) -> None:
@@ -175,8 +174,8 @@ class RecentResults:
         rates = rates_between(before, totals_of(topics), max(self._clock.monotonic() - since, 1.0))
         return {name: rates[name] for name in HANDLER_RATES}
 
-    def _judge(self, acked: int, vain: int, error: LastError | None, now: float) -> None:
-        """Judge a step with `acked` successful attempts and `vain` failed ones."""
+    def _judge(self, acked: int, vain: int, errors: Sequence[LastError], now: float) -> None:
+        """Judge a step with `acked` successful attempts and `vain` failed ones. The newest error is the last one."""
         vain_share = vain / max(acked + vain, 1)
         if acked and vain_share < (WELL_SHARE if self.problem is not None else FAILING_SHARE):
             self._vain, self.problem = 0, None
@@ -185,7 +184,7 @@ class RecentResults:
             self._vain_since = now
         self._vain += vain
         if self._vain >= MIN_ATTEMPTS and now - self._vain_since >= FAILING_SECONDS and (vain or self.problem):
-            self.problem = found("failing_handler", _evidence(self._vain, error), group=self._group)
+            self.problem = _problem(self._vain, errors, self._group)
 
 
 def last_error(topics: Iterable[TopicSnapshot]) -> LastError | None:
@@ -194,9 +193,15 @@ def last_error(topics: Iterable[TopicSnapshot]) -> LastError | None:
     return max(errors, key=lambda error: error.at, default=None)
 
 
-def _evidence(attempts: int, error: LastError | None) -> str:
+def _problem(attempts: int, errors: Sequence[LastError], group: str) -> Problem:
+    """Return the problem of a handler that only failed. If all attempts had one message, it may be the message's."""
+    cause, step = "failing_handler", ""
     text = f"the handler fails for (nearly) all messages: {attempts} attempts failed"
-    if error is None:
-        return text
-    at = datetime.fromtimestamp(error.at, UTC)
-    return f"{text}; its last error, at {at:%H:%M:%S} UTC: {error.error}"
+    if not errors:
+        return found(cause, text, group=group)
+    if len({error.msg_id for error in errors[-attempts:]}) == 1:
+        cause, one = "poison_message", errors[-1].msg_id
+        text = f"all {attempts} failed attempts had one message, {one}, and no other message was handled meanwhile"
+        step = f"`rmqd try {{group}} --id {one}` runs the handler with it and commits nothing; `rmqd message get {one}`"
+    at = datetime.fromtimestamp(errors[-1].at, UTC)
+    return found(cause, f"{text}; the last error, at {at:%H:%M:%S} UTC: {errors[-1].error}", group=group, step=step)

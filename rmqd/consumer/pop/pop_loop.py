@@ -192,7 +192,7 @@ class PopLoop(Loop):
             self.moved_at = read_at
         while True:
             left: list[Message] = []
-            if framed.is_closed:
+            if framed.is_closed or len(framed.data) > context.options.max_body_size_bytes:
                 left = await open_bodies(framed, context.options.max_body_size_bytes, self._room(), unwraps=False)
             for block in self._divided(framed, header, popped_at):
                 if context.clock.monotonic() >= block.renew_at:

@@ -175,6 +175,7 @@ class PullLoop(PulledQueue):
         believed: TrustedPart | None = None  # None if the whole response is trusted, as almost always
         next_offset, passes_over = header.next_begin_offset, True
         held: Sequence[Message] = ()
+        block.is_closed = block.is_closed or len(block.data) > self._context.options.max_body_size_bytes
         if block.is_closed or not self._validation.is_plain(block, asked, header):
             passes_over = self._corrupt.policy != "stop"
             believed = self._validation.found(block, asked, header, passes_over=passes_over)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from rmqd.client.group_reader import MemberReport, QueueLag
 from rmqd.consumer.health.causes import Problem
@@ -15,6 +16,9 @@ from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo, PopProcessQueueIn
 from rmqd.wire.bodies.route_data import TopicRouteData
 from rmqd.wire.bodies.stats_bodies import ConsumerConnection
 from rmqd.wire.message_queue import MessageQueue
+
+SKEWED_SHARE: Final = 0.8
+MIN_SKEWED: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +104,20 @@ class DiagnosisSnapshot:
     """POP or PULL by topic and broker name, without topics whose mode was never set."""
     heads: Mapping[MessageQueue, SeenMessage] = field(default_factory=dict)
     """The first waiting message of a stalled queue."""
+    samples: Mapping[MessageQueue, tuple[str, ...]] = field(default_factory=dict)
+    """The keys of the first waiting messages of the queue with most of its topic's lag."""
     retried: tuple[SeenMessage, ...] = ()
     """The latest messages of the group's retry topic, where handlers failed recently."""
+
+    def skewed(self) -> dict[MessageQueue, float]:
+        """Return the queues with nearly all waiting messages of their topic, and their share."""
+        found: dict[MessageQueue, float] = {}
+        for topic, facts in self.topics.items():
+            waiting = {queue: self.waiting(queue) for queue in self.queues if queue.topic == topic}
+            total, most = sum(waiting.values()), max(waiting, key=waiting.__getitem__, default=None)
+            if most is not None and len(facts.queues) > 1 and waiting[most] >= max(MIN_SKEWED, SKEWED_SHARE * total):
+                found[most] = waiting[most] / total
+        return found
 
     @property
     def model(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -57,8 +58,9 @@ def failures(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
             f"{seen.msg_id}{_keys(seen.keys)} (sent back {seen.reconsume_times} times)" for seen in poisoned.values()
         )
         evidence = f"the handler fails repeatedly at {failing}, and handles other messages at {_rate(ok)}"
-        problem = found("poison_message", evidence, group=snapshot.group)
-        yield Finding(problem)
+        one = min(poisoned)
+        step = f"`rmqd try {{group}} --id {one}` runs the handler with it and commits nothing; `rmqd message get {one}`"
+        yield Finding(found("poison_message", evidence, group=snapshot.group, step=step))
     elif failed * 60 >= MIN_FAILED and failed >= FAILING_SHARE * (ok + failed) and not snapshot.orderly:
         yield _failing(snapshot)
 
@@ -109,6 +111,17 @@ def waits(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> Iterator[Finding
         step = _STEPS.get(cause, "")
         problem = found(cause, evidence, group=now.group, topic=queues[0].topic, step=step)
         yield Finding(problem, "waits", queues=frozenset(queues))
+        if cause in CAUSES["skewed_queue"].explains.split():
+            moving = [queue for queue in queues if before.place(queue) != now.place(queue)]
+            yield from (_skewed(now, queue, share) for queue, share in now.skewed().items() if queue in moving)
+
+
+def _skewed(snapshot: DiagnosisSnapshot, queue: MessageQueue, share: float) -> Finding:
+    evidence = f"{places([queue])} has {share:.0%} of the topic's waiting messages, {snapshot.waiting(queue):,}"
+    if sample := snapshot.samples.get(queue):
+        keys = ", ".join(f"{key} ({times / len(sample):.0%})" for key, times in Counter(sample).most_common(3))
+        evidence += f"; the most frequent keys of its next {len(sample)} messages: {keys}"
+    return Finding(found("skewed_queue", evidence, group=snapshot.group, topic=queue.topic), str(queue))
 
 
 def _why_stuck(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> str:
@@ -274,7 +287,7 @@ def needs_second_snapshot(first: DiagnosisSnapshot) -> bool:
 def judge(
     first: DiagnosisSnapshot, second: DiagnosisSnapshot | None = None, of_daemon: Iterable[Finding] = ()
 ) -> list[Problem]:
-    """Return the problems, the likeliest cause first; empty if the group is healthy.
+    """Return the problems, the likeliest cause first, and its `consequences` after it; empty if the group is healthy.
 
     Without a second snapshot, momentary findings do not count. `of_daemon` are a daemon's findings.
     """
@@ -289,19 +302,35 @@ def _seen(snapshot: DiagnosisSnapshot) -> dict[tuple[str, ...], Finding]:
 
 
 def _told_once(of_daemon: list[Finding], certain: list[Finding], waits: list[Finding]) -> list[Finding]:
-    """Return all findings. Findings of brokers and of the daemon about the same queues become one, with the daemon's
+    """Return all findings. Findings of brokers and of the daemon with the same cause become one, with the daemon's
     next step.
     """
     joined = []
-    for one in waits:
+    for one in [*certain, *waits]:
         problem = one.problem
-        same = [it for it in of_daemon if it.problem.cause == problem.cause and it.queues & one.queues]
+        same = [it for it in of_daemon if _is_same(it, one)]
         if same:
             of_daemon = [it for it in of_daemon if it not in same]
             evidence = "; ".join([problem.evidence, *(it.problem.evidence for it in same)])
             problem = replace(problem, evidence=evidence, next=same[0].problem.next)
         joined.append(replace(one, problem=problem))
-    return [*of_daemon, *certain, *joined]
+    return [*of_daemon, *joined]
+
+
+def _is_same(one: Finding, other: Finding) -> bool:
+    """Whether two findings have the same cause, and are about the same queues if they are about queues."""
+    causes = {CAUSES[it.problem.cause].diagnosed_as or it.problem.cause for it in (one, other)}
+    return len(causes) == 1 and (bool(one.queues & other.queues) or not (one.queues or other.queues))
+
+
+def consequences(problems: Sequence[Problem]) -> dict[Problem, Problem]:
+    """Return the problems that another one explains, each with its cause. A consequence explains nothing itself."""
+    explained: dict[Problem, Problem] = {}
+    for cause in problems:
+        if cause not in explained:
+            names = CAUSES[cause.cause].explains.split()
+            explained |= {one: cause for one in problems if one.cause in names and one not in explained}
+    return explained
 
 
 def _in_order(findings: Sequence[Finding]) -> list[Problem]:
@@ -311,4 +340,8 @@ def _in_order(findings: Sequence[Finding]) -> list[Problem]:
         name = CAUSES[problem.cause].diagnosed_as or problem.cause
         complete = replace(problem, cause=name, next=f"{problem.next} ({PAGE}#{name})")
         problems.setdefault((name, problem.evidence), complete)
-    return sorted(problems.values(), key=lambda problem: DIAGNOSED.index(problem.cause))
+    ordered = sorted(problems.values(), key=lambda problem: DIAGNOSED.index(problem.cause))
+    explained = consequences(ordered)
+    roots = [one for one in ordered if one not in explained]
+    follow = {root: [replace(one, next=root.next) for one in ordered if explained.get(one) is root] for root in roots}
+    return [one for root in roots for one in (root, *follow[root])]

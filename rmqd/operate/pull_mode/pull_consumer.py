@@ -33,7 +33,7 @@ T = TypeVar("T")
 START_SECONDS: Final = 10.0  # limit of the wait for the first queues: a previous owner has 5 s to release them
 POLL_SECONDS: Final = 0.5  # how often a waiting poll checks for a lasting failure
 # only an operator can end these
-_LASTING: Final = frozenset(("topic_missing", "no_permission", "consumption_disabled"))
+_LASTING: Final = frozenset(("topic_missing", "no_permission", "consumption_disabled", "group_unknown"))
 _NO_HANDLER: Final = LoadedHandler("poll", lambda _batch: None, is_async=False, start=None, stop=None)
 
 

@@ -23,6 +23,7 @@ from rmqd.operate.queries.message_queries import FoundMessage, decoded
 from rmqd.wire.bodies.route_data import MASTER_ID, ClusterInfo
 from rmqd.wire.bodies.stats_bodies import ConsumerConnection
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.properties import SHARDING_KEY
 from rmqd.wire.topics import is_retry_topic, retry_topic, topic_of_pop_retry
 
 _RUNTIME: Final = re.compile(r"\[ (\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]")
@@ -89,6 +90,7 @@ def _clock_ahead(at: float, figures: Mapping[str, str]) -> float | None:
 
 
 MAX_HEADS: Final = 8
+MAX_SAMPLE: Final = 256
 MAX_RETRIED: Final = 32
 
 
@@ -102,15 +104,25 @@ async def first_waiting(
 
 
 async def _first(client: ClientInstance, queue: MessageQueue, offset: int) -> SeenMessage | None:
+    messages = await _waiting(client, queue, offset, 1)
+    return _seen(messages[0]) if messages else None
+
+
+async def _sample(client: ClientInstance, queue: MessageQueue, offset: int) -> tuple[str, ...]:
+    """Return what the producer chose the queue by, as far as messages tell: the sharding key, else the keys."""
+    messages = await _waiting(client, queue, offset, MAX_SAMPLE)
+    return tuple(one.properties.get(SHARDING_KEY) or one.keys or "(no key)" for one in messages)
+
+
+async def _waiting(client: ClientInstance, queue: MessageQueue, offset: int, most: int) -> list[FoundMessage]:
     address = client.routes.address(client.routes.endpoint(queue))
     if address is None:
-        return None
+        return []
     try:
-        part = await read_part(client.remoting, address, queue, offset, 1)
-        messages = list(decoded(part.records, queue.topic, queue.broker_name))
+        part = await read_part(client.remoting, address, queue, offset, most)
+        return list(decoded(part.records, queue.topic, queue.broker_name))
     except RmqdError:
-        return None
-    return _seen(messages[0]) if messages else None
+        return []
 
 
 async def newest_retried(brokers: Brokers, snapshot: DiagnosisSnapshot) -> tuple[SeenMessage, ...]:
@@ -169,7 +181,11 @@ async def diagnose(
         return Diagnosis(group, tuple(judge(first, of_daemon=of_daemon)), errors)
     await client.clock.sleep(SECOND_LOOK_SECONDS)
     second, errors = await _snapshot(reader, configured)
-    second = replace(second, heads=await first_waiting(client, second, stuck(first, second)))
+    second = replace(
+        second,
+        heads=await first_waiting(client, second, stuck(first, second)),
+        samples={queue: await _sample(client, queue, second.place(queue) or 0) for queue in second.skewed()},
+    )
     return Diagnosis(group, tuple(judge(first, second, of_daemon)), errors)
 
 

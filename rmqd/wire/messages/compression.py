@@ -223,7 +223,10 @@ class Opening:
             if self._corrupt and self._ends_at_corrupt:
                 return True
             if not message.is_closed:
-                self._opened.append(message)
+                if message.stored_size > self._max:
+                    self._corrupt.append(CorruptMessage(message, str(BodyTooLargeError(self._max))))
+                else:
+                    self._opened.append(message)
             elif self._opened and self._size > self._room:
                 return True
             elif self._size - before > all_bytes:

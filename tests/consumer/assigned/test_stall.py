@@ -69,7 +69,7 @@ def test_each_failure_has_its_cause_and_says_what_happened() -> None:
         (refusal(ResponseCode.NO_PERMISSION, "subscription group no permission, g"), "consumption_disabled"),
         (refusal(ResponseCode.NO_PERMISSION, "the topic[t] pulling message is forbidden"), "no_permission"),
         (refusal(ResponseCode.NO_PERMISSION, "the broker[10.0.0.1] pulling message is forbidden"), "no_permission"),
-        (refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST), "consumption_disabled"),
+        (refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST), "group_unknown"),
         (refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST), "subscription_mismatch"),
         (refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST), "subscription_mismatch"),
         (refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED), "subscription_mismatch"),

@@ -137,22 +137,26 @@ async def problem(m: Member, cause: str) -> str:
     return found.evidence
 
 
-SETTINGS: list[tuple[Reply, str]] = [
-    (Reply(body=SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=0).to_json()), f"-g {GROUP} -q 1`"),
-    (Reply(body=SubscriptionGroupConfig(group_name=GROUP, consume_enable=False).to_json()), f"-g {GROUP} -s true`"),
-    (Reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "no group"), f"`mqadmin updateSubGroup -g {GROUP}`"),
+def settings(**values: Any) -> Reply:
+    return Reply(body=SubscriptionGroupConfig(group_name=GROUP, **values).to_json())
+
+
+SETTINGS: list[tuple[Reply, str, str]] = [
+    (settings(retry_queue_nums=0), "retries_dropped", f"-g {GROUP} -q 1`"),
+    (settings(consume_enable=False), "consumption_disabled", f"-g {GROUP} -s true`"),
+    (Reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "no group"), "group_unknown", f"-c CLUSTER -g {GROUP}`"),
 ]
 
 
-@pytest.mark.parametrize(("answer", "step"), SETTINGS)
+@pytest.mark.parametrize(("answer", "cause", "step"), SETTINGS)
 @pytest.mark.usefixtures("view")
 async def test_settings_that_lose_retries_or_keep_the_group_out_are_told_with_the_command(
-    broker: ScriptedBroker, seen: Seen, answer: Reply, step: str
+    broker: ScriptedBroker, seen: Seen, answer: Reply, cause: str, step: str
 ) -> None:
     """A broker without a retry queue answers to a send-back with success, and drops the message."""
     broker.peer.on(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, answer)
     async with member(broker.peer.address, seen) as m:
-        await problem(m, "consumption_disabled")
+        await problem(m, cause)
         assert step in (m.consumer.snapshot().not_ready_reason or "")
         well = SubscriptionGroupConfig(group_name=GROUP)
         broker.peer.on(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, Reply(body=well.to_json()))
@@ -166,7 +170,7 @@ async def test_whoever_may_not_ask_for_one_group_asks_for_all_once(
     table = SubscriptionGroupWrapper({GROUP: SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=0)})
     broker.peer.on(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, Reply(body=table.to_json()))
     async with member(broker.peer.address, seen) as m:
-        await problem(m, "consumption_disabled")
+        await problem(m, "retries_dropped")
         await view.looked(6)
         assert len(broker.peer.got(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)) == 1
         assert m.consumer.snapshot().problems

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 
 import pytest
 
@@ -11,7 +12,7 @@ from rmqd.consumer.stats.counters import TopicStats
 from tests.clock import ManualClock
 from tests.consumer.blocks import block_of
 
-(MESSAGE,) = block_of(range(1)).messages
+MESSAGES = [block_of([0], properties={"UNIQ_KEY": f"M{number}"}).messages[0] for number in range(7)]
 
 
 class Group:
@@ -21,6 +22,7 @@ class Group:
         self.clock = ManualClock()
         self.stats = TopicStats("orders", is_retry=False)
         self.results = RecentResults(self.clock)
+        self.numbers = count(1)
 
     def goes_on(self, seconds: float, step: Callable[[], None] = lambda: None) -> None:
         for _ in range(round(seconds / POLL_SECONDS)):
@@ -31,9 +33,10 @@ class Group:
     def succeeds(self, times: int = 10) -> None:
         self.stats.acked += times
 
-    def fails(self, times: int = 10) -> None:
+    def fails(self, times: int = 10, of_one: bool = False) -> None:
         for _ in range(times):
-            self.stats.raised(KeyError("city"), "KeyError('city')", MESSAGE, self.clock.wall())
+            message = MESSAGES[0 if of_one else next(self.numbers) % len(MESSAGES)]
+            self.stats.raised(KeyError("city"), "KeyError('city')", message, self.clock.wall())
             self.stats.count("retried")
 
     def mixed(self, succeeded: int, failed: int) -> None:
@@ -62,6 +65,18 @@ def test_a_handler_that_fails_at_everything_is_a_problem_until_it_works(group: G
     assert group.cause == "failing_handler", "nothing has shown that it works"
     group.goes_on(POLL_SECONDS, group.succeeds)
     assert group.cause == ""
+
+
+def test_one_message_that_fails_again_and_again_is_its_own_problem(group: Group) -> None:
+    """Of an idle topic: nothing shows that the handler is broken, and the next step names the message."""
+    for _ in range(5):
+        group.goes_on(POLL_SECONDS, lambda: group.fails(1, of_one=True))
+        group.goes_on(60)
+    assert group.results.problem is not None
+    assert (group.cause, MESSAGES[0].msg_id in group.results.problem.next) == ("poison_message", True)
+    assert "all 5 failed attempts had one message" in group.results.problem.evidence
+    group.goes_on(POLL_SECONDS, lambda: group.fails(1))
+    assert group.cause == "failing_handler"
 
 
 def test_a_short_failure_is_none(group: Group) -> None:

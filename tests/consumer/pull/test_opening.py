@@ -89,7 +89,7 @@ async def test_a_body_above_max_body_size_is_corrupt(
             assert m.topic().handled["corrupt"] == 1
     assert sorted(seen.sizes) == [10, 3 * MIB]
     [entry] = [entry for entry in logs if entry["event"] == "message.corrupt"]
-    assert (entry["offset"], entry["reason"]) == (1, f"the body decompresses to more than {3 * MIB} bytes")
+    assert (entry["offset"], entry["reason"]) == (1, f"the body has more than {3 * MIB} bytes (max_body_size)")
 
 
 async def test_bodies_that_are_too_large_among_damaged_records_are_passed_over(

@@ -38,13 +38,13 @@ def test_counters_add_up_and_queues_come_together() -> None:
 def test_a_dead_worker_leaves_its_counters_and_nothing_else() -> None:
     """Sums do not fall; its queues, connections and state are gone."""
     dead = process(1, group_snapshot(received=10, queues=(queue_snapshot(0),)))
-    dead = replace(dead, client=replace(dead.client, brokers_up={"10.0.0.8:10911": False}))
+    dead = replace(dead, client=replace(dead.client, brokers_up={("broker-8", 0): False}))
     merged = merge_processes([process(2, group_snapshot(received=5))], [dead])
     (group,) = merged.groups
     assert group.topics[0].received == 15
     assert group.queues == ()
     assert group.state == "running"
-    assert merged.client.brokers_up == {"10.0.0.9:10911": True}
+    assert merged.client.brokers_up == {("broker-9", 0): True}
     assert merged.client.corrupt_frames == 2
 
 
@@ -67,8 +67,8 @@ def test_a_queue_that_moves_is_shown_once() -> None:
 def test_a_broker_that_one_worker_cannot_reach_is_down() -> None:
     """Half up deserves a look."""
     one, two = process(1), process(2)
-    two = replace(two, client=replace(two.client, brokers_up={"10.0.0.9:10911": False}))
-    assert merge_processes([one, two]).client.brokers_up == {"10.0.0.9:10911": False}
+    two = replace(two, client=replace(two.client, brokers_up={("broker-9", 0): False}))
+    assert merge_processes([one, two]).client.brokers_up == {("broker-9", 0): False}
 
 
 def test_no_process_is_an_error() -> None:

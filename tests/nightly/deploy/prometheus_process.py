@@ -26,19 +26,20 @@ STARTING: Final = 503
 
 def shortened(text: str, factor: float) -> str:
     """The rules with every time divided by the factor: each `for`, each range, each threshold that is a time."""
-    text = re.sub(r"(?<=\[)\d+[smh](?=\])", lambda found: _divided(found[0], factor), text)
-    text = re.sub(r"(?<= for: )\d+[smh]$", lambda found: _divided(found[0], factor), text, flags=re.MULTILINE)
+    text = re.sub(r"(?<=\[)\d+[smh](?=\])", lambda found: divided(found[0], factor), text)
+    text = re.sub(r"(?<= for: )\d+[smh]$", lambda found: divided(found[0], factor), text, flags=re.MULTILINE)
     return re.sub(r"\d+(?= # seconds$)", lambda found: f"{int(found[0]) / factor:g}", text, flags=re.MULTILINE)
 
 
-def _divided(duration: str, factor: float) -> str:
+def divided(duration: str, factor: float) -> str:
+    """A duration, shortened."""
     return f"{parse_duration_seconds(duration) * 1000 / factor:.0f}ms"
 
 
 class Prometheus:
     """Runs between `with` and its end, scrapes and evaluates `factor` times as often as it does as shipped."""
 
-    def __init__(self, folder: Path, targets: Iterable[str], factor: float) -> None:
+    def __init__(self, folder: Path, targets: Iterable[str], factor: float, *, alertmanager: str = "") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._port = free_port(set(), (0,))
         self._folder = folder
@@ -46,8 +47,10 @@ class Prometheus:
         every = document["global"]
         self.interval_seconds = parse_duration_seconds(every["scrape_interval"]) / factor
         for name, duration in every.items():
-            every[name] = _divided(duration, factor)
+            every[name] = divided(duration, factor)
         document["scrape_configs"][0]["static_configs"][0]["targets"] = list(targets)
+        if alertmanager:
+            document["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]}
         (folder / "prometheus.yml").write_text(yaml.safe_dump(document))
         for name in document["rule_files"]:
             (folder / name).write_text(shortened((PROMETHEUS / name).read_text(), factor))

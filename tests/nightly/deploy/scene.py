@@ -159,7 +159,7 @@ class Scene:
                 "RmqdBrokerUnreachable",
                 lambda: self.cluster.kill("broker"),
                 self.cluster.up,
-                {"broker": self.cluster.broker.address},
+                {"broker": self.cluster.broker.name},
                 reaches_all=True,
             ),
         ]

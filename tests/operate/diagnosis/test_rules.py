@@ -16,7 +16,7 @@ from rmqd.operate.diagnosis.diagnosis_facts import (
     SeenMessage,
     TopicFacts,
 )
-from rmqd.operate.diagnosis.progress_findings import judge, needs_second_snapshot
+from rmqd.operate.diagnosis.progress_findings import consequences, judge, needs_second_snapshot
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
 from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo
 from rmqd.wire.bodies.heartbeat_data import tag_subscription
@@ -116,7 +116,7 @@ def test_a_name_server_without_brokers() -> None:
 
 SETTINGS: list[tuple[dict[str, Any], list[str]]] = [
     ({"consume_enable": False}, ["consumption_disabled"]),
-    ({"retry_queue_nums": 0}, ["consumption_disabled"]),
+    ({"retry_queue_nums": 0}, ["retries_dropped"]),
     ({"consume_broadcast_enable": False}, []),
 ]
 
@@ -143,7 +143,7 @@ def test_no_members() -> None:
     assert (unknown.cause, "no broker knows the group" in unknown.evidence) == ("no_members", True)
     broker = BrokerFacts(name=BROKER, master="10.0.0.9:10911", makes_groups=False)
     (refused,) = judge(snapshot(brokers={BROKER: broker}, settings={}, queues={}))
-    assert (refused.cause, f"updateSubGroup -g {GROUP}" in refused.next) == ("consumption_disabled", True)
+    assert (refused.cause, f"updateSubGroup -c CLUSTER -g {GROUP}" in refused.next) == ("group_unknown", True)
 
 
 TWICE = (Connection("one", "10.0.0.1:5000"), Connection("one", "10.0.0.2:5000"))
@@ -246,7 +246,8 @@ WAITING: list[tuple[str, tuple[DiagnosisSnapshot, DiagnosisSnapshot], list[str]]
         10, 10, 9000, cached_msg_count=40, cached_msg_min_offset=10, cached_msg_max_offset=2010), ["flow_control"]),
     ("a poisoned queue", two_looks(
         10, 10, 100, cached_msg_count=9, properties=ORDERLY, status=FAILS), ["poison_message"]),
-    ("slower than what comes", two_looks(10, 80, 900, 700, cached_msg_count=800, status=SLOW), ["slow_handler"]),
+    ("slower than what comes", two_looks(
+        10, 80, 900, 700, cached_msg_count=800, status=SLOW), ["skewed_queue", "slow_handler"]),
     ("small thresholds", two_looks(
         10, 80, 900, 700, cached_msg_count=10, status=QUICK, properties={"pullThresholdForQueue": "10"}),
         ["flow_control"]),
@@ -316,3 +317,33 @@ def test_each_next_step_names_the_group_and_the_page() -> None:
     (found,) = judge(snapshot())
     assert f"`rmqd run --group {GROUP}`" in found.next
     assert found.next.endswith("(docs/diagnosing.md#no_members)")
+
+
+def test_one_cause_has_its_consequences_below_it() -> None:
+    """A dead broker, whose topic no name server knows any more: to create the topic would be wrong advice."""
+    broker = BrokerFacts(name=BROKER, master="10.0.0.9:10911", silence="no answer to PULL_MESSAGE (11) in 3 s")
+    other = BrokerFacts(name="broker-b", master="10.0.0.8:10911")
+    topics = {"gone": TopicFacts(topic="gone", missing=True)}
+    found = judge(snapshot(brokers={BROKER: broker, "broker-b": other}, topics=topics, queues={}))
+    assert [one.cause for one in found] == ["no_route", "topic_missing", "no_members"]
+    assert {one: cause.cause for one, cause in consequences(found).items()} == dict.fromkeys(found[1:], "no_route")
+    assert {one.next for one in found} == {found[0].next}
+
+
+def test_a_hot_key_has_most_of_the_lag_in_one_queue() -> None:
+    """More concurrency does not help one queue, so slowness is only its consequence."""
+    before, now = two_looks(10, 80, 9000, 700, cached_msg_count=800, status=SLOW)
+    now = replace(now, samples={QUEUES[0]: ("hot",) * 3 + ("cold",)})
+    skewed, slow = judge(before, now)
+    assert (skewed.cause, slow.cause) == ("skewed_queue", "slow_handler")
+    assert "queue 0 has 100% of the topic's waiting messages" in skewed.evidence
+    assert "its next 4 messages: hot (75%), cold (25%)" in skewed.evidence
+
+
+def test_a_cause_that_brokers_and_the_daemon_report_is_one_finding() -> None:
+    members = [member("one", BOTH[0]), member("two", BOTH[1], tags="a")]
+    problem = {"cause": "subscription_mismatch", "evidence": "two subscribes to a", "next": "do this"}
+    seen = snapshot(*members)
+    (found,) = judge(seen, seen, findings_of_daemon({"problems": [problem]}, GROUP))
+    assert found.next.startswith("do this")
+    assert "the daemon reports: two subscribes to a" in found.evidence
