@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import typer
 
@@ -56,11 +57,33 @@ def _quiet_seconds() -> float:
     return 0.2 if sys.stderr.isatty() else 5.0
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table: capitalised column names, then the rows, with columns as wide as needed."""
+MIN_COLUMN: Final = 8
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
+    """Return the lines of a table: capitalised column names, then the rows, with columns as wide as needed.
+
+    If they need more than `width` (None: the terminal's width), the widest columns are wrapped.
+    """
     every = [[column.upper() for column in columns], *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(row[index]) for row in every) for index in range(len(columns))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in every]
+    room = (_terminal_width() if width is None else width) - 2 * (len(columns) - 1)
+    while sum(widths) > room and max(widths) > MIN_COLUMN:
+        widths[widths.index(max(widths))] -= 1
+    return [line for row in every for line in _row_lines(row, widths)]
+
+
+def _row_lines(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    parts = [
+        [cell[at : at + width] for at in range(0, len(cell), width)] for cell, width in zip(row, widths, strict=True)
+    ]
+    lines = zip_longest(*parts, fillvalue="") if any(parts) else [[""] * len(row)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def _terminal_width() -> int:
+    """Return the width of the terminal, less the indentation of some tables; no limit for a pipe or a file."""
+    return shutil.get_terminal_size().columns - 2 if sys.stdout.isatty() else sys.maxsize
 
 
 Answer = TypeVar("Answer")
@@ -91,12 +114,8 @@ def _cell(key: str, value: Any) -> str:
 
 
 def say_table(columns: Columns, documents: Iterable[dict[str, Any]]) -> None:
-    """Print a table of JSON documents. On a terminal, lines are cut to its width."""
-    lines = document_table(columns, documents)
-    if sys.stdout.isatty():
-        width = shutil.get_terminal_size().columns
-        lines = [line if len(line) <= width else f"{line[: width - 1]}…" for line in lines]
-    typer.echo("\n".join(lines))
+    """Print a table of JSON documents."""
+    typer.echo("\n".join(document_table(columns, documents)))
 
 
 def count(number: int, noun: str) -> str:
