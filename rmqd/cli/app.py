@@ -193,6 +193,8 @@ def main() -> None:
     """The entry point of the `rmqd` script and of `python -m rmqd`."""
     if sys.argv[1:2] in (["run"], ["dev"], ["_worker"]):  # SIGHUP would end the process while it imports the handlers
         signal.signal(signal.SIGHUP, KeptReload())
+    if sys.argv[1:2] in (["run"], ["dev"]) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the daemon handles it, Ctrl-C ends it without a traceback
     _open_standard_streams()
     try:
         command_line()(prog_name="rmqd")

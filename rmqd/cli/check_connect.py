@@ -65,7 +65,7 @@ class Check:
 
     def line(self) -> str:
         """Return the check as a line of text."""
-        return f"{self.level:<11}  {self.subject}: {self.message}"
+        return f"{'OK' if self.level == 'ok' else self.level:<11}  {self.subject}: {self.message}"
 
 
 def exit_code(checks: Iterable[Check]) -> ExitCode:

@@ -14,7 +14,7 @@ import typer
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.daemon_client import DaemonClient, DaemonRefusedError, DaemonUnreachableError, find_daemon
 from rmqd.cli.terminal.options import GroupName, Http, Output, group_names, topic_names
-from rmqd.cli.terminal.output import Answer, say, say_json, table
+from rmqd.cli.terminal.output import Answer, count, say, say_json, table
 from rmqd.daemon.http.status_view import (
     GROUP_COLUMNS,
     QUEUE_COLUMNS,
@@ -208,7 +208,10 @@ def status_lines(document: dict[str, Any]) -> list[str]:
     """Return the document of /api/v1/status as lines of text."""
     workers = document.get("workers")
     columns = [column.key for column in QUEUE_COLUMNS if column.key != "worker" or workers is not None]
-    lines = [f"rmqd {document['version']}  client {document['client_id'] or f'{len(workers or ())} workers'}"]
+    client_id = document["client_id"]
+    lines = [
+        f"rmqd {document['version']}  {f'client {client_id}' if client_id else count(len(workers or ()), 'worker')}"
+    ]
     lines += [f"  {problem}" for problem in document.get("problems", [])]
     for group in document["groups"]:
         model = ", broadcasting" if group["message_model"] == "broadcasting" else ""

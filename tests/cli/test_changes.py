@@ -373,7 +373,7 @@ def test_check_finds_a_cluster_that_agrees(cluster: Cluster, check: Check) -> No
     assert "4 queues on 1 broker" in said
     assert any(one.endswith("accepts the SQL filter") for one in said)
     people = rmqd("check", "--connect", "-c", "rmqd.yaml")
-    assert f"ok           name server {cluster.nameserver}: answers, and knows 1 broker" in people.out.splitlines()
+    assert f"OK           name server {cluster.nameserver}: answers, and knows 1 broker" in people.out.splitlines()
     one_away = check("checker", "--set", f"nameserver={cluster.nameserver};127.0.0.1:1")
     assert one_away.code == 0
     assert [one.startswith("name server 127.0.0.1:1: does not answer") for one in problems(one_away)] == [True]

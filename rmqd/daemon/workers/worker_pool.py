@@ -264,8 +264,9 @@ class WorkerPool:
                 continue
             rest = backoff.after(self._clock.monotonic() - started)
             self._restarts += 1
-            how = how_it_ended(exit_code) if isinstance(exit_code, int) else exit_code
-            log.error("worker.died", worker=number, exit_code=exit_code, how=how, restart_in_seconds=rest, **stacks)
+            code = exit_code if isinstance(exit_code, int) else None
+            how = exit_code if code is None else how_it_ended(code)
+            log.error("worker.died", worker=number, exit_code=code, how=how, restart_in_seconds=rest, **stacks)
             await wait_within(self._clock, rest, self._stop.wait())
 
     async def _build(self, number: int) -> _Built:

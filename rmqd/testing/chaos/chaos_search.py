@@ -244,6 +244,7 @@ def look_for_chaos(bench: Bench, result: RunResult, stored: Iterable[Message]) -
 
     `stored` are the messages of the group's topics, in copies that no handler has seen.
     """
+    __tracebackhide__ = True  # of pytest: the exception has the report
     got = {attempt.message.msg_id for attempt in result.attempts if attempt.number == 1}
     acked = {message.msg_id for message in result.acked}
     bench.messages = [message for message in stored if message.msg_id in got]

@@ -197,7 +197,7 @@ def test_people_get_a_line_for_each_check(rocketmq: RealCluster, group: str, top
 
     ended = rmqd("check", "--connect", "-c", tmp_path / "rmqd.yaml")
 
-    assert f"ok           name server {rocketmq.nameserver}: answers, and knows 1 broker" in ended.out.splitlines()
+    assert f"OK           name server {rocketmq.nameserver}: answers, and knows 1 broker" in ended.out.splitlines()
 
 
 def test_a_name_server_that_is_away_exits_with_69(tmp_path: Path) -> None:
