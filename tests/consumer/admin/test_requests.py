@@ -300,7 +300,7 @@ async def test_running_info_has_every_option_under_javas_name(broker: ScriptedBr
             "vipChannelEnabled": "false",
         }.items()
     )
-    client, tools, twice, unset = 9, 6, 1, 6
+    client, tools, twice, unset = 9, 6, 1, 7
     assert len(found) == len(fields(ConsumerOptions)) + client + tools + twice - unset
 
 

@@ -63,7 +63,7 @@ async def test_kept_calls_end_with_the_group_and_are_committed(broker: ScriptedB
     await broker.store(queue, *[b"x"] * 5)
     handle = Gathering()
     async with member(broker.peer.address, handle, clock=flowing) as m:
-        await eventually(lambda: ((q := m.queue()) and q.handling) or None, "the handler has them")
+        await eventually(lambda: ((q := m.queue()) and q.handling == 5) or None, "the handler has them")
         await m.stop(shutdown_timeout_seconds=30.0)
         assert handle.handled == 5
     await broker.committed(GROUP, queue, 5)
