@@ -125,7 +125,7 @@ async def test_page(view: HostView) -> None:
     before = Reads.total
     most, text = await Reads.most(page.live(status, shown, ["mailer"]))
     assert (most <= MOST, Reads.total - before) == (True, QUEUES)
-    assert text.count('<tr data-key="broker-a-') == QUEUES
+    assert text.count(b'<tr data-key="broker-a-') == QUEUES
 
 
 async def test_report_of_a_worker(view: HostView) -> None:
