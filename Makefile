@@ -34,7 +34,7 @@ venv: $(VENV)/.installed ## make .venv (Python 3.11 or later), or say what to in
 
 # An interpreter is asked for its version: a name on PATH may be a stub, or older than it says. ensurepip is what Debian
 # leaves out of `python3 -m venv` until python3-venv is installed.
-$(VENV)/.installed: pyproject.toml handlers/pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml handlers/pyproject.toml constraints.txt rmqd/wire/native.c
 	@for name in python3.13 python3.12 python3.11 python3; do \
 		$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && python=$$name && break; \
 	done; \

@@ -244,8 +244,9 @@ def _is_of_output(error: OSError) -> bool:
 def _print_version(wanted: bool) -> None:
     if wanted:
         from rmqd.version import __version__
+        from rmqd.wire.core import core_name
 
-        typer.echo(f"rmqd {__version__}")
+        typer.echo(f"rmqd {__version__} (core: {core_name()})")
         raise typer.Exit
 
 

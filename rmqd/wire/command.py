@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from rmqd.codes import LanguageCode, SerializeType
 from rmqd.errors import ProtocolError
+from rmqd.wire import core
 from rmqd.wire.acl import SECRET_FIELDS
 from rmqd.wire.loose_json import STRICT_DECODER
 
@@ -100,6 +101,10 @@ _MAX_HEADER_BYTES: Final = 0xFFFFFF
 MAX_HEADER_FIELDS: Final = 4096  # RocketMQ's own headers have a few dozen fields
 _LARGE_HEADER_BYTES: Final = 64 * 1024
 _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
+# looking up a member of an enum in its class takes as long as decoding a field
+_JSON: Final = int(SerializeType.JSON)
+_BINARY: Final = int(SerializeType.ROCKETMQ)
+_OTHER: Final = LanguageCode.OTHER
 _LANGUAGES: Final = {language.name: language for language in LanguageCode}
 _LANGUAGES_BY_BYTE: Final = {int(language): language for language in LanguageCode}
 
@@ -161,9 +166,9 @@ def decode_command(payload: bytes) -> RemotingCommand:
     body_start = 4 + (payload[1] << 16 | payload[2] << 8 | payload[3])
     if body_start > size:
         raise ProtocolError(f"a frame of {size} bytes announces a header of {body_start - 4}")
-    if payload[0] == SerializeType.JSON:
+    if payload[0] == _JSON:
         return _decode_json(payload, body_start)
-    if payload[0] == SerializeType.ROCKETMQ:
+    if payload[0] == _BINARY:
         header = decode_binary_header(payload[4:body_start])
         return RemotingCommand(
             code=header.code,
@@ -173,7 +178,7 @@ def decode_command(payload: bytes) -> RemotingCommand:
             body=payload,
             body_start=body_start,
             remark=header.remark,
-            language=_LANGUAGES_BY_BYTE.get(header.language, LanguageCode.OTHER),
+            language=_LANGUAGES_BY_BYTE.get(header.language, _OTHER),
             version=header.version,
         )
     raise ProtocolError(f"the header has serialize type {payload[0]}; expected 0 (JSON) or 1 (ROCKETMQ)")
@@ -249,6 +254,11 @@ def _decode_json(payload: bytes, body_start: int) -> RemotingCommand:
     # a long remark is one string and costs nothing; each of very many fields costs more memory than its bytes
     if body_start > _LARGE_HEADER_BYTES and payload.count(b'":', 4, body_start) > MAX_HEADER_FIELDS:
         raise ProtocolError(f"the header has more than {MAX_HEADER_FIELDS} fields")
+    if core.native is not None and (plain := core.native.decode_header(payload, body_start)) is not None:
+        return RemotingCommand(
+            plain[0], plain[1], plain[2] or 0, plain[4], payload, body_start, plain[5],
+            _LANGUAGES.get(plain[6] or "", _OTHER), plain[3] or 0,
+        )  # fmt: skip
     try:
         text = str(payload[4:body_start], "utf-8")
         try:
@@ -273,7 +283,7 @@ def _decode_json(payload: bytes, body_start: int) -> RemotingCommand:
             remark, ext_fields = _without_surrogates(remark, ext_fields)
         if remark is not None and type(remark) is not str:
             remark = _as_text(remark)
-        language = _LANGUAGES.get(get("language"), LanguageCode.OTHER)
+        language = _LANGUAGES.get(get("language"), _OTHER)
         return RemotingCommand(code, opaque, flag, ext_fields, payload, body_start, remark, language, version)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ProtocolError(f"the header is not a JSON command: {error!r:.200}") from error

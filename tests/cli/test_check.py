@@ -11,6 +11,7 @@ import pytest
 
 from rmqd import __version__
 from rmqd.errors import RmqdError
+from rmqd.wire.core import core_name
 from tests.cli.in_process import rmqd
 
 TOP = Path(__file__).parents[2]
@@ -198,7 +199,7 @@ def test_connect_exits_with_69_where_nothing_answers() -> None:
 
 
 def test_version_and_no_arguments() -> None:
-    assert rmqd("--version").out == f"rmqd {__version__}\n"
+    assert rmqd("--version").out == f"rmqd {__version__} (core: {core_name()})\n"
     assert "Usage: rmqd" in rmqd().err
 
 

@@ -14,6 +14,7 @@ from rmqd.errors import ProtocolError
 from rmqd.wire.command import RemotingCommand, decode_command, encode_command, encode_request, encode_response
 from tests.wire.golden_frames import NAMES, command, frame
 
+pytestmark = pytest.mark.usefixtures("each_core")
 INT = st.integers(-(2**31), 2**31 - 1)
 TEXT = st.text(max_size=30)
 FIELDS = st.dictionaries(TEXT, TEXT, max_size=5)
@@ -73,12 +74,13 @@ def test_binary_header_holds_no_large_code() -> None:
         encode_command(RemotingCommand(200050), SerializeType.ROCKETMQ)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_recorded_frame_survives_both_serialisations(name: str) -> None:
-    recorded = command(name)
-    fitting = SerializeType if recorded.code < 2**15 else (SerializeType.JSON,)
-    for serialize_type in fitting:
-        assert same(decode_command(encode_command(recorded, serialize_type)[4:]), recorded)
+def test_recorded_frames_survive_both_serialisations(subtests: pytest.Subtests) -> None:
+    for name in NAMES:
+        with subtests.test(name=name):
+            recorded = command(name)
+            fitting = SerializeType if recorded.code < 2**15 else (SerializeType.JSON,)
+            for serialize_type in fitting:
+                assert same(decode_command(encode_command(recorded, serialize_type)[4:]), recorded)
 
 
 @pytest.mark.parametrize("name", ["route_request_rocketmq_header", "pull_request_rocketmq_header"])

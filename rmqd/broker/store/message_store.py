@@ -28,8 +28,8 @@ from rmqd.broker.store.queue_store import (
 from rmqd.errors import StorageError
 from rmqd.runtime.clock import Clock
 from rmqd.wire.bodies.heartbeat_data import java_hash
+from rmqd.wire.messages.decode import LIGHT_QUEUE_SEPARATOR as LIGHT_SEPARATOR
 from rmqd.wire.messages.encode import StoredMessage, encode_record
-from rmqd.wire.messages.light_queue import SEPARATOR as LIGHT_SEPARATOR
 from rmqd.wire.messages.message_id import parse_host
 from rmqd.wire.messages.properties import INNER_BASE, INNER_MULTI_QUEUE_OFFSET, TAGS
 from rmqd.wire.topics import LIGHT_QUEUE_ID, is_light_queue

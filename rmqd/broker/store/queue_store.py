@@ -16,8 +16,8 @@ from typing import Final, NamedTuple, Protocol
 
 from rmqd.broker.store.journal import Journal, JournalKind, RecordLog
 from rmqd.wire.lite_topic import parent_of
+from rmqd.wire.messages.decode import LIGHT_QUEUE_SEPARATOR as SEPARATOR
 from rmqd.wire.messages.encode import StoredMessage
-from rmqd.wire.messages.light_queue import SEPARATOR
 from rmqd.wire.messages.properties import INNER_MULTI_DISPATCH
 from rmqd.wire.topics import RETRY_PREFIX, SCHEDULE_TOPIC, is_light_queue
 

@@ -20,6 +20,7 @@ from rmqd.runtime.event_loop import slices
 from rmqd.runtime.figures import add_each, gauge
 from rmqd.runtime.histogram import HistogramSnapshot
 from rmqd.version import __version__
+from rmqd.wire.core import core_name
 from rmqd.wire.message_queue import MessageQueue
 
 MAX_ERRORS: Final = 10
@@ -58,9 +59,9 @@ class DaemonAbout:
     """Whether a change needs the token. Otherwise it needs a client on the same machine."""
     version: str = gauge(
         "rmqd_build_info",
-        "Always 1; the labels say which rmqd and which Python run.",
-        by="version python",
-        read=lambda about: {(about.version, platform.python_version()): 1},
+        "Always 1; the labels say which rmqd, Python and decoding core run.",
+        by="version python core",
+        read=lambda about: {(about.version, platform.python_version(), core_name()): 1},
         default=__version__,
     )
 

@@ -9,22 +9,39 @@ CorruptMessage, whose body has all of its bytes.
 
 A message keeps positions in the response's bytes; fields are read when a handler accesses them. The loop over the
 records is the hottest of the program. For the usual record, with two IPv4 hosts, it reads the whole head with one
-`unpack`, and calls no Python function.
+`unpack`, and calls no Python function. The native core (`wire/core.py`), if there is one, takes plain records first.
+
+Light message queues (LMQ): queues such as `%LMQ%room-7`, over messages that are stored in other topics.
+
+A message that names such queues in its property INNER_MULTI_DISPATCH is stored once, in its own topic. Brokers with
+`enableLmq` and `enableMultiDispatch` also enter it into each of these queues. They write its offsets there into the
+property INNER_MULTI_QUEUE_OFFSET, in the same order. A pull of such a queue returns the stored records, with the topic,
+queue id and offset of the other topic in their heads. (Java: `LmqDispatch`, and `MQClientAPIImpl` for pops.)
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from struct import Struct
 from struct import error as StructError
 from typing import Final
 from zlib import crc32
 
 from rmqd.errors import ProtocolError
+from rmqd.wire import core
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.compression import Opening
-from rmqd.wire.messages.light_queue import count_by_light_queue
 from rmqd.wire.messages.message import CorruptMessage, Message, MessageBlock
-from rmqd.wire.messages.properties import BORN_HOST_V6, CLOSED, INNER_BATCH, KNOWN, NEED_UNWRAP, STORE_HOST_V6
+from rmqd.wire.messages.properties import (
+    BORN_HOST_V6,
+    CLOSED,
+    INNER_BATCH,
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    KNOWN,
+    NEED_UNWRAP,
+    STORE_HOST_V6,
+)
 from rmqd.wire.messages.record import MAGIC_V1, MAGIC_V2
 from rmqd.wire.topics import is_light_queue
 
@@ -35,6 +52,12 @@ _LONG = Struct(">q")
 _SHORT = Struct(">H")
 _UNUSUAL: Final = CLOSED | ~KNOWN
 _HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
+_NOT_PLAIN: Final = (_UNUSUAL | _HOSTS_V6) & 0xFFFFFFFF
+# the fields that the native core sets, in its order
+_SLOTS: Final = tuple(
+    getattr(Message, name)
+    for name in "block finished _start _body_start _body_end queue_offset store_timestamp".split()
+)
 _MIN_RECORD_BYTES: Final = 91  # a record with IPv4 hosts, and without body, topic and properties
 _MAGICS: Final = (_UNSIGNED.pack(MAGIC_V1), _UNSIGNED.pack(MAGIC_V2))
 _NO_QUEUE: Final = MessageQueue("", "", -1)
@@ -102,8 +125,11 @@ def frame_messages(
 
 def _decode_until_broken(block: MessageBlock, start: int) -> tuple[int, str] | None:
     """Decode records from `start`. Returns position and reason of the first undecodable record, or None."""
-    data, following = block.data, -1
-    add, view, size, at = block.messages.append, memoryview(data), len(data), start
+    data, following, at = block.data, -1, start
+    size, add = len(data), block.messages.append
+    if core.native is not None:
+        at, runs, following = core.native.frame_plain(Message, _SLOTS, block, data, at, block.messages, _NOT_PLAIN)
+        block.runs += runs
     try:
         while at < size:
             total, magic, crc, queue_offset, sys_flag, store_timestamp, body_size = _unpack_ipv4(data, at)
@@ -126,7 +152,7 @@ def _decode_until_broken(block: MessageBlock, start: int) -> tuple[int, str] | N
             message.block, message._start, message.finished = block, at, False
             message._body_start, message._body_end = body_start, body_end
             message.queue_offset, message.store_timestamp = queue_offset, store_timestamp
-            if (crc32(view[body_start:body_end]) ^ crc) & 0x7FFFFFFF:
+            if (crc32(data[body_start:body_end]) ^ crc) & 0x7FFFFFFF:
                 block.corrupt.append(CorruptMessage(message, "the CRC of its body does not match"))
             elif sys_flag and sys_flag & _UNUSUAL:
                 if reason := _unknown(sys_flag):
@@ -258,3 +284,32 @@ class UnreadableMessage(Message):
 
     def _properties_span(self) -> tuple[int, int]:
         return self._body_end, self._body_end
+
+
+LIGHT_QUEUE_SEPARATOR: Final = ","
+
+
+def offset_in(name: str, properties: Mapping[str, str]) -> int:
+    """Return a message's offset in a light message queue. Raises ProtocolError if its properties do not have it."""
+    names = properties.get(INNER_MULTI_DISPATCH, "").split(LIGHT_QUEUE_SEPARATOR)
+    offsets = properties.get(INNER_MULTI_QUEUE_OFFSET, "").split(LIGHT_QUEUE_SEPARATOR)
+    if name not in names:
+        raise ProtocolError(f"its {INNER_MULTI_DISPATCH} does not contain {name}")
+    if len(offsets) != len(names) or not offsets[names.index(name)].isdecimal():
+        raise ProtocolError(f"its {INNER_MULTI_QUEUE_OFFSET} has no offset for {name}")
+    return int(offsets[names.index(name)])
+
+
+def count_by_light_queue(block: MessageBlock) -> None:
+    """Give the messages of a pull their offsets in the pulled queue."""
+    name, messages = block.message_queue.topic, block.messages
+    block.messages, block.runs, following = [], 0, -1
+    for message in messages:
+        try:
+            message.queue_offset = offset_in(name, message.stored_properties)
+        except ProtocolError as error:
+            block.corrupt.append(CorruptMessage(message, str(error)))
+            continue
+        block.runs += message.queue_offset != following
+        following = message.queue_offset + 1
+        block.messages.append(message)

@@ -33,6 +33,7 @@ from rmqd.wire.messages.pull_walk import BadRecord, Gap, ReplyWalk
 from rmqd.wire.receipt_handle import PopHandle, parse_message_offsets, parse_order_counts, parse_start_offsets
 from tests.nightly.fuzzing.frame_changes import changed_stream
 from tests.nightly.fuzzing.target import Change, Finding, Target, growing
+from tests.wire.cores import assert_cores_agree
 
 QUEUE: Final = MessageQueue("T", "b", 0)
 MAX_OPENED_BYTES: Final = 1024 * 1024
@@ -125,6 +126,7 @@ class Frames(Target):
 
     def _decode(self, called: str, payload: bytes) -> None:
         decode = self.decoders.get(called)
+        assert_cores_agree(payload)
         try:
             command = decode_command(payload)
         except ProtocolError:

@@ -11,6 +11,7 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import frame_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 
+pytestmark = pytest.mark.usefixtures("each_core")
 QUEUE = MessageQueue("%LMQ%b", "broker-a", 0)
 STORED = StoredMessage(topic="parent", body=b"x", queue_id=3, queue_offset=777)
 

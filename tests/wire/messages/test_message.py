@@ -19,6 +19,7 @@ from rmqd.wire.messages.message import Message, MessageBlock
 from rmqd.wire.messages.properties import COMPRESSED, CompressionType, compressed_flag
 from tests.wire.golden_frames import command
 
+pytestmark = pytest.mark.usefixtures("each_core")
 QUEUE = MessageQueue("T1", "probe-a", 0)
 LONG = st.integers(0, 2**63 - 1)
 INT = st.integers(-(2**31), 2**31 - 1)

@@ -1,0 +1,27 @@
+"""Builds the native core (rmqd/wire/core.py) if there is a C compiler. Without one, rmqd is installed without it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from setuptools import Distribution, Extension
+
+
+class NativeCoreHook(BuildHookInterface[Any]):
+    """Compiles the extension next to its source, for wheels and for editable installations."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        extension = Extension("rmqd.wire.native", ["rmqd/wire/native.c"], py_limited_api=True, optional=True)
+        command = Distribution({"name": "rmqd", "ext_modules": [extension]}).get_command_obj("build_ext")
+        command.inplace = True
+        command.ensure_finalized()
+        for earlier in Path("rmqd/wire").glob("native*.so"):
+            earlier.unlink()
+        command.run()
+        built = [str(path) for path in Path("rmqd/wire").glob("native*.so")]
+        if built:
+            build_data["artifacts"] += built
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True

@@ -1,0 +1,59 @@
+"""The core that decodes headers and records: C if its extension was built (`native.c`), else Python.
+
+The Python code in `command` and `messages.decode` is the reference. It always decides whether bytes are valid, because
+the native core leaves all bytes that are not plain to it. `RMQD_CORE=python` in the environment turns the native core
+off, to search for a fault or to compare.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any, Literal, Protocol, cast
+
+PlainHeader = tuple[int, int, int | None, int | None, dict[str, str] | None, str | None, str | None]
+
+
+class NativeCore(Protocol):
+    """The functions of `native.c`."""
+
+    def frame_plain(
+        self,
+        message_type: type,
+        slots: tuple[Any, ...],
+        block: object,
+        data: bytes,
+        start: int,
+        messages: list[Any],
+        unusual_flags: int,
+        /,
+    ) -> tuple[int, int, int]:
+        """Append the messages of the plain records from `start`. Return where they end, their runs of offsets, and the
+        offset that would continue the last run.
+
+        A plain record has the magic V1, IPv4 hosts, a right CRC, and none of `unusual_flags`.
+        """
+
+    def decode_header(self, payload: bytes, body_start: int, /) -> PlainHeader | None:
+        """Return code, opaque, flag, version, ext fields, remark and language of a JSON header; None if not plain.
+
+        A plain header has no blanks, no escapes, only ASCII, and values of the usual types.
+        """
+
+
+def load() -> NativeCore | None:
+    if os.environ.get("RMQD_CORE") == "python":
+        return None
+    try:
+        return cast(NativeCore, importlib.import_module("rmqd.wire.native"))
+    except ImportError:  # built without a C compiler
+        return None
+
+
+native = load()
+"""Read where it is used, so that tests can replace it."""
+
+
+def core_name() -> Literal["native", "python"]:
+    """Return the name of the core in use, for operators."""
+    return "python" if native is None else "native"
