@@ -408,7 +408,10 @@ def test_check_names_each_disagreement(cluster: Cluster, check: Check) -> None:
     unknown = check("not_made")
     cluster.change_broker(autoCreateSubscriptionGroup=True)
     assert unknown.code == 1
-    assert "(autoCreateSubscriptionGroup); `mqadmin updateSubGroup -g not_made` creates" in problems(unknown)[0]
+    assert (
+        "(autoCreateSubscriptionGroup); create the group: `mqadmin updateSubGroup -c CLUSTER -g not_made`"
+        in problems(unknown)[0]
+    )
     pops = check("checker", consume_mode="pop")
     (line,) = problems(pops)
     assert (pops.code, "`rmqd groups mode checker checked pop`, or set consume_mode" in line) == (0, True)

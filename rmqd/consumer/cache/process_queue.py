@@ -46,6 +46,7 @@ class ProcessQueue:
     __slots__ = (
         "_idle",
         "_relief",
+        "awaits_lock",
         "blocks",
         "cached_bytes",
         "cached_count",
@@ -86,6 +87,7 @@ class ProcessQueue:
         self.cached_count = 0  # unfinished messages: waiting or in flight
         self.cached_bytes = 0
         self.in_flight = 0  # workers processing this queue; each has at most one batch in flight
+        self.awaits_lock = False  # the queue's lock was lost: hands out nothing until the stored offset is checked
         self.is_full = False  # no pops until some messages are acknowledged
         self.is_batching = False  # messages wait until they fill a batch
         self.retrying = 0  # messages that wait for another attempt to send them back

@@ -283,7 +283,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         make: Make = Batch
         if self._leases is not None:
             lease = self._leases.lease(message_queue)
-            if lease is None:  # it returns with its next messages, or when its lock is regained
+            if lease is None or process_queue.awaits_lock:  # it returns with its next messages, or its lock
                 ready_queues.queued.discard(process_queue)
                 self._discard_released(process_queue)
                 self._end_serving(process_queue)

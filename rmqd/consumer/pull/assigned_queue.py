@@ -370,6 +370,7 @@ class AssignedQueue(Assignment):
         self._is_doubtful = True
         self._context.idle.discard(self.message_queue)
         if self.loop is not None:
+            self.loop.process_queue.awaits_lock = True
             self._context.service.halt(self.loop.process_queue)
         self._cut.set()
 
@@ -387,6 +388,7 @@ class AssignedQueue(Assignment):
         committed = context.store.committed.get(queue)
         may_be_less = committed is not None and context.store.may_be_lost(queue)
         if stored is None or context.store.wrote(queue, stored) or (may_be_less and stored < (committed or 0)):
+            loop.process_queue.awaits_lock = False
             context.service.submit(loop.process_queue)
             return
         log.warning("queue.consumed_elsewhere", queue=str(queue), committed=committed, stored=stored)

@@ -174,7 +174,7 @@ async def test_an_empty_list_of_members_changes_nothing(broker: ScriptedBroker) 
         await eventually(lambda: running.consumer.snapshot().problems, "it is reported")
         assert running.owned() == {(TOPIC, 0)}
         assert "does not know the group" in problem(running).evidence
-        assert "`mqadmin updateSubGroup -g g1`" in (running.consumer.snapshot().not_ready_reason or "")
+        assert "`mqadmin updateSubGroup -c CLUSTER -g g1`" in (running.consumer.snapshot().not_ready_reason or "")
         list_members(broker, running.client.client_id)
         rebalance(running)
         await eventually(lambda: not running.consumer.snapshot().problems, "it is over")
