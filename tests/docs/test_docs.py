@@ -289,6 +289,13 @@ def test_links_lead_somewhere() -> None:
     assert broken == []
 
 
+def test_the_documentation_stays_short() -> None:
+    """`cat docs/*.md | wc -w`: a longer documentation is read by fewer. Say a fact once, and link to it."""
+    words = {page.name: len(page.read_text().split()) for page in (TOP / "docs").glob("*.md")}
+
+    assert sum(words.values()) <= 70_000, sorted(words.items(), key=lambda item: -item[1])[:10]
+
+
 def headings(page: Path) -> set[str]:
     """The anchors of a page's headings."""
     titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)

@@ -1,4 +1,8 @@
-"""deploy/kubernetes: the manifests agree with rmqd and with each other. For schemas see docs/kubernetes.md."""
+"""deploy/kubernetes: the manifests agree with rmqd and with each other.
+
+To check them against the schemas of Kubernetes: `pip install kubernetes-validate`, then
+`kubectl kustomize deploy/kubernetes >all.yaml && kubernetes-validate --strict -k 1.31 all.yaml`.
+"""
 
 from __future__ import annotations
 
