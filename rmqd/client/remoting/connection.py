@@ -201,7 +201,8 @@ class RemotingConnection(asyncio.Protocol):
                 self.is_suspect = False
                 if self._on_answer is not None:
                     self._on_answer(self)
-        self._resume()
+        finally:  # also after a bug, because the tasks of the responses before it would wait forever
+            self._resume()
 
     def _resume(self) -> None:
         """Continue the tasks whose responses were received, and send their requests at once.

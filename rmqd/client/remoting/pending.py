@@ -117,7 +117,10 @@ class PendingRequests:
         """Continue the tasks whose responses have arrived, in their order. Call it outside of tasks."""
         arrived, self._arrived = self._arrived, []
         for future in arrived:
-            future.resume()
+            try:
+                future.resume()
+            except BaseException as error:  # noqa: BLE001  SystemExit, which leaves the loop as from any other callback
+                self._loop.call_soon(_raise, error)
 
     def hand_over(
         self, waiting: asyncio.Future[RemotingCommand], on_response: Callable[[RemotingCommand], object]
@@ -186,6 +189,10 @@ class PendingRequests:
         if not pending.future.done():
             pending.future.set_exception(error)
             pending.future.exception()  # marks it as retrieved, because a caller need not wait for the response
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 def _pass_response(on_response: Callable[[RemotingCommand], object], answer: asyncio.Future[RemotingCommand]) -> None:

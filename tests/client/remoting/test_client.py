@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from rmqd.client.client_options import ClientOptions
+from rmqd.client.remoting import pending
 from rmqd.client.remoting.frame_reader import MAX_AT_ONCE as MAX_IN_A_TURN
 from rmqd.client.remoting.peer_requests import MAX_AT_ONCE
 from rmqd.client.remoting.peer_requests import Reply as ClientReply
@@ -23,7 +24,7 @@ from rmqd.errors import (
 )
 from rmqd.errors.broker_errors import SystemBusyError
 from rmqd.wire.acl import Credentials
-from rmqd.wire.command import RemotingCommand, encode_response
+from rmqd.wire.command import RemotingCommand, encode_request, encode_response
 from tests.client.peer import Peer, Reply
 from tests.clock import ManualClock
 from tests.waiting import WAIT_SECONDS, eventually
@@ -106,6 +107,36 @@ async def test_a_caller_continues_where_its_response_is_received(remoting: Remot
         loop.call_soon(events.append, "the next turn's first callback")
     await caller
     assert events == ["continued", "the next turn's first callback"] * 2
+
+
+@pytest.mark.parametrize("fault", ["a request that cannot be handled", "a caller that exits"])
+async def test_a_fault_does_not_keep_the_callers_of_other_responses_waiting(
+    remoting: RemotingClient, peer: Peer, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    asked: list[RemotingCommand] = []
+    peer.on(ASK, asked.append)
+    connection = await remoting.connection(peer.address)
+    raised: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(type(context["exception"])))
+    monkeypatch.setattr(pending, "_raise", lambda error: raised.append(type(error)))
+
+    async def ask(error: type[BaseException] | None) -> None:
+        await remoting.call(connection, ASK, {}, 60.0)
+        if error is not None:
+            raise error
+
+    error = SystemExit if fault == "a caller that exits" else None
+    callers = [asyncio.create_task(ask(error)), asyncio.create_task(ask(None))]
+    await eventually(lambda: len(asked) == 2, "the peer has the requests")
+    data = b"".join(encode_response(request, 0) for request in asked)
+    if error is None:
+        monkeypatch.setattr(connection._intake, "_on_request", lambda _: 1 // 0)
+        data += encode_request(ASK, 7, {}, b"")
+    asyncio.get_running_loop().call_soon(connection.data_received, data)
+    _, waiting = await asyncio.wait(callers, timeout=WAIT_SECONDS)
+    assert not waiting
+    await eventually(lambda: raised == [error or ZeroDivisionError], "the event loop has the error")
+    assert [type(caller.exception()) for caller in callers] == [error or type(None), type(None)]
 
 
 async def test_each_request_has_its_own_deadline(clock: ManualClock, peer: Peer) -> None:
