@@ -215,6 +215,10 @@ class GroupSupervisor:
 
     async def restart(self, following: Consumer, build: Callable[[], Consumer]) -> None:
         """Drain the current consumer, and continue with `following`. `build` creates later consumers."""
+        if self._stop.is_set():  # perhaps while `following` was loaded; `run` may have ended
+            following.stop()
+            await following.run()
+            return
         self._build, self._following = build, following
         self._taken_over.clear()
         self._wanted.set()

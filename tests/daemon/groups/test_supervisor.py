@@ -13,7 +13,7 @@ from rmqd.daemon.groups import supervisor as module
 from rmqd.daemon.groups.supervisor import Backoff, GroupSupervisor
 from rmqd.runtime.clock import SystemClock
 from tests.daemon.fakes import FakeConsumer
-from tests.waiting import eventually
+from tests.waiting import WAIT_SECONDS, eventually
 
 
 class Factory:
@@ -135,3 +135,15 @@ async def test_a_pause_holds_over_a_restart() -> None:
         assert build.made[1].pauses.scopes == (WHOLE_GROUP, PauseScope("orders"))
         group.resume()
         assert not build.made[1].pauses.scopes
+
+
+async def test_a_restart_after_the_end_ends_the_following_consumer() -> None:
+    """The daemon may be stopped while `rmqd restart` imports the new code; its end waits for the restart."""
+    build = Factory()
+    async with supervised(build) as (group, running):
+        await build.made[0].running.wait()
+        group.stop()
+        await running
+        following = FakeConsumer("mailer")
+        await asyncio.wait_for(group.restart(following, build), WAIT_SECONDS)
+        assert following.ended
