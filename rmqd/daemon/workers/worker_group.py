@@ -44,24 +44,25 @@ class WorkerGroup(ChildGroup[WorkerProcess]):
         super().__init__(name, options, SILENT_SECONDS)
         self._spec = WorkerSpec(config.of_group(name), share, {})
         self._report_end = ended
-        self._loaded: WorkerProcess | None = None
+        self._loaded: tuple[WorkerProcess, WorkerSpec] | None = None
 
     async def load(self) -> Self:
         """Import the group's code in a new process, which then waits for `run`. Raises ConfigError."""
+        spec = self._spec
         try:
             worker = await WorkerProcess.begin("rmqd", HIDDEN_COMMAND)
-            await worker.ask_to_start("the handler's import", "build", self._spec)
+            await worker.ask_to_start("the handler's import", "build", spec)
         except ChildNotUsableError as error:
             raise ConfigError([error]) from error
-        self._loaded = worker
+        self._loaded = worker, spec
         return self
 
     async def run(self) -> None:
         """Run the group until `stop` and its drain. Raises ConfigError, WorkerEndedError."""
         if self._loaded is None:
             await self.load()
-        worker = self._loaded
-        assert worker is not None
+        assert self._loaded is not None
+        worker, spec = self._loaded
         is_wanted = not self._stop.is_set()
         try:
             if is_wanted:
@@ -69,6 +70,8 @@ class WorkerGroup(ChildGroup[WorkerProcess]):
                     self._child = worker  # before the request: later pauses and stops are sent after it
                     await worker.ask("run", self._pauses.scopes)
                     self._log.info("handler.reloaded", pid=worker.pid)
+                    if spec is not self._spec:  # reloaded during the import
+                        await worker.ask("apply", self._spec.config)
                     await self._follow(worker)
                 await asyncio.wait({worker.reading})
         finally:
