@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import structlog
 
+from rmqd.runtime import plain_text
 from rmqd.runtime.logs import log_setup as logs
 from rmqd.runtime.logs import log_writer as writer
 from rmqd.runtime.logs.log_repeats import MAX_REPEATED_KINDS, RepeatLimiter
@@ -91,6 +92,18 @@ def test_a_line_is_json_with_time_level_and_event_first() -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["timestamp"])
     assert (line["level"], line["event"], line["logger"]) == ("info", "queue.dropped", "rmqd.test")
     assert (line["group"], line["queue"]) == ("mailer", 3)
+
+
+def test_a_password_that_is_a_common_word_changes_no_event_of_rmqd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alerts search for the events. The password is still hidden in values, and in lines of other code."""
+    monkeypatch.setattr(plain_text, "known_secrets", {"group": plain_text.HIDDEN})
+    stream = io.StringIO()
+    configure_logging("info", "json", stream=stream)
+    structlog.get_logger("rmqd.daemon").error("group.failed", error="wrong password group")
+    logging.getLogger("shop").warning("wrong password group")
+    ours, other = written(stream)
+    assert (ours["event"], ours["error"]) == ("group.failed", "wrong password (hidden)")
+    assert other["event"] == "wrong password (hidden)"
 
 
 def test_a_handlers_own_logging_is_joined_in() -> None:
