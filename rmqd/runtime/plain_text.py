@@ -134,7 +134,8 @@ _SIGNS: Final = (
 _USER_OF_URL: Final = r"(?<=://)[^/?#\s]*@"
 _LIKE_A_KEY: Final = r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[^\s/:.]{8,}"  # not a word, a host or a path
 _MIN_CHARACTERS: Final = 4  # a shorter text occurs in too many others
-_UNIQUE_CHARACTERS: Final = 8  # a shorter one is only a secret if it is a whole word
+_UNIQUE_CHARACTERS: Final = 8  # a shorter one, or a number, is only a secret if it is a whole word
+_SETTING: Final = r"[+-]?[\d.]{1,7}[a-zA-Z]{0,3}|true|false|none|null"  # of options such as `max_tokens` or `token_ttl`
 known_secrets: Final[dict[str, str]] = {}
 """The replacements of this process's secrets in texts, by the secret."""
 
@@ -143,7 +144,8 @@ def hide(secret: object, shown: str = HIDDEN) -> str:
     """Return the replacement of a secret, which `hidden` from now on applies to every text in this process."""
     text = str(secret)
     for one in {text, *text.splitlines()} - {""}:
-        known_secrets[one] = shown
+        if not re.fullmatch(_SETTING, one, re.IGNORECASE):
+            known_secrets[one] = shown
     return shown if text else ""
 
 
@@ -190,5 +192,8 @@ def hidden(text: str) -> str:
 @functools.lru_cache(maxsize=1)
 def _pattern_of(secrets: frozenset[str]) -> re.Pattern[str]:
     found = (one for one in sorted(secrets, key=len, reverse=True) if len(one) >= _MIN_CHARACTERS)
-    whole = [re.escape(one) if len(one) >= _UNIQUE_CHARACTERS else rf"(?<!\w){re.escape(one)}(?!\w)" for one in found]
-    return re.compile("|".join(whole or ["(?!)"]))
+    parts = [
+        re.escape(one) if len(one) >= _UNIQUE_CHARACTERS and not one.isdigit() else rf"(?<!\w){re.escape(one)}(?!\w)"
+        for one in found
+    ]
+    return re.compile("|".join(parts or ["(?!)"]))

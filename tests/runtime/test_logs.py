@@ -410,3 +410,13 @@ def test_the_console_writes_no_line_and_no_escape_that_a_stranger_sent() -> None
     assert not set(text) & set("\x1b\x9b\r\x07\u202e")
     assert "\\x1b[2J" in text
     assert not [line for line in text.splitlines()[1:] if line.startswith("2026-11-22T00:00:00.000Z")]
+
+
+def test_numbers_of_settings_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An option such as `max_tokens` has a secret's name. Its value occurs in offsets and counts."""
+    monkeypatch.setattr(plain_text, "known_secrets", {})
+    for option in ("4096", "3600", "1h", "true", "12345678", "s3cr3t-key"):
+        plain_text.hide(option)
+
+    text = "4096 messages in 1h at offset 912345678; true; "
+    assert plain_text.hidden(f"{text}12345678 s3cr3t-key") == f"{text}(hidden) (hidden)"
