@@ -48,7 +48,7 @@ def drain(checkout: Path, scenario: Scenario, nameserver: str, messages: int) ->
             contenders.BEFORE, nameserver, topic_of(messages), f"instructions_{time.time_ns()}", messages,
             scenario.consume_batch, scenario.pull_batch, Path(folder), END_SECONDS, orderly=scenario.orderly,
         )  # fmt: skip
-        command = [*VALGRIND, sys.executable, "-m", "rmqd", "run", "--config", str(contenders.write_config(job))]
+        command = [*VALGRIND, sys.executable, "-P", "-m", "rmqd", "run", "--config", str(contenders.write_config(job))]
         environment = {**contenders.environment(checkout), "PYTHONHASHSEED": "0"}
         with (Path(folder) / "log").open("w+") as log:
             process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
