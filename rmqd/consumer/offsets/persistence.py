@@ -44,7 +44,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 LATE_SECONDS: Final = 1.0  # tolerated delay of a step: a new owner waits longer than a step plus this delay
 STEP_SECONDS: Final = 1.0
-COMPLETE_SECONDS: Final = 30.0
+COMPLETE_SECONDS: Final = 10.0  # so that an unchanged offset is checked at most this long after REPEAT_SECONDS
 AT_ONCE: Final = 200  # queues of a round between two turns of the event loop: some milliseconds
 
 
@@ -85,7 +85,7 @@ class OffsetPersistence:
     def _due(self) -> Collection[MessageQueue]:
         """Return the queues of the next round.
 
-        All queues are included every 30 s, because a group may be deleted, and after a new connection, because a
+        All queues are included every 10 s, because a group may be deleted, and after a new connection, because a
         restarted broker may have lost commits.
         """
         if self._idle is None:
