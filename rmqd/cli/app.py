@@ -122,7 +122,7 @@ COMMANDS: Final[dict[str, str | tuple[str, str]]] = {
     ),
     "message trace": (
         "message_commands:trace",
-        "Show whether a message was handled: by which groups, how often, when, and by which member.",
+        "Show when and how often each group handled a message, and the member that handled it.",
     ),
     "message query": (
         "message_commands:query",

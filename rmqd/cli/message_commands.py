@@ -123,7 +123,7 @@ def trace(
         str, typer.Option("--trace-topic", help="Topic of RocketMQ's message trace")
     ] = "RMQ_SYS_TRACE_TOPIC",
 ) -> None:
-    """Show whether a message was handled: by which groups, how often, when, and by which member.
+    """Show when and how often each group handled a message, and the member that handled it.
 
     For each group that reads its topic, the newest copy counts: the message itself, a retry or a dead letter. "passed"
     means that the group committed past that copy, "waiting" that it did not. Between two attempts a retry is in no

@@ -1,4 +1,4 @@
-"""Configures SQLAlchemy's connections, and decides what its errors mean for a batch."""
+"""Configures SQLAlchemy's connections, and decides the effect of its errors on a batch."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def _specs(snapshot: type) -> Iterator[FamilySpec]:
 
 
 def _worst_spec(field: str, what: str) -> FamilySpec:
-    help_text = f"{what} of the ten queues of each group with the greatest lag, if queues have no series of their own."
+    help_text = f"{what} of the ten queues of each group with the greatest lag, if single queues have no other series."
     return FamilySpec(Metric(f"rmqd_worst_queue_{field}", "gauge", help_text), field.removesuffix("_messages"), _QUEUE)
 
 
