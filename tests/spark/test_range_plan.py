@@ -12,13 +12,17 @@ from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError, RemotingConnectError, RmqdError
 from rmqd.spark.session.queue_range import Filter, PullSettings, QueueRange, Replica
 from rmqd.spark.session.spark_access import Access
-from rmqd.spark.source.framed_reply import FramedReply
-from rmqd.spark.source.range_plan import Dealt, RangePlan, ResetByOperator
 from rmqd.wire.command import FrameDecoder, RemotingCommand, decode_command
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
-from tests.spark.range_cases import AWAY, RUNS, Case, Scripted, queue_range, wanted
+from tests.spark.needed import need
+
+need("numpy")
+
+from rmqd.spark.source.framed_reply import FramedReply  # noqa: E402
+from rmqd.spark.source.range_plan import Dealt, RangePlan, ResetByOperator  # noqa: E402
+from tests.spark.range_cases import AWAY, RUNS, Case, Scripted, queue_range, wanted  # noqa: E402
 
 ADDRESSES = ("master:1", "slave:1")
 ACCESS = Access(ClientOptions(nameservers=("ns:1",)))

@@ -19,7 +19,7 @@ from tests.spark.needed import need
 from tests.wire.batch_records import batch_of
 from tests.wire.messages.test_message import PLAIN, QUEUE, STORED
 
-need("pyarrow")
+need("numpy", "pyarrow")
 
 from rmqd.spark.source.arrow_columns import BatchBuilder  # noqa: E402
 from rmqd.spark.source.framed_reply import FramedReply  # noqa: E402

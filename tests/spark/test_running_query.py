@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 
-from rmqd.spark.engine.running_query import MAX_CHARACTERS, query_error
-from rmqd.spark.pipelines.pipeline_counts import BatchFailedError, MicroBatch
 from rmqd.spark.source.source_offsets import Offsets
 from rmqd.wire.message_queue import MessageQueue
+from tests.spark.needed import need
+
+need("pyspark")
+
+from rmqd.spark.engine.running_query import MAX_CHARACTERS, query_error  # noqa: E402
+from rmqd.spark.pipelines.pipeline_counts import BatchFailedError, MicroBatch  # noqa: E402
 
 PAGES = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {said}
 Traceback (most recent call last):
