@@ -144,7 +144,6 @@ def parse_json(body: bytes) -> Any:
 
 
 def parse_value(text: object) -> Value:
-    """Parse an expression. Raises ValueError."""
     if isinstance(text, str):
         if text in FIELDS:
             return Value(text)

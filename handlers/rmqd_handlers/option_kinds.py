@@ -149,7 +149,6 @@ _DECIMAL: Final = re.compile(r"decimal\(([0-9]{1,2}), ?([0-9]{1,2})\)")
 
 
 def checked_type(name: str) -> str:
-    """Return the name of a type. Raises ValueError if it is invalid."""
     if name not in NAMES and decimal_of(name) is None:
         raise ValueError(f"{name!r} is not a type; expected {ACCEPTED}")
     return name

@@ -54,7 +54,6 @@ class ArchiveOptions(BaseModel):
 
     @property
     def offset_seconds(self) -> int:
-        """The seconds to add to UTC."""
         hours, minutes = int(self.utc_offset[1:3]), int(self.utc_offset[4:])
         return (hours * 3600 + minutes * 60) * (-1 if self.utc_offset[0] == "-" else 1)
 
@@ -177,5 +176,4 @@ def per_minute(frame: DataFrame, spark: SparkSession, options: PerMinuteOptions)
 
 
 def _interval(duration: str) -> str:
-    """Return a duration in Spark's notation."""
     return f"{round(parse_duration_seconds(duration) * 1_000_000)} microseconds"

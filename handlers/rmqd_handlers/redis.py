@@ -190,7 +190,6 @@ class RedisHandler:
         return parts
 
     def _arguments(self, entries: Sequence[RedisEntry]) -> list[bytes | str | int]:
-        """Return the arguments of EVAL."""
         one = self._options
         # the braces make a cluster keep the marks on the key's node
         marks = [*(entry.mark for entry in entries), *(entry.former_mark for entry in entries)]

@@ -18,13 +18,14 @@ from rmqd.cli.terminal.output import count, say
 from rmqd.errors import ConfigError, ExitCode, RmqdError
 from rmqd.runtime.lazy_imports import lazily
 from rmqd.runtime.value_kinds import parse_size_bytes
+from rmqd.spark import check_versions
 
 with lazily():
     from rmqd.runtime import event_loop
     from rmqd.runtime.logs import log_setup
     from rmqd.spark import prepare
     from rmqd.spark.engine import driver
-    from rmqd.spark.pipelines import archive_compaction  # read after the check that pyarrow is installed
+    from rmqd.spark.pipelines import archive_compaction
     from rmqd.spark.session import group_spec
     from rmqd.spark.submit import packed_files as packing
     from rmqd.spark.submit import submission as submitting
@@ -75,6 +76,8 @@ def compact(
     except ValueError as error:
         raise typer.BadParameter(f"{error}; expected a size such as 128MiB", param_hint="--size") from None
     order = group_spec.order_of(config, group, tuple(overrides or ()), any_engine=True)
+    with _errors_of("compact"):
+        check_versions()  # a group on the local engine may use an installation without Spark
     archive_compaction.archive_to_compact(order)
     log_setup.configure_logging(order.config.log.level, order.config.log.format)
 
@@ -140,6 +143,8 @@ def run(
     Example: rmqd spark run order-archive --set groups.order-archive.spark.trigger=available_now
     """
     order = group_spec.order_of(config, group, tuple(overrides or ()))
+    with _errors_of("run"):
+        check_versions()
     stop, force_stop = threading.Event(), threading.Event()
     cut_short: list[int] = []
 

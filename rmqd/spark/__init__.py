@@ -66,7 +66,7 @@ def check_versions() -> None:
         import pyarrow  # type: ignore[import-untyped]  # noqa: F401
         import pyspark
     except ImportError as error:
-        raise RmqdError(f"{error.name} is not installed; run pip install 'rmqd[spark]'") from error
+        raise RmqdError(f"{error.name or error} is not installed; run pip install 'rmqd[spark]'") from error
     version = str(pyspark.__version__)
     if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < MIN_PYSPARK:
         raise RmqdError(

@@ -271,6 +271,31 @@ def test_a_group_on_spark_needs_pyspark_and_a_java(monkeypatch: pytest.MonkeyPat
     assert result.err == ("rmqd.yaml:5:13: groups.mailer.engine: Spark needs Java 17 or later, but there is none\n")
 
 
+def test_without_pyspark_its_commands_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line. Also where only a part of it can be imported, and for a group that does not run on Spark itself."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    Path("rmqd.yaml").write_text(GOOD.replace("    handler:", "    engine: spark\n    handler:"))
+    for command in ("run", "compact", "submit"):
+        arguments = ["--spark-home", sys.prefix, "mailer"] if command == "submit" else ["mailer"]
+        monkeypatch.setattr("rmqd.spark.submit.submission.find_spark_submit", lambda home: home)
+        result = rmqd("spark", command, *arguments, "--config", "rmqd.yaml")
+        assert (result.code, result.err.count("\n")) == (78, 1)
+        assert result.err.endswith(" is not installed; use local, or run pip install 'rmqd[spark]'\n")
+
+    monkeypatch.setattr("rmqd.config.rules.spark_rules.PACKAGES", ())
+    result = rmqd("spark", "run", "--config", "rmqd.yaml")
+    assert (result.code, result.err) == (
+        1,
+        "rmqd spark run: pyarrow is not installed; run pip install 'rmqd[spark]'\n",
+    )
+    Path("rmqd.yaml").write_text(GOOD.replace("plugin: log", "plugin: parquet, options: {path: archive}"))
+    result = rmqd("spark", "compact", "mailer", "--config", "rmqd.yaml")
+    assert (result.code, result.err) == (
+        1,
+        "rmqd spark compact: pyarrow is not installed; run pip install 'rmqd[spark]'\n",
+    )
+
+
 def test_filters_that_match_no_message_are_warned_of() -> None:
     """With their place, and the form that was meant."""
     for written, meant in (

@@ -108,14 +108,12 @@ def is_of(tables: Sequence[str], schema: object, table: object) -> bool:
 
 
 def whole(value: Any, what: str) -> int:
-    """Return a whole number. Raises BadChangeError."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise BadChangeError(f"{what} is {described(value)}, not a whole number")
     return value
 
 
 def tree(value: Any, what: str) -> Mapping[str, Any]:
-    """Return a JSON object. Raises BadChangeError."""
     if not isinstance(value, dict):
         raise BadChangeError(f"{what} is not an object")
     return value
@@ -231,7 +229,6 @@ def _position(source: Mapping[str, Any]) -> int | None:
 
 
 def _column_schemas(schema: Mapping[str, Any]) -> dict[str, ColumnSchema]:
-    """Return the schema's descriptions of a row's columns."""
     found = {}
     for part in _fields(schema):
         if part.get("field") not in ("before", "after"):

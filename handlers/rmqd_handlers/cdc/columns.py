@@ -50,7 +50,6 @@ class ChangeColumn:
 
     @property
     def sql(self) -> str:
-        """The column in a schema."""
         kind = f"decimal({self.precision},{self.scale})" if self.kind == "decimal" else self.kind
         return f"`{self.name}` {kind}"
 

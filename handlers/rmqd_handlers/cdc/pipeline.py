@@ -184,7 +184,6 @@ class BadRows:
     decoder: ChangeDecoder
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Decode a partition, and return the messages that cannot be decoded."""
         import pyarrow as pa
 
         for batch in batches:
@@ -194,7 +193,6 @@ class BadRows:
 
 
 def _messages(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any], bytes | None]]:
-    """Yield each message's topic, queue and offset, and its body."""
     names = [name for name in READ if name != "body"]
     places = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
     for place, body in zip(places, batch.column("body").to_pylist(), strict=True):

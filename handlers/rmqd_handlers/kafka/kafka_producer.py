@@ -87,7 +87,6 @@ Topic = Annotated[TopicName, BeforeValidator(parse_topic, json_schema_input_type
 
 
 def is_topic(name: str) -> bool:
-    """Return whether Kafka accepts it as a topic's name."""
     return TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 

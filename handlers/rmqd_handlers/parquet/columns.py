@@ -55,7 +55,6 @@ Convert = Callable[[Any], Any]
 
 
 def type_of(name: str) -> pa.DataType:
-    """Return the type with this valid name."""
     digits = decimal_of(name)
     return _TYPES[name] if digits is None else pa.decimal128(*digits)
 
@@ -93,7 +92,6 @@ def archived() -> tuple[ParquetColumn, ...]:
 
 
 def table(columns: tuple[ParquetColumn, ...], rows: list[tuple[Any, ...]]) -> pa.Table:
-    """Return the rows as an Arrow table."""
     schema = pa.schema([(column.name, column.type) for column in columns])
     arrays = [pa.array([row[place] for row in rows], column.type) for place, column in enumerate(columns)]
     return pa.Table.from_arrays(arrays, schema=schema)

@@ -92,7 +92,6 @@ class Filling:
                 self.size_bytes -= size_bytes
 
     def end(self, why: str) -> None:
-        """Write it at once."""
         if not self.due.is_set():
             self.why = why
             self.due.set()
@@ -282,7 +281,6 @@ class Parquet:
         )
 
     def _content(self, rows: list[Row]) -> Any:
-        """Return the content of the file."""
         import pyarrow as pa  # type: ignore[import-untyped]
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
 

@@ -201,14 +201,12 @@ class EntryIndex:
             self._place(run)
 
     def add(self, name: str, runs: list[_FileRun]) -> None:
-        """Add an entry."""
         self.known[name] = runs
         insort(self._names, (_last_of(name), name))
         for run in runs:
             self._place(run)
 
     def has(self, message: Message) -> bool:
-        """Return whether a file contains this message."""
         offset, stored_ms = message.queue_offset, message.store_timestamp
         for layer in self._layers:
             at = bisect_right(layer, offset, key=_first_of_run) - 1
@@ -297,14 +295,12 @@ class ListedOffsets:
         self._forget_below(first)
 
     def note(self, path: str, entry: ManifestEntry) -> None:
-        """Add an entry that was just written."""
         name = path.rpartition("/")[2]
         if name not in self._index.known:
             self._index.add(name, _runs_in(name, asdict(entry)))
         self._forget_below(entry.offsets[0][0])
 
     def has(self, message: Message) -> bool:
-        """Return whether a listed file contains this message."""
         return self._index.has(message)
 
     def _forget_below(self, offset: int) -> None:

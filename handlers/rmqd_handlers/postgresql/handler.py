@@ -156,12 +156,10 @@ class Table:
 
     @property
     def written(self) -> tuple[str, ...]:
-        """The columns that a row sets."""
         return tuple(column.name for column in self.columns)
 
     @property
     def parts(self) -> dict[str, Callable[[Opened], str | None]]:
-        """The values of a row, by column."""
         return {column.name: column.text for column in self.columns}
 
     @property

@@ -149,8 +149,6 @@ class Database:
         self._is_closed = False
 
     async def look(self, find: Callable[[Connection], T]) -> T:
-        """Return the result of `find` with a connection. Raises the driver's exceptions."""
-
         def by_connection() -> T:
             with self._engine.connect() as connection:
                 return find(connection)

@@ -42,7 +42,6 @@ class Note:
     """Offsets of later resets by operators. The next generation starts there."""
 
     def to_json(self) -> bytes:
-        """Return the note as JSON, for `of`."""
         value = {
             "v": VERSION,
             "starting": None if self.starting is None else nested(self.starting),
@@ -85,7 +84,6 @@ def read_note(folder: HadoopFolder, path: str) -> Note | None:
 
 
 def write_note(folder: HadoopFolder, path: str, note: Note) -> None:
-    """Replace a generation's note. Raises RmqdError."""
     numbers = _note_numbers(folder, path)
     folder.put(f"{path}/{_name(numbers[-1] + 1 if numbers else 0)}", note.to_json())
     for number in numbers:

@@ -265,7 +265,6 @@ class Generations:
         return Generation(self._number, url, note.starting, note.reason)
 
     def _delete_old(self) -> None:
-        """Delete all but the last generations."""
         numbers = sorted(map(int, _matches(self._folder.names())))
         for number in numbers[:-KEPT_GENERATIONS]:
             self._folder.delete(self._path(number))
@@ -307,7 +306,6 @@ class Generations:
         self._note, self._noted_at = note, time.monotonic()
 
     def _look_up_done(self) -> ByQueue:
-        """Read the checkpoint's offsets."""
         done = read_done(self._folder, f"{self._path(self._number)}/{CHECKPOINT}", self._is_written)
         self._done, self._done_at = done.positions or self._note.starting or {}, time.monotonic()
         return self._done

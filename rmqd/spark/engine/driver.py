@@ -94,7 +94,6 @@ async def _run(
 
 
 def report_figures(group: GroupSnapshot) -> None:
-    """Log the messages handled so far, and the lag."""
     log.info(
         "spark.progress_reported",
         group=group.name,
@@ -286,7 +285,6 @@ async def _serve(descriptor: int) -> int:
 
 
 def _build(build: DriverSpec) -> GroupRun:
-    """Create the group's run. Raises RmqdError."""
     config = build.config
     (name,) = config.groups
     catch_output(config.log.format)
@@ -316,7 +314,6 @@ class Driver:
     _run: GroupRun
 
     async def run(self) -> int:
-        """Run the group to its end. Return the exit code."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._run.stop)
         helpers = [
             asyncio.create_task(self._listen(), name="requests"),

@@ -113,7 +113,6 @@ class GroupRun:
         self._log.info("group.resumed", scope=str(scope))
 
     def snapshot(self) -> GroupSnapshot:
-        """Return the group's current snapshot."""
         client_id, pauses = self._membership.client_id if self._membership is not None else "", self._gate.pauses
         return self._figures.snapshot(self._state, self._failure, client_id, pauses, handling=self._is_handling)
 
@@ -335,5 +334,4 @@ async def _ended(*tasks: asyncio.Task[Any]) -> None:
 
 
 def failure_of(error: BaseException) -> str:
-    """Return a failure in one line."""
     return str(error) if isinstance(error, RmqdError) else describe(error)

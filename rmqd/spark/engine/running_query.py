@@ -96,7 +96,6 @@ class BatchGate:
 
     @property
     def file(self) -> Path:
-        """The pause file."""
         assert self._file is not None
         return self._file
 

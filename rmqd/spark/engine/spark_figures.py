@@ -114,7 +114,6 @@ class Figures:
             self._problems.set("claims", found("claim_store_away", evidence) if failure else None)
 
     def batch_done(self, progress: BatchProgress) -> None:
-        """Record Spark's progress after a micro-batch."""
         self._positions |= progress.positions
         self._retired += progress.retired
         if progress.late_rows:

@@ -69,7 +69,6 @@ class QueuePlaces:
             await self._client.close()
 
     async def poll(self) -> None:
-        """Poll all queues once."""
         now = self._clock.monotonic()
         must_refresh = self._routes_at is None or now - self._routes_at >= ROUTES_SECONDS
         if must_refresh:
@@ -119,7 +118,6 @@ class ClaimStoreWatch:
             await self.close()
 
     async def poll(self) -> None:
-        """Poll once."""
         try:
             await self._store.renew(())
         except ClaimStoreError as error:
@@ -134,7 +132,6 @@ class ClaimStoreWatch:
             self._figures.claim_store_is("")
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._store.close()
 
 
@@ -179,13 +176,11 @@ class SparkParts:
         return session
 
     def checkpoints(self, session: SparkSession) -> Generations:
-        """Return the group's generations, accessed through the session's file systems."""
         return generations_of(self._spec, session)
 
     def start_query(
         self, session: SparkSession, generation: Generation, pause_file: str, on_batch: OnBatch
     ) -> StreamingQuery:
-        """Start the query of the group's handler or pipeline."""
         told: dict[str, Any] = {
             "checkpoint": generation.path,
             "starting": generation.starting,

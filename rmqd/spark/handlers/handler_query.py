@@ -51,7 +51,6 @@ class HandlerPlan(GroupPlan):
     """Number of tasks that Spark runs concurrently."""
 
     def pace(self) -> Pace:
-        """Return the Pace that sizes the group's batches."""
         settings = self.spec.settings
         concurrency = settings.handler.most_calls if settings.handler is not None else 1
         calls = 1 if settings.consume_mode == "orderly" else concurrency
@@ -67,7 +66,6 @@ class HandlerPlan(GroupPlan):
 def bound_to(
     spec: GroupSpec, starting: Mapping[MessageQueue, int] | None, pause_file: str, slots: int
 ) -> type[DataSource]:
-    """Return the source class of one group, to be registered."""
     key = hashlib.sha256(pickle.dumps(spec)).hexdigest()
     plan = HandlerPlan(spec=spec, starting=starting, pause_file=pause_file, key=key, slots=slots)
     return bound_source(NAME, "outcome binary", lambda: HandlerStreamReader(plan))
@@ -128,7 +126,6 @@ def handler_query(
 
 
 def triggered(writer: DataStreamWriter, config: SparkConfig) -> DataStreamWriter:
-    """Add the group's trigger to the writer."""
     if config.trigger == AVAILABLE_NOW:
         return writer.trigger(availableNow=True)
     how: dict[str, Any] = {"processingTime": interval(config.trigger) if config.trigger else "0 seconds"}

@@ -109,7 +109,6 @@ class Pace:
         return min(self._size, int(self._allowed)) if self._allowed >= 1 else 0
 
     def began(self, count: int, now: float) -> None:
-        """Called when a batch of `count` messages begins."""
         self._allowed -= count
         self._began = count, now
 
@@ -151,7 +150,6 @@ class _Costs:
         self._weight = self._n = self._t = self._nn = self._nt = 0.0
 
     def learn(self, count: int, seconds: float) -> None:
-        """Add a batch of `count` messages that took `seconds`."""
         self.is_new = False
         self._weight = self._weight * _MEMORY + 1
         self._n = self._n * _MEMORY + count

@@ -77,15 +77,12 @@ class Chunk:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Paths below the folder."""
         return tuple(self.path(name) for name in self.names)
 
     def path(self, name: str) -> str:
-        """Return the path of a file of the partition."""
         return f"{self.partition}/{name}" if self.partition else name
 
     def plan(self, compaction: str, written: str, rows: int) -> CompactionPlan:
-        """Return the plan of a compaction whose merged file is written."""
         name, entry = f"{_COMPACTED}{compaction}{_ENDING}", ""
         if self.entries:
             offsets = [run for one in self.names if (run := offsets_in(_stem_in(one)))]

@@ -190,7 +190,6 @@ class ParquetSink:
         return files
 
     def _stage(self, frame: DataFrame, batch: MicroBatch, ours: str, former: list[str]) -> BatchManifest:
-        """Write the batch to the staging folder."""
         from pyspark.sql import Observation
         from pyspark.sql.functions import count, lit
 
@@ -257,7 +256,6 @@ def use_microseconds(session: SparkSession) -> None:
 
 
 def folders_of(spark: SparkSession, sink: SinkConfig) -> tuple[HadoopFolder, HadoopFolder]:
-    """Return a sink's output folder and its staging folder. Raises RmqdError."""
     folder = HadoopFolder(spark, sink.path)
     return folder, HadoopFolder(spark, sink.staging) if sink.staging else staging_beside(folder)
 

@@ -63,7 +63,6 @@ class MicroBatch:
 
     @property
     def plan_id(self) -> str:
-        """A hash that differs between plans."""
         return hashlib.sha256(self.plan).hexdigest()[:12]
 
 

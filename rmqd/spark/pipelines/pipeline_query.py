@@ -100,7 +100,6 @@ class PipelineStreamReader(GroupStreamReader):
         self._options = replace(self._options, used=noted_columns(plan.pause_file))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one partition of a micro-batch; called by Spark on executors."""
         return with_lost_row(read_partition(partition, self._options), schema_of(self._options))
 
 
@@ -176,7 +175,6 @@ class TopicSink:
         self._spark.dataSource.register(bound_sink(replace(checked, leaves_out=leaves_out)))
 
     def write(self, frame: DataFrame, batch: MicroBatch) -> None:
-        """Send each row of the micro-batch as a message."""
         frame.write.format(SINK_NAME).mode("append").save()
 
 

@@ -55,17 +55,14 @@ class GroupSpec:
 
     @property
     def settings(self) -> GroupConfig:
-        """The group's settings."""
         return self.config.groups[self.name]
 
     @property
     def client_options(self) -> ClientOptions:
-        """The client options for the group's cluster."""
         return self.config.cluster_of(self.name).client_options(self.config.state_dir)
 
     @property
     def access(self) -> Access:
-        """The access of the group's processes to RocketMQ."""
         return Access(self.client_options)
 
     @property
@@ -129,7 +126,6 @@ def _from_here(place: str) -> str:
 
 
 def session_conf(spec: GroupSpec) -> dict[str, str]:
-    """Return the properties of a group's session, for any master."""
     config = spec.settings.spark or SparkConfig()
     own = {name: option_text(value) for name, value in config.conf.items()}
     return {"spark.app.name": f"rmqd {spec.name}", **DEFAULTS, **own, **FIXED}

@@ -72,11 +72,9 @@ class HadoopFolder:
         return HadoopFolder(self._spark, self._make_path(parent or self._base, name).toString())
 
     def make(self, path: str = "") -> None:
-        """Create this folder, or one below it, with all parents."""
         _told("make", path or self.url, lambda: self._files.mkdirs(self._at(path)))
 
     def exists(self, path: str) -> bool:
-        """Return whether a file or folder exists."""
         return _told("look for", path, lambda: bool(self._files.exists(self._at(path))))
 
     def names(self, path: str = "") -> list[str]:
@@ -106,8 +104,6 @@ class HadoopFolder:
         return _told("list", path, below)
 
     def read(self, path: str) -> bytes:
-        """Return the content of a small file."""
-
         def content() -> bytes:
             with contextlib.closing(self._files.open(self._at(path))) as stream:
                 return bytes(stream.readAllBytes())

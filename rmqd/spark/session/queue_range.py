@@ -27,7 +27,6 @@ class Filter:
 
     @property
     def takes_all(self) -> bool:
-        """Whether the filter accepts all messages."""
         return self.kind == EXPRESSION_TAG and self.expression == SUBSCRIPTION_ALL
 
     @property

@@ -69,7 +69,6 @@ class GivenOptions:
         return {field: value for field, value in found.items() if value is not None}
 
     def problem(self, name: str, text: str) -> None:
-        """Add a problem of an option."""
         self.problems.append(f"{name}: {text}")
 
 

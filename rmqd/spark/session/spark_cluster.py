@@ -109,7 +109,6 @@ class Cluster:
         self._loop.close()
 
     def topics(self) -> tuple[str, ...]:
-        """Return all topics that the name server knows."""
         client = self._client
         return self._run(client.name_servers.ask(lambda address: topic_list(client.remoting, address)))
 
@@ -348,7 +347,6 @@ class Cluster:
 
 
 async def _refused(asking: Awaitable[object]) -> RmqdError | None:
-    """Return the error of a request, or None."""
     try:
         await asking
     except RmqdError as error:

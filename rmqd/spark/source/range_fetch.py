@@ -169,7 +169,6 @@ class RangePuller:
 
     @property
     def lost(self) -> int:
-        """Number of messages lost so far."""
         return self._plan.lost
 
     def answers(self) -> Iterator[tuple[FramedReply, int, int]]:

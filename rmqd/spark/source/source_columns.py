@@ -119,7 +119,6 @@ _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def duration(text: str) -> float:
-    """Return a duration in seconds."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a valid duration; expected a number with a unit: 500ms, 30s, 15m or 1h")

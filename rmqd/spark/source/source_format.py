@@ -193,7 +193,6 @@ class RocketMQSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for `format()`."""
         return "rocketmq"
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -206,12 +205,10 @@ class RocketMQSource(DataSource):
             return ddl(options.columns, options.value)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader for `spark.read`, a bounded read."""
         options = self._parsed_for(schema)
         return PushdownBatchReader(options) if options.pushdown else RocketMQBatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader for `spark.readStream`, a streaming query."""
         return self.stream_reader(schema)
 
     def stream_reader(self, schema: StructType | None = None) -> RocketMQStreamReader:
@@ -224,7 +221,6 @@ class RocketMQSource(DataSource):
         return RocketMQStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Return the writer for `df.write`, for a batch of rows."""
         from rmqd.spark.sink.sink_writer import RocketMQWriter, make_options
 
         with reason_first():

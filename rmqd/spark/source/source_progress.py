@@ -281,7 +281,6 @@ class QueryLag:
 
     @property
     def total(self) -> int:
-        """The lag of all queues."""
         return sum(self.queues.values())
 
 

@@ -234,7 +234,6 @@ class Decoded:
         return pa.array(values, kind).take(pa.array(self._queue_of))
 
     def topics(self) -> pa.Array:
-        """Return the topics in the records."""
         data, starts, ends = self._layout.data, self._layout.topic_starts, self._layout.topic_ends
         name = common_value(data, starts, ends)
         if name is None:

@@ -180,7 +180,6 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return as_partitions(self._options, ranges_of(cluster, self._options, spans))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one partition of a micro-batch; called by Spark on executors."""
         return read_partition(partition, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -29,7 +29,6 @@ GRACE_SECONDS: Final = 15.0  # added to the group's shutdown_timeout
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the group, and return the exit code."""
     asked = _parser().parse_args(arguments)
     try:
         spec = _spec(asked)

@@ -62,12 +62,10 @@ class ColumnKind:
 
 
 def array_kind(element: ColumnKind) -> ColumnKind:
-    """Return an array of elements of this type."""
     return ColumnKind("array", (("element", element),))
 
 
 def map_kind(value: ColumnKind) -> ColumnKind:
-    """Return a map from strings to values of this type."""
     return ColumnKind("map", (("value", value),))
 
 

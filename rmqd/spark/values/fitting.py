@@ -268,7 +268,6 @@ def _check_fields(count: int) -> None:
 
 
 def _fields(kind: ColumnKind) -> int:
-    """Return the number of fields at all levels."""
     return sum(1 + _fields(inner) for _, inner in kind.fields)
 
 

@@ -52,7 +52,6 @@ class SchemaRegistry:
 
     @property
     def shown(self) -> str:
-        """Description for messages."""
         return f"the subject {self.subject} of {self.url}"
 
     def latest(self) -> str:

@@ -98,7 +98,6 @@ class OrderColumns:
 
     @property
     def table(self) -> str:
-        """The full name of the table that stores the meanings."""
         return self.statements.beside(_NAME)
 
     def note(self, connection: Connection[tuple[Any, ...]]) -> None:

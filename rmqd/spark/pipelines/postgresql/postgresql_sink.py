@@ -125,7 +125,6 @@ class PostgresqlSink:
                 self._if_not_held(connection, statements.empty_staging(self._epoch))
 
     def has(self, batch: MicroBatch) -> bool:
-        """Return whether the table has the batch for good."""
         with self._connected() as connection:
             last = connection.execute(self._statements.last_batch(lock=False), self._name).fetchone()
             return last is not None and last[1:] == (batch.query, batch.number, batch.plan_id)
@@ -325,7 +324,6 @@ def _without(schema: StructType, name: str) -> StructType:
 
 
 def _delete_problems(schema: StructType, sink: SinkConfig) -> Iterator[str]:
-    """Yield the problems of the column that marks deletions."""
     if not (name := sink.delete_column):
         return
     if name not in schema.fieldNames():

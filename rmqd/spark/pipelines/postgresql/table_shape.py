@@ -66,7 +66,6 @@ def connected(conninfo: str, where: str) -> Iterator[Connection[tuple[Any, ...]]
 
 
 def exists(connection: Connection[tuple[Any, ...]], table: str) -> bool:
-    """Return whether a table exists, by its full name."""
     found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone()
     return found is not None and bool(found[0])
 
@@ -195,7 +194,6 @@ class TableShape:
     """The sets of columns with a unique index."""
 
     def problems(self, rows: StructType, keys: Sequence[str], order_by: Sequence[str]) -> Iterator[str]:
-        """Yield why the rows do not fit the table."""
         names = rows.fieldNames()
         yield from (f"column {name}: rmqd uses this name itself; rename the column" for name in OWN if name in names)
         for field in rows.fields:
