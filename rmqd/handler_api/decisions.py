@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeGuard, TypeVar
 
 if TYPE_CHECKING:
     from rmqd.wire.messages.message import Message
@@ -129,10 +129,24 @@ _inside: Final = BaseExceptionGroup.exceptions.__get__  # a class may hide the a
 def raise_returned(result: object) -> None:
     """Raise a decision that a handler returned, as an instance or as the class: it has the same effect as raising it.
 
-    Does nothing for other results.
+    Raises TypeError for a collection with decisions, such as one for each message. Does nothing for other results.
     """
-    if isinstance(result, DECISIONS) or (isinstance(result, type) and issubclass(result, DECISIONS)):
+    if _is_decision(result):
         raise result
+    if isinstance(result, _COLLECTIONS):
+        for one in result.values() if isinstance(result, dict) else result:
+            if _is_decision(one) or (isinstance(one, tuple) and any(map(_is_decision, one))):
+                raise TypeError(
+                    f"the handler returned a {type(result).__name__} with decisions, which belong to no message; "
+                    "call batch.retry(message) or batch.dead_letter(message) for each, or return one decision"
+                )
+
+
+_COLLECTIONS: Final = (list, tuple, set, frozenset, dict)
+
+
+def _is_decision(result: object) -> TypeGuard[BaseException | type[BaseException]]:
+    return isinstance(result, DECISIONS) or (isinstance(result, type) and issubclass(result, DECISIONS))
 
 
 def leaves_of(error: BaseException) -> list[BaseException]:

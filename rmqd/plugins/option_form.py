@@ -27,6 +27,7 @@ from rmqd.handler_api.typed.signatures import (
     owner_of_unbound,
     parameters_of,
     room,
+    unbound_part,
 )
 from rmqd.runtime.value_kinds import Substituted, as_list
 
@@ -179,9 +180,9 @@ def refuse_unbound(name: str, target: object, instead: str) -> None:
 
     `instead` is the next step, with `{owner}` for `module:Class`.
     """
-    function = target.function if isinstance(target, TypedHandler) else target
+    function = target.function if isinstance(target, TypedHandler) else unbound_part(target)
     if owner := owner_of_unbound(function):
-        is_path = ":" in name and name.endswith(f".{function.__name__}")  # type: ignore[attr-defined]
+        is_path = ":" in name and name.endswith(f".{function.__name__}")
         owner = name.rpartition(".")[0] if is_path else f"{function.__module__}:{owner}"
         raise plugin_fault(f"{name} is a method; {instead.format(owner=owner)}")
 

@@ -24,7 +24,7 @@ defaults:
 groups:
   x-note: {any: thing}
   mailer:
-    subscriptions: {orders: "*", x-orders: paid}
+    subscriptions: {orders: {sql: a > 1, x-note: 1}, x-orders: paid}
     retry: {in_place: 0}
   reports:
     <<: *slow
@@ -149,7 +149,7 @@ def test_check_shows_each_group_with_its_defaults() -> None:
     result = rmqd("check", "--config", "rmqd.yaml", "--show")
     assert (result.code, result.err) == (0, "")
     shown = yaml.safe_load(result.out)["groups"]
-    assert shown["mailer"]["subscriptions"] == {"orders": "*", "x-orders": "paid"}
+    assert shown["mailer"]["subscriptions"] == {"orders": {"sql": "a > 1"}, "x-orders": "paid"}
     assert {name: group["pull_batch_size"] for name, group in shown.items()} == {"mailer": 64, "reports": 8}
     assert "    pull_batch_size: 64  # defaults, rmqd.yaml:4:3\n" in result.out
     assert "    pull_batch_size: 8\n" in result.out

@@ -105,6 +105,15 @@ class TypedMethod:
     def handle(self, payload): ...
 
 bare_method = Bare.handle
+bare_partial = functools.partial(Bare.handle)
+
+def connected(function):
+    @functools.wraps(function)
+    def around(batch): return function(batch, "connection")
+    return around
+
+@connected
+def with_connection(batch, connection): return ("connected", batch, connection)
 
 class Gathering:
     def handle(self, batch): ...
@@ -193,6 +202,7 @@ BATCH: Any = object()
         ("shop:Sized", "{a: 1}", ("sized", BATCH, 5, {"a": 1})),
         ("shop:MethodWithOptions.static", "", ("static", BATCH)),
         ("shop:any_number", "", (BATCH,)),
+        ("shop:with_connection", "", ("connected", BATCH, "connection")),
         ("shop:Plain", "{a: [1, {b: c}]}", ("plain", BATCH, {"a": [1, {"b": "c"}]})),
         ("shop:Plain", "", ("plain", BATCH, {})),
         ("shop:Bare", "", ("bare", BATCH)),
@@ -291,6 +301,7 @@ PLUGINS = {
     "shop:Inheriting.handle": "shop:Inheriting.handle is a method; name the class: shop:Inheriting",
     "shop:TypedMethod.handle": "shop:TypedMethod.handle is a method; name the class: shop:TypedMethod",
     "shop:bare_method": "shop:bare_method is a method; name the class: shop:Bare",
+    "shop:bare_partial": "shop:bare_partial is a method; name the class: shop:Bare",
     "shop:Mialer": "the module shop has no Mialer: unknown name; did you mean Mailer?",
     "absent.mail:handle": (
         "the module absent.mail cannot be imported: ModuleNotFoundError: No module named 'absent'; "

@@ -168,7 +168,10 @@ def _drop_notes(node: Node) -> None:
     for key, entry in node.entries.items():
         if key == "options" and isinstance(entry.node, YamlMapping):
             entry.node.entries = {name: one for name, one in entry.node.entries.items() if not name.startswith(NOTE)}
-        elif key not in ("subscriptions", "options"):
+        elif key == "subscriptions" and isinstance(entry.node, YamlMapping):
+            for topic in entry.node.entries.values():
+                _drop_notes(topic.node)
+        elif key != "options":
             _drop_notes(entry.node)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextvars
 import functools
 import queue
@@ -23,7 +24,7 @@ from rmqd.runtime.plain_text import class_name, describe
 log = structlog.get_logger(__name__)
 
 CANCEL_PATIENCE_SECONDS: Final = 1.0  # how long a cancelled `start` or `stop` may take to end
-_UNDONE: Final = (Awaitable, Generator, AsyncGenerator)
+_UNDONE: Final = (Awaitable, Generator, AsyncGenerator, concurrent.futures.Future)
 
 
 class UnusableHandlerError(RmqdError):

@@ -20,6 +20,7 @@ from rmqd.handler_api.typed.signatures import (
     parameters_of,
     returned_by,
     room,
+    unbound_part,
     without_extras,
     yields,
 )
@@ -124,8 +125,9 @@ def _by_function(function: Any) -> Decoder:
     if not callable(function) or is_async(function) or yields(function):
         raise HandlerFormError(f"decode={function!r} is not a synchronous function; expected {accepted}")
     if owner := owner_of_unbound(function):
-        what = f"decode={owner}.{function.__name__} is a method without its object"
-        raise HandlerFormError(f"{what}; expected a bound method, as in {owner}().{function.__name__}")
+        method = unbound_part(function).__name__
+        what = f"decode={owner}.{method} is a method without its object"
+        raise HandlerFormError(f"{what}; expected a bound method, as in {owner}().{method}")
     try:
         needs, most = room(function)
         takes_message = any(without_extras(hint_of(function, one)) is Message for one in parameters_of(function)[:1])

@@ -92,9 +92,13 @@ def yields(target: Callable[..., Any]) -> bool:
 def parameters_of(target: Callable[..., Any]) -> list[inspect.Parameter]:
     """Return the parameters that remain for a call. A builtin without a signature counts as having one positional
     parameter.
+
+    A wrapper made by `functools.wraps` has its own parameters, unless it passes on any arguments.
     """
     try:
-        return list(inspect.signature(target).parameters.values())
+        own = list(inspect.signature(target, follow_wrapped=False).parameters.values())
+        passes_on = any(one.kind is one.VAR_POSITIONAL for one in own)
+        return list(inspect.signature(target).parameters.values()) if passes_on else own
     except (ValueError, TypeError):
         return [inspect.Parameter("value", inspect.Parameter.POSITIONAL_ONLY)]
 
@@ -133,8 +137,14 @@ def options_parameter(target: Callable[..., Any], place: int) -> inspect.Paramet
     return None if at_place is None or at_place.default is not at_place.empty else at_place
 
 
+def unbound_part(target: Any) -> Any:
+    """Return the function of a partial that binds no positional argument, so no `self` either; else the target."""
+    return target.func if isinstance(target, functools.partial) and not target.args else target
+
+
 def owner_of_unbound(target: Any) -> str:
     """Return the class name of a method that was taken from its class, and so lacks its object; "" otherwise."""
+    target = unbound_part(target)
     function = inspect.unwrap(target) if inspect.isroutine(target) and not inspect.ismethod(target) else None
     owner, _, name = getattr(function, "__qualname__", "").rpartition(".")
     if not inspect.isfunction(function) or not owner or owner.endswith("<locals>"):

@@ -15,7 +15,15 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 from rmqd.handler_api.batch import Batch
-from rmqd.handler_api.typed.signatures import AnnotationError, Depends, TypedHandler, hint_of, is_async, without_extras
+from rmqd.handler_api.typed.signatures import (
+    AnnotationError,
+    Depends,
+    TypedHandler,
+    hint_of,
+    is_async,
+    parameters_of,
+    without_extras,
+)
 from rmqd.offset_stores import offset_connection
 from rmqd.runtime.own_threads import call_either
 from rmqd.wire.messages.message import Message
@@ -184,7 +192,7 @@ def form_of(handler: TypedHandler, target: Any, *, is_bound: bool) -> Form:
 
     The first parameter of a method that is not `is_bound` is `self`. Raises HandlerFormError.
     """
-    parameters = list(inspect.signature(handler.function).parameters.values())
+    parameters = parameters_of(handler.function)
     if not is_bound:
         parameters = parameters[1:]
     if not parameters or parameters[0].kind not in _BY_PLACE:

@@ -97,8 +97,9 @@ class CheckClientRequestBody(Body):
 
 
 _TYPOGRAPHIC: Final = "\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f\u00ab\u00bb\u2039\u203a\u00b4`"
-_QUOTES: Final = f"'\"{_TYPOGRAPHIC}"
-_BETWEEN_TAGS: Final = re.compile(r"\s+(?:or|and)\s+|[|&,;\s]+", re.IGNORECASE)
+_AROUND_TAGS: Final = f"'\"{_TYPOGRAPHIC}()[]"
+_BETWEEN_TAGS: Final = re.compile(r"\s+(?:or|and)\s+|[|\u00a6\u2016&,;\s]+", re.IGNORECASE)
+_WILDCARD: Final = re.compile(r"\^?([\w-]*)(?:\.?\*+|%)\$?")
 _CONDITION: Final = re.compile(r"[=<>]|!|\b(?:not|is|in|like|between)\s", re.IGNORECASE)
 
 
@@ -108,10 +109,12 @@ def meant_filter(expression: str, kind: str) -> str | None:
     if kind == EXPRESSION_SQL92:
         return None if straight == expression.strip() else f"{{sql: {quoted(straight)}}}"
     tags = [tag.strip() for tag in expression.split("||") if tag.strip()]
-    parts = [part.strip(_QUOTES) for tag in tags for part in _BETWEEN_TAGS.split(tag.strip(_QUOTES))]
+    parts = [part.strip(_AROUND_TAGS) for tag in tags for part in _BETWEEN_TAGS.split(tag.strip(_AROUND_TAGS))]
     parts = [part for part in parts if part]
-    if len(tags) > 1 and SUBSCRIPTION_ALL in parts:
-        return quoted(SUBSCRIPTION_ALL)
+    starts = {part: found[1] for part in parts if (found := _WILDCARD.fullmatch(part))}
+    if parts != [SUBSCRIPTION_ALL] and starts:
+        tests = (f"TAGS STARTSWITH '{starts[part]}'" if part in starts else f"TAGS = '{part}'" for part in parts)
+        return f"{{sql: {quoted(' OR '.join(tests))}}}" if all(starts.values()) else quoted(SUBSCRIPTION_ALL)
     if _CONDITION.search(expression):
         excluded = re.fullmatch(r"(?:!|not\s)\s*(\w+)", straight, re.IGNORECASE)
         condition = f"TAGS <> '{excluded[1]}'" if excluded else straight

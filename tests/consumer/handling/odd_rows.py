@@ -37,6 +37,8 @@ RESULTS: list[tuple[str, Odd, list[str]]] = [
     ("returns Suspend", returning(Suspend(1)), RETRIED),
     ("returns DeadLetter", returning(DeadLetter("why")), DEAD),
     ("returns the class DeadLetter", returning(DeadLetter), DEAD),
+    ("returns a decision for each message", returning([None, DeadLetter("why")]), RETRIED),
+    ("returns decisions by message", returning({"id": (1, Retry)}), RETRIED),
     ("acknowledges", lambda batch: batch.ack(batch[0]), ACKED),
     ("acknowledges, then raises", odd.fail_after_ack, ACKED),
     ("decides three times", odd.change_its_mind, ACKED),

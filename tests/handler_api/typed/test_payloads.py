@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import enum
 import json
@@ -358,15 +359,17 @@ def send_queue(rocketmq: RocketMQ, *bodies: object) -> None:
     send(rocketmq, *bodies)
 
 
-def test_each_call_is_to_run_what_it_returns(rocketmq: RocketMQ, run_handler: Run) -> None:
-    async def work() -> None: ...
+async def unawaited() -> None: ...
 
+
+@pytest.mark.parametrize("work", [unawaited, concurrent.futures.Future], ids=["coroutine", "Future"])
+def test_each_call_must_finish_the_work_that_it_returns(rocketmq: RocketMQ, run_handler: Run, work: Any) -> None:
     @rmqd.handler(json=Model)
     def handle(order: Model) -> object:
         return work() if order.number == 1 else None
 
     send_queue(rocketmq, {"number": 1}, {"number": 2})
-    with pytest.raises(HandlerNotAwaitedError, match="returned a coroutine that was never awaited"):
+    with pytest.raises(HandlerNotAwaitedError, match=r"returned a (coroutine|Future) that was never awaited"):
         run_handler(handle, **ALL_AT_ONCE)
 
 
