@@ -15,9 +15,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from importlib.util import LazyLoader
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 
 class LazyFinder(MetaPathFinder):
@@ -28,17 +27,39 @@ class LazyFinder(MetaPathFinder):
     ) -> ModuleSpec | None:
         spec = PathFinder.find_spec(fullname, path, target) if fullname.startswith("rmqd.") else None
         if spec is not None and spec.origin is not None and spec.submodule_search_locations is None:
-            spec.loader = LazyLoader(DelayedLoader(fullname, spec.origin))
+            spec.loader = DelayingLoader(fullname, spec.origin)
         return spec
 
 
-class DelayedLoader(SourceFileLoader):
-    """Imports a module after structlog, so that the module cannot import structlog with rich."""
-
+class DelayingLoader(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
+        module.__class__ = UnreadModule
+
+    def execute(self, module: ModuleType) -> None:
+        """Import the module after structlog, so that it cannot import structlog with rich."""
         from rmqd.runtime import structlog_without_rich  # noqa: F401
 
         super().exec_module(module)
+
+
+class UnreadModule(ModuleType):
+    """Runs its code when a name is read that it does not have yet.
+
+    importlib's LazyLoader would also do so for `__file__`. Libraries read that of every loaded module (Hypothesis,
+    `inspect.getmodule`), and would then fail at a module whose extra is not installed.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        loader = self.__loader__
+        if name.startswith("__") or not isinstance(loader, DelayingLoader):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        self.__class__ = ModuleType  # type: ignore[assignment]  # its own code may read its names
+        try:
+            loader.execute(self)
+        except BaseException:
+            self.__class__ = UnreadModule
+            raise
+        return getattr(self, name)
 
 
 _FINDER: Final = LazyFinder()
