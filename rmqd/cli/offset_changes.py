@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -121,28 +121,52 @@ _WORDS: dict[State, str] = {
 def change_offsets(
     cluster: ClusterOptions,
     target: ClusterTarget,
-    change: OffsetChange,
+    changes: Sequence[OffsetChange],
     *,
     wait_seconds: float,
     confirmation: Confirmation,
+    as_list: bool = False,
 ) -> None:
-    """Show the plan, ask, and reset the group. Ends the command with 1 or 69 if a queue did not reach its target."""
+    """Show the plans, ask, and reset the group in each topic.
+
+    Prints a list of documents as JSON, or without `as_list` the document of the only change. Ends the command with 1 or
+    69 if a queue did not reach its target.
+    """
+
+    async def plan_all(client: ClientInstance) -> list[ResetPlan]:
+        return [(await _plan(client, change))[1] for change in changes]
+
+    def document(documents: list[dict[str, Any]]) -> object:
+        return documents if as_list else documents[0]
+
     namespaces = [target.options.namespace]
-    _, plan = target.ask(lambda client: _plan(client, change))
-    planned = target.shown(_document(plan))
-    if not plan.due:
-        cluster.say(planned, [] if plan.errors else ["nothing to do: every queue is at its target"])
-        end_for_errors(plan.errors, namespaces)
+    plans = target.ask(plan_all)
+    documents = [target.shown(_document(plan)) for plan in plans]
+    errors = {name: error for plan in plans if not plan.due for name, error in plan.errors.items()}
+    if not any(plan.due for plan in plans):
+        cluster.say(document(documents), [] if errors else ["nothing to do: every queue is at its target"])
+        end_for_errors(errors, namespaces)
         return
-    confirmation.ask(target.shown(list(_plan_lines(plan))), as_json=cluster.as_json, document=planned)
-    course = _Course(target, plan, wait_seconds, quiet=cluster.as_json)
-    try:
-        outcome = target.ask(course.run)
-    except KeyboardInterrupt:
-        fail(ExitCode.INTERRUPTED, f"rmqd: {course.cut()}")
-    moved = planned | {"backup": course.path and str(course.path), **_result(outcome)}
-    cluster.say(moved, _outcome_lines(outcome))
-    end_for_errors(outcome.errors, namespaces, _not_obeyed(outcome, planned["group"]))
+    shown = [line for plan in plans for line in _plan_lines(plan)]
+    others = "the group's retries" if as_list else "the topic's retries, and the group's other topics,"
+    shown.append(f"{others} are not reset")
+    confirmation.ask(target.shown(shown), as_json=cluster.as_json, document=document(documents))
+    lines: list[str] = []
+    missed: list[str] = []
+    for at, plan in enumerate(plans):
+        if not plan.due:
+            continue
+        course = _Course(target, plan, wait_seconds, quiet=cluster.as_json)
+        try:
+            outcome = target.ask(course.run)
+        except KeyboardInterrupt:
+            fail(ExitCode.INTERRUPTED, f"rmqd: {course.cut()}")
+        documents[at] |= {"backup": course.path and str(course.path), **_result(outcome)}
+        lines += _outcome_lines(outcome)
+        missed += _not_obeyed(outcome, documents[at]["group"])
+        errors |= outcome.errors
+    cluster.say(document(documents), lines)
+    end_for_errors(errors, namespaces, missed)
 
 
 async def _plan(client: ClientInstance, change: OffsetChange) -> tuple[Brokers, ResetPlan]:
@@ -220,7 +244,6 @@ def _plan_lines(plan: ResetPlan) -> Iterable[str]:
         yield "popped: members keep their messages until these are acknowledged or shown again"
     if not plan.places.members:
         yield "no members read the topic now, so the offsets are only stored"
-    yield "the topic's retries, and the group's other topics, are not reset"
 
 
 def _effect(move: PlannedMove) -> str:

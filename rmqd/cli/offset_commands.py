@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget, Confirmation
+from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget, Confirmation, look_up_brokers
 from rmqd.cli.terminal.commands import fail
-from rmqd.cli.terminal.options import Force, GroupName, TopicName, duration_ms, moment_ms, topic_names
+from rmqd.cli.terminal.options import Force, GroupName, duration_ms, moment_ms, topic_names
 from rmqd.cli.terminal.output import Columns, say_table
 from rmqd.errors import ExitCode, RmqdError
 from rmqd.runtime.lazy_imports import lazily
+from rmqd.wire.topics import is_retry_topic
 
 with lazily():
     from rmqd.cli import offset_changes
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rmqd.client.brokers import Brokers
     from rmqd.client.group_reader import TopicLag
     from rmqd.client.instance import ClientInstance
+    from rmqd.config.model.group_model import GroupConfig
     from rmqd.operate.resets.reset_plan import Goal, OffsetChange, Scope
 
 _QUEUES: Final[Columns] = ("topic", "broker", "queue", "committed", "min", "max", "lag", ("age", "lag_seconds"))
@@ -39,7 +41,10 @@ def reset(
     confirmation: Confirmation,
     cluster: ClusterOptions,
     group: GroupName,
-    topic: TopicName,
+    topic: Annotated[
+        str | None, typer.Argument(help="The topic; optional if the group has one", autocompletion=topic_names)
+    ] = None,
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="All topics of the group")] = False,
     to: Annotated[str | None, typer.Option("--to", help="first, last, an offset, a time, or @milliseconds")] = None,
     skip: Annotated[int | None, typer.Option("--skip", min=1, help="Number of messages to skip in each queue")] = None,
     broker: Annotated[str | None, typer.Option("--broker", help="Only this broker's queues")] = None,
@@ -56,18 +61,46 @@ def reset(
     and the exit code is 1.
 
     The file is in the folder backups in state_dir: the configuration's, else /var/lib/rmqd, or --set state_dir=PATH.
-    Only the given topic is reset, not its retries (%RETRY%GROUP is a separate topic).
+    Only the topic is reset, not its retries (%RETRY%GROUP is a separate topic). With --all-topics each topic has its
+    own backup, and -o json prints a list.
 
     Example: rmqd offsets reset order-mailer orders --to 2026-11-25T08:00:00+01:00
     """
     goal, wait_seconds, target = _goal(to, skip), duration_ms(wait, "--wait") / 1000, cluster.target(group)
-    change = _change(target, group, topic, goal, reset_plan.Scope(broker, queue))
-    offset_changes.change_offsets(cluster, target, change, wait_seconds=wait_seconds, confirmation=confirmation)
+    if topic is not None and all_topics:
+        raise typer.BadParameter("given together with TOPIC; expected only one of them", param_hint="--all-topics")
+    topics = _topics(target, group) if topic is None else [topic]
+    if len(topics) > 1 and not all_topics:
+        several = f"{group} has the topics {', '.join(topics)}; name one of them, or use --all-topics"
+        raise typer.BadParameter(several, param_hint="TOPIC")
+    changes = [_change(target, group, one, goal, reset_plan.Scope(broker, queue)) for one in topics]
+    offset_changes.change_offsets(
+        cluster, target, changes, wait_seconds=wait_seconds, confirmation=confirmation, as_list=all_topics
+    )
+
+
+def _configured(target: ClusterTarget, group: str) -> GroupConfig | None:
+    return None if target.config is None else target.config.groups.get(group)
+
+
+def _topics(target: ClusterTarget, group: str) -> list[str]:
+    """Return the topics of a group by its configuration, else by its offsets. Ends the command if there are none."""
+    if (configured := _configured(target, group)) is not None:
+        return sorted(configured.subscriptions)
+
+    async def ask(client: ClientInstance) -> list[str]:
+        reader = group_reader.GroupReader(await look_up_brokers(client), target.wrapped(group))
+        return sorted(topic for topic in await reader.topics() if not is_retry_topic(topic))
+
+    topics = target.shown(target.ask(ask))
+    if not topics:
+        fail(ExitCode.FAILURE, f"rmqd: {group} has no offset on any broker; run `rmqd groups list` to see all groups")
+    return topics
 
 
 def _change(target: ClusterTarget, group: str, topic: str, goal: Goal, scope: Scope) -> OffsetChange:
     """Return the change, with the names at the brokers. Ends the command if the group is configured as broadcasting."""
-    configured = None if target.config is None else target.config.groups.get(group)
+    configured = _configured(target, group)
     if configured is not None and configured.message_model == "broadcasting":
         fail(ExitCode.FAILURE, f"rmqd: {reset_plan.broadcasting(group)}")
     return reset_plan.OffsetChange(target.wrapped(group), target.wrapped(topic), goal, scope)
@@ -110,7 +143,7 @@ def restore(
         raise typer.BadParameter(other, param_hint="PATH")
     offsets = {(one.broker, one.queue): one.offset for one in backup.offsets if one.offset is not None}
     change = _change(target, backup.group, backup.topic, reset_plan.Goal("exact", offsets=offsets), reset_plan.Scope())
-    offset_changes.change_offsets(cluster, target, change, wait_seconds=wait_seconds, confirmation=confirmation)
+    offset_changes.change_offsets(cluster, target, [change], wait_seconds=wait_seconds, confirmation=confirmation)
 
 
 async def _known_cluster_id(client: ClientInstance) -> str:

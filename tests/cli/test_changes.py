@@ -141,6 +141,16 @@ def test_a_group_is_reset_and_restored(cluster: Cluster, tmp_path: Path) -> None
     for group, topic in (("mover", "unmoved"), ("stayer", "moved"), ("stayer", "unmoved")):
         assert list(cluster.offsets(group, topic).values()) == [4] * QUEUES
 
+    def reset_all(*arguments: str) -> Ended:
+        return cluster.ask("offsets", "reset", "mover", "--to", "6", "--yes", *arguments, *options)
+
+    assert "mover has the topics moved, unmoved; name one of them, or use --all-topics" in reset_all().err
+    both = reset_all("--all-topics", "-o", "json").json()
+    assert [(one["topic"], json.loads(Path(one["backup"]).read_text())["topic"]) for one in both] == [
+        ("moved", "moved"), ("unmoved", "unmoved"),
+    ]  # fmt: skip
+    assert {*cluster.offsets("mover", "moved").values(), *cluster.offsets("mover", "unmoved").values()} == {6}
+
 
 def test_a_reset_that_cannot_be_made_changes_nothing(cluster: Cluster, tmp_path: Path) -> None:
     cluster.fill("kept", 1)
@@ -284,7 +294,7 @@ def test_files_of_one_cluster_do_not_count_on_another(cluster: Cluster, own_clus
     marks.rename(tmp_path / "dlq" / "both_ways" / "marks.json")
     assert (left(cluster), left(own_cluster)) == (0, 1)
 
-    path = Path(cluster.json("offsets", "reset", "both_ways", "both", "--to", "last", "--yes", *state)["backup"])
+    path = Path(cluster.json("offsets", "reset", "both_ways", "--to", "last", "--yes", *state)["backup"])
     document = json.loads(path.read_text())
     for written in (document, {name: value for name, value in document.items() if name != "cluster"}):
         path.write_text(json.dumps(written))
