@@ -1,4 +1,4 @@
-"""docs/push-consumer.md against the parts of Java's push consumer, and against the names that rmqd really has."""
+"""docs/proof/push-consumer.md against the parts of Java's push consumer, and against the names that rmqd really has."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rows(page: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("| `")]
 
 
-PAGE = rows("push-consumer.md")
+PAGE = rows("proof/push-consumer.md")
 
 
 def test_every_part_has_one_row_and_no_row_is_left_open() -> None:

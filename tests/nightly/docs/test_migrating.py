@@ -212,3 +212,21 @@ def configuration_keys() -> set[str]:
         elif cell := re.match(r"\| `(\w+)` \|", line):
             keys.add(f"{section}.{cell[1]}".removeprefix("groups.NAME.").removeprefix("."))
     return keys
+
+
+def test_every_attribute_of_springs_annotation_has_a_row() -> None:
+    """Those of rocketmq-spring 2.3; a key in the second column exists."""
+    attributes = set(
+        "consumerGroup topic selectorType selectorExpression consumeMode messageModel consumeThreadMax nameServer "
+        "consumeThreadNumber maxReconsumeTimes consumeTimeout replyTimeout accessKey secretKey enableMsgTrace "
+        "tlsEnable customizedTraceTopic accessChannel namespace delayLevelWhenNextConsume "
+        "suspendCurrentQueueTimeMillis".split()
+    )
+    section = (DOCS / "from-java.md").read_text().split("\n## Spring's annotation\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?`) \| (.*) \|$", section, re.MULTILINE)[1:]
+
+    assert {name for names, _ in rows for name in re.findall(r"`(\w+)`", names)} == attributes
+    keys = [key for _, here in rows if here[:4] != "none" for key in re.findall(r"`([a-z_.]+)(?=[:`])", here)]
+    assert len(keys) >= len(rows) - 2
+    for key in keys:
+        field_of(key)
