@@ -25,7 +25,7 @@ export RMQD_TEST_ENDS_WITH := $(shell echo $$PPID)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark demo unit slow test nightly check format dist bench bench-spark simulate campaign conformance peer-tests
+.PHONY: help venv spark demo unit slow test nightly check format dist site bench bench-spark simulate campaign conformance peer-tests
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,7 +57,7 @@ $(VENV)/.spark: $(VENV)/.installed
 		--disable-pip-version-check --editable '.[spark]'
 	@touch $@
 
-$(VENV)/.fuzz $(VENV)/.dist: $(VENV)/.%: $(VENV)/.installed
+$(VENV)/.fuzz $(VENV)/.dist $(VENV)/.site: $(VENV)/.%: $(VENV)/.installed
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(PYTHON) -m pip install --quiet \
 		--disable-pip-version-check --group $*
 	@touch $@
@@ -79,13 +79,13 @@ slow: venv ## measure which tests make unit leaves out, to tests/slow.txt
 test: venv ## every test, or ROOM=wire, or ARGS="tests/wire -x"; those against a real RocketMQ need Java and Maven, those on Spark `make spark`
 	$(PYTHON) -m pytest -n auto --dist loadgroup $(addprefix tests/,$(ROOM)) $(ARGS)
 
-nightly: spark $(VENV)/.fuzz ## the heavy tests, to docs/proof/README.md: all parts, or make nightly spark planted; an interrupted run resumes
+nightly: spark $(VENV)/.fuzz $(VENV)/.site ## the heavy tests, to docs/proof/README.md: all parts, or make nightly spark planted; an interrupted run resumes
 	$(PYTHON) -m tests.nightly $(PARTS) $(ARGS)
 
 check: spark ## lint, formatting, types and the import rules
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy rmqd handlers tests bench
+	$(VENV)/bin/mypy rmqd handlers tests bench docs
 	$(PYTHON) -m pytest -q tests/test_architecture.py
 
 format: venv ## put imports and formatting right
@@ -105,6 +105,9 @@ dist: $(VENV)/.dist ## both wheels and sdists, to dist/; checked, and tried with
 			env/bin/rmqd new handler order-book --wheels $$dist; \
 			env/bin/pip install --quiet --disable-pip-version-check ./order-book; cd order-book; ../env/bin/pytest -q); \
 		rm -rf $$folder; echo "$$name: installed, demo and tests of a new project passed"; done
+
+site: $(VENV)/.site ## the documentation as a website, to site/; a dead link fails. Read it: python3 -m http.server -d site
+	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 
 bench: venv ## rmqd against the Java and Go clients and the broker's limit: docs/proof/benchmarks.md
 	$(PYTHON) -m bench $(ARGS)

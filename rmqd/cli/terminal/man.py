@@ -55,20 +55,20 @@ def show_manual(context: Any) -> None:
 def manual(root: Any, context: Any) -> str:
     """Return the page as roff."""
     lines = [f'.TH RMQD 1 "" "rmqd {__version__}" "User Commands"', ".SH NAME"]
-    lines += [rf"rmqd \- {_text(_paragraphs(root)[0]).rstrip('.')}", ".SH SYNOPSIS", ".B rmqd"]
-    lines += [r"[\fIOPTIONS\fR] \fICOMMAND\fR [\fIARGS\fR]...", ".SH DESCRIPTION", *_body(_paragraphs(root)[1:])]
+    lines += [rf"rmqd \- {_text(paragraphs(root)[0]).rstrip('.')}", ".SH SYNOPSIS", ".B rmqd"]
+    lines += [r"[\fIOPTIONS\fR] \fICOMMAND\fR [\fIARGS\fR]...", ".SH DESCRIPTION", *_body(paragraphs(root)[1:])]
     lines += [".SH OPTIONS", *_parameters(root, context), ".SH COMMANDS"]
-    for command, its_context in _leaves(root, context):
+    for command, its_context in leaves(root, context):
         usage = " ".join(command.collect_usage_pieces(its_context))
         lines += [f".SS {_text(f'{its_context.command_path} {usage}')}"]
-        lines += [*_body(_paragraphs(command)), *_parameters(command, its_context)]
+        lines += [*_body(paragraphs(command)), *_parameters(command, its_context)]
     for title, rows in (("EXIT STATUS", _EXIT_STATUS), ("ENVIRONMENT", _ENVIRONMENT), ("FILES", _FILES)):
         lines += [f".SH {title}", *(line for term, text in rows for line in _item(term, text))]
     lines += [".SH SEE ALSO", *_body(["mqadmin of Apache RocketMQ; the pages below docs/ in rmqd's source."])]
     return "\n".join(lines) + "\n"
 
 
-def _leaves(command: Any, context: Any) -> Iterator[tuple[Any, Any]]:
+def leaves(command: Any, context: Any) -> Iterator[tuple[Any, Any]]:
     """Yield the runnable commands below a command, each with its context, without hidden ones."""
     for name, one in command.commands.items():
         if not one.hidden:
@@ -76,12 +76,12 @@ def _leaves(command: Any, context: Any) -> Iterator[tuple[Any, Any]]:
                 one.load()
             its_context = type(context)(one, info_name=name, parent=context)
             if hasattr(one, "commands"):
-                yield from _leaves(one, its_context)
+                yield from leaves(one, its_context)
             else:
                 yield one, its_context
 
 
-def _paragraphs(command: Any) -> list[str]:
+def paragraphs(command: Any) -> list[str]:
     return [" ".join(part.split()) for part in cleandoc(command.help or "").split("\n\n")]
 
 
