@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 
 authority() { # authority NAME
     openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 36500 -subj "/CN=rmqd tests, $1" \
-        -keyout "$work/$1.key" -out "$1.pem" 2>/dev/null
+        -addext keyUsage=critical,keyCertSign,cRLSign -keyout "$work/$1.key" -out "$1.pem" 2>/dev/null
 }
 issue() { # issue NAME AUTHORITY SUBJECT EXTENSIONS [FROM UNTIL]: NAME.pem and NAME.key
     openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$3" \
@@ -14,7 +14,7 @@ issue() { # issue NAME AUTHORITY SUBJECT EXTENSIONS [FROM UNTIL]: NAME.pem and N
     : >"$work/index"
     openssl rand -hex 16 >"$work/serial"
     openssl ca -batch -notext -md sha256 -config "$work/ca.cnf" -cert "$2.pem" -keyfile "$work/$2.key" \
-        -in "$work/$1.csr" -out "$1.pem" -extfile <(printf '%b' "$4") \
+        -in "$work/$1.csr" -out "$1.pem" -extfile <(printf '%b' "$4$keys") \
         -startdate "${5:-20200101000000Z}" -enddate "${6:-21200101000000Z}" 2>/dev/null
 }
 
@@ -33,6 +33,7 @@ commonName = supplied
 CNF
 authority ca
 authority other-ca
+keys="subjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n" # Python 3.13 and later ask for them
 here="subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n"
 issue server ca localhost "$here"
 issue server-elsewhere ca broker.example "subjectAltName=DNS:broker.example\nextendedKeyUsage=serverAuth\n"

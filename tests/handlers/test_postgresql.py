@@ -108,7 +108,7 @@ async def test_what_can_never_be_a_row_is_a_dead_letter_and_the_rest_is_written(
             {"cents": 5},
             b'{"id": "half of a character: \\ud800", "cents": 6}',
             {"id": "".join(map(chr, range(0x4E00, 0x9000))), "cents": 7},
-            b'{"id": ' + b"[" * 900 + b"]" * 900 + b"}",
+            b'{"id": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
             {"id": "9", "cents": 9},
         )
         await handler.handle(batch)

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
 
 from rmqd import AlreadyHandled
 from rmqd.handler_api.once.once_group import once_of
@@ -26,7 +27,7 @@ COUNT = text("SELECT count(*) FROM orders")
 def url(tmp_path: Path) -> str:
     """A database with a table of orders."""
     url = f"sqlite:///{tmp_path}/shop.db"
-    with create_engine(url).begin() as connection:
+    with create_engine(url, poolclass=NullPool).begin() as connection:
         connection.execute(text("CREATE TABLE orders (id text)"))
     return url
 
@@ -40,7 +41,7 @@ def attempt(connection: Connection | Session, *, fails: bool = False) -> None:
 
 @pytest.mark.parametrize("kind", ["connection", "session"])
 def test_a_second_attempt_is_told_that_it_is_one(url: str, kind: str) -> None:
-    engine = create_engine(url)
+    engine = create_engine(url, poolclass=NullPool)
 
     with pytest.raises(ZeroDivisionError), engine.begin() as connection:
         attempt(connection, fails=True)
@@ -60,10 +61,10 @@ def test_a_second_attempt_is_told_that_it_is_one(url: str, kind: str) -> None:
 def test_a_mark_of_0_1_0_counts(url: str) -> None:
     """It names the topic alone, in place of the cluster and all else."""
     token = once_in_group.set(once_of("shop", partial(Identity, "c1", "", "shop")))
-    with create_engine(url).begin() as connection:
+    with create_engine(url, poolclass=NullPool).begin() as connection:
         attempt(connection)
         connection.execute(text("UPDATE rmqd_handled SET topic = 't1'"))
-    with create_engine(url).begin() as connection, pytest.raises(AlreadyHandled):
+    with create_engine(url, poolclass=NullPool).begin() as connection, pytest.raises(AlreadyHandled):
         attempt(connection)
     once_in_group.reset(token)
 
@@ -105,7 +106,7 @@ def test_postgresql_by_sqlalchemy(database: str) -> None:
 
 def test_a_table_that_is_gone_is_made_again(url: str) -> None:
     """By the attempt after the one that missed it."""
-    engine = create_engine(url)
+    engine = create_engine(url, poolclass=NullPool)
     for _ in range(2):
         with engine.begin() as connection, contextlib.suppress(AlreadyHandled):
             attempt(connection)
@@ -123,6 +124,6 @@ def test_a_message_that_no_group_has_is_new_at_the_first_attempt(url: str) -> No
     for is_known in (False, True):
         with (
             pytest.raises(AlreadyHandled) if is_known else contextlib.nullcontext(),
-            create_engine(url).begin() as connection,
+            create_engine(url, poolclass=NullPool).begin() as connection,
         ):
             attempt(connection)

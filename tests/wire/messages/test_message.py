@@ -25,7 +25,7 @@ LONG = st.integers(0, 2**63 - 1)
 INT = st.integers(-(2**31), 2**31 - 1)
 PORT = st.integers(0, 65535)
 V4 = st.builds("{}:{}".format, st.ip_addresses(v=4), PORT)
-V6 = st.builds("[{}]:{}".format, st.ip_addresses(v=6).map(lambda ip: ip.exploded), PORT)
+V6 = st.builds("[{}]:{}".format, st.ip_addresses(v=6).map(lambda ip: ip.packed.hex(":", 2)), PORT)
 VALUE = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=20)
 PROPERTIES = st.dictionaries(VALUE, VALUE, max_size=4)
 PLAIN = st.builds(
