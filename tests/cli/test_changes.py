@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-import sqlite3
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from rmqd.errors import RmqdError
-from rmqd.operate.replay.replay_plan import ReplayFolder, ReplayPlan
-from rmqd.wire.message_queue import Identity
 from rmqd.wire.topics import retry_topic
 from tests.cli.cluster import QUEUES, Cluster
 from tests.cli.command import Ended
@@ -45,45 +36,6 @@ def test_a_message_is_stored_as_asked(cluster: Cluster) -> None:
     cluster.create_topic("bytes", 1)
     assert cluster.ask("send", "bytes", "-", stdin=b"\x00\xff\n").code == 0
     assert [message.body for message in cluster.messages("bytes")] == [b"\x00\xff\n"]
-
-
-def test_several_messages_go_to_the_queues_that_are_chosen(cluster: Cluster) -> None:
-    cluster.create_topic("several", 8)
-    sent = cluster.json("send", "several", "x", "--count", "100")
-    assert len({document["msg_id"] for document in sent}) == 100
-    assert {document["queue"] for document in sent} == set(range(8))
-    assert len({(document["queue"], document["offset"]) for document in sent}) == 100
-
-    cluster.create_topic("keyed", 8)
-    sent = cluster.json("send", "keyed", "x", "--count", "20", "--sharding-key", "TagA")
-    # Java: "TagA".hashCode() is 2598919, and 2598919 % 8 is 7
-    assert [(document["queue"], document["offset"]) for document in sent] == [(7, offset) for offset in range(20)]
-    assert cluster.messages("keyed")[0].properties["__SHARDINGKEY"] == "TagA"
-
-    shown = cluster.ask("send", "keyed", "x", "--count", "2", "--queue", "3")
-    lines = shown.out.splitlines()
-    assert (len(lines), shown.err) == (2, "")
-    assert [re.findall(r"  keyed  broker-a  queue 3  offset (\d)", line) for line in lines] == [["0"], ["1"]]
-    refused = cluster.ask("send", "keyed", "x", "--queue", "8")
-    assert refused.code == 1
-    assert "keyed has no writable queue 8; expected one of broker-a:0 to broker-a:7" in refused.err
-
-
-def test_a_delayed_message_waits_at_the_broker(cluster: Cluster) -> None:
-    cluster.create_topic("delayed", 1)
-    at_ms = round(time.time() + 3600) * 1000
-    cluster.json("send", "delayed", "level", "--delay-level", "18")
-    cluster.json("send", "delayed", "timer", "--deliver-at", f"@{at_ms}")
-    assert cluster.messages("delayed") == []
-    (by_level,) = cluster.messages("SCHEDULE_TOPIC_XXXX")
-    assert (by_level.body, by_level.properties["REAL_TOPIC"]) == (b"level", "delayed")
-    (by_timer,) = cluster.messages("rmq_sys_wheel_timer")
-    assert (by_timer.body, by_timer.properties["REAL_TOPIC"]) == (b"timer", "delayed")
-    assert by_timer.properties["TIMER_DELIVER_MS"] == str(at_ms)
-    refused = cluster.ask("send", "delayed", "later", "--delay", "10d")
-    assert refused.code == 1
-    assert "the delay time should not be bigger than the max delay 259200000ms" in refused.err
-    assert "0 of 1 messages were sent" in refused.err
 
 
 def test_a_group_is_reset_and_restored(cluster: Cluster, tmp_path: Path) -> None:
@@ -152,61 +104,6 @@ def test_a_group_is_reset_and_restored(cluster: Cluster, tmp_path: Path) -> None
     assert {*cluster.offsets("mover", "moved").values(), *cluster.offsets("mover", "unmoved").values()} == {6}
 
 
-def test_a_reset_that_cannot_be_made_changes_nothing(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.fill("kept", 1)
-    cluster.commit("keeper", "kept", 0, 0, 0, 0)
-    cluster.create_topic("%DLQ%keeper", 1)
-    (tmp_path / "backups").write_text("a file instead of the folder")
-    for group, topic, told in (
-        ("keeper", "kept", "nothing was changed"),
-        ("unknown", "kept", "no broker of topic kept knows group unknown"),
-        ("keeper", "absent", "no route for topic absent"),
-        ("keeper", "%LMQ%kept", "light message queue"),
-        ("keeper", "%DLQ%keeper", "`rmqd dlq purge` settles them"),
-    ):
-        state = ("--set", f"state_dir={tmp_path}")
-        ended = cluster.ask("offsets", "reset", group, topic, "--to", "last", "--yes", *state)
-        assert (ended.code, told in ended.err) == (1, True), ended.err
-    Path("rmqd.yaml").write_text(
-        f"nameserver: {cluster.nameserver}\ngroups: {{keeper: {{message_model: broadcasting, "
-        'subscriptions: {kept: "*"}, handler: {plugin: log}}}\n'
-    )
-    broadcasting = rmqd("offsets", "reset", "keeper", "kept", "--to", "last", "--yes", "-c", "rmqd.yaml")
-    assert (broadcasting.code, "is broadcasting" in broadcasting.err) == (1, True)
-    assert cluster.offsets("keeper", "kept") == dict.fromkeys(range(QUEUES), 0)
-
-
-def test_a_mode_is_set_once_it_is_asked_for(cluster: Cluster) -> None:
-    cluster.create_topic("popped", QUEUES)
-    command = ("groups", "mode", "popper", "popped")
-
-    def modes() -> dict[str, str]:
-        found = cluster.json("groups", "show", "popper")["brokers"]["broker-a"]["modes"]
-        assert isinstance(found, dict)
-        return found
-
-    plan = "popper, popped:\nbroker-a: pull -> pop\n"
-    unknown = "no broker knows group popper yet: this prepares it; see `rmqd groups list`"
-    prepares = cluster.ask(*command, "pop", "--dry-run")
-    assert (prepares.code, prepares.out) == (0, f"popper, popped:\n{unknown}\nbroker-a: pull -> pop\n")
-    cluster.commit("popper", "popped", 0)
-    dry, refused = cluster.ask(*command, "pop", "--dry-run"), cluster.ask(*command, "pop")
-    assert (dry.code, dry.out, refused.code, refused.out) == (0, plan, 1, plan)
-    assert "--yes" in refused.err
-    planned = {"broker": "broker-a", "was": "pull", "mode": "pop", "share_queues": 0, "error": None}
-    assert cluster.json(*command, "pop", "--dry-run") == [planned]
-    assert modes() == {}
-
-    done = cluster.ask(*command, "pop", "--yes")
-    assert (done.code, done.out) == (0, f"{plan}set on broker-a\n")
-    assert modes() == {"popped": "pop"}
-    assert cluster.json(*command, "pop", "--yes") == [planned | {"was": "pop"}]
-    shared = cluster.ask(*command, "pop", "--share-queues", "2", "--yes")
-    assert shared.out.endswith("broker-a: pop -> pop, each queue shared by 2\nset on broker-a\n")
-    assert cluster.ask(*command, "pull", "--yes").code == 0
-    assert modes() == {"popped": "pull"}
-
-
 @pytest.fixture
 def own_cluster() -> Iterator[Cluster]:
     """For a test that runs a handler, after which the broker's clock may be ahead."""
@@ -273,160 +170,6 @@ def test_dead_letters_are_shown_chosen_replayed_and_purged(own_cluster: Cluster,
     assert sorted(message.keys or "" for message in handled.acked) == ["k0", "k1", "k2"]
 
 
-def test_files_of_one_cluster_do_not_count_on_another(cluster: Cluster, own_cluster: Cluster, tmp_path: Path) -> None:
-    """Of the same names, in one state_dir. Files of 0.1.0, which note no cluster, are still understood."""
-    state = ("--set", f"state_dir={tmp_path}")
-    for one in (cluster, own_cluster):
-        one.fill("both", 2)
-        one.commit("both_ways", "both", 1, 1, 1, 1)
-        one.create_topic("both_failing", 1)
-        one.give_up("both_ways", "both_failing", "k0", "k1")
-
-    def left(one: Cluster) -> int:
-        (line,) = [line for line in one.json("dlq", "list", *state) if line["group"] == "both_ways"]
-        return int(line["left"])
-
-    assert cluster.ask("dlq", "purge", "both_ways", "--yes", *state).code == 0
-    assert (left(cluster), left(own_cluster)) == (0, 2)
-    assert own_cluster.ask("dlq", "purge", "both_ways", "--key", "k1", "--yes", *state).code == 0
-    (marks,) = [path for path in (tmp_path / "dlq").rglob("marks.json") if b"[[0, 2]]" in path.read_bytes()]
-    (tmp_path / "dlq" / "both_ways").mkdir()
-    marks.rename(tmp_path / "dlq" / "both_ways" / "marks.json")
-    assert (left(cluster), left(own_cluster)) == (0, 1)
-
-    path = Path(cluster.json("offsets", "reset", "both_ways", "--to", "last", "--yes", *state)["backup"])
-    document = json.loads(path.read_text())
-    for written in (document, {name: value for name, value in document.items() if name != "cluster"}):
-        path.write_text(json.dumps(written))
-        refused = own_cluster.ask("offsets", "restore", path, "--yes", *state)
-        assert (refused.code, list(own_cluster.offsets("both_ways", "both").values())) == (2, [1] * QUEUES)
-        assert all(named in refused.err for named in (cluster.nameserver, own_cluster.nameserver, "--force"))
-        assert cluster.ask("offsets", "restore", path, "--dry-run", *state).code == 0
-    assert own_cluster.ask("offsets", "reset", "both_ways", "both", "--to", "last", "--yes", *state).code == 0
-    assert own_cluster.ask("offsets", "restore", path, "--force", "--yes", *state).code == 0
-    assert list(own_cluster.offsets("both_ways", "both").values()) == [1] * QUEUES
-
-
-def test_a_plan_of_another_cluster_is_refused(tmp_path: Path) -> None:
-    """Also one of 0.1.0, which does not say where it belongs."""
-    ours, other = (ReplayFolder(tmp_path, "shop", Identity(cluster, "", "shop")) for cluster in ("c1", "c2"))
-    plan = ReplayPlan("shop", "1h", None, 0, 1, "2026-11-25T08:14:03Z", (), ours.identity)
-    ours.write(plan)
-    assert (ours.read(), other.read()) == (plan, None)
-    (tmp_path / "replays/c1/~/shop").rename(tmp_path / "replays/shop")
-    former = tmp_path / "replays/shop/plan.json"
-    for identity, named in ((plan.identity, "c1/~/shop"), ("", "shop on a cluster that rmqd 0.1.0 did not store")):
-        former.write_bytes(replace(plan, identity=identity).to_json())
-        with pytest.raises(RmqdError, match=rf"is the plan of {named}, and this is c2/~/shop; --force resumes it"):
-            other.read()
-    taken = other.read(is_forced=True)
-    assert taken == replace(plan, identity="c2/~/shop")
-    other.write(taken)
-    assert (other.read(), former.exists()) == (taken, False)
-
-
-def test_dead_letters_that_cannot_be_replayed_are_named(cluster: Cluster, tmp_path: Path) -> None:
-    """One was sent by hand. The others are sent, and the exit code is 1; for an unknown group nothing is written."""
-    cluster.give_up("sender", "failing", "k1")
-    cluster.send("%DLQ%sender", "x", keys="by-hand", queue_id=0)
-    state = ("--set", f"state_dir={tmp_path / 'state'}")
-    for group, told in (
-        ("nobody", "rmqd: no broker knows group nobody; run `rmqd dlq list` to see the groups with dead letters\n"),
-        ("../../other", "a character that RocketMQ refuses"),
-    ):
-        for command in ("replay", "purge"):
-            refused = cluster.ask("dlq", command, group, "--yes", *state)
-            assert (refused.code, refused.out, told in refused.err) == (1, "", True)
-    assert list(tmp_path.iterdir()) == []
-    ended = cluster.ask("dlq", "replay", "sender", "--yes", "-o", "json", *state)
-    result = ended.json()
-    assert (ended.code, result["sent"], result["left"]) == (1, 1, 1)
-    assert [one["error"] for one in result["failed"]] == ["it does not say which topic it came from (RETRY_TOPIC)"]
-    assert "1 message failed" in ended.err
-    assert cluster.ask("dlq", "replay", "sender", "--since", "yesterday", *state).code == 2
-    assert cluster.ask("dlq", "show", "sender", "--property", "shop", *state).code == 2
-
-
-Check = Callable[..., Ended]
-
-
-@pytest.fixture
-def check(cluster: Cluster) -> Check:
-    """Runs `rmqd check --connect -o json` on a group, with some of its keys replaced."""
-    cluster.create_topic("checked", QUEUES)
-
-    def run(group: str, *arguments: str, **keys: object) -> Ended:
-        settings = {"subscriptions": {"checked": "*"}, "handler": {"plugin": "log"}, **keys}
-        document = {"nameserver": cluster.nameserver, "groups": {group: settings}}
-        Path("rmqd.yaml").write_text(yaml.safe_dump(document))
-        return rmqd("check", "--connect", "-c", "rmqd.yaml", "-o", "json", *arguments)
-
-    return run
-
-
-def problems(ended: Ended) -> list[str]:
-    return [f"{one['subject']}: {one['message']}" for one in ended.json()["checks"] if one["level"] != "ok"]
-
-
-def test_check_finds_a_cluster_that_agrees(cluster: Cluster, check: Check) -> None:
-    """It joins no group, and makes none."""
-    unknown = check("checker")
-    (warning,) = problems(unknown)
-    assert (unknown.code, "does not know the group yet" in warning) == (0, True)
-    assert not cluster.knows_group("checker")
-    cluster.make_group("checker")
-    ended = check("checker", subscriptions={"checked": {"sql": "amount > 100 AND region = 'eu'"}})
-    document = ended.json()
-    assert (ended.code, document["ok"], problems(ended)) == (0, True, [])
-    said = [one["message"] for one in document["checks"]]
-    assert f"name server {cluster.nameserver}" in [one["subject"] for one in document["checks"]]
-    assert "4 queues on 1 broker" in said
-    assert any(one.endswith("accepts the SQL filter") for one in said)
-    people = rmqd("check", "--connect", "-c", "rmqd.yaml")
-    assert f"OK           name server {cluster.nameserver}: answers, and knows 1 broker" in people.out.splitlines()
-    one_away = check("checker", "--set", f"nameserver={cluster.nameserver};127.0.0.1:1")
-    assert one_away.code == 0
-    assert [one.startswith("name server 127.0.0.1:1: does not answer") for one in problems(one_away)] == [True]
-
-
-def test_check_names_each_disagreement(cluster: Cluster, check: Check) -> None:
-    """Each has the exit code 1 and a line."""
-    cluster.make_group("checker")
-    cluster.make_group("forbidden", consume_enable=False)
-    cluster.make_group("no_retries", retry_queue_nums=0)
-    cluster.make_group("no_broadcast", retry_queue_nums=0, consume_broadcast_enable=False)
-    cluster.create_topic("write_only", QUEUES)
-    cluster.change_topic("write_only", 2)
-    expected: list[tuple[str, dict[str, Any], str]] = [
-        (
-            "checker",
-            {"subscriptions": {"absent": "*"}},
-            "no name server knows topic absent; create the topic, or remove it",
-        ),
-        ("checker", {"subscriptions": {"write_only": "*"}}, "is not readable on broker-a"),
-        ("checker", {"subscriptions": {"checked": {"sql": "amount >"}}}, "refuses the SQL filter 'amount >'"),
-        ("forbidden", {}, "forbids the group to consume (consumeEnable is false)"),
-        ("no_retries", {}, "has no retry queue for the group (retryQueueNums)"),
-        ("no_broadcast", {"message_model": "broadcasting"}, "forbids broadcasting"),
-    ]
-    for group, keys, told in expected:
-        ended = check(group, **keys)
-        assert (ended.code, ended.json()["ok"]) == (1, False), told
-        assert any(told in problem and "\n" not in problem for problem in problems(ended)), (told, problems(ended))
-    assert check("no_retries", message_model="broadcasting").code == 0, "a broadcasting group has no retries"
-    cluster.change_broker(autoCreateSubscriptionGroup=False)
-    unknown = check("not_made")
-    cluster.change_broker(autoCreateSubscriptionGroup=True)
-    assert unknown.code == 1
-    assert (
-        "(autoCreateSubscriptionGroup); create the group: `mqadmin updateSubGroup -c CLUSTER -g not_made`"
-        in problems(unknown)[0]
-    )
-    pops = check("checker", consume_mode="pop")
-    (line,) = problems(pops)
-    assert (pops.code, "`rmqd groups mode checker checked pop`, or set consume_mode" in line) == (0, True)
-
-
 HANDLER = """
 import os
 from pathlib import Path
@@ -487,35 +230,6 @@ def test_a_window_is_handled_again_by_a_shadow_group(
     assert cluster.offsets("shop", "window") == {0: 4}
     assert not cluster.knows_group("shop-rmqd-replay")
     assert not any(cluster.has_topic(name) for name in ("%RETRY%shop-rmqd-replay", "%DLQ%shop"))
-
-
-ONCE = """
-from sqlalchemy import create_engine, text
-
-engine = create_engine("sqlite:///shop.db")
-
-def handle(batch):
-    for message in batch:
-        with engine.begin() as connection, message.once(connection):
-            connection.execute(text("CREATE TABLE IF NOT EXISTS orders (id text)"))
-            connection.execute(text("INSERT INTO orders VALUES (:id)"), {"id": message.keys})
-"""
-
-
-def test_each_replay_has_the_effects_again(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those that happen once: of a shadow group's earlier replay nothing counts."""
-    configured(cluster, monkeypatch, tmp_path, "once_shop", "twice")
-    (tmp_path / "once_shop.py").write_text(ONCE)
-    config = yaml.safe_load(Path("rmqd.yaml").read_text())
-    config["groups"]["shop"]["handler"] = {"plugin": "once_shop:handle"}
-    Path("rmqd.yaml").write_text(json.dumps(config))
-    cluster.create_topic("twice", 1)
-    cluster.send("twice", "x", keys="a")
-    for count in (1, 2):
-        ended = rmqd("replay", "shop", "-c", "rmqd.yaml", "--from", "1h", "--yes")
-        assert ended.code == 0, ended.err
-        with contextlib.closing(sqlite3.connect("shop.db")) as connection:
-            assert connection.execute("SELECT count(*) FROM orders").fetchone() == (count,)
 
 
 @pytest.mark.process

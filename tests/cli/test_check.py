@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from rmqd import __version__
-from rmqd.errors import RmqdError
 from rmqd.wire.core import core_name
 from tests.cli.in_process import rmqd
 
@@ -174,21 +173,6 @@ def test_set_mends_and_breaks_what_is_checked() -> None:
     assert (broken.code, broken.err) == (78, expected)
 
 
-def test_a_constructor_that_fails_is_a_problem_of_the_configuration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    constructor = "def __init__(self, options): raise ValueError('no sender')"
-    code = f"class Mailer:\n    {constructor}\n    def handle(self, batch): ...\n"
-    Path("failing_mailer.py").write_text(code)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    Path("rmqd.yaml").write_text(GOOD.replace("plugin: log", "plugin: 'failing_mailer:Mailer'"))
-    result = rmqd("check", "-c", "rmqd.yaml")
-    assert result.code == 78
-    assert result.err.startswith(
-        "rmqd.yaml:5:5: groups.mailer.handler.options: its constructor failed: ValueError: no sender ("
-    )
-
-
 def test_connect_exits_with_69_where_nothing_answers() -> None:
     Path("rmqd.yaml").write_text(GOOD.replace(":9876", ":1"))
     result = rmqd("check", "-c", "rmqd.yaml", "--connect", "-o", "json")
@@ -215,62 +199,6 @@ def test_installed_handlers_are_listed_with_their_options() -> None:
     assert "  path (string, required): " in blocks["jsonl"]
 
 
-def test_handlers_as_json() -> None:
-    found = {one["name"]: one for one in json.loads(rmqd("handlers", "-o", "json").out)}
-    assert found["jsonl"]["distribution"] == "rmqd-handlers"
-    assert found["jsonl"]["error"] is None
-    assert {one["name"] for one in found["jsonl"]["options"] if one["required"]} == {"path"}
-
-
-def test_pipelines_are_listed_beside_handlers() -> None:
-    """Without Spark being imported, so that it may be missing."""
-    result = rmqd("handlers")
-    assert "per_minute (pipeline)  rmqd-handlers" in result.out
-    assert '  lateness (string, default "10m"): a duration: how much older' in result.out
-    found = {one["name"]: one for one in json.loads(rmqd("handlers", "-o", "json").out)}
-    assert (found["archive"]["kind"], found["jsonl"]["kind"]) == ("pipeline", "handler")
-    assert found["archive"]["error"] is None
-
-
-def test_a_broken_handler_is_listed_with_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    info = tmp_path / "shop-1.2.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1.2\n")
-    (info / "entry_points.txt").write_text("[rmqd.handlers]\nmailer = absent_shop:Mailer\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    result = rmqd("handlers")
-    assert result.code == 0
-    assert "mailer  shop 1.2  absent_shop:Mailer\n  broken: absent_shop:Mailer of shop cannot be imported: " in (
-        result.out
-    )
-
-
-def test_a_group_on_spark_needs_pyspark_and_a_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Told at the group, before anything is started."""
-    monkeypatch.setattr("rmqd.config.rules.spark_rules.PACKAGES", ())
-    Path("rmqd.yaml").write_text(GOOD.replace("    handler:", "    engine: spark\n    handler:"))
-    monkeypatch.setattr("rmqd.spark.check_versions", lambda: None)
-    monkeypatch.setattr("rmqd.spark.prepare.find_java", lambda environ: None)
-    result = rmqd("check", "--config", "rmqd.yaml")
-    assert (result.code, result.err) == (0, "")
-    assert result.out.splitlines()[1].endswith("to handler log on Spark (local[*,4])")
-
-    wrong = GOOD.replace("    handler:", "    engine: spark\n    spark: {options: {minBytes: 4}}\n    handler:")
-    Path("rmqd.yaml").write_text(wrong)
-    result = rmqd("check", "--config", "rmqd.yaml")
-    assert result.code == 78
-    assert "spark.options: minBytes: there is no such option; expected one of " in result.err
-    Path("rmqd.yaml").write_text(wrong.replace("minBytes", "maxBytesPerTrigger"))
-
-    def no_java(environ: object) -> None:
-        raise RmqdError("Spark needs Java 17 or later, but there is none")
-
-    monkeypatch.setattr("rmqd.spark.prepare.find_java", no_java)
-    result = rmqd("check", "--config", "rmqd.yaml")
-    assert result.code == 78
-    assert result.err == ("rmqd.yaml:5:13: groups.mailer.engine: Spark needs Java 17 or later, but there is none\n")
-
-
 def test_without_pyspark_its_commands_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """In one line. Also where only a part of it can be imported, and for a group that does not run on Spark itself."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
@@ -294,25 +222,3 @@ def test_without_pyspark_its_commands_say_what_to_install(monkeypatch: pytest.Mo
         1,
         "rmqd spark compact: pyarrow is not installed; run pip install 'rmqd[spark]'\n",
     )
-
-
-def test_filters_that_match_no_message_are_warned_of() -> None:
-    """With their place, and the form that was meant."""
-    for written, meant in (
-        ("paid, refunded", 'matches no message: || joins tags; expected "paid || refunded"'),
-        ("{sql: a = \u201cb\u201d}", "has typographic quotes, which brokers refuse; expected {sql: \"a = 'b'\"}"),
-        ("paid || refunded", ""),
-    ):
-        filters = written if written.startswith("{") else f'"{written}"'
-        group = f"  mailer:\n    subscriptions:\n      orders: {filters}\n    handler: {{plugin: log}}\n"
-        Path("rmqd.yaml").write_text(f"nameserver: 127.0.0.1:9876\ngroups:\n{group}")
-        result = rmqd("check", "--config", "rmqd.yaml")
-        assert result.code == 0
-        place = (
-            "5:21: groups.mailer.subscriptions.orders.sql"
-            if "sql" in written
-            else "5:15: groups.mailer.subscriptions.orders"
-        )
-        assert result.err.startswith(f"warning: rmqd.yaml:{place}: " if meant else "")
-        assert meant in result.err
-        assert bool(result.err) == bool(meant)

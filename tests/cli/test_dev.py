@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import TOP, rmqd
+from tests.cli.command import TOP
 from tests.waiting import wait_until
 
 CONFIGURATION = """\
@@ -69,13 +69,3 @@ def test_dev_sends_lines_to_its_groups_and_reloads_a_saved_configuration(tmp_pat
             assert process.wait() == 0, (tmp_path / "log").read_text()
         finally:
             process.kill()
-
-
-@pytest.mark.process
-def test_ctrl_c_while_a_handler_is_imported_prints_no_traceback(tmp_path: Path) -> None:
-    (tmp_path / "early.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
-    (tmp_path / "rmqd.yaml").write_text(
-        "nameserver: a:1\ngroups: {early: {subscriptions: {orders: '*'}, handler: {plugin: 'early:handle'}}}\n"
-    )
-    ended = rmqd("run", "--config", "rmqd.yaml", cwd=tmp_path)
-    assert (ended.code, ended.err) == (-signal.SIGINT, "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.config.load import config_schema
 from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.allocate import ByConfig
 from rmqd.plugins.model_options import consumer_options
@@ -20,8 +19,8 @@ IN_TOKYO = GROUP.replace("{sub", "{cluster: tokyo, sub")
 IN_PARIS = GROUP.replace("{sub", "{cluster: paris, sub")
 
 
-@pytest.fixture(name="in_empty_folder")
-def _in_empty_folder(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def in_empty_folder(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(str(tmp_path))
 
 
@@ -105,29 +104,6 @@ def test_what_is_wrong_with_a_cluster_is_told_at_its_place(subtests: pytest.Subt
             assert problems(text) == [f"test.yaml:{expected}"]
 
 
-@pytest.mark.parametrize(
-    "override",
-    [
-        "clusters.tokyo.client.secret_key=plain",
-        "clusters.tokyo.client={secret_key: plain}",
-        "clusters={tokyo: {nameserver: 't:1', client: {access_key: '${A}', secret_key: plain}}}",
-    ],
-)
-def test_secrets_of_a_cluster_are_not_taken_from_the_command_line(override: str) -> None:
-    found = problems(TOKYO + GROUP, [override], environ={"A": "a"})
-    assert any("clusters.tokyo.client.secret_key: all users can see it in `ps`" in problem for problem in found)
-    taken = load(TOKYO + GROUP, ["clusters.tokyo.client.secret_key=${SECRET}"], environ={"SECRET": "kept"})
-    assert taken.clusters["tokyo"].client.secret_key == "kept"
-
-
-def test_offsets_of_a_broadcasting_group_are_kept_apart_by_cluster() -> None:
-    """Two clusters may have brokers of one name; an offset of the one says nothing about the other."""
-    config = load("nameserver: a:1\nstate_dir: /state\n" + TOKYO + IN_TOKYO + "  # or not\n")
-    assert consumer_options(config, "mailer").local_offsets_directory == "/state/clusters/tokyo/offsets"
-    default = load("nameserver: a:1\nstate_dir: /state\n" + TOKYO + GROUP)
-    assert consumer_options(default, "mailer").local_offsets_directory == "/state/offsets"
-
-
 def test_the_engine_gets_the_names_that_brokers_of_the_namespace_know() -> None:
     text = """\
 nameserver: a:1
@@ -145,10 +121,3 @@ groups:
     assert (options.group, list(options.subscriptions), options.namespace) == ("shop%mailer", ["shop%orders"], "shop")
     own = ByConfig((MessageQueue("shop%orders", "b", 0), MessageQueue("%RETRY%shop%mailer", "b", 0)))
     assert options.allocate_strategy.function == own
-
-
-def test_the_schema_has_the_clusters_with_the_keys_of_one() -> None:
-    schema = config_schema()
-    assert set(schema["$defs"]["ClusterConfig"]["properties"]) == {"nameserver", "nameserver_url", "client"}
-    assert schema["properties"]["clusters"]["additionalProperties"] == {"$ref": "#/$defs/ClusterConfig"}
-    assert "cluster" in schema["$defs"]["GroupConfig"]["properties"]

@@ -264,23 +264,6 @@ client:
 
 
 @pytest.mark.usefixtures("in_empty_folder")
-@pytest.mark.parametrize(
-    ("written", "milliseconds"),
-    [("'@1767196800000'", 1_767_196_800_000), ("2026-01-01T00:00:00Z", 1_767_225_600_000)],
-)
-def test_a_point_in_time_is_iso_8601_or_milliseconds(written: str, milliseconds: int) -> None:
-    text = f"{GROUP}    consume_from_where: timestamp\n    consume_timestamp: {written}\n"
-    assert options_of_group(load(text).groups["mailer"], "mailer", "").consume_timestamp_ms == milliseconds
-
-
-@pytest.mark.usefixtures("in_empty_folder")
-def test_a_timestamp_that_is_not_given_is_half_an_hour_ago_as_in_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
-    group = load(f"{GROUP}    consume_from_where: timestamp\n").groups["mailer"]
-    assert options_of_group(group, "mailer", "").consume_timestamp_ms == 1_799_998_200_000
-
-
-@pytest.mark.usefixtures("in_empty_folder")
 def test_secrets_are_neither_shown_nor_part_of_a_group_that_moved() -> None:
     text = """\
 nameserver: a:1
@@ -320,13 +303,3 @@ def test_every_key_has_a_description() -> None:
 
     for model in (RootConfig, ClientConfig, TlsConfig, HttpConfig, LogConfig, GroupConfig, HandlerConfig):
         assert [key for key, field in keys_of(model).items() if not meaning_of(field)] == []
-
-
-@pytest.mark.usefixtures("in_empty_folder")
-def test_the_token_may_stand_in_a_file() -> None:
-    Path("token").write_text("from a file\n")
-    assert load("nameserver: a:1\nhttp: {token_file: token}").http.read_token() == "from a file"
-    assert load("nameserver: a:1\nhttp: {token: here}").http.read_token() == "here"
-    Path("token").write_text("\n")
-    with pytest.raises(ConfigError, match=r"2:20: http\.token_file: the file token is empty"):
-        load("nameserver: a:1\nhttp: {token_file: token}")

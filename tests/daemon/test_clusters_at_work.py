@@ -113,32 +113,6 @@ async def test_two_clusters_in_one_daemon(tmp_path: Path) -> None:
     assert ends == [3, 2]
 
 
-async def test_another_cluster_of_the_same_names_is_another_one(tmp_path: Path) -> None:
-    """Its groups begin as new ones, though the state_dir is the same; on the way back they go on where they were."""
-    keys = {"deduplicate": {"by": "keys"}}
-    groups = {"all": group(tmp_path, "all", message_model="broadcasting"), "one": group(tmp_path, "one", **keys)}
-    async with broker("orders") as here, broker("orders") as there:
-        await send(here, "orders", "a", "b")
-        await send(there, "orders", "a", "b", "c")
-        for mq, count in ((here, 2), (there, 5), (here, 6)):
-            if count == 6:
-                await send(here, "orders", "d")
-            config = write(tmp_path, nameserver=mq.nameserver, groups=groups)
-            async with daemon_here(config) as process:
-                await ready(process)
-                for name in groups:
-                    await eventually(lambda n=name, c=count: len(seen(tmp_path / n)) >= c, f"{name} has {count}")  # type: ignore[misc]
-                process.send(signal.SIGTERM)
-                assert await process.exit_code() == 0
-    for name in groups:
-        keys_seen = [line[0] for line in seen(tmp_path / name)]
-        assert [sorted(part) for part in (keys_seen[:2], keys_seen[2:5], keys_seen[5:])] == [
-            ["a", "b"],
-            ["a", "b", "c"],
-            ["d"],
-        ]
-
-
 async def test_a_cluster_that_is_away_keeps_only_its_own_groups_unready(tmp_path: Path) -> None:
     """A reload that moves its group to another cluster cures that. The group that was well is left alone."""
     async with broker("orders") as here:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 from collections.abc import Iterator
 from importlib.metadata import entry_points
@@ -14,7 +13,7 @@ import pytest
 from rmqd.config.model.root_model import GroupConfig
 from rmqd.errors import ConfigError
 from rmqd.handler_api.batch import LoadedHandler
-from rmqd.plugins.handler_catalogue import describe_installed, load_canary, load_handler
+from rmqd.plugins.handler_catalogue import load_canary, load_handler
 from rmqd.plugins.model_options import load_runnable
 from tests.config.configuration import problems
 
@@ -215,13 +214,6 @@ def test_a_handler_is_called_with_the_batch_and_its_options(plugin: str, options
     assert loaded.handle(BATCH) == expected
 
 
-@pytest.mark.parametrize("plugin", ["shop:async_one", "shop:async_two", "shop:called", "shop:Mailer"])
-async def test_whether_a_handler_is_asynchronous_is_seen_once_at_load(plugin: str) -> None:
-    loaded = handler(plugin, "{sender: a@b}" if plugin == "shop:Mailer" else "")
-    assert loaded.is_async
-    assert BATCH in await loaded.handle(BATCH)
-
-
 @pytest.mark.parametrize("plugin", ["shop:modelled", "shop:Mailer"])
 async def test_options_are_validated_by_the_handlers_own_model(plugin: str) -> None:
     loaded = handler(plugin, "{sender: a@b}")
@@ -238,34 +230,10 @@ def test_start_and_stop_are_taken_where_a_class_has_them() -> None:
     assert (bare.start, bare.stop) == (None, None)
 
 
-@pytest.mark.parametrize("name", ["Gathering", "TypedGathering"])
-def test_the_end_of_open_calls_is_taken_where_a_class_has_it(name: str) -> None:
-    """Of a typed handler too."""
-    loaded = handler(f"shop:{name}")
-    assert loaded.end_calls is not None
-    assert type(loaded.end_calls()).__name__ == name
-    assert handler("shop:Bare").end_calls is None
-
-
 def test_each_load_makes_a_handler_of_its_own() -> None:
     settings = group("shop:Plain", "{a: 1}")
     first, second = load_handler("mailer", settings), load_handler("mailer", settings)
     assert first.handle(BATCH)[2] is not second.handle(BATCH)[2]
-
-
-def test_options_from_variables_are_ordinary_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SENDER", "a@b")
-    loaded = handler("shop:two", "{sender: '${SENDER}', list: ['${SENDER}']}")
-    options = loaded.handle(BATCH)[2]
-    assert options == {"sender": "a@b", "list": ["a@b"]}
-    assert {type(options["sender"]), type(options["list"][0])} == {str}
-    assert handler("shop:modelled", "{sender: x, size: '${SIZE:-5}'}").handle(BATCH)[2].size == 5
-
-
-def test_a_configuration_keeps_its_places_on_its_way_to_another_process() -> None:
-    settings = pickle.loads(pickle.dumps(group("shop:Refuses")))
-    with pytest.raises(ConfigError, match=r"^test\.yaml:5:5: groups\.mailer\.handler\.options: its constructor failed"):
-        load_handler("mailer", settings)
 
 
 def test_nothing_of_a_handler_runs_when_a_configuration_is_loaded() -> None:
@@ -382,16 +350,6 @@ def test_wrong_options_are_told_with_their_places() -> None:
     check_options("shop:Mailer", OPTIONS)
 
 
-def test_an_unknown_option_of_a_model_inside_is_told_with_those_that_there_are() -> None:
-    """Also where that model, and not rmqd, forbids it."""
-    found = problems(text("webhook", "{url: 'http://localhost', tls: {authority: x, verfy: true}}"), to_run=True)
-    assert found == [
-        "test.yaml:7:48: groups.mailer.handler.options.tls.authority: unknown option; "
-        "expected ca_file, cert_file, key_file, key_password, verify",
-        "test.yaml:7:62: groups.mailer.handler.options.tls.verfy: unknown option; did you mean verify?",
-    ]
-
-
 TYPOS = {
     "at the top": ("{dry_rn: true}", ["7:17: options.dry_rn: unknown option; did you mean dry_run?"]),
     "beside a wrong value": (
@@ -412,34 +370,6 @@ TYPOS = {
 def test_an_option_that_the_model_does_not_have_is_told() -> None:
     """pydantic would ignore it, and a dry run would be none."""
     check_options("shop:usual", TYPOS)
-
-
-IN_THE_PLACE_OF_A_LIST = {
-    "a word": ("relay.py", "[relay.py]"),
-    "several words": ("python3 relay.py --fast", "[a, b]"),
-    "a secret": ("'${TOKEN}'", "[a, b]"),
-    "a secret among words": ("\"curl -H 'Authorization: Bearer ${TOKEN}' https://api.example/\"", "[a, b]"),
-}
-
-
-def test_what_stands_in_the_place_of_a_list_is_shown_in_one_only_if_it_is_a_word() -> None:
-    """Of several words a list of one would be another command; the substituted value may be a secret."""
-    place = "test.yaml:7:26: groups.mailer.handler.options.command"
-    expected = {
-        name: [f"{place}: the value should be a list, such as {shown}"]
-        for name, (_, shown) in IN_THE_PLACE_OF_A_LIST.items()
-    }
-    found = {
-        name: problems(text("exec", f"{{command: {command}}}"), to_run=True, environ={"TOKEN": "hunter2"})
-        for name, (command, _) in IN_THE_PLACE_OF_A_LIST.items()
-    }
-    assert found == expected
-
-
-@pytest.mark.parametrize("plugin", ["shop:open_one", "shop:careless"])
-def test_a_model_may_say_itself_what_becomes_of_other_keys(plugin: str) -> None:
-    """By `extra` in its configuration."""
-    assert handler(plugin, "{sender: y, more: 1}").handle(BATCH)[2].sender == "y"
 
 
 @pytest.mark.parametrize("plugin", ["shop:one", "shop:Bare", "shop:partial", "shop:with_timeout", "shop:Limited"])
@@ -483,50 +413,6 @@ def site(shop: Path) -> Path:
 def test_a_handler_is_found_by_its_entry_point(site: Path) -> None:
     install(site, "shop", "1.2", "mailer = shop:Mailer", "broken = absent:handle")
     assert handler("mailer", "{sender: a}").name == "mailer"
-
-
-def test_a_broken_entry_point_names_its_distribution(site: Path) -> None:
-    install(site, "shop", "1.2", "broken = absent:handle", "attribute = shop:absent")
-    place = "test.yaml:6:15: groups.mailer.handler.plugin"
-    assert problems(text("broken"), to_run=True) == [
-        f"{place}: absent:handle of shop cannot be imported: ModuleNotFoundError: No module named 'absent'; "
-        "expected a module that can be imported"
-    ]
-    (found,) = problems(text("attribute"), to_run=True)
-    assert found.startswith(f"{place}: shop:absent of shop cannot be imported: AttributeError: ")
-
-
-def test_a_name_that_two_distributions_have_is_refused(site: Path) -> None:
-    install(site, "shop", "1.2", "mailer = shop:Mailer")
-    install(site, "store", "3.4", "mailer = store.mail:Mailer")
-    assert problems(text("mailer"), to_run=True) == [
-        "test.yaml:6:15: groups.mailer.handler.plugin: several distributions have a handler of this name: "
-        "shop (shop:Mailer), store (store.mail:Mailer); expected module:attribute"
-    ]
-
-
-def test_a_distribution_that_is_found_twice_is_one(site: Path) -> None:
-    install(site, "shop", "1.2", "mailer = shop:Mailer")
-    install(site.parent, "shop", "1.2", "mailer = shop:Mailer")
-    assert handler("mailer", "{sender: a}").is_async
-
-
-def test_the_catalogue_tells_of_every_installed_handler_and_why_one_is_broken(site: Path) -> None:
-    install(site, "shop", "1.2", "mailer = shop:Mailer", "plain = shop:Plain", "bare = shop:one", "broken = absent:x")
-    found = {one.name: one for one in describe_installed()}
-    assert {"log", "jsonl", "exec"} <= found.keys()
-    mailer = found["mailer"]
-    assert (mailer.distribution, mailer.version, mailer.target, mailer.error) == ("shop", "1.2", "shop:Mailer", None)
-    assert mailer.options is not None
-    assert [(one.name, one.type, one.required, one.default) for one in mailer.options] == [
-        ("sender", "string", True, None),
-        ("size", "integer", False, 3),
-        ("nested", "mapping", False, {}),
-    ]
-    assert mailer.options[0].description == "address of the sender"
-    assert found["plain"].options is None
-    assert found["bare"].options == ()
-    assert "No module named 'absent'" in (found["broken"].error or "")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from rmqd.plugins.entry_points import search_again
 from rmqd.plugins.model_options import consumer_options
 from rmqd.plugins.strategies import hooks_of, load_hooks
 from rmqd.runtime.clock import SystemClock
-from tests.cli.command import rmqd
 from tests.config.configs import config
 from tests.config.configuration import GROUP, load, problems
 
@@ -87,12 +86,6 @@ def test_every_installed_hook_is_made_once(install: Install) -> None:
     assert len(sys.modules["shop_hooks"].made) == 1
 
 
-def test_a_module_may_be_a_hook_and_two_distributions_may_have_one_of_a_name(install: Install) -> None:
-    install("shop-tools", same="shop_hooks:Tracing")
-    install("other-tools", same="shop_hooks:Choosy")
-    assert sorted(hook.name for hook in load_hooks()) == ["same (other-tools)", "same (shop-tools)"]
-
-
 @pytest.mark.parametrize(("wanted", "has"), [("all", ["choosy", "tracing"]), ("none", []), ("[tracing]", ["tracing"])])
 def test_a_group_has_the_hooks_that_it_names(
     install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str, has: list[str]
@@ -118,66 +111,9 @@ def test_a_name_that_no_hook_has_is_refused_with_those_that_are_installed(
     assert said.endswith("hooks: the list is empty; expected all | none | a list such as [a, b]")
 
 
-@pytest.mark.parametrize(
-    ("target", "said"),
-    [
-        ("nowhere:Hook", "nowhere:Hook of shop-tools cannot be imported: ModuleNotFoundError"),
-        ("shop_hooks:Missing", "cannot be imported: AttributeError"),
-        ("shop_hooks:Nothing", "shop_hooks:Nothing is not a hook; expected an object, or a class without arguments"),
-        ("shop_hooks:TakesMore", "shop_hooks:TakesMore cannot be made: TypeError"),
-        ("shop_hooks:Breaks", "shop_hooks:Breaks cannot be made: OSError: no such collector"),
-        ("shop_hooks:Asynchronous", "has a before_batch that is not a plain method; expected def before_batch"),
-        ("shop_hooks:Generator", "has a wants that is not a plain method"),
-        ("shop_hooks:NoMethod", "has a wants that is not a plain method"),
-    ],
-)
-def test_a_hook_that_cannot_be_used_is_named_with_its_distribution(install: Install, target: str, said: str) -> None:
-    install(tracing="shop_hooks:Tracing", broken=target)
-    with pytest.raises(ConfigError) as refused:
-        load_hooks()
-    (problem,) = refused.value.problems
-    assert str(problem).startswith("rmqd.hooks: the hook broken of shop-tools: ")
-    assert said in str(problem)
-
-
 async def test_groups_cannot_be_built_with_a_broken_hook_and_that_is_said_once(install: Install) -> None:
     install(broken="nowhere:Hook")
     clock = SystemClock()
     with pytest.raises(ConfigError) as refused:
         LocalGroups(config("mailer", "audit"), LocalEngine(clock), clock, LoopMonitor(clock))
     assert len(refused.value.problems) == 1
-
-
-def check_refused(*commands: tuple[str, ...], install: Install, folder: Path) -> None:
-    """Run commands of rmqd with a broken hook: exit 78, before anything is connected to."""
-    install(broken="nowhere:Hook")
-    path = folder / "rmqd.yaml"
-    path.write_text(
-        "nameserver: 127.0.0.1:1\nhttp: {listen: '127.0.0.1:0'}\n"
-        "groups: {mailer: {subscriptions: {orders: '*'}, handler: {plugin: log}}}\n"
-    )
-    for command in commands:
-        ended = rmqd(*command, "--config", path, python_path=folder)
-        assert ended.code == 78, ended.err
-        assert "rmqd.hooks: the hook broken of shop-tools: nowhere:Hook" in ended.err
-
-
-@pytest.mark.process
-def test_rmqd_run_refuses_to_start_with_a_broken_hook(
-    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    check_refused(("run", "--workers", "1"), install=install, folder=tmp_path)
-
-
-@pytest.mark.process
-def test_rmqd_check_names_the_hooks(install: Install, tmp_path: Path) -> None:
-    install(tracing="shop_hooks:Tracing")
-    path = tmp_path / "rmqd.yaml"
-    path.write_text(
-        "nameserver: 127.0.0.1:1\ngroups:\n  mailer: {subscriptions: {orders: '*'}, handler: {plugin: log}}\n"
-        "  audit: {subscriptions: {orders: '*'}, handler: {plugin: log}, hooks: none}\n"
-    )
-    ended = rmqd("check", "--config", path, python_path=tmp_path)
-    assert ended.code == 0, ended.err
-    assert "OK           hooks of audit: none\nOK           hooks of every other group: tracing" in ended.out

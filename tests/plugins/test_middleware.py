@@ -11,7 +11,6 @@ import pytest
 
 from rmqd import Batch
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError
-from rmqd.errors import ConfigError
 from rmqd.testing import RocketMQ, RunResult
 from tests.testing.conftest import rocketmq as rocketmq
 
@@ -108,16 +107,6 @@ def test_a_synchronous_handler_has_synchronous_middleware(
     assert events == ["thread", "handle"]
 
 
-def test_what_it_does_not_pass_on_is_acknowledged(rocketmq: RocketMQ, run_handler: Run, events: list[str]) -> None:
-    async def handle(batch: Batch) -> None:
-        events.append("handle")
-
-    rocketmq.send("orders", "one")
-    result = run_handler(handle, topic="orders", group="mailer", middleware=["around:drop"])
-
-    assert (events, len(result.acked)) == ([], 1)
-
-
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
 def test_what_it_decides_stands_and_is_not_passed_on(rocketmq: RocketMQ, run_handler: Run, is_async: bool) -> None:
     seen: list[list[str]] = []
@@ -140,22 +129,6 @@ def test_what_it_decides_stands_and_is_not_passed_on(rocketmq: RocketMQ, run_han
     assert sorted(letter.keys or "" for letter in result.dead_letters) == ["0", "1", "3"]
 
 
-def test_what_is_decided_about_parts_is_decided_about_the_batch(
-    rocketmq: RocketMQ, run_handler: Run, events: list[str]
-) -> None:
-    async def handle(batch: Batch) -> None:
-        events.append(f"{batch[0].keys} of {len(batch)}")
-        if not batch[0].reconsume_times and batch[0].keys == "1":
-            batch.retry(batch[0])
-
-    rocketmq.create_topic("orders")
-    for number in range(2):
-        rocketmq.send("orders", "one", keys=str(number))
-    run_handler(handle, topic="orders", group="mailer", middleware=["around:splits"], consume_message_batch_max_size=2)
-
-    assert events == ["0 of 1", "1 of 1", "1 of 1"]
-
-
 @pytest.mark.parametrize("names", [["forgets"], ["passes_on", "forgets"], ["forgets", "passes_on"]], ids="-".join)
 def test_a_middleware_that_forgets_to_await_acknowledges_nothing(
     rocketmq: RocketMQ, run_handler: Run, events: list[str], names: list[str]
@@ -171,51 +144,3 @@ def test_a_middleware_that_forgets_to_await_acknowledges_nothing(
 
     run_handler(handle, topic="orders", group="mailer")
     assert events == ["handle"]
-
-
-@pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
-def test_a_handler_that_awaits_nothing_is_seen_through_middleware(
-    rocketmq: RocketMQ, run_handler: Run, events: list[str], is_async: bool
-) -> None:
-    async def work() -> None:
-        events.append("work")
-
-    def handle(batch: Batch) -> object:
-        return work()
-
-    async def handle_async(batch: Batch) -> object:
-        return work()
-
-    rocketmq.send("orders", "one")
-    handler, name = (handle_async, "passes_on") if is_async else (handle, "drops_result")
-    with pytest.raises(HandlerNotAwaitedError, match="returned a coroutine that was never awaited"):
-        run_handler(handler, topic="orders", group="mailer", middleware=[f"around:{name}"])
-    assert events == []
-
-
-def test_a_constructor_that_fails_is_told_as_it_failed(run_handler: Run) -> None:
-    async def handle(batch: Batch) -> None: ...
-
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'server'"):
-        run_handler(handle, topic="orders", group="mailer", middleware=["around:Needs"])
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("around:one", r"around:one cannot be called with \(batch, call_next\); expected a function of"),
-        ("around:Bare", r"around:Bare cannot be called with \(batch, call_next\)"),
-        ("around:number", r"around:number cannot be called with \(batch, call_next\)"),
-        (
-            "around:of_threads",
-            "is written with def, but the handler with async def; expected async def",
-        ),
-        ("around:none", "the module around has no none"),
-        ("nowhere:none", "the module nowhere cannot be imported"),
-    ],
-)
-def test_what_is_wrong_is_a_problem_of_its_place(run_handler: Run, name: str, said: str) -> None:
-    async def handle(batch: Batch) -> None: ...
-
-    with pytest.raises(ConfigError, match=rf"groups.mailer.handler.middleware\[?.?1\]?: .*{said}"):
-        run_handler(handle, topic="orders", group="mailer", middleware=["around:outer", name])

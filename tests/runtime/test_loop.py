@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import uvloop
 
-from rmqd.runtime.event_loop import keep_running, run_in_loop
+from rmqd.runtime.event_loop import run_in_loop
 
 
 async def leave_a_task(error: BaseException) -> None:
@@ -66,30 +65,6 @@ def test_it_goes_on(act: Callable[[], object]) -> None:
     assert run_in_loop(main()) == "beside"
 
 
-def test_an_interrupt_that_nobody_handles_ends_it() -> None:
-    """As Ctrl-C does before the daemon takes the signals over."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what is beside it without
-
-    async def main() -> None:
-        signal.raise_signal(signal.SIGINT)
-        await asyncio.sleep(5)
-
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            run_in_loop(main())
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.parametrize("error", [SystemExit(4), ValueError("x")])
-def test_what_main_raises_is_raised(error: BaseException) -> None:
-    async def main() -> None:
-        raise error
-
-    with pytest.raises(type(error)):
-        run_in_loop(main())
-
-
 def test_what_is_left_is_cancelled_at_the_end() -> None:
     """Also where it exits when it is."""
     ended: list[str] = []
@@ -108,16 +83,3 @@ def test_what_is_left_is_cancelled_at_the_end() -> None:
 
     assert run_in_loop(main()) == 7
     assert ended == ["cancelled"]
-
-
-def test_a_loop_that_cannot_run_is_not_started_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a free descriptor each start fails at once: the process is to end, not to spin."""
-    loop = asyncio.new_event_loop()
-
-    def fail() -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    monkeypatch.setattr(loop, "run_forever", fail)
-    with pytest.raises(OSError, match="Too many open files"):
-        keep_running(loop, lambda: False)
-    loop.close()

@@ -9,9 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 import pytest
 
-from rmqd import Batch, Depends, Retry, handler
-from rmqd.errors import ConfigError
-from rmqd.handler_api.typed.typed_form import HandlerFormError
+from rmqd import Depends, handler
 from rmqd.offset_stores import OffsetStoreError, StoredProgress, StoredQueue, offset_connection
 from rmqd.testing import OffsetStoreSuite, RocketMQ, RunResult
 
@@ -149,77 +147,3 @@ def test_what_is_finished_by_the_store_is_not_handed_out_again(
     run_handler(add, topic="orders", group="g", **OWN)
     assert memory.effects[5:] == bodies[10:]
     assert memory.rows[queue][1] == StoredProgress(12)
-
-
-def test_a_former_owner_has_no_effect(run_handler: Run, memory: type[MemoryOffsets], bodies: list[str]) -> None:
-    """Another member has taken the queue, and finished some of it, while calls were under way."""
-    calls: list[str] = []
-
-    async def handle(batch: Batch) -> None:
-        offset_connection().append(batch[0].body.decode())
-        calls.append(batch[0].body.decode())
-        if len(calls) == 3:
-            for queue in memory.rows:
-                memory.rows[queue] = "next", StoredProgress(5)
-
-    run_handler(handle, topic="orders", group="g", consume_mode="orderly", **OWN)
-    assert memory.effects == [*bodies[:2], *bodies[5:]]
-
-
-@pytest.mark.parametrize("mode", ["concurrently", "orderly"])
-def test_a_batch_of_which_a_part_is_acknowledged_keeps_the_offset_below(
-    run_handler: Run, memory: type[MemoryOffsets], bodies: list[str], mode: str
-) -> None:
-    """In an orderly group what stands behind a message that is to be repeated is repeated, too."""
-    seen: list[StoredProgress | None] = []
-
-    async def handle(batch: Batch) -> None:
-        seen.extend(progress for queue, (_, progress) in memory.rows.items() if queue.topic == "orders")
-        for message in batch:
-            if message.queue_offset % 4 == 1 and not message.reconsume_times:
-                batch.retry(message)
-                if mode == "orderly":
-                    return
-            else:
-                offset_connection().append(message.body.decode())
-
-    run_handler(handle, topic="orders", group="g", consume_message_batch_max_size=4, consume_mode=mode, **OWN)
-    assert (sorted(memory.effects), memory.shrunk) == (bodies, [])
-    assert (StoredProgress(1) if mode == "orderly" else StoredProgress(1, "2-3")) in seen
-
-
-@pytest.mark.parametrize(
-    ("keys", "problem"),
-    [
-        ({"message_model": "broadcasting"}, "with message_model: broadcasting, whose members store offsets in files"),
-        ({"consume_mode": "pop"}, "with consume_mode: pop, which has no offsets; expected broker"),
-        (
-            {"consume_mode": "orderly", "auto_commit": False},
-            "with auto_commit: false, because each call is a transaction",
-        ),
-        ({"deduplicate": {}}, "with deduplicate, because committed messages are not redelivered"),
-        ({"offset_store": {"plugin": "nowhere"}}, "no offset store 'nowhere' is installed; expected broker, "),
-        ({"offset_store": {"plugin": f"{__name__}:add"}}, "not an offset store; expected a class with open, close"),
-        (
-            {"offset_store": "elsewhere"},
-            "'elsewhere' is not a mapping; expected broker | {plugin: elsewhere, options: {...}}",
-        ),
-        (
-            {"offset_store": "broker"},
-            "the handler takes offset_connection, which needs offset_store: {plugin: NAME}",
-        ),
-    ],
-)
-def test_what_cannot_be_is_refused_with_what_is_accepted(run_handler: Run, keys: Any, problem: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        run_handler(f"{__name__}:add", topic="orders", group="g", **{**OWN, **keys})
-    assert problem in str(raised.value)
-
-
-def test_a_synchronous_handler_is_told_that_it_gets_no_connection(run_handler: Run) -> None:
-    @handler(decode=bytes.decode)
-    def plain(body: str, effects: Effects) -> None:
-        raise Retry
-
-    with pytest.raises(HandlerFormError, match=r"in a synchronous handler; expected async def"):
-        run_handler(plain, topic="orders", group="g", **OWN)

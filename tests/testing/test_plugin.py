@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import pytest
-import structlog
 
-from rmqd.testing import RocketMQ, RunResult
+from rmqd.testing import RocketMQ
 from tests.testing.user_folder import UserFolder
 from tests.waiting import wait_until
 
@@ -40,30 +38,3 @@ def test_nothing_is_left_behind(folder: UserFolder) -> None:
         rocketmq.send("orders", "one")
         rocketmq.run_handler(lambda batch: None, topic="orders", group="mailer")
     wait_until(lambda: before.issuperset(threading.enumerate()), "the handler's own thread, which was told to, ends")
-
-
-def test_logging_is_left_as_it_was() -> None:
-    assert not structlog.is_configured()
-    with RocketMQ():
-        assert structlog.is_configured()
-    assert not structlog.is_configured()
-    structlog.configure(processors=[structlog.processors.JSONRenderer()])
-    with RocketMQ():
-        assert len(structlog.get_config()["processors"]) == 1, "somebody has said where logs go"
-    assert structlog.is_configured()
-
-
-def test_a_run_may_be_of_a_thread_of_the_tests_own(rocketmq: RocketMQ, run_handler: Callable[..., RunResult]) -> None:
-    rocketmq.send("orders", "one")
-    results: list[RunResult] = []
-    threads = [
-        threading.Thread(
-            target=lambda group=group: results.append(run_handler(lambda batch: None, topic="orders", group=group))
-        )
-        for group in ("mailer", "printer")
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [len(result.acked) for result in results] == [1, 1]

@@ -6,8 +6,6 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 
-import pytest
-
 from rmqd import Batch, Retry
 from rmqd.testing import RocketMQ, RunResult
 
@@ -53,32 +51,3 @@ def test_what_fails_comes_again_after_the_delays_of_pop(rocketmq: RocketMQ, run_
     assert [message.reconsume_times for message in rocketmq.retries("mailer")] == [1, 2, 3]
     assert len(result.acked) == 2
     assert [round(later - former) for former, later in itertools.pairwise(times)] == [10, 30, 60]
-
-
-def test_what_fails_too_often_is_a_dead_letter(rocketmq: RocketMQ, run_handler: Run) -> None:
-    rocketmq.create_topic("orders")
-    rocketmq.send("orders", "poison")
-    calls = 0
-
-    def handle(batch: Batch) -> None:
-        nonlocal calls
-        calls += 1
-        raise ValueError("always")
-
-    run_handler(handle, topic="orders", group="mailer", consume_mode="pop", max_reconsume_times=2)
-
-    assert calls == 3
-    (dead,) = rocketmq.dead_letters("mailer")
-    assert dead.body == b"poison"
-
-
-@pytest.mark.parametrize("second", ["pop", "concurrently"])
-def test_a_second_run_goes_on_where_the_first_ended(rocketmq: RocketMQ, run_handler: Run, second: str) -> None:
-    rocketmq.create_topic("orders")
-    rocketmq.send("orders", "one")
-    run_handler(lambda batch: None, topic="orders", group="mailer", consume_mode="pop")
-    rocketmq.send("orders", "two")
-
-    result = run_handler(lambda batch: None, topic="orders", group="mailer", consume_mode=second)
-
-    assert [message.body for message in result.acked] == [b"two"]

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import signal
 import threading
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -48,28 +44,3 @@ def test_a_close_in_another_thread_ends_a_poll(rocketmq: RocketMQ) -> None:
     thread.join()
     assert all("create another consumer" in text for text in said)
     assert len(said) == 2
-
-
-def test_the_script_of_the_docs_counts_each_order_once(rocketmq: RocketMQ) -> None:
-    page = Path(__file__).parents[2] / "docs" / "pull-consumer.md"
-    [code] = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
-    script: dict[str, Any] = {}
-    exec(code, script)
-    rocketmq.create_topic("orders", queues=2)
-    for customer, tags in [("ada", "paid"), ("ada", "refunded"), ("grace", "paid"), ("ada", "lost")]:
-        rocketmq.send("orders", customer, tags=tags)
-
-    assert script["report"](rocketmq.nameserver) == {"ada": 2, "grace": 1}
-    assert script["report"](rocketmq.nameserver) == {}
-
-
-def test_an_interrupt_ends_a_poll_and_loses_no_message(rocketmq: RocketMQ) -> None:
-    rocketmq.create_topic("orders")
-    with SyncPullConsumer("report", nameserver=rocketmq.nameserver) as consumer:
-        consumer.subscribe("orders")
-        main = threading.get_ident()
-        threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
-        with pytest.raises(KeyboardInterrupt):
-            consumer.poll(timeout=60)
-        rocketmq.send("orders", b"x")
-        assert [message.body for message in consumer.poll()] == [b"x"]

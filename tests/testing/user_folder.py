@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -42,3 +43,8 @@ class UserFolder:
             check=False,
         )
         return done.returncode, done.stdout
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The code blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)

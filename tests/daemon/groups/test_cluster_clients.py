@@ -8,7 +8,6 @@ from rmqd.config.model.root_model import RootConfig
 from tests.config.configs import config
 from tests.daemon.fakes import FakeClient, FakeEngine
 from tests.daemon.groups.test_local_groups import by_name, running
-from tests.waiting import eventually
 
 FAR = {"far": {"cluster": "tokyo"}}
 
@@ -44,24 +43,3 @@ async def test_new_keys_of_one_cluster_are_told_to_its_client_alone() -> None:
         assert changes.unchanged == ("near", "far")
         assert client(engine, "there").secured == [new.clusters["tokyo"].client_options()]
         assert client(engine, "here").secured == []
-
-
-async def test_another_name_server_starts_the_groups_of_that_cluster_anew() -> None:
-    engine = FakeEngine()
-    async with running(two(), engine) as (groups, _):
-        before = client(engine, "there")
-        changes = await groups.apply(two(unit_name="u"))
-        assert (changes.unchanged, changes.restarted) == (("near",), ("far",))
-        assert not before.running
-        await eventually(lambda: client(engine, "there").running, "another client runs")
-        assert client(engine, "there") is not before
-        assert len(engine.consumers["near"]) == 1
-
-
-async def test_a_group_moves_to_another_cluster() -> None:
-    engine = FakeEngine()
-    async with running(two("near", "far"), engine) as (groups, _):
-        changes = await groups.apply(two("near", "far", far={}))
-        assert (changes.unchanged, changes.restarted) == (("near",), ("far",))
-        assert by_name(groups)["far"].cluster == "default"
-        assert not client(engine, "there").running

@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.daemon.groups.spark_group import DriverSpec, SparkDriverError, SparkDriverProcess, SparkGroup
 from rmqd.errors import ConfigError
@@ -102,26 +100,3 @@ async def test_the_driver_gets_the_group_alone_and_is_asked_how_it_is() -> None:
         driver.last_snapshot = told(client_id="10.0.0.1@spark-1")
         assert list(driver.orders[0].config.groups) == ["mailer"]
         assert (group.snapshot().state, group.snapshot().client_id) == ("running", "10.0.0.1@spark-1")
-
-
-async def test_a_stop_is_passed_on_and_waited_for() -> None:
-    driver = FakeDriver()
-    async with running(driver) as (group, task):
-        await eventually(lambda: driver.asked > 0, "it runs")
-        group.stop()
-        assert driver.told == [("stop", None)]
-        await asyncio.sleep(0)
-        assert not task.done()
-        driver.leave(0, told("stopped"))
-        await task
-        assert group.snapshot().state == "stopped"
-        assert driver.killed, "what is left of its process group ends with it"
-
-
-async def test_what_the_driver_says_is_wrong_is_the_groups_failure() -> None:
-    driver = FakeDriver()
-    async with running(driver) as (_, task):
-        await eventually(lambda: driver.asked > 0, "it runs")
-        driver.leave(1, told("failed", failure="data loss in orders@broker-a:0"))
-        with pytest.raises(SparkDriverError, match=r"^data loss in orders@broker-a:0$"):
-            await task

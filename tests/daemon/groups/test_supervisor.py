@@ -6,14 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-import pytest
-
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
-from rmqd.daemon.groups import supervisor as module
 from rmqd.daemon.groups.supervisor import Backoff, GroupSupervisor
 from rmqd.runtime.clock import SystemClock
 from tests.daemon.fakes import FakeConsumer
-from tests.waiting import WAIT_SECONDS, eventually
+from tests.waiting import eventually
 
 
 class Factory:
@@ -96,33 +93,6 @@ async def test_stop_drains() -> None:
         assert not consumer.hurried
 
 
-async def test_hurry_cuts_the_drain_short() -> None:
-    """What the consumer is told, it does."""
-    build = Factory()
-    async with supervised(build) as (group, running):
-        await build.made[0].running.wait()
-        build.made[0].drained.clear()
-        group.stop()
-        group.force_stop()
-        await running
-        assert build.made[0].hurried
-
-
-async def test_a_consumer_that_does_not_end_is_hurried_and_then_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process must end, even if a consumer has a fault."""
-    monkeypatch.setattr(module, "END_GRACE_SECONDS", 0.01)
-    monkeypatch.setattr(module, "HURRY_GRACE_SECONDS", 0.01)
-    build = Factory()
-    async with supervised(build, shutdown_timeout=0.01) as (group, running):
-        consumer = build.made[0]
-        await consumer.running.wait()
-        consumer.drained = asyncio.Event()
-        consumer.force_stop = lambda: None  # type: ignore[method-assign]
-        group.stop()
-        await asyncio.wait_for(running, 25)
-        assert consumer.ended
-
-
 async def test_a_pause_holds_over_a_restart() -> None:
     """An operator's pause is not undone by a failure."""
     build = Factory()
@@ -135,15 +105,3 @@ async def test_a_pause_holds_over_a_restart() -> None:
         assert build.made[1].pauses.scopes == (WHOLE_GROUP, PauseScope("orders"))
         group.resume()
         assert not build.made[1].pauses.scopes
-
-
-async def test_a_restart_after_the_end_ends_the_following_consumer() -> None:
-    """The daemon may be stopped while `rmqd restart` imports the new code; its end waits for the restart."""
-    build = Factory()
-    async with supervised(build) as (group, running):
-        await build.made[0].running.wait()
-        group.stop()
-        await running
-        following = FakeConsumer("mailer")
-        await asyncio.wait_for(group.restart(following, build), WAIT_SECONDS)
-        assert following.ended

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
-from rmqd.daemon.group_history import STEP_SECONDS, GroupTotals, HistoryRecorder
+from rmqd.daemon.group_history import STEP_SECONDS, HistoryRecorder
 from rmqd.daemon.groups.group_engine import HostView, ProcessSnapshot
 from rmqd.runtime.histogram import HistogramSnapshot
 from tests.clock import ManualClock
@@ -55,31 +55,6 @@ def test_points_have_lag_and_throughput() -> None:
     assert (mailer["lag"], mailer["lag_seconds"]) == ([80, 40], [2.5, 2.5])
     assert (mailer["received"], mailer["handled"]) == ([None, 10], [None, 10])
     assert mailer["p50"] == [None, 0.55]
-
-
-def test_what_is_asked_for_is_all_that_comes() -> None:
-    """Some groups, and what is newer than the last answer."""
-    daemon = Daemon()
-    for received in (1, 2, 3):
-        daemon.step(group_snapshot(received=received), group_snapshot("audit"))
-    times = daemon.recorder.document()["times"]
-    newer = daemon.recorder.document({"audit"}, times[1])
-    assert newer["times"] == times[2:]
-    assert {name: len(columns["lag"]) for name, columns in newer["groups"].items()} == {"audit": 1}
-
-
-def test_rates_are_those_of_the_last_seconds() -> None:
-    """Of ten seconds or a little more; latency of the last minute, so that an old slow spell does not stay."""
-    daemon = Daemon()
-    for received in range(0, 2000, 100):
-        daemon.step(slow(group_snapshot(received=received), 5))
-    now = slow(group_snapshot(received=1950), 25)
-    daemon.clock.turn(2.5)
-    recent = daemon.recorder.recent("mailer", GroupTotals.of(now))
-    assert recent.seconds == 12.5
-    assert recent.rates["received"] == (1950 - 1700) / 12.5
-    assert recent.latency is not None
-    assert recent.latency.count == 20
 
 
 def test_findings_have_a_beginning_and_an_end() -> None:

@@ -1,21 +1,109 @@
-"""Fifteen times as many configurations as tests/config tries."""
+"""Bad configurations beyond tests/config/test_errors.py, and fifteen times as many random ones."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
 
 import pytest
 from hypothesis import given, settings
 
 from tests.config.any_configuration import CONFIGURATIONS, check_problems_have_places
+from tests.config.configuration import GROUP, load, problems
+from tests.config.test_errors import in_empty_folder
 
-
-@pytest.fixture(autouse=True)
-def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+__all__ = ["in_empty_folder"]
 
 
 @settings(max_examples=300)
 @given(CONFIGURATIONS)
 def test_whatever_stands_in_a_configuration_it_loads_or_has_located_problems(data: dict[str, object]) -> None:
     check_problems_have_places(data)
+
+
+def test_names_of_java_outside_of_a_group_are_told_with_the_way_to_the_key() -> None:
+    assert problems(f"pullBatchSize: 32\nrocketmq: {{}}\nclient: {{useTLS: true, unitName: a}}\n{GROUP}") == [
+        "test.yaml:1:1: pullBatchSize: unknown key; write groups.NAME.pull_batch_size: 32",
+        "test.yaml:2:1: rocketmq: Java's name; there is no key: write nameserver, client and groups at the top level",
+        "test.yaml:3:10: client.useTLS: Java's name; write tls.enabled: true",
+        "test.yaml:3:24: client.unitName: unknown key; write unit_name",
+    ]
+
+
+LIGHT_QUEUES = {
+    "namespace": (
+        "client: {namespace: shop}\n",
+        "",
+        "brokers do not support the light message queue shop%%LMQ%room; use a cluster without client.namespace",
+    ),
+    "pop": (
+        "",
+        "    consume_mode: pop\n",
+        "light message queues are pulled, not popped; expected consume_mode: concurrently | orderly",
+    ),
+    "spark": ("", "    engine: spark\n", "Spark does not support light message queues; expected engine: local"),
+}
+
+
+def test_a_light_queue_is_refused_where_it_could_not_be_read(subtests: pytest.Subtests) -> None:
+    for name, (root, line, expected) in LIGHT_QUEUES.items():
+        with subtests.test(name):
+            text = (
+                f'{root}nameserver: a:1\ngroups:\n  mailer:\n    subscriptions: {{"%LMQ%room": "*"}}\n{line}'
+                "    handler: {plugin: log}\n"
+            )
+            assert [found for found in problems(text) if f"groups.mailer.subscriptions.%LMQ%room: {expected}" in found]
+
+
+NEARBY = "machine_room_nearby needs client.instance_name with the machine room of this process, but"
+
+
+def test_a_memory_limit_is_for_worker_processes() -> None:
+    text = """\
+nameserver: 127.0.0.1:9876
+groups:
+  mailer:
+    subscriptions: {orders: "*"}
+    handler: {plugin: log, process_memory: 64MiB}
+"""
+
+    assert problems(text) == [
+        "test.yaml:5:28: groups.mailer.handler.process_memory: has no effect without "
+        "processes, because the daemon itself is not limited; set handler.processes too"
+    ]
+    assert load(text.replace("64MiB", "64MiB, processes: 2")).groups
+
+
+def test_a_process_that_tells_no_machine_room_is_refused_to_run(subtests: pytest.Subtests) -> None:
+    for instance in ("DEFAULT", "east", "@mailer", "east@"):
+        with subtests.test(instance=instance):
+            client = f"client: {{instance_name: {json.dumps(instance)}}}\n"
+            assert problems(f"{client}{GROUP}    allocate_strategy: machine_room_nearby\n", to_run=True) == [
+                f"test.yaml:7:24: groups.mailer.allocate_strategy: {NEARBY} {instance!r} has none; expected "
+                f"room@name, with a unique name"
+            ]
+
+
+def test_a_process_that_tells_its_machine_room_is_accepted() -> None:
+    text = f"client: {{instance_name: east@mailer-1}}\n{GROUP}    allocate_strategy: machine_room_nearby\n"
+    assert load(text).groups["mailer"].allocate_strategy == "machine_room_nearby"
+
+
+def test_a_name_must_be_good_with_the_namespace_before_it_too() -> None:
+    text = f"""\
+nameserver: a:1
+client: {{namespace: {"n" * 30}}}
+groups:
+  {"g" * 100}:
+    subscriptions: {{"{"t" * 100}": "*", "a b": "*"}}
+    handler: {{plugin: log}}
+  order mailer: {{subscriptions: {{a: "*"}}, handler: {{plugin: log}}}}
+"""
+    found = problems(text)
+    assert [line.split(": ", 2)[2] for line in found] == [
+        f"the group name {'n' * 30 + '%' + 'g' * 100!r} has 131 characters; expected at most 120",
+        f"the topic name {'n' * 30 + '%' + 't' * 100!r} has 131 characters; expected at most 127",
+        "the topic name 'a b' contains a character that RocketMQ refuses; "
+        "expected letters a-z and A-Z, digits, and % | - _",
+        "the group name 'order mailer' contains a character that RocketMQ refuses; "
+        "expected letters a-z and A-Z, digits, and % | - _",
+    ]

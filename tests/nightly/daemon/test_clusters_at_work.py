@@ -21,8 +21,12 @@ from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import RequestCode
 from rmqd.wire.message_queue import MessageQueue
 from tests.cli.command import Ended, rmqd
+from tests.daemon.daemon_here import daemon_here
 from tests.daemon.daemon_process import DaemonProcess, daemon
 from tests.daemon.seeing_handler import PLUGIN, seen
+from tests.daemon.test_clusters_at_work import broker as quick_broker
+from tests.daemon.test_clusters_at_work import ready as ready_here
+from tests.daemon.test_clusters_at_work import send
 from tests.rocketmq.spec import free_port
 from tests.waiting import eventually
 
@@ -222,3 +226,29 @@ async def test_a_unit_is_told_to_brokers_over_the_vip_channel(tmp_path: Path) ->
             "orders": UNIT,
             "%RETRY%near": UNIT_SUB,
         }
+
+
+async def test_another_cluster_of_the_same_names_is_another_one(tmp_path: Path) -> None:
+    """Its groups begin as new ones, though the state_dir is the same; on the way back they go on where they were."""
+    keys = {"deduplicate": {"by": "keys"}}
+    groups = {"all": group(tmp_path, "all", message_model="broadcasting"), "one": group(tmp_path, "one", **keys)}
+    async with quick_broker("orders") as here, quick_broker("orders") as there:
+        await send(here, "orders", "a", "b")
+        await send(there, "orders", "a", "b", "c")
+        for mq, count in ((here, 2), (there, 5), (here, 6)):
+            if count == 6:
+                await send(here, "orders", "d")
+            config = write(tmp_path, nameserver=mq.nameserver, groups=groups)
+            async with daemon_here(config) as process:
+                await ready_here(process)
+                for name in groups:
+                    await eventually(lambda n=name, c=count: len(seen(tmp_path / n)) >= c, f"{name} has {count}")  # type: ignore[misc]
+                process.send(signal.SIGTERM)
+                assert await process.exit_code() == 0
+    for name in groups:
+        keys_seen = [line[0] for line in seen(tmp_path / name)]
+        assert [sorted(part) for part in (keys_seen[:2], keys_seen[2:5], keys_seen[5:])] == [
+            ["a", "b"],
+            ["a", "b", "c"],
+            ["d"],
+        ]

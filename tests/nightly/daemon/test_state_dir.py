@@ -11,12 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from rmqd.config.reading.config_source import exposed_secrets
 from rmqd.daemon.systemd import prepare_state_dir
 from rmqd.errors import ConfigError, ExitCode
 from tests.consumer.offsets.disks import small_disk
+from tests.daemon.daemon_here import daemon_here
 from tests.daemon.daemon_process import daemon, write_config
-from tests.daemon.test_state_dir import BROADCASTING, load
+from tests.daemon.test_state_dir import BROADCASTING, load, no_room_for_it
 from tests.daemon.workers.test_workers import both_run
+
+__all__ = ["no_room_for_it"]
 
 
 @pytest.mark.process
@@ -68,3 +72,61 @@ async def test_with_workers_the_first_one_has_it(tmp_path: Path) -> None:
             assert f"in use by process {owner} on" in second.log[0]["error"]
         first.send(signal.SIGHUP)
         await first.event("config.reloaded")
+
+
+def test_it_is_made_with_all_above_it_and_left_empty(tmp_path: Path) -> None:
+    config = load(write_config(tmp_path, "mailer", "audit", more=BROADCASTING))
+    prepare_state_dir(config)
+    prepare_state_dir(config)
+
+    assert list((tmp_path / "state").rglob("*")) == [tmp_path / "state" / "offsets"]
+
+
+async def test_the_status_says_that_a_group_is_broadcasting(tmp_path: Path) -> None:
+    """Else nobody knows why the brokers have no progress of it."""
+    async with daemon_here(write_config(tmp_path, "mailer", more=BROADCASTING)) as running:
+        client = await running.started()
+        (group,) = (await client.get("/api/v1/status")).json()["groups"]
+        assert group["message_model"] == "broadcasting"
+        assert ">broadcasting</span>" in (await client.get("/")).text
+
+
+async def test_a_reload_refuses_a_group_that_could_not_keep_its_offsets(tmp_path: Path, no_room_for_it: str) -> None:
+    async with daemon_here(write_config(tmp_path, "mailer")) as running:
+        await running.event("daemon.started")
+        write_config(tmp_path, "mailer", "audit", more=BROADCASTING)
+        running.send(signal.SIGHUP)
+        (problem,) = (await running.event("config.reload_refused"))["problems"]
+        assert no_room_for_it in problem
+        assert not running.events("group.left")
+
+
+@pytest.mark.parametrize(
+    ("mode", "text", "said"),
+    [
+        (0o644, "http: {token: abc}", True),
+        (0o640, "http: {token: abc}", False),
+        (0o644, "http: {token: '${TOKEN:-abc}'}", False),
+        (0o644, "groups: {g: {subscriptions: {t: '*'}, handler: {plugin: log, options: {db_password: abc}}}}", True),
+    ],
+)
+def test_a_secret_that_everybody_can_read_is_told(tmp_path: Path, mode: int, text: str, said: bool) -> None:
+    """With its place, and without itself."""
+    path = tmp_path / "rmqd.yaml"
+    path.write_text(f"nameserver: a:1\n{text}\n")
+    path.chmod(mode)
+    found = exposed_secrets(path)
+    assert bool(found) == said
+    for problem in found:
+        assert str(problem).startswith(f"{path}:2:")
+        assert "abc" not in str(problem)
+
+
+async def test_a_daemon_says_which_of_its_secrets_everybody_can_read(tmp_path: Path) -> None:
+    """It runs all the same."""
+    path = write_config(tmp_path, "mailer", extra="client: {access_key: AK, secret_key: SK}\n")
+    path.chmod(0o644)
+    async with daemon_here(path) as running:
+        assert "client.access_key" in (await running.event("config.exposed"))["problem"]
+        running.send(signal.SIGTERM)
+        assert await running.exit_code() == ExitCode.OK

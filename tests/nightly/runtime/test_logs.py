@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import io
+import json
 import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,8 +25,13 @@ import pytest
 import structlog
 
 from rmqd.runtime.logs import log_setup as log_handlers
+from rmqd.runtime.logs import log_writer as writer
+from rmqd.runtime.logs.log_repeats import MAX_REPEATED_KINDS, RepeatLimiter
+from rmqd.runtime.logs.log_setup import configure_logging
+from rmqd.runtime.logs.log_writer import finish_writing
+from tests.consumer.handling.odd_handlers import NoAttributes, NoText, NoTextToSpeakOf, nested_groups, odd_syntax_error
 from tests.daemon.daemon_process import write_config
-from tests.runtime.test_logs import pipe, read_until, restored
+from tests.runtime.test_logs import pipe, read_until, restored, written
 from tests.waiting import eventually
 
 __all__ = ["pipe", "restored"]
@@ -129,3 +138,178 @@ async def run_without_streams(folder: Path, closed: str, *more: str) -> None:
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+def _make_records_badly() -> None:
+    def fail(*_: object, **__: object) -> logging.LogRecord:
+        raise KeyError("request_id")
+
+    logging.setLogRecordFactory(fail)
+
+
+def _add_bad_handler() -> None:
+    class Bad(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise KeyError("request_id")
+
+    logging.getLogger().addHandler(Bad())
+
+
+def _filter_badly() -> None:
+    def fail(_: logging.LogRecord) -> bool:
+        raise KeyError("request_id")
+
+    logging.getLogger().handlers[-1].addFilter(fail)
+
+
+@pytest.mark.parametrize("spoil", [_make_records_badly, _add_bad_handler, _filter_badly])
+def test_what_handlers_do_to_logging_is_not_raised_where_we_log(
+    spoil: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The event is written all the same, with why it is so short."""
+    configure_logging("info", "json", stream=io.StringIO())
+    before = logging.getLogRecordFactory()
+    try:
+        spoil()
+        structlog.get_logger("rmqd.test").warning("pull.failed", group="mailer")
+    finally:
+        logging.setLogRecordFactory(before)
+    [line] = capsys.readouterr().err.splitlines()
+    told = json.loads(line)
+    assert (told["level"], told["event"], told["log_error"]) == ("warning", "pull.failed", "KeyError: 'request_id'")
+
+
+def test_a_reload_leaves_a_plugins_own_log_handler_alone() -> None:
+    """Only our own is replaced."""
+    theirs = logging.NullHandler()
+    logging.getLogger().addHandler(theirs)
+    configure_logging("info", "json", stream=io.StringIO())
+    configure_logging("info", "json", stream=(stream := io.StringIO()))
+    assert theirs in logging.getLogger().handlers
+    structlog.get_logger("rmqd.test").info("once")
+    assert len(written(stream)) == 1
+
+
+def test_the_console_is_for_people() -> None:
+    """No JSON, no colours where there is no terminal."""
+    stream = io.StringIO()
+    configure_logging("info", "console", stream=stream)
+    structlog.get_logger("rmqd.test").info("group.started", group="mailer")
+    assert "group.started" in stream.getvalue()
+    assert "group=mailer" in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_a_worker_says_which_it_is() -> None:
+    """Lines of several processes come together on one stream."""
+    stream = io.StringIO()
+    configure_logging("info", "json", stream=stream, worker=2)
+    structlog.get_logger("rmqd.test").info("group.started")
+    assert written(stream)[0]["worker"] == 2
+
+
+def test_a_rare_error_is_not_counted_with_a_frequent_one() -> None:
+    """They have the same event and place, and are told apart by their class and by the line that raised them."""
+    stream = io.StringIO()
+    configure_logging("info", "json", stream=stream)
+    log = structlog.get_logger("rmqd.test")
+
+    def refuse() -> None:
+        raise ConnectionError("no server")
+
+    def refuse_otherwise() -> None:
+        raise ConnectionError("no route")
+
+    def forget() -> None:
+        raise KeyError("customer_id")
+
+    for call in [*[refuse] * 40, forget, *[refuse] * 40, refuse_otherwise]:
+        try:
+            call()
+        except (ConnectionError, KeyError) as error:
+            log.exception("handler.failed", group="mailer", queue="orders@a:0", error=repr(error))
+    lines = [line["error"] for line in written(stream)]
+    assert lines == ["ConnectionError('no server')", "KeyError('customer_id')", "ConnectionError('no route')"]
+
+
+def test_failures_of_two_hooks_are_two_errors() -> None:
+    """And those of two calls of one hook."""
+    stream = io.StringIO()
+    configure_logging("info", "json", stream=stream)
+    for hook, call in [("audit", "wants"), ("audit", "before_batch"), ("limit", "wants"), ("audit", "wants")]:
+        structlog.get_logger("rmqd.test").error("hook.failed", group="mailer", hook=hook, call=call)
+    said = [(line["hook"], line["call"]) for line in written(stream)]
+    assert said == [("audit", "wants"), ("audit", "before_batch"), ("limit", "wants")]
+
+
+def test_errors_that_all_differ_are_bounded_too() -> None:
+    """A handler that makes up an exception class at every message fills no disk either."""
+    stream = io.StringIO()
+    configure_logging("info", "json", stream=stream)
+    for number in range(1000):
+        error = type(f"Error{number}", (Exception,), {})()
+        structlog.get_logger("rmqd.test").error("handler.failed", group="mailer", exc_info=error)
+    assert len(written(stream)) < 30
+
+
+def test_what_limits_itself_is_written_each_time() -> None:
+    """A refusal comes once a minute, and at once after a reload brought other keys."""
+    stream = io.StringIO()
+    configure_logging("info", "json", stream=stream)
+    for reason in ("no keys", "wrong keys"):
+        structlog.get_logger("rmqd.test").error("access.refused", reason=reason)
+    assert [line["reason"] for line in written(stream)] == ["no keys", "wrong keys"]
+
+
+def test_many_kinds_of_errors_take_bounded_memory() -> None:
+    """A thousand places, then the oldest are forgotten."""
+    limiter = RepeatLimiter()
+    for queue in range(MAX_REPEATED_KINDS + 500):
+        limiter(None, "error", {"event": "queue.failed", "queue": queue})
+    assert len(limiter._seen) <= MAX_REPEATED_KINDS
+
+
+def test_fields_of_any_kind_can_be_logged() -> None:
+    """A handler's log line must not fail for its values."""
+    stream = io.StringIO()
+    configure_logging("info", "json", stream=stream)
+    structlog.get_logger("shop").error("odd", topic=["a", "b"], queue={"id": 1}, who=object())
+    assert written(stream)[0]["topic"] == ["a", "b"]
+
+
+@pytest.mark.parametrize("make", [NoAttributes, NoText, NoTextToSpeakOf, odd_syntax_error, nested_groups])
+def test_an_error_that_cannot_be_printed_is_a_line_too(make: Callable[[], BaseException]) -> None:
+    """Of an exception that fails by itself, as a value and as a traceback."""
+    logging.getLogger().handlers.clear()  # pytest's own cannot write it
+    stream = io.StringIO()
+    configure_logging("info", "json", stream=stream)
+    error = make()
+    structlog.get_logger("rmqd.test").error("handler.failed", error=error, exc_info=error)
+    (line,) = written(stream)
+    assert (line["event"], type(line["error"])) == ("handler.failed", str)
+    assert line["exception"]
+
+
+def test_a_fast_thread_loses_no_line_while_somebody_reads(pipe: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on at the reader's pace."""
+    monkeypatch.setattr(writer, "QUEUE_BYTES", 256 * 1024)
+    shop, line = logging.getLogger("shop"), "x" * 4000
+
+    def log_much() -> None:
+        for _ in range(500):
+            shop.info(line)
+        structlog.get_logger("rmqd.test").info("end")
+
+    thread = threading.Thread(target=log_much)
+    thread.start()
+    lines = read_until(pipe, "end")
+    thread.join()
+    assert sum(one["event"] == line for one in lines) == 500
+
+
+def test_a_reader_that_is_gone_is_no_failure(pipe: int) -> None:
+    """Nobody hears what is said then."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), pipe)  # the only other end is closed
+    for _ in range(100):
+        structlog.get_logger("rmqd.test").info("unheard")
+    finish_writing()

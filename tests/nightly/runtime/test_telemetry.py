@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,13 @@ from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, emb
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.client.sending.outgoing_message import OutgoingMessage
+from rmqd.config.model.root_model import RootConfig, TracingConfig
+from rmqd.daemon.groups.group_reload import refused_changes
+from rmqd.errors import ConfigError
 from rmqd.runtime.clock import SystemClock
 from tests.daemon.daemon_process import DaemonProcess, daemon
 from tests.nightly.runtime.collector import CONSUMER_KIND, ERROR_STATUS, CollectedSpan, Collector
+from tests.runtime.test_telemetry import load
 from tests.waiting import eventually
 
 HANDLERS = """
@@ -264,3 +269,18 @@ async def test_a_header_that_cannot_be_sent_is_not_shown_in_the_error_about_it(s
         await stop(running)
     assert "header" in said["text"]
     assert SECRET not in "".join(running.text)
+
+
+def test_without_the_extra_the_error_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.partition(".")[0] == "opentelemetry"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(ConfigError, match=r"tracing.opentelemetry: .*not installed.*pip install 'rmqd\[otel\]'"):
+        load(tmp_path)
+
+
+def test_a_reload_cannot_switch_it() -> None:
+    off, on = (RootConfig(tracing=TracingConfig(opentelemetry=value)) for value in (False, True))
+    [refused] = refused_changes(off, on)
+    assert refused.startswith("tracing.opentelemetry: cannot change from False to True while the daemon runs")
+    assert refused_changes(on, on) == ()

@@ -91,3 +91,77 @@ def test_pytest_tells_what_is_wrong_with_a_file(cases: UserFolder) -> None:
     code, out = cases.pytest()
     assert code == 2
     assert "bad.cases.yaml:6:5: cases.a case.mesages: unknown key; did you mean messages?" in out
+
+
+def test_a_message_that_never_reached_the_handler_is_not_done(cases: UserFolder) -> None:
+    own = "{subscriptions: {orders: paid}}"
+    case = f"  a case:\n    group: {own}\n    messages: [{{tags: open, body: x}}]\n    expect: {{acked: [1]}}\n"
+    cases.write("bad.cases.yaml", GROUP + case)
+    ended = rmqd("test")
+    assert ended.code == 1
+    assert "1: expected acked\n               got never handed to the handler" in ended.out
+
+
+def test_json_for_programs(cases: UserFolder) -> None:
+    cases.write("good.cases.yaml", GOOD)
+    first, _ = rmqd("test", "good.cases.yaml", "-o", "json").json()
+    assert (first["case"], first["place"], first["ok"]) == ("all kinds of ends", "good.cases.yaml:5:3", True)
+    assert first["attempts"] == 10
+    assert first["elapsed_seconds"] > 7190
+    assert first["messages"][1] == {
+        "name": "order-2",
+        "acked": 0,
+        "retried": 3,
+        "dead_letters": ["max_reconsume_times reached"],
+    }
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("option", ["--chaos", "--chaos-kills"])
+def test_chaos_kills_the_process_of_a_case_s_handler_where_that_is_asked_for(cases: UserFolder, option: str) -> None:
+    """What it knew in memory is gone then, and it writes again."""
+    case = "  a case:\n    messages: [{keys: order-1, body: x}]\n    expect: {acked: [1]}\n"
+    cases.write("book.txt", "")
+    names = "state: handlers_of_cases:read\nreset: handlers_of_cases:clear\n"
+    cases.write("books.cases.yaml", names + GROUP.replace(":handle", ":write_what_is_new") + case)
+    ended = rmqd("test", option)
+    if option == "--chaos":
+        assert ended.code == 0
+        return
+    assert ended.code == 1
+    assert "1. order-1 (orders queue 0)  killed (kill -9) after its last line" in ended.out
+    assert "the state: 'order-1 order-1 ', expected 'order-1 '" in ended.out
+
+
+def test_a_handler_that_cannot_be_started_fails_its_case(cases: UserFolder) -> None:
+    own = "{handler: {plugin: 'handlers_of_cases:Unstartable'}}"
+    case = f"  a case:\n    group: {own}\n    messages: [{{body: x}}]\n    expect: {{acked: [1]}}\n"
+    cases.write("bad.cases.yaml", GROUP + case)
+    ended = rmqd("test")
+    assert ended.code == 1
+    assert "the handler could not be run: ValueError: no password" in ended.out
+
+
+def test_the_group_of_a_configuration(cases: UserFolder) -> None:
+    cases.write(
+        "rmqd.yaml",
+        "nameserver: 127.0.0.1:9876\ngroups:\n  mailer:\n    subscriptions: {orders: paid}\n"
+        "    handler: {plugin: 'handlers_of_cases:handle'}\n",
+    )
+    case = "  a case:\n    messages: [{tags: paid, body: x}, {tags: open, body: y}]\n    expect: {acked: [1]}\n"
+    cases.write("one.cases.yaml", f"config: rmqd.yaml\ngroup: mailer\ncases:\n{case}")
+    assert rmqd("test", "one.cases.yaml").code == 0
+    cases.write("one.cases.yaml", f"group: mailer\ncases:\n{case}")
+    assert rmqd("test", "one.cases.yaml", "--config", "rmqd.yaml").code == 0
+    cases.write("one.cases.yaml", f"group: mialer\ncases:\n{case}")
+    ended = rmqd("test", "one.cases.yaml", "--config", "rmqd.yaml")
+    assert ended.code == 78
+    assert ended.err == "one.cases.yaml:1:8: group: rmqd.yaml has no group 'mialer'; expected one of mailer\n"
+
+
+def test_wrong_usage(folder: UserFolder) -> None:
+    missing, empty = rmqd("test", "nowhere"), rmqd("test")
+    assert (missing.code, empty.code) == (2, 2)
+    assert "no such file or folder" in missing.err
+    assert "has no files *.cases.yaml" in empty.err
+    assert rmqd("test", "-o", "xml").code == 2

@@ -1,7 +1,4 @@
-"""docs/testing.md says what is true: its tests pass, and its cases hold, for the handler of the README.
-
-The core of these tests is in tests/testing/test_docs.py.
-"""
+"""docs/testing.md says what is true: its tests pass, and its cases hold, for the handler of the README."""
 
 from __future__ import annotations
 
@@ -9,13 +6,18 @@ import re
 
 import pytest
 
-from tests.testing.test_docs import PAGE, blocks, shop
-from tests.testing.user_folder import TOP, UserFolder
-
-__all__ = ["shop"]
-
+from tests.testing.user_folder import TOP, UserFolder, blocks
 
 pytestmark = pytest.mark.process
+
+PAGE = (TOP / "docs" / "testing.md").read_text()
+
+
+@pytest.fixture
+def shop(folder: UserFolder) -> UserFolder:
+    """A folder with the README's handler."""
+    folder.write("mailer.py", blocks((TOP / "README.md").read_text(), "python")[0])
+    return folder
 
 
 def test_what_it_shows_of_a_failure_is_what_is_printed(shop: UserFolder) -> None:
@@ -46,3 +48,13 @@ def test_the_test_in_the_page_about_handlers_passes(folder: UserFolder) -> None:
     folder.write("test_user.py", f"{handler}\n\n{test}")
     code, out = folder.pytest()
     assert code == 0, out
+
+
+def test_its_tests_and_cases_pass(shop: UserFolder) -> None:
+    for number, text in enumerate(blocks(PAGE, "python")):
+        shop.write(f"test_{number}.py", text)
+    (cases,) = blocks(PAGE, "yaml")
+    shop.write("mailer.cases.yaml", cases)
+    code, out = shop.pytest("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function")
+    assert code == 0, out
+    assert "5 passed" in out

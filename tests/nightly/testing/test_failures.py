@@ -5,7 +5,14 @@ The core of these tests is in tests/testing/test_failures.py.
 
 from __future__ import annotations
 
-from rmqd import Batch
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar
+
+import pytest
+
+import rmqd
+from rmqd import Batch, Retry
+from rmqd.errors import ConfigError
 from rmqd.testing import RocketMQ
 from tests.testing.test_failures import QUICK, Away, Run, Wrong, send
 
@@ -54,3 +61,71 @@ def test_no_call_is_made_behind_the_deadline(rocketmq: RocketMQ, run_handler: Ru
         max_reconsume_times=1,
     )
     assert calls == [0, 1]
+
+
+def test_after_the_last_one_the_attempt_has_failed(rocketmq: RocketMQ, run_handler: Run) -> None:
+    def handle(batch: Batch) -> None:
+        raise Away("no answer")
+
+    send(rocketmq, "late")
+    result = run_handler(handle, topic="orders", group="mailer", retry=QUICK, max_reconsume_times=1)
+    assert len(result.attempts) == 8
+    (dead,) = result.dead_letters
+    assert dead.properties["RMQD_EXCEPTION"].endswith("Away: no answer\n")
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"retry": {"in_place": 101}}, "retry.in_place: 101 is out of range"),
+        ({"retry": {"on": ["a b"]}}, r"retry.on\[0\]: 'a b' is not valid; expected the name of an exception"),
+        ({"dead_letter": {"on": [7]}}, r"dead_letter.on\[0\]: 7 is not text"),
+    ],
+)
+def test_wrong_settings(run_handler: Run, keys: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        run_handler(lambda batch: None, topic="orders", group="mailer", **keys)
+
+
+class Transaction:
+    """Middleware with a transaction around each call; the first commit fails."""
+
+    failure: ClassVar[Exception | None] = None
+    written: ClassVar[list[str]] = []
+
+    async def __call__(self, batch: Batch, call_next: Callable[[Batch], Awaitable[object]]) -> None:
+        await call_next(batch)
+        failure, Transaction.failure = Transaction.failure, None
+        if failure is not None:
+            raise failure
+        self.written.extend(message.keys or "" for message in batch)
+
+
+@pytest.mark.parametrize("raised", [Retry(), ConnectionError("the commit failed")], ids=["decision", "not retried"])
+@pytest.mark.parametrize("mode", ["concurrently", "orderly"])
+def test_what_middleware_raises_for_the_rest_is_no_acknowledgement(
+    rocketmq: RocketMQ, run_handler: Run, monkeypatch: pytest.MonkeyPatch, mode: str, raised: Exception
+) -> None:
+    """One message failed by itself; of the others the middleware knows that their transaction was not committed."""
+    monkeypatch.setattr(Transaction, "failure", raised)
+    monkeypatch.setattr(Transaction, "written", [])
+    failures: list[str] = []
+
+    @rmqd.handler(decode=bytes.decode)
+    async def handle(order: str) -> None:
+        if order == "b" and not failures:
+            failures.append(order)
+            raise Wrong
+
+    send(rocketmq, "a", "b", "c", "d")
+    run_handler(
+        handle,
+        topic="orders",
+        group="mailer",
+        consume_mode=mode,
+        retry=QUICK | {"on": ["Wrong"]},
+        middleware=[f"{__name__}:Transaction"],
+        consume_message_batch_max_size=10,
+        suspend_current_queue_time="10ms",
+    )
+    assert sorted(Transaction.written) == ["a", "b", "c", "d"]

@@ -13,7 +13,7 @@ import pytest
 from rmqd import Batch
 from rmqd.errors import ConfigError
 from rmqd.testing import RocketMQ
-from tests.testing.test_full_batches import Run
+from tests.testing.test_full_batches import Run, sizes_of
 
 
 def test_what_waits_is_left_to_the_next_run(rocketmq: RocketMQ, run_handler: Run) -> None:
@@ -45,3 +45,20 @@ def test_what_waits_is_left_to_the_next_run(rocketmq: RocketMQ, run_handler: Run
 def test_where_it_is_refused(run_handler: Run, keys: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=f"consume_message_batch_max_wait: .*{re.escape(said)}"):
         run_handler(lambda batch: None, topic="orders", group="mailer", **keys)
+
+
+def test_messages_that_come_one_by_one_are_gathered(rocketmq: RocketMQ, run_handler: Run) -> None:
+    """Delay levels 1 to 4: after 1, 5, 10 and 30 s."""
+    rocketmq.create_topic("orders")
+    for level in (1, 2, 3, 4):
+        rocketmq.send("orders", f"level {level}", delay_level=level)
+    sizes, _ = sizes_of(rocketmq, run_handler, consume_message_batch_max_size=10, consume_message_batch_max_wait="15s")
+    assert sizes == [3, 1]
+
+
+def test_queues_gather_for_themselves(rocketmq: RocketMQ, run_handler: Run) -> None:
+    rocketmq.create_topic("orders", queues=2)
+    for number in range(8):
+        rocketmq.send("orders", "x", queue_id=number % 2)
+    sizes, _ = sizes_of(rocketmq, run_handler, consume_message_batch_max_size=4, consume_message_batch_max_wait="60s")
+    assert sizes == [4, 4]

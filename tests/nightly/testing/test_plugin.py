@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections.abc import Callable
 
 import pytest
+import structlog
 
 from rmqd import Batch
-from rmqd.testing import RocketMQ
+from rmqd.testing import RocketMQ, RunResult
 from rmqd.testing.rocketmq import LoopBlockedError
 from tests.testing.user_folder import TOP, UserFolder
 
@@ -91,3 +93,30 @@ def test_a_handler_that_blocks_the_loop_is_shown_where_it_does(monkeypatch: pyte
                     rocketmq.run_handler(block, topic="orders", group="mailer", timeout=2)
             finally:
                 let_go.set()
+
+
+def test_logging_is_left_as_it_was() -> None:
+    assert not structlog.is_configured()
+    with RocketMQ():
+        assert structlog.is_configured()
+    assert not structlog.is_configured()
+    structlog.configure(processors=[structlog.processors.JSONRenderer()])
+    with RocketMQ():
+        assert len(structlog.get_config()["processors"]) == 1, "somebody has said where logs go"
+    assert structlog.is_configured()
+
+
+def test_a_run_may_be_of_a_thread_of_the_tests_own(rocketmq: RocketMQ, run_handler: Callable[..., RunResult]) -> None:
+    rocketmq.send("orders", "one")
+    results: list[RunResult] = []
+    threads = [
+        threading.Thread(
+            target=lambda group=group: results.append(run_handler(lambda batch: None, topic="orders", group=group))
+        )
+        for group in ("mailer", "printer")
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [len(result.acked) for result in results] == [1, 1]

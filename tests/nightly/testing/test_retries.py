@@ -6,10 +6,12 @@ The core of these tests is in tests/testing/test_retries.py.
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
-from rmqd import Batch, DeadLetter
+from rmqd import Batch, DeadLetter, Retry
+from rmqd.consumer.handling.handler_failures import HandlerHungError
 from rmqd.testing import RocketMQ, RunResult, StillBusyError
 from tests.testing.test_retries import Broken, Run, always_fails
 
@@ -75,3 +77,85 @@ def test_time_stands_while_another_run_works(rocketmq: RocketMQ, run_handler: Ru
     beside.join()
     assert first.errors == []
     assert [one.outcome for one in second[0].attempts] == ["retried", "acked"]
+
+
+def test_a_message_that_fails_twice_is_acknowledged_at_its_third_attempt(rocketmq: RocketMQ, run_handler: Run) -> None:
+    rocketmq.create_topic("orders")
+    rocketmq.send("orders", "slow", keys="order-1")
+    rocketmq.send("orders", "good", keys="order-2")
+
+    async def handle(batch: Batch) -> None:
+        if batch[0].keys == "order-1" and batch[0].reconsume_times < 2:
+            raise Broken
+
+    result = run_handler(handle, topic="orders", group="mailer")
+    assert [one.outcome for one in result.attempts_of("order-1")] == ["retried", "retried", "acked"]
+    assert [one.keys for one in result.acked] == ["order-2", "order-1"]
+    assert [one.keys for one in result.retried] == ["order-1", "order-1"]
+    assert [type(error) for error in result.errors] == [Broken, Broken]
+    assert 40 <= result.elapsed_seconds < 45
+    assert repr(result) == "<RunResult 2 acked, 2 retried, 0 dead_lettered in 4 attempts, 40 s>"
+
+
+def test_a_delay_level_of_the_handler_holds(rocketmq: RocketMQ, run_handler: Run) -> None:
+    rocketmq.send("orders", "later", keys="order-1")
+
+    def handle(batch: Batch) -> None:
+        if not batch[0].reconsume_times:
+            raise Retry(delay_level=18)
+
+    result = run_handler(handle, topic="orders", group="mailer")
+    assert 7200 <= result.elapsed_seconds < 7210
+
+
+def test_a_message_that_was_sent_for_later_comes_too(rocketmq: RocketMQ, run_handler: Run) -> None:
+    rocketmq.create_topic("orders")
+    before = rocketmq.now()
+    rocketmq.send("orders", "in two hours", delay_level=18)
+    (attempt,) = run_handler(lambda batch: None, topic="orders", group="mailer").attempts
+    assert 7200 <= attempt.at - before < 7210
+    assert rocketmq.now() - before >= 7200
+    assert attempt.message.store_timestamp / 1000 - before == pytest.approx(7200, abs=5)
+
+
+def test_an_orderly_message_is_given_up_where_it_stands(rocketmq: RocketMQ, run_handler: Run) -> None:
+    rocketmq.create_topic("orders")
+    for body in ("poison", "good"):
+        rocketmq.send("orders", body, keys=body)
+
+    def handle(batch: Batch) -> None:
+        if batch[0].keys == "poison":
+            raise Broken
+
+    result = run_handler(
+        handle, topic="orders", group="mailer", consume_mode="orderly", max_reconsume_times=2,
+        suspend_current_queue_time="10s",
+    )  # fmt: skip
+    assert [one.number for one in result.attempts_of("poison")] == [1, 2, 3]
+    assert [one.keys for one in result.dead_letters] == ["poison"]
+    assert [one.keys for one in result.acked] == ["good"]
+    assert 20 <= result.elapsed_seconds < 25
+
+
+def test_a_deadline_is_real(rocketmq: RocketMQ, run_handler: Run) -> None:
+    """The handler's own time does not jump, so that one that is quick cannot time out."""
+    rocketmq.send("orders", "hangs", keys="order-1")
+
+    def handle(batch: Batch) -> None:
+        if not batch[0].reconsume_times:
+            time.sleep(1)
+
+    result = run_handler(handle, topic="orders", group="mailer", consume_timeout="600ms")
+    assert [one.outcome for one in result.attempts_of("order-1")] == ["retried", "acked"]
+
+
+def test_a_group_that_fails_by_its_handler_says_why(rocketmq: RocketMQ, run_handler: Run) -> None:
+    rocketmq.send("orders", "hangs")
+    let_go = threading.Event()
+    try:
+        with pytest.raises(HandlerHungError, match="all 1 slots"):
+            run_handler(
+                lambda batch: let_go.wait(), topic="orders", group="mailer", concurrency=1, consume_timeout="50ms"
+            )
+    finally:
+        let_go.set()

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from pathlib import Path
 
 import pytest
 
-from rmqd.consumer.handling.handler_failures import PAST_DEADLINE
-from rmqd.testing import make_batch, make_message
-from tests.plugins.worker_processes.pools import GROUP, pooled
+from tests.plugins.worker_processes.pools import GROUP
 from tests.plugins.worker_processes.scene import Scene, scene
-from tests.plugins.worker_processes.scripted_handler import TYPED
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.process
@@ -35,20 +31,6 @@ async def test_of_a_batch_the_culprit_alone_is_given_up(tmp_path: Path) -> None:
         await eventually(lambda: counts(it, handled, result="acked", topic="orders", to=7), "they are counted", 60)
         assert await it.metric(handled, result="retried") == 0
         assert await it.metric(handled, result="dead_lettered") == 1
-
-
-async def test_a_hang_costs_the_message_of_the_call_an_attempt(tmp_path: Path) -> None:
-    """What was handled before is done with, and what no call has begun with comes again."""
-    begun = tmp_path / "begun"
-    hang = f"import pathlib, threading\npathlib.Path({str(begun)!r}).touch()\nthreading.Event().wait()"
-    batch = make_batch(*(make_message({"line": line}) for line in ("pass", hang, "pass")))
-    async with pooled(TYPED) as handler:
-        call = asyncio.create_task(handler.handle(batch))
-        await eventually(begun.exists, "the second call hangs", 60)
-        call.cancel(PAST_DEADLINE)
-        with pytest.raises(asyncio.CancelledError):
-            await call
-    assert {index: one.outcome.value for index, one in batch.decisions().items()} == {0: "ack", 1: "retry", 2: "again"}
 
 
 async def test_what_is_being_handled_is_finished_at_a_stop(tmp_path: Path) -> None:

@@ -77,3 +77,24 @@ async def test_a_filter_that_brokers_refuse_is_told_by_the_configurations_name()
             await groups.apply(wrong)
     (problem,) = refused.value.problems
     assert "groups.mailer.subscriptions.orders: broker-a refuses price >" in str(problem)
+
+
+async def test_another_name_server_starts_the_groups_of_that_cluster_anew() -> None:
+    engine = FakeEngine()
+    async with running(two(), engine) as (groups, _):
+        before = client(engine, "there")
+        changes = await groups.apply(two(unit_name="u"))
+        assert (changes.unchanged, changes.restarted) == (("near",), ("far",))
+        assert not before.running
+        await eventually(lambda: client(engine, "there").running, "another client runs")
+        assert client(engine, "there") is not before
+        assert len(engine.consumers["near"]) == 1
+
+
+async def test_a_group_moves_to_another_cluster() -> None:
+    engine = FakeEngine()
+    async with running(two("near", "far"), engine) as (groups, _):
+        changes = await groups.apply(two("near", "far", far={}))
+        assert (changes.unchanged, changes.restarted) == (("near",), ("far",))
+        assert by_name(groups)["far"].cluster == "default"
+        assert not client(engine, "there").running

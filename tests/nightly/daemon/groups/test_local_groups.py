@@ -5,6 +5,7 @@ The core of these tests is in tests/daemon/groups/test_local_groups.py.
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +191,72 @@ async def test_workers_divide_limits_and_have_names_of_their_own() -> None:
             assert groups.names == (("mailer", "all") if worker == 1 else ("mailer",))
     assert limits == [4, 3, 3]
     assert names == ["shop-1", "shop-2", "shop-3"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"subscriptions": {"orders": "*", "invoices": "*"}},
+        {"handler": {"plugin": "log", "processes": 3}},
+        {"handler": {"plugin": "log", "options": {"a": 1}}},
+        {"consume_message_batch_max_size": 7, "pull_rate_limit": 1},
+        {"circuit_breaker": {"consecutive": 3}},
+    ],
+)
+async def test_what_parts_are_built_with_takes_a_restart(change: dict[str, object]) -> None:
+    engine = FakeEngine()
+    async with running(config("mailer"), engine) as (groups, _):
+        report = await groups.apply(config("mailer", changes={"mailer": change}))
+        assert (report.updated, report.restarted) == ((), ("mailer",))
+        assert len(engine.consumers["mailer"]) == 2
+        assert engine.consumers["mailer"][0].changes == []
+
+
+async def test_a_filter_that_a_broker_refuses_changes_nothing() -> None:
+    """Neither the group with the filter nor the others; only changed filters are asked about."""
+    engine = FakeEngine(refused_filters={"bad"})
+    async with running(config("mailer", "audit", "slow"), engine) as (groups, _):
+        changes: dict[str, dict[str, object]] = {
+            "mailer": {"pull_rate_limit": 10},
+            "audit": {"subscriptions": {"orders": {"sql": "bad"}}},
+            "slow": {"consume_message_batch_max_size": 10},
+        }
+        with pytest.raises(ConfigError, match=r"groups\.audit\.subscriptions\.orders: broker-a refuses bad"):
+            await groups.apply(config("mailer", "audit", "slow", changes=changes))
+        assert sorted(engine.checked) == ["audit", "slow"]
+        assert engine.last("mailer").changes == engine.last("audit").changes == []
+        assert not engine.last("slow").running.is_set()  # built, and thrown away
+        assert not engine.consumers["slow"][0].ended
+        report = await groups.apply(config("mailer", "audit", "slow"))
+        assert report.unchanged == ("mailer", "audit", "slow")
+
+
+async def test_a_stop_during_a_reload_starts_nothing_more() -> None:
+    """It waits for the drain that the reload began, while the other groups drain beside it."""
+    engine = FakeEngine()
+    async with running(config("mailer", "audit"), engine) as (groups, task):
+        engine.last("mailer").drained.clear()
+        changed = config("mailer", "audit", "new", changes={"mailer": {"consume_message_batch_max_size": 8}})
+        reload = asyncio.create_task(groups.apply(changed))
+        await eventually(lambda: len(engine.consumers["mailer"]) == 2, "the reload has begun")
+        groups.stop()
+        await eventually(lambda: engine.last("audit").ended, "the unchanged group drains at once")
+        engine.consumers["mailer"][0].drained.set()
+        await asyncio.gather(reload, task)
+        assert not engine.last("mailer").running.is_set()
+        assert not engine.last("new").running.is_set()
+
+
+async def test_a_client_that_fails_is_raised() -> None:
+    """No restart of a group could cure that; the process ends and is started anew."""
+    engine = FakeEngine()
+    clock = SystemClock()
+    groups = LocalGroups(config("mailer"), engine, clock, LoopMonitor(clock))
+
+    async def broken() -> None:
+        raise OSError("no file descriptors")
+
+    engine.clients[0].run = broken  # type: ignore[method-assign]
+    with pytest.raises(ExceptionGroup) as failure:
+        await groups.run()
+    assert failure.value.subgroup(OSError)

@@ -106,3 +106,26 @@ async def test_giving_up_kills_the_driver() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert driver.killed
+
+
+async def test_a_stop_is_passed_on_and_waited_for() -> None:
+    driver = FakeDriver()
+    async with running(driver) as (group, task):
+        await eventually(lambda: driver.asked > 0, "it runs")
+        group.stop()
+        assert driver.told == [("stop", None)]
+        await asyncio.sleep(0)
+        assert not task.done()
+        driver.leave(0, told("stopped"))
+        await task
+        assert group.snapshot().state == "stopped"
+        assert driver.killed, "what is left of its process group ends with it"
+
+
+async def test_what_the_driver_says_is_wrong_is_the_groups_failure() -> None:
+    driver = FakeDriver()
+    async with running(driver) as (_, task):
+        await eventually(lambda: driver.asked > 0, "it runs")
+        driver.leave(1, told("failed", failure="data loss in orders@broker-a:0"))
+        with pytest.raises(SparkDriverError, match=r"^data loss in orders@broker-a:0$"):
+            await task

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from rmqd.consumer.pauses import PauseScope
+from rmqd.daemon.groups import supervisor as module
 from tests.daemon.fakes import FakeConsumer
 from tests.daemon.groups.test_supervisor import Factory, supervised
-from tests.waiting import eventually
+from tests.waiting import WAIT_SECONDS, eventually
 
 
 async def test_a_consumer_that_ends_by_itself_is_a_failure() -> None:
@@ -88,3 +91,42 @@ async def test_a_restart_drains_the_consumer_and_continues_with_the_next_one() -
         await next_one.running.wait()
         assert len(build.made) == 1
         group.stop()
+
+
+async def test_hurry_cuts_the_drain_short() -> None:
+    """What the consumer is told, it does."""
+    build = Factory()
+    async with supervised(build) as (group, running):
+        await build.made[0].running.wait()
+        build.made[0].drained.clear()
+        group.stop()
+        group.force_stop()
+        await running
+        assert build.made[0].hurried
+
+
+async def test_a_consumer_that_does_not_end_is_hurried_and_then_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process must end, even if a consumer has a fault."""
+    monkeypatch.setattr(module, "END_GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(module, "HURRY_GRACE_SECONDS", 0.01)
+    build = Factory()
+    async with supervised(build, shutdown_timeout=0.01) as (group, running):
+        consumer = build.made[0]
+        await consumer.running.wait()
+        consumer.drained = asyncio.Event()
+        consumer.force_stop = lambda: None  # type: ignore[method-assign]
+        group.stop()
+        await asyncio.wait_for(running, 25)
+        assert consumer.ended
+
+
+async def test_a_restart_after_the_end_ends_the_following_consumer() -> None:
+    """The daemon may be stopped while `rmqd restart` imports the new code; its end waits for the restart."""
+    build = Factory()
+    async with supervised(build) as (group, running):
+        await build.made[0].running.wait()
+        group.stop()
+        await running
+        following = FakeConsumer("mailer")
+        await asyncio.wait_for(group.restart(following, build), WAIT_SECONDS)
+        assert following.ended

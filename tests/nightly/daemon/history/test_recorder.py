@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import tracemalloc
 
-from rmqd.daemon.group_history import POINTS, STEP_SECONDS, GroupSeries
+from rmqd.daemon.group_history import POINTS, STEP_SECONDS, GroupSeries, GroupTotals
 from rmqd.daemon.groups.group_engine import HostView
 from tests.daemon.fakes import group_snapshot, queue_snapshot
-from tests.daemon.history.test_recorder import Daemon
+from tests.daemon.history.test_recorder import Daemon, slow
 
 
 def test_an_hour_is_kept_in_the_same_memory() -> None:
@@ -57,3 +57,28 @@ def test_memory_of_a_group_is_bounded() -> None:
         tracemalloc.stop()
     assert taken < 60_000
     assert series.column("lag", range(3 * POINTS - 1, 3 * POINTS)) == [3 * POINTS - 1]
+
+
+def test_what_is_asked_for_is_all_that_comes() -> None:
+    """Some groups, and what is newer than the last answer."""
+    daemon = Daemon()
+    for received in (1, 2, 3):
+        daemon.step(group_snapshot(received=received), group_snapshot("audit"))
+    times = daemon.recorder.document()["times"]
+    newer = daemon.recorder.document({"audit"}, times[1])
+    assert newer["times"] == times[2:]
+    assert {name: len(columns["lag"]) for name, columns in newer["groups"].items()} == {"audit": 1}
+
+
+def test_rates_are_those_of_the_last_seconds() -> None:
+    """Of ten seconds or a little more; latency of the last minute, so that an old slow spell does not stay."""
+    daemon = Daemon()
+    for received in range(0, 2000, 100):
+        daemon.step(slow(group_snapshot(received=received), 5))
+    now = slow(group_snapshot(received=1950), 25)
+    daemon.clock.turn(2.5)
+    recent = daemon.recorder.recent("mailer", GroupTotals.of(now))
+    assert recent.seconds == 12.5
+    assert recent.rates["received"] == (1950 - 1700) / 12.5
+    assert recent.latency is not None
+    assert recent.latency.count == 20

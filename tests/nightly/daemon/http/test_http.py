@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from rmqd.consumer.health.causes import Problem
+from rmqd.consumer.pauses import PauseScope
 from rmqd.consumer.stats.stats_snapshot import BatchesSnapshot, LastError
 from rmqd.daemon.group_history import HistoryRecorder
 from rmqd.daemon.groups.group_engine import HostView
@@ -24,10 +25,12 @@ from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor
 from rmqd.daemon.http import http_server
 from rmqd.daemon.http.http_access import AccessPolicy
-from rmqd.daemon.http.http_endpoint import HttpEndpoint, listen_on
+from rmqd.daemon.http.http_endpoint import HttpEndpoint, address_of, listen_on
 from rmqd.runtime.clock import SystemClock
 from rmqd.runtime.histogram import HistogramSnapshot
 from tests.config.configs import config
+from tests.daemon.daemon_here import daemon_here
+from tests.daemon.daemon_process import write_config
 from tests.daemon.fakes import FakeEngine, queue_snapshot
 from tests.daemon.http.test_http import Served, served
 from tests.nightly.daemon.http.test_limits import HALF_BODY, PROBE, UNREAD, connections, raw
@@ -302,3 +305,139 @@ async def test_a_target_with_a_host_is_understood(served: Served, target: bytes,
     """As through a proxy; its host counts, not the header."""
     request = b"GET " + target + b" HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n"
     assert (await raw(served.address, request)).startswith(b"HTTP/1.1 " + status)
+
+
+async def test_history_and_configuration_are_asked_for(served: Served) -> None:
+    """Points of some groups after a time; keys in force without secrets."""
+    await served.recorder.run_once()
+    document = (await served.client.get("/api/v1/history", params={"group": "mailer"})).json()
+    assert (len(document["times"]), list(document["groups"])) == (1, ["mailer"])
+    later = {"since": str(document["times"][-1])}
+    assert (await served.client.get("/api/v1/history", params=later)).json()["times"] == []
+    assert (await served.client.get("/api/v1/history", params={"since": "noon"})).status_code == 400
+    shown = (await served.client.get("/api/v1/config")).json()
+    assert shown["config"]["groups"]["audit"]["pull_batch_size"] == 32
+    assert "pull_batch_size" not in shown["given"]["groups"]["audit"]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "encoding"),
+    [
+        ("gzip", "gzip"),
+        ("br, gzip;q=0.5", "gzip"),
+        ("", None),
+        ("br", None),
+        ("gzip;q=0", None),
+        ("gzip;q=0.0, br", None),
+    ],
+)
+async def test_metrics_are_compressed_for_a_scraper_that_accepts_it(
+    served: Served, accepted: str, encoding: str | None
+) -> None:
+    """The client decompresses; a proxy that caches keeps both apart."""
+    response = await served.client.get("/metrics", headers={"accept-encoding": accepted})
+    assert response.headers.get("content-encoding") == encoding
+    assert response.headers["vary"] == "accept-encoding"
+    assert 'rmqd_group_state{engine="local",group="audit",state="running"} 1.0' in response.text
+
+
+async def test_probes_and_metrics_answer_any_host(served: Served) -> None:
+    """Probes come by pod addresses, scrapes by service names."""
+    for path in ("/livez", "/readyz", "/metrics"):
+        answer = await served.client.get(path, headers={"Host": "anything.example", "Origin": "http://evil.example"})
+        assert answer.status_code == 200, path
+
+
+async def test_a_link_to_the_page_may_be_followed_and_no_more(served: Served) -> None:
+    """From a runbook or a dashboard on another site; what such a site asks for by itself is refused."""
+    link = {"Host": "localhost", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert (await served.client.get("/", headers=link | {"Sec-Fetch-Dest": "document"})).status_code == 200
+    assert (await served.client.get("/", headers=link | {"Sec-Fetch-Dest": "iframe"})).status_code == 403
+    assert (await served.client.get("/api/v1/status", headers=link | {"Sec-Fetch-Dest": "document"})).status_code == 403
+    pause = "/api/v1/groups/mailer/pause"
+    assert (await served.client.post(pause, headers=link | {"Sec-Fetch-Dest": "document"})).status_code == 403
+    assert not served.engine.last("mailer").paused
+
+
+async def test_single_queues_are_paused_and_resumed(served: Served) -> None:
+    """By what the query says; the answer tells what is paused after it."""
+    pause, resume = "/api/v1/groups/mailer/pause", "/api/v1/groups/mailer/resume"
+    scope: dict[str, str | int] = {"topic": "orders", "broker": "broker-a", "queue": 3}
+    answer = (await served.client.post(pause, params=scope)).json()
+    assert answer == {"group": "mailer", "result": "paused", "scope": scope, "queues": 0, "pauses": [scope]}
+    consumer = served.engine.last("mailer")
+    assert consumer.pauses.scopes == (PauseScope("orders", "broker-a", 3),)
+    assert not consumer.paused
+    (group, _) = (await served.client.get("/api/v1/status")).json()["groups"]
+    assert (group["paused"], group["pauses"]) == (False, [scope])
+    assert (await served.client.post(resume, params={"topic": "invoices"})).json()["pauses"] == [scope]
+    assert (await served.client.post(resume, params={"topic": "orders"})).json()["pauses"] == []
+    assert not consumer.pauses.scopes
+
+
+@pytest.mark.parametrize("query", ["queue=x", "queue=-1", "queu=1", "queue=\u0663"])
+async def test_a_slip_in_what_is_to_be_paused_pauses_nothing(served: Served, query: str) -> None:
+    """And not everything."""
+    answer = await served.client.post(f"/api/v1/groups/mailer/pause?{query}")
+    assert answer.status_code == 400
+    assert "que" in answer.json()["error"]
+    assert not served.engine.last("mailer").pauses.scopes
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("localhost:{port}", "http://localhost:{port}", 200),
+        ("127.0.0.1:{port}", "http://localhost:{port}", 200),
+        ("localhost:8080", "http://localhost:8080", 200),  # through a forwarded port
+        ("rmqd.shop.example", "https://rmqd.shop.example", 200),
+        ("localhost:{port}", "http://localhost:3000", 403),
+        ("localhost:{port}", "http://localhost", 403),
+        ("localhost:{port}", "https://localhost", 403),
+        ("localhost:{port}", "http://rmqd.shop.example:3000", 403),
+        ("localhost:{port}", "http://localhost:x", 403),
+        ("localhost:{port}", "chrome-extension://localhost:{port}", 403),
+    ],
+)
+async def test_a_page_of_another_port_changes_nothing(served: Served, host: str, origin: str, status: int) -> None:
+    """A development server on localhost is another program, and what it serves may be anybody's."""
+    port = served.address.rpartition(":")[2]
+    served.access = AccessPolicy("", frozenset({"rmqd.shop.example"}))
+    headers = {"Host": host.format(port=port), "Origin": origin.format(port=port)}
+    assert (await served.client.post("/api/v1/groups/mailer/pause", headers=headers)).status_code == status
+    assert served.engine.last("mailer").paused == (status == 200)
+
+
+@pytest.mark.parametrize(
+    ("listen", "token", "warned"), [("0.0.0.0:0", "", 1), ("0.0.0.0:0", "secret", 0), ("127.0.0.1:0", "", 0)]
+)
+async def test_an_endpoint_for_everybody_without_a_token_is_warned_of(
+    tmp_path: Path, listen: str, token: str, warned: int
+) -> None:
+    """What comes by way of a proxy on this machine cannot always be told."""
+    path = write_config(tmp_path, "mailer")
+    (tmp_path / "token").write_text(token)
+    token_file = f", token_file: {tmp_path / 'token'}" if token else ""
+    path.write_text(path.read_text().replace('"127.0.0.1:0"', f'"{listen}"{token_file}'))
+    async with daemon_here(path) as running:
+        await running.event("daemon.started")
+        assert len(running.events("http.unprotected")) == warned
+
+
+def test_the_limits_are_those_of_the_contract() -> None:
+    """Nightly tests of them shorten them."""
+    assert http_server.MAX_CONNECTIONS == 256
+    assert http_server.HEADER_SECONDS == 10
+    assert http_server.MAX_HEADER_BYTES == 16 * 1024
+    assert http_server.MAX_BODY_BYTES == 64 * 1024
+    assert http_server.UNREAD_SECONDS == 10
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:0", "localhost:0", "0.0.0.0:0"])
+def test_addresses_to_listen_on(listen: str) -> None:
+    """IPv4, IPv6 and names."""
+    sock = listen_on(listen)
+    with sock:
+        family = socket.AF_INET6 if listen.startswith("[") else socket.AF_INET
+        assert sock.family in (family, socket.AF_INET6)
+        assert not address_of(sock).endswith(":0")

@@ -5,13 +5,18 @@ The core of these tests is in tests/plugins/worker_processes/test_losses.py.
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rmqd.consumer.handling.handler_failures import PAST_DEADLINE
+from rmqd.testing import make_batch, make_message
+from tests.plugins.worker_processes.pools import pooled
 from tests.plugins.worker_processes.scene import QUEUES, Scene, scene
+from tests.plugins.worker_processes.scripted_handler import TYPED
 from tests.plugins.worker_processes.test_losses import SEGFAULT, counts
 from tests.waiting import eventually
 
@@ -184,3 +189,17 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+async def test_a_hang_costs_the_message_of_the_call_an_attempt(tmp_path: Path) -> None:
+    """What was handled before is done with, and what no call has begun with comes again."""
+    begun = tmp_path / "begun"
+    hang = f"import pathlib, threading\npathlib.Path({str(begun)!r}).touch()\nthreading.Event().wait()"
+    batch = make_batch(*(make_message({"line": line}) for line in ("pass", hang, "pass")))
+    async with pooled(TYPED) as handler:
+        call = asyncio.create_task(handler.handle(batch))
+        await eventually(begun.exists, "the second call hangs", 60)
+        call.cancel(PAST_DEADLINE)
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    assert {index: one.outcome.value for index, one in batch.decisions().items()} == {0: "ack", 1: "retry", 2: "again"}

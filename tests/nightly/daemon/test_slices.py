@@ -26,8 +26,46 @@ from rmqd.runtime.clock import SystemClock
 from tests.config.configs import config
 from tests.daemon.fakes import ABOUT, FakeConsumer, FakeEngine, queue_snapshot
 
+__all__ = ["view"]
+
+
+class CountedFields(dict[str, Any]):
+    """A queue of the status document, which counts reads of one value."""
+
+    def __getitem__(self, key: str) -> Any:
+        Reads.total += key == "committed"
+        return super().__getitem__(key)
+
+
+async def test_page(view: HostView) -> None:
+    status = await status_document(view, HistoryRecorder(SystemClock(), None), ABOUT)  # type: ignore[arg-type]
+    [group] = status["groups"]
+    group["queues"] = [CountedFields(queue) for queue in group["queues"]]
+    page = StatusPage()
+    shown: dict[str, Any] = {"config": {"groups": {}}, "given": {"groups": {}}}
+    before = Reads.total
+    most, text = await Reads.most(page.live(status, shown, ["mailer"]))
+    assert (most <= MOST, Reads.total - before) == (True, QUEUES)
+    assert text.count(b'<tr data-key="broker-a-') == QUEUES
+
+
+async def test_report_of_a_worker(view: HostView) -> None:
+    [process] = view.processes
+    plain = tuple(queue_snapshot(number) for number in range(QUEUES))
+    process = replace(process, groups=(replace(process.groups[0], queues=plain),))
+    packing, report = await turns_of(WorkerReport.of(process))
+    unpacking, unpacked = await turns_of(report.unpacked())
+    assert min(packing, unpacking) >= QUEUES // MOST
+    assert report.process.groups[0].queues == ()
+    assert unpacked == process
+
+
 T = TypeVar("T")
+
+
 QUEUES = 1000
+
+
 MOST = 400
 
 
@@ -64,14 +102,6 @@ class CountedQueue(QueueSnapshot):
     @cached.setter
     def cached(self, value: int) -> None:
         pass
-
-
-class CountedFields(dict[str, Any]):
-    """A queue of the status document, which counts reads of one value."""
-
-    def __getitem__(self, key: str) -> Any:
-        Reads.total += key == "committed"
-        return super().__getitem__(key)
 
 
 def counted(number: int) -> QueueSnapshot:
@@ -114,29 +144,6 @@ async def test_status_and_its_json(view: HostView) -> None:
     turns, text = await turns_of(as_json(document))
     assert turns >= QUEUES // MOST
     assert text.count(b'"broker":"broker-a"') == QUEUES
-
-
-async def test_page(view: HostView) -> None:
-    status = await status_document(view, HistoryRecorder(SystemClock(), None), ABOUT)  # type: ignore[arg-type]
-    [group] = status["groups"]
-    group["queues"] = [CountedFields(queue) for queue in group["queues"]]
-    page = StatusPage()
-    shown: dict[str, Any] = {"config": {"groups": {}}, "given": {"groups": {}}}
-    before = Reads.total
-    most, text = await Reads.most(page.live(status, shown, ["mailer"]))
-    assert (most <= MOST, Reads.total - before) == (True, QUEUES)
-    assert text.count(b'<tr data-key="broker-a-') == QUEUES
-
-
-async def test_report_of_a_worker(view: HostView) -> None:
-    [process] = view.processes
-    plain = tuple(queue_snapshot(number) for number in range(QUEUES))
-    process = replace(process, groups=(replace(process.groups[0], queues=plain),))
-    packing, report = await turns_of(WorkerReport.of(process))
-    unpacking, unpacked = await turns_of(report.unpacked())
-    assert min(packing, unpacking) >= QUEUES // MOST
-    assert report.process.groups[0].queues == ()
-    assert unpacked == process
 
 
 async def turns_of(work: Awaitable[T]) -> tuple[int, T]:

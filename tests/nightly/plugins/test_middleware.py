@@ -1,0 +1,91 @@
+"""Middleware: around every call of a handler, in the order of the configuration.
+
+The core of these tests is in tests/plugins/test_middleware.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqd import Batch
+from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError
+from rmqd.errors import ConfigError
+from rmqd.testing import RocketMQ
+from tests.plugins.test_middleware import Run, events
+from tests.testing.conftest import rocketmq as rocketmq
+
+__all__ = ["events"]
+
+
+def test_what_it_does_not_pass_on_is_acknowledged(rocketmq: RocketMQ, run_handler: Run, events: list[str]) -> None:
+    async def handle(batch: Batch) -> None:
+        events.append("handle")
+
+    rocketmq.send("orders", "one")
+    result = run_handler(handle, topic="orders", group="mailer", middleware=["around:drop"])
+
+    assert (events, len(result.acked)) == ([], 1)
+
+
+def test_what_is_decided_about_parts_is_decided_about_the_batch(
+    rocketmq: RocketMQ, run_handler: Run, events: list[str]
+) -> None:
+    async def handle(batch: Batch) -> None:
+        events.append(f"{batch[0].keys} of {len(batch)}")
+        if not batch[0].reconsume_times and batch[0].keys == "1":
+            batch.retry(batch[0])
+
+    rocketmq.create_topic("orders")
+    for number in range(2):
+        rocketmq.send("orders", "one", keys=str(number))
+    run_handler(handle, topic="orders", group="mailer", middleware=["around:splits"], consume_message_batch_max_size=2)
+
+    assert events == ["0 of 1", "1 of 1", "1 of 1"]
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
+def test_a_handler_that_awaits_nothing_is_seen_through_middleware(
+    rocketmq: RocketMQ, run_handler: Run, events: list[str], is_async: bool
+) -> None:
+    async def work() -> None:
+        events.append("work")
+
+    def handle(batch: Batch) -> object:
+        return work()
+
+    async def handle_async(batch: Batch) -> object:
+        return work()
+
+    rocketmq.send("orders", "one")
+    handler, name = (handle_async, "passes_on") if is_async else (handle, "drops_result")
+    with pytest.raises(HandlerNotAwaitedError, match="returned a coroutine that was never awaited"):
+        run_handler(handler, topic="orders", group="mailer", middleware=[f"around:{name}"])
+    assert events == []
+
+
+def test_a_constructor_that_fails_is_told_as_it_failed(run_handler: Run) -> None:
+    async def handle(batch: Batch) -> None: ...
+
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'server'"):
+        run_handler(handle, topic="orders", group="mailer", middleware=["around:Needs"])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("around:one", r"around:one cannot be called with \(batch, call_next\); expected a function of"),
+        ("around:Bare", r"around:Bare cannot be called with \(batch, call_next\)"),
+        ("around:number", r"around:number cannot be called with \(batch, call_next\)"),
+        (
+            "around:of_threads",
+            "is written with def, but the handler with async def; expected async def",
+        ),
+        ("around:none", "the module around has no none"),
+        ("nowhere:none", "the module nowhere cannot be imported"),
+    ],
+)
+def test_what_is_wrong_is_a_problem_of_its_place(run_handler: Run, name: str, said: str) -> None:
+    async def handle(batch: Batch) -> None: ...
+
+    with pytest.raises(ConfigError, match=rf"groups.mailer.handler.middleware\[?.?1\]?: .*{said}"):
+        run_handler(handle, topic="orders", group="mailer", middleware=["around:outer", name])
