@@ -30,9 +30,7 @@ class CeleryTask:
 
 
 def _plain(value: Any) -> Any:
-    """Convert to plain JSON values: a number with a decimal point becomes a float, a body becomes text. Raises
-    InvalidBodyError.
-    """
+    """Convert to plain JSON: a Decimal becomes a float, a body becomes text. Raises InvalidBodyError."""
     try:
         match value:
             case bytes() | str():

@@ -167,9 +167,7 @@ class _Output:
 
     @contextlib.contextmanager
     def writer(self) -> Iterator[int]:
-        """Yield the write end for the command. Our copy is closed afterwards, because otherwise the output never
-        ends.
-        """
+        """Yield the write end for the command. Our copy is closed afterwards; otherwise the output never ends."""
         try:
             yield self._write_fd
         finally:

@@ -65,9 +65,7 @@ class AppendFile:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[tuple[int, int]]:
-        """Lock the file at `path` against other processes. Yields its descriptor and its size after the last whole
-        line.
-        """
+        """Lock the file against other processes. Yields its descriptor, and its size after the last whole line."""
         fd = self._lock_current_file()
         try:
             yield fd, _cut_torn_line(fd, self._path)
@@ -125,9 +123,7 @@ class AppendFile:
 
 
 def _cut_torn_line(fd: int, path: Path) -> int:
-    """Cut off an unfinished last line, or complete it if only its newline is missing. Returns the file's size in
-    bytes.
-    """
+    """Cut off an unfinished last line, or complete it if only its newline is missing. Returns the file's size."""
     size_bytes = os.fstat(fd).st_size
     if size_bytes == 0 or os.pread(fd, 1, size_bytes - 1) == b"\n":
         return size_bytes

@@ -131,9 +131,7 @@ PARAMETERS: Final[Mapping[str, Any]] = {
     "tcp_user_timeout": 25_000,
 }
 BACKEND: Final = "SELECT pg_backend_pid()"
-"""The process that responds. A pool in front of the database, such as PgBouncer, reports another process at the
-connection.
-"""
+"""The process that responds. At a pool, such as PgBouncer, the connection itself reports another process."""
 
 
 def conninfo_of(url: str) -> str:

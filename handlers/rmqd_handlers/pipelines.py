@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from rmqd.handler_api.destinations.upsert_sql import PLACE, PLACE_COLUMNS
-from rmqd_handlers.option_kinds import option, parse_duration_seconds
+from rmqd_handlers.option_kinds import HandlerOptions, option, parse_duration_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,10 +32,8 @@ def _offset(text: str) -> str:
     return text
 
 
-class ArchiveOptions(BaseModel):
+class ArchiveOptions(HandlerOptions):
     """The content of the rows."""
-
-    model_config = ConfigDict(extra="forbid")
 
     columns: list[str] | None = option(
         None, "the source's columns to keep besides date and topic; default: all", min_length=1
@@ -79,10 +77,8 @@ def archive(frame: DataFrame, spark: SparkSession, options: ArchiveOptions) -> D
 BAD: Final = "_bad_row"
 
 
-class SelectOptions(BaseModel):
+class SelectOptions(HandlerOptions):
     """The rows and their columns."""
-
-    model_config = ConfigDict(extra="forbid")
 
     columns: list[str] = Field(
         description="SQL over the source's columns: `value.id`, `queue_offset`, `upper(tags) AS kind`", min_length=1
@@ -127,10 +123,8 @@ def _duration(text: str) -> str:
     return text
 
 
-class PerMinuteOptions(BaseModel):
+class PerMinuteOptions(HandlerOptions):
     """The options of the count."""
-
-    model_config = ConfigDict(extra="forbid")
 
     window: Annotated[str, AfterValidator(_above_zero)] = option("1m", "a duration: the length of a window")
     lateness: Annotated[str, AfterValidator(_duration)] = option(

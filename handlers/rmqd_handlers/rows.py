@@ -130,9 +130,7 @@ Target = TypeVar("Target", bound=WriteTarget)
 
 
 class RowHandler(ABC, Generic[Target]):
-    """Writes batches to a target. The target is read again whenever the database refuses something: a table that has
-    changed may accept it now, and no message is to blame for that.
-    """
+    """Writes batches to a target, and reads the target again after a refusal: a changed table may accept the rows."""
 
     calls_limited_by: ClassVar[str] = "max_connections"
 
@@ -193,9 +191,7 @@ class RowHandler(ABC, Generic[Target]):
         return self._target.kinds != read.kinds
 
     def _decide(self, batch: Batch, written: WrittenRows) -> None:
-        """Decide about the rows. If the cause of a refused row is unknown, raises RowsRefusedError after all others are
-        decided.
-        """
+        """Decide about the rows. Afterwards raises RowsRefusedError if the cause of a refused row is unknown."""
         unknown: list[str] = []
         for one in written.refused:
             if one.fault is ErrorCause.MESSAGE:

@@ -88,9 +88,7 @@ class Maker:
 
 
 def at(time_ms: int, row: int, position: int | None = None) -> RowChange:
-    """Return the position of a change. Each row of an event has two numbers: for the deletion of its previous key, and
-    for the row.
-    """
+    """Return the position of a change. A row of an event has two numbers: to delete its former key, and for itself."""
     return RowChange({}, False, time_ms, row * 2, position)
 
 

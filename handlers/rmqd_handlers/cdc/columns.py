@@ -92,9 +92,7 @@ NO_COLUMN_SCHEMA: Final = ColumnSchema()
 
 
 class Reader:
-    """Converts values to columns. `binary` decodes text that stands for bytes; `per_second` is the unit of numbers that
-    are times.
-    """
+    """Converts values to columns. `binary` decodes text that stands for bytes; `per_second` is the unit of times."""
 
     def __init__(self, columns: tuple[ChangeColumn, ...], binary: Read, per_second: int = 0) -> None:
         self._columns = {column.name: column for column in columns}

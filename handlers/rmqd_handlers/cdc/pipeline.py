@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from rmqd.handler_api.destinations.upsert_sql import KEYS_TOLD, ORDER_KIND, PLACE
 from rmqd_handlers.cdc.change_formats import BadChangeError, Maker, RowChange, canal_changes, debezium_changes
 from rmqd_handlers.cdc.columns import PER_SECOND, BadValueError, ChangeColumn, Reader, base_64, latin_1, parse_columns
-from rmqd_handlers.option_kinds import option
+from rmqd_handlers.option_kinds import HandlerOptions, option
 from rmqd_handlers.pipelines import BAD
 
 if TYPE_CHECKING:
@@ -44,10 +44,8 @@ def _table(pattern: str) -> str:
     return pattern
 
 
-class Options(BaseModel):
+class Options(HandlerOptions):
     """The format and tables of the messages, and how they become rows."""
-
-    model_config = ConfigDict(extra="forbid")
 
     format: Literal["canal", "debezium"] = Field(
         description="canal: flat messages of Canal; debezium: envelopes of Debezium in JSON, with or without schema"
@@ -88,9 +86,7 @@ class Options(BaseModel):
 
 
 def cdc(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame:
-    """Return change data of Canal or Debezium as rows with `_deleted` and `_order`, for the sink postgresql with
-    keys.
-    """
+    """Return changes of Canal or Debezium as rows with `_deleted` and `_order`, for the sink postgresql with keys."""
     decoder = ChangeDecoder(options)
     if options.bad_rows == "only":
         return frame.select(*READ).mapInArrow(BadRows(decoder), BAD_DDL)
@@ -101,9 +97,7 @@ def cdc(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame:
 
 
 def _kind(options: Options) -> dict[str, Any]:
-    """Return the kind of the order. Offsets belong to the topics' queues, and each format assigns keys to queues in its
-    way.
-    """
+    """Return the kind of the order. Offsets are those of the topics; each format assigns keys to queues differently."""
     if options.order != "offset":
         return {ORDER_KIND: f"cdc, order: {options.order}"}
     return {ORDER_KIND: f"cdc, format: {options.format}, order: offset in {{topics}}"}

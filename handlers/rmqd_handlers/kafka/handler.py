@@ -204,9 +204,7 @@ class Kafka:
         return unknown, reason
 
     async def _write_one_by_one(self, batch: Batch, written: list[Written]) -> tuple[Sequence[Written], str]:
-        """Send each record in a separate request, and decide by its result: brokers refuse all records in a request
-        with a bad one.
-        """
+        """Send each record in its own request, and decide by its result: brokers refuse all records with a bad one."""
         from rmqd_handlers.kafka.kafka_producer import KafkaProducer
 
         if self._one_by_one is None:

@@ -58,9 +58,7 @@ class TopicName:
         return self.text if self.parts == (self.text,) else None
 
     def of(self, opened: Opened) -> str:
-        """Return the name for a message. Raises InvalidBodyError if a value is missing, or the name is invalid for
-        Kafka.
-        """
+        """Return the name for a message. Raises InvalidBodyError if a value is missing, or Kafka refuses the name."""
         name = "".join(part if isinstance(part, str) else as_text(part.required(opened, _PART)) for part in self.parts)
         if not is_topic(name):
             raise InvalidBodyError(
@@ -175,9 +173,7 @@ class KafkaProducer:
         await self._client.close()
 
     async def look_up(self, topic: str | None, timeout_seconds: float) -> KafkaError | None:
-        """Return why the cluster does not have the topic; it may create the topic at this query. Raises KafkaException
-        without a response.
-        """
+        """Return why the cluster lacks the topic, which it may create now. Raises KafkaException without a response."""
         listed = await asyncio.to_thread(self._client.kafka.list_topics, topic or "", timeout_seconds)
         return listed.topics[topic].error if topic else None
 

@@ -70,9 +70,7 @@ class ParquetColumn:
 
 
 def mapped(values: Mapping[str, Value], types: Mapping[str, str]) -> tuple[ParquetColumn, ...]:
-    """Return the columns of the options. Without a configured type, a field of the message has its natural type, other
-    values are text.
-    """
+    """Return the columns of the options. The default type of a field is its natural one, of other values it is text."""
     columns = []
     for name, value in values.items():
         kind = type_of(types[name]) if name in types else _OF_FIELDS.get(value.text, pa.string())

@@ -56,9 +56,7 @@ class Row:
 
 
 class Filling:
-    """Rows of one queue that are not yet written. Only the handler's calls add rows, and they wait until the file is
-    written.
-    """
+    """Rows of one queue that are not yet written. Only the handler's calls add rows, and they wait for the file."""
 
     def __init__(self, queue: MessageQueue, most_bytes: int) -> None:
         self.queue = queue
@@ -211,9 +209,7 @@ class Parquet:
         await asyncio.gather(*self._writing, return_exceptions=True)
 
     def end_calls(self) -> None:
-        """Close the files of all queues, because another part of rmqd waits for their calls. One after the other, to
-        avoid tiny files.
-        """
+        """Close the files of all queues, for which rmqd waits: one after the other, to avoid tiny files."""
         for files in self._queues.values():
             if files.filling is not None and not files.closing:
                 files.filling.end("waited_for")

@@ -94,6 +94,7 @@ class Bucket:
     def __init__(self, url: str, options: S3Options, timeout_seconds: float) -> None:
         from pyarrow import fs  # type: ignore[import-untyped]
 
+        self._fs: Any = fs
         self._path = url.removeprefix(SCHEME).rstrip("/")
         scheme, _, host = (options.endpoint or "").rstrip("/").rpartition("://")
         self._files: S3FileSystem = fs.S3FileSystem(
@@ -112,10 +113,8 @@ class Bucket:
         )
 
     def check(self) -> None:
-        from pyarrow import fs
-
         bucket = self._path.partition("/")[0]
-        if self._files.get_file_info(bucket).type is not fs.FileType.Directory:
+        if self._files.get_file_info(bucket).type is not self._fs.FileType.Directory:
             raise FileNotFoundError(f"no bucket {bucket}, or these keys have no access to it")
 
     def put(self, name: str, content: Any) -> None:
@@ -128,10 +127,8 @@ class Bucket:
             return content
 
     def names(self, folder: str) -> Sequence[str]:
-        from pyarrow import fs
-
-        found = self._files.get_file_info(fs.FileSelector(f"{self._path}/{folder}", allow_not_found=True))
-        return [one.base_name for one in found if one.type is fs.FileType.File]
+        found = self._files.get_file_info(self._fs.FileSelector(f"{self._path}/{folder}", allow_not_found=True))
+        return [one.base_name for one in found if one.type is self._fs.FileType.File]
 
 
 Store = LocalFolder | Bucket

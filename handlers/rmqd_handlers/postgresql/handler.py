@@ -182,9 +182,7 @@ class Table:
         return f"COPY {self._stage if self.stages else _quoted(self.name)} ({listed(self.written)}) FROM STDIN".encode()
 
     def make_stage(self) -> bytes:
-        """Return the statement that creates a transaction's temporary table. Behind a pool, the session may have one of
-        another group or version.
-        """
+        """Create a transaction's temporary table. A pool's session may have one of another group or version."""
         return (
             f"CREATE TEMPORARY TABLE {self._stage} ON COMMIT DROP AS SELECT {listed(self.written)} "
             f"FROM {_quoted(self.name)} WITH NO DATA"
@@ -214,9 +212,7 @@ def _quoted(name: str) -> str:
 
 
 def _quotes_no_row(record: logging.LogRecord) -> bool:
-    """Return whether a log record can be kept: psycopg's warnings quote the server's response to a row, which contains
-    the row.
-    """
+    """Return whether to keep a log record: psycopg's warnings quote the server's response, which contains the row."""
     return record.levelno >= logging.ERROR
 
 

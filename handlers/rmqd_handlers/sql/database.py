@@ -200,9 +200,7 @@ class Database:
         self._engine.pool.dispose()
 
     def _write(self, target: RowTarget, rows: Rows, work: Work) -> WrittenRows:
-        """Write all rows in one transaction; row by row if a row is refused; in separate transactions if that is not
-        enough.
-        """
+        """Write all rows in one statement, else row by row in one transaction, else each in its own transaction."""
         if not self._once and self._write_all(target, rows, work):
             return WrittenRows()
         try:
@@ -218,9 +216,7 @@ class Database:
         return False
 
     def _write_rows(self, target: RowTarget, rows: Rows, work: Work) -> WrittenRows:
-        """Write row by row in one transaction. Raises the errors of `_transaction`, and _EndedError: then nothing is
-        written.
-        """
+        """Write row by row in one transaction. After an error of `_transaction`, or _EndedError, nothing is written."""
         written = WrittenRows()
         with self._transaction(target, rows, work) as connection:
             # PostgreSQL has already tried the rows together
@@ -275,9 +271,7 @@ class Database:
     def _write_one(
         self, connection: Connection, target: RowTarget, message: Message, row: Row, written: WrittenRows
     ) -> None:
-        """Write a row in a savepoint. An error that does not concern only the row is raised, so that nothing is
-        committed.
-        """
+        """Write a row in a savepoint. Raises errors that do not concern only the row, so that nothing is committed."""
         block = message.once(connection) if self._once else connection.begin_nested()
         of_row: Exception | None = None
         try:
@@ -312,9 +306,7 @@ def _parameters(target: RowTarget, row: Row) -> dict[str, Any]:
 
 
 def _written_columns(target: RowTarget, rows: Rows) -> Sequence[str] | None:
-    """Return the columns that the rows set. A statement's columns are unknown: None for any, empty if no parameter is
-    NULL.
-    """
+    """Return the columns that the rows set; for a statement None, which means any, or nothing if no value is NULL."""
     if target.kinds:
         return target.names
     return None if any(value is None for _, row in rows for value in row) else ()

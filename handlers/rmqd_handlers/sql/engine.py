@@ -82,9 +82,7 @@ def make_engine(url: str, connect_args: Mapping[str, Any], max_connections: int)
 
 
 def _prepare_unless_pooled(connection: Any, _: object) -> None:
-    """Disable prepared statements behind a pool, which shares sessions between clients and mixes up their
-    statements.
-    """
+    """Disable prepared statements behind a pool, which mixes up the statements of its clients."""
     with connection.transaction():
         if connection.execute(BACKEND).fetchone() != (connection.info.backend_pid,):
             connection.prepare_threshold = None
@@ -137,7 +135,5 @@ def may_pass(error: Exception) -> bool:
 
 
 def is_of_connection(error: Exception) -> bool:
-    """Return whether another connection may help: this one leads to a standby, or a pool mixes up its prepared
-    statements.
-    """
+    """Return whether another connection may help: this one leads to a standby, or mixes up prepared statements."""
     return isinstance(error, DBAPIError) and (faults.is_standby(error.orig) or faults.is_unprepared(error.orig))

@@ -51,9 +51,7 @@ def json_serializer(value: object) -> str:
 
 
 def for_column(name: str, kind: types.TypeEngine[Any], value: Value) -> Callable[[Opened], Any]:
-    """Return a function that returns a column's value of a message. It raises InvalidBodyError, whose text contains no
-    value.
-    """
+    """Return the function that returns a column's value of a message, or raises InvalidBodyError without the value."""
     read, what = _reader(kind, is_timestamp=value.is_timestamp)
 
     def part(opened: Opened) -> Any:
@@ -69,9 +67,7 @@ def for_column(name: str, kind: types.TypeEngine[Any], value: Value) -> Callable
 
 
 def for_parameter(value: Value, *, has_decimals: bool) -> Callable[[Opened], Any]:
-    """Return a function that returns a parameter's value of a message. There is no column, so the value's type
-    decides.
-    """
+    """Return the function that returns a parameter's value of a message. Without a column, the value's type decides."""
 
     def part(opened: Opened) -> Any:
         found = value(opened)
@@ -83,9 +79,7 @@ def for_parameter(value: Value, *, has_decimals: bool) -> Callable[[Opened], Any
 
 
 def _reader(kind: types.TypeEngine[Any], *, is_timestamp: bool) -> tuple[Callable[[Any], Any], str]:
-    """Return the function that converts a value for a column, or returns `_NOT_READ` if it cannot, and the expected
-    form.
-    """
+    """Return the function that converts a value for a column, or returns `_NOT_READ`, and the expected form."""
     if isinstance(kind, types.JSON):
         return lambda value: JsonText(as_json(value)), "JSON"
     if isinstance(kind, types.ARRAY):
@@ -193,9 +187,7 @@ class RowTarget:
 
 
 def of_statement(connection: Connection, statement: str, parameters: Mapping[str, Value]) -> RowTarget:
-    """Return the target for a statement with named parameters. Raises TargetError if the options have other
-    parameters.
-    """
+    """Return the target for a statement. Raises TargetError if the options do not have its named parameters."""
     made = text(statement)
     named = set(made.compile().params)
     if missing := sorted(named - parameters.keys()):

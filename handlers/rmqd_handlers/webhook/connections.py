@@ -23,19 +23,17 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, SecretStr, model_validator
 
 from rmqd_handlers.faults import HTTP_STATUSES
-from rmqd_handlers.option_kinds import option
+from rmqd_handlers.option_kinds import HandlerOptions, option
 
 if TYPE_CHECKING:
     import httpx
 
 
-class Tls(BaseModel):
+class Tls(HandlerOptions):
     """The same keys as `client.tls`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     ca_file: Path | None = option(None, "PEM file of the authorities to trust; default: the system's")
     cert_file: Path | None = option(None, "PEM file of this client's certificate")

@@ -70,9 +70,7 @@ class Contents:
     event_type: str
 
     def of_one(self, message: Message) -> WebhookCall:
-        """Return a call with one message. Raises InvalidBodyError if this is impossible, for example if the body is not
-        JSON.
-        """
+        """Return a call with one message. Raises InvalidBodyError if its body does not fit the format."""
         if self.format == "body":
             return self._call(message, {"Content-Type": self.content_type} | _fields(message))
         if self.format == "cloudevents_binary":

@@ -194,9 +194,7 @@ class Webhook:
             acknowledge_written(batch)
 
     async def _post(self, batch: Batch, call: WebhookCall, until: float) -> None:
-        """Send until the server accepts the call. Raises DeadLetter; after the time `until`, raises Retry, Suspend or
-        the last error.
-        """
+        """Send until the server accepts. Raises DeadLetter; after the time `until` Retry, Suspend or the last error."""
         import httpx
 
         away = (httpx.TransportError, TimeoutError, AwayError)
