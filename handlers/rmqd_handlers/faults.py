@@ -27,6 +27,7 @@ class ErrorCause(enum.Enum):
 
 SQLSTATES: Final[Mapping[str, ErrorCause]] = {  # classes and complete codes, of PostgreSQL and of the standard
     **dict.fromkeys(("22", "23", "44"), ErrorCause.MESSAGE),
+    "2200H": ErrorCause.COUNTERPART,  # a sequence, such as a primary key's, has reached its end
     "23503": ErrorCause.REFERENCE,
     "45": ErrorCause.MESSAGE,  # raised by a trigger, according to the standard
     "P0": ErrorCause.MESSAGE,  # raised by a trigger's function

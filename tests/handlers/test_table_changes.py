@@ -62,6 +62,26 @@ async def test_a_column_that_the_handler_does_not_write_is_no_fault_of_a_message
 
 
 @POSTGRESQL
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ADD COLUMN region text, ADD CONSTRAINT known CHECK (region IS NOT NULL)",
+        "ADD COLUMN region text DEFAULT 'eu' CONSTRAINT known UNIQUE",
+        "ADD COLUMN known smallint DEFAULT nextval('numbers')",
+    ],
+)
+async def test_a_constraint_on_columns_that_are_not_written_is_no_fault_of_a_message(shop: Shop, change: str) -> None:
+    shop.query("CREATE TABLE orders (id text PRIMARY KEY, cents bigint)")
+    shop.query("CREATE SEQUENCE numbers MAXVALUE 2")
+    batch = orders({"id": "1", "cents": 1}, {"id": "2", "cents": 2}, {"id": "3", "cents": 3})
+    async with started("postgresql", shop, retry_for="0s") as handler:
+        shop.query(f"ALTER TABLE orders {change}")
+        with pytest.raises(Exception, match=r"known|numbers|sequence") as raised:
+            await handler.handle(batch)
+        assert (meant(raised.value), decided(batch), shop.query("SELECT * FROM orders")) == ("again", {}, [])
+
+
+@POSTGRESQL
 @PLUGINS
 async def test_prepared_statements_that_a_pool_mixes_up_are_done_without(shop: Shop, plugin: str) -> None:
     """As PgBouncer does before 1.21: the session does not know a statement that the driver has prepared."""

@@ -104,6 +104,13 @@ COLUMNS = """
     JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
     WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
 """
+CONSTRAINED = """
+    SELECT a.attname FROM pg_attribute a JOIN (
+        SELECT conrelid, conkey FROM pg_constraint WHERE conname = %s UNION ALL
+        SELECT indrelid, indkey::int2[] FROM pg_index JOIN pg_class ON oid = indexrelid WHERE relname = %s
+    ) AS known (relation, columns) ON a.attrelid = relation AND a.attnum = ANY (columns)
+    WHERE relation = to_regclass(%s)
+"""
 
 
 class TableError(Exception):
@@ -347,7 +354,15 @@ class PostgreSql(RowHandler[Table]):
                         await connection.execute(table.insert(), row)
                 except DatabaseError as error:
                     fault = fault_of(error, table.written)
-                    if fault is ErrorCause.COUNTERPART:
+                    if fault is ErrorCause.COUNTERPART or not await _may_satisfy(connection, table, error):
                         raise
                     refused.append(RefusedRow(message, fault, error_text(error, table.names, row)))
         return refused
+
+
+async def _may_satisfy(connection: AsyncConnection[Any], table: Table, error: Any) -> bool:
+    """Return whether other values may satisfy the violated constraint: the handler writes one of its columns."""
+    name = error.diag.constraint_name
+    found = await connection.execute(CONSTRAINED, (name, name, _quoted(table.name)))
+    columns = {column async for (column,) in found}
+    return not columns or not columns.isdisjoint(table.written)

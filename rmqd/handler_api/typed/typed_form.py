@@ -264,7 +264,7 @@ def _source(handler: TypedHandler, parameter: inspect.Parameter, per_batch: bool
     if parameter.name == "options":
         return "options"
     hint = _hint(handler, parameter)
-    if inspect.isclass(hint) and issubclass(hint, Batch):
+    if parameter.name == "batch" if hint is _EMPTY else inspect.isclass(hint) and issubclass(hint, Batch):
         return "batch"
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if per_batch and ((hint is _EMPTY and is_second) or (origin in _LISTS and arguments == (Message,))):
