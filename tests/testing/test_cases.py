@@ -191,15 +191,3 @@ def test_what_is_wrong_with_a_file_is_told_with_its_place(cases: UserFolder, tex
     ended = rmqd("test", "bad.cases.yaml")
     assert (ended.code, ended.out) == (78, "")
     assert told in ended.err
-
-
-@pytest.mark.process
-def test_pytest_runs_them_too(cases: UserFolder) -> None:
-    cases.write("good.cases.yaml", GOOD)
-    cases.write("test_bad.cases.yaml", GROUP + "  a case:\n    messages: [{body: x}]\n    expect: {}\n")
-    code, out = cases.pytest("-p", "no:asyncio", "-rf")
-    assert code == 1
-    assert "2 passed" in out
-    assert "1 failed" in out
-    assert "1: expected never handed to the handler" in out
-    assert "test_bad.cases.yaml:5:3" in out

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from rmqd.testing import RocketMQ
+from tests.testing.test_cases import GOOD, GROUP, HANDLERS
 from tests.testing.user_folder import UserFolder
 from tests.waiting import wait_until
 
@@ -25,11 +26,16 @@ def test_the_fixtures_are_there(rocketmq, run_handler, make_message, make_batch)
 
 
 @pytest.mark.process
-def test_it_needs_nothing_but_pytest(folder: UserFolder) -> None:
+def test_it_needs_nothing_but_pytest_and_runs_cases_too(folder: UserFolder) -> None:
     folder.write("test_user.py", WITHOUT_ASYNCIO)
-    code, out = folder.pytest()
-    assert code == 0, out
-    assert "1 passed" in out
+    folder.write("handlers_of_cases.py", HANDLERS)
+    folder.write("good.cases.yaml", GOOD)
+    folder.write("test_bad.cases.yaml", GROUP + "  a case:\n    messages: [{body: x}]\n    expect: {}\n")
+    code, out = folder.pytest("-p", "no:asyncio", "-rf")
+    assert code == 1
+    assert "1 failed, 3 passed" in out
+    assert "1: expected never handed to the handler" in out
+    assert "test_bad.cases.yaml:5:3" in out
 
 
 def test_nothing_is_left_behind(folder: UserFolder) -> None:

@@ -65,9 +65,14 @@ def _workers_of(running: DaemonProcess, event: str) -> list[int]:
     return [line["worker"] for line in running.events(event)]
 
 
-async def test_workers_are_one_daemon_with_client_ids_of_their_own(tmp_path: Path) -> None:
-    """One status, one exposition, readiness of them all; SIGTERM ends them all with 0."""
-    async with daemon(write_config(tmp_path, "mailer"), "--workers", "2") as running:
+async def test_workers_are_one_daemon_and_a_dead_one_is_replaced_and_keeps_the_pause(tmp_path: Path) -> None:
+    """One status, one exposition, readiness of them all. A replacement has a new process and client id, and is counted.
+
+    What an operator changes while the new one imports its handlers holds in it too. SIGTERM ends them all with 0.
+    """
+    config = write_config(tmp_path, "mailer")
+    environment = plug_in(config, HELD_BACK)
+    async with daemon(config, "--workers", "2", environment=environment) as running:
         client = await both_run(running)
         document = (await client.get("/api/v1/status")).json()
         assert [group["name"] for group in document["groups"]] == ["mailer"]
@@ -79,22 +84,7 @@ async def test_workers_are_one_daemon_with_client_ids_of_their_own(tmp_path: Pat
         metrics = (await client.get("/metrics")).text
         assert 'rmqd_workers{state="running"} 2.0' in metrics
         assert metrics.count('rmqd_group_state{engine="local",group="mailer",state="running"}') == 1
-        pids = await worker_pids(client)
-        running.send(signal.SIGTERM)
-        assert await running.exit_code() == ExitCode.OK
-        assert all(gone(pid) for pid in pids.values())
-        assert {line["worker"] for line in running.events("group.left")} == {1, 2}
 
-
-async def test_a_dead_worker_is_replaced_and_keeps_the_pause(tmp_path: Path) -> None:
-    """With a new process and client id; it is counted, and readiness says so meanwhile.
-
-    What an operator changes while the new one imports its handlers holds in it too.
-    """
-    config = write_config(tmp_path, "mailer")
-    environment = plug_in(config, HELD_BACK)
-    async with daemon(config, "--workers", "2", environment=environment) as running:
-        client = await both_run(running)
         await client.post("/api/v1/groups/mailer/pause?topic=orders&queue=1")
         before = await worker_pids(client)
         (tmp_path / "hold").touch()
@@ -115,3 +105,9 @@ async def test_a_dead_worker_is_replaced_and_keeps_the_pause(tmp_path: Path) -> 
         pauses = (await client.get("/api/v1/status")).json()["groups"][0]["pauses"]
         assert pauses == [{"topic": None, "broker": None, "queue": None}], "of both workers"
         assert "group audit in worker 1: " in (await client.get("/readyz")).text
+
+        pids = await worker_pids(client)
+        running.send(signal.SIGTERM)
+        assert await running.exit_code() == ExitCode.OK
+        assert all(gone(pid) for pid in pids.values())
+        assert {line["worker"] for line in running.events("group.left")} == {1, 2}

@@ -167,44 +167,6 @@ def test_dead_letters_that_cannot_be_replayed_are_named(cluster: Cluster, tmp_pa
     assert cluster.ask("dlq", "show", "sender", "--property", "shop", *state).code == 2
 
 
-def test_check_names_each_disagreement(cluster: Cluster, check: Check) -> None:
-    """Each has the exit code 1 and a line."""
-    cluster.make_group("checker")
-    cluster.make_group("forbidden", consume_enable=False)
-    cluster.make_group("no_retries", retry_queue_nums=0)
-    cluster.make_group("no_broadcast", retry_queue_nums=0, consume_broadcast_enable=False)
-    cluster.create_topic("write_only", QUEUES)
-    cluster.change_topic("write_only", 2)
-    expected: list[tuple[str, dict[str, Any], str]] = [
-        (
-            "checker",
-            {"subscriptions": {"absent": "*"}},
-            "no name server knows topic absent; create the topic, or remove it",
-        ),
-        ("checker", {"subscriptions": {"write_only": "*"}}, "is not readable on broker-a"),
-        ("checker", {"subscriptions": {"checked": {"sql": "amount >"}}}, "refuses the SQL filter 'amount >'"),
-        ("forbidden", {}, "forbids the group to consume (consumeEnable is false)"),
-        ("no_retries", {}, "has no retry queue for the group (retryQueueNums)"),
-        ("no_broadcast", {"message_model": "broadcasting"}, "forbids broadcasting"),
-    ]
-    for group, keys, told in expected:
-        ended = check(group, **keys)
-        assert (ended.code, ended.json()["ok"]) == (1, False), told
-        assert any(told in problem and "\n" not in problem for problem in problems(ended)), (told, problems(ended))
-    assert check("no_retries", message_model="broadcasting").code == 0, "a broadcasting group has no retries"
-    cluster.change_broker(autoCreateSubscriptionGroup=False)
-    unknown = check("not_made")
-    cluster.change_broker(autoCreateSubscriptionGroup=True)
-    assert unknown.code == 1
-    assert (
-        "(autoCreateSubscriptionGroup); create the group: `mqadmin updateSubGroup -c CLUSTER -g not_made`"
-        in problems(unknown)[0]
-    )
-    pops = check("checker", consume_mode="pop")
-    (line,) = problems(pops)
-    assert (pops.code, "`rmqd groups mode checker checked pop`, or set consume_mode" in line) == (0, True)
-
-
 ONCE = """
 from sqlalchemy import create_engine, text
 
@@ -305,3 +267,41 @@ def test_check_finds_a_cluster_that_agrees(cluster: Cluster, check: Check) -> No
     one_away = check("checker", "--set", f"nameserver={cluster.nameserver};127.0.0.1:1")
     assert one_away.code == 0
     assert [one.startswith("name server 127.0.0.1:1: does not answer") for one in problems(one_away)] == [True]
+
+
+def test_check_names_each_disagreement(cluster: Cluster, check: Check) -> None:
+    """Each has the exit code 1 and a line."""
+    cluster.make_group("checker")
+    cluster.make_group("forbidden", consume_enable=False)
+    cluster.make_group("no_retries", retry_queue_nums=0)
+    cluster.make_group("no_broadcast", retry_queue_nums=0, consume_broadcast_enable=False)
+    cluster.create_topic("write_only", QUEUES)
+    cluster.change_topic("write_only", 2)
+    expected: list[tuple[str, dict[str, Any], str]] = [
+        (
+            "checker",
+            {"subscriptions": {"absent": "*"}},
+            "no name server knows topic absent; create the topic, or remove it",
+        ),
+        ("checker", {"subscriptions": {"write_only": "*"}}, "is not readable on broker-a"),
+        ("checker", {"subscriptions": {"checked": {"sql": "amount >"}}}, "refuses the SQL filter 'amount >'"),
+        ("forbidden", {}, "forbids the group to consume (consumeEnable is false)"),
+        ("no_retries", {}, "has no retry queue for the group (retryQueueNums)"),
+        ("no_broadcast", {"message_model": "broadcasting"}, "forbids broadcasting"),
+    ]
+    for group, keys, told in expected:
+        ended = check(group, **keys)
+        assert (ended.code, ended.json()["ok"]) == (1, False), told
+        assert any(told in problem and "\n" not in problem for problem in problems(ended)), (told, problems(ended))
+    assert check("no_retries", message_model="broadcasting").code == 0, "a broadcasting group has no retries"
+    cluster.change_broker(autoCreateSubscriptionGroup=False)
+    unknown = check("not_made")
+    cluster.change_broker(autoCreateSubscriptionGroup=True)
+    assert unknown.code == 1
+    assert (
+        "(autoCreateSubscriptionGroup); create the group: `mqadmin updateSubGroup -c CLUSTER -g not_made`"
+        in problems(unknown)[0]
+    )
+    pops = check("checker", consume_mode="pop")
+    (line,) = problems(pops)
+    assert (pops.code, "`rmqd groups mode checker checked pop`, or set consume_mode" in line) == (0, True)
