@@ -140,7 +140,7 @@ class OrderlySettlement(OrderlyRules):
         report(process_queue, batch, error, self._clock.wall())
         decisions = decisions_of(batch, error)
         reasons, dead = self.reasons(batch, decisions), set[int]()
-        if reasons and self._confirm_settled is not None:
+        if reasons and self._confirm_settled is not None and not self._is_by_key:
             # first: if the queue is lost while this waits for the store, the next owner would send dead letters again
             await self._confirm_settled(batch, self.acknowledged(batch, decisions, dead), more_follows=True)
         unfinished: Sequence[Message] = batch
