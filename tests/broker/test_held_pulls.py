@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from rmqd.broker import held_requests as held_pulls
 from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ
-from rmqd.wire.messages.encode import StoredMessage
 from tests.broker.peer import Peer, connected
-from tests.broker.test_pull import COMMIT, PULL, SUBSCRIPTION, SUSPEND, bodies, fields, summary
-from tests.clock import ManualClock
+from tests.broker.test_pull import PULL, SUBSCRIPTION, SUSPEND, bodies, fields
 from tests.waiting import eventually
 
 WAITS = SUBSCRIPTION | SUSPEND
@@ -48,25 +44,6 @@ async def test_a_pull_whose_time_is_over_is_answered_with_nothing(peer: Peer) ->
     assert (reply.code, reply.remark) == (19, "NO_MESSAGE_IN_QUEUE")
 
 
-@pytest.mark.parametrize("clock", [ManualClock()])
-async def test_the_wait_is_measured_by_the_broker_s_clock(
-    embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
-) -> None:
-    opaque = await held(embedded, peer, suspendTimeoutMillis=60_000)
-
-    clock.turn(59.9)
-    assert embedded.broker.held_pulls.count == 1
-    clock.turn(0.1)
-
-    assert (await peer.reply(opaque)).code == 19
-
-
-async def test_without_long_polling_the_broker_says_how_long(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    broker = embedded.broker
-    broker.change_settings(replace(broker.settings, longPollingEnable=False, shortPollingTimeMills=1))
-    assert (await peer.call(PULL, fields(sysFlag=WAITS, suspendTimeoutMillis=60_000))).code == 19
-
-
 async def test_a_message_that_a_pull_does_not_want_leaves_it_waiting(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     by_tag = await held(embedded, peer, subscription="A")
     by_condition = await held(embedded, peer, subscription="a = 1", expressionType="SQL92")
@@ -88,32 +65,6 @@ async def test_unwanted_messages_are_passed_before_the_pulls_time_is_over(
     assert (reply.code, reply.remark, reply.ext_fields["nextBeginOffset"]) == (20, "NO_MATCHED_MESSAGE", "1")
 
 
-async def test_a_pull_commits_when_it_comes_and_not_when_it_is_woken(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    offsets = embedded.broker.offsets
-    opaque = peer.post(PULL, fields(sysFlag=WAITS | COMMIT, commitOffset=0))
-    await eventually(lambda: embedded.broker.held_pulls.count == 1, "one pull is held")
-    assert offsets.get("g", "T", 0) == 0
-    offsets.commit("g", "T", 0, 5)
-    await peer.send("T")
-    await peer.reply(opaque)
-    assert offsets.get("g", "T", 0) == 5
-
-
-async def test_a_woken_pull_is_checked_anew(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    opaque = await held(embedded, peer)
-    embedded.broker.store.put(StoredMessage(topic="T", body=b"x"))
-    embedded.broker.topics.delete("T")  # before the loop's next turn, in which the pull is answered
-    assert (await peer.reply(opaque)).code == 17
-
-
-async def test_a_woken_pull_tells_a_reset(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    await peer.send("T")
-    opaque = await held(embedded, peer, queueOffset=1)
-    embedded.broker.offsets.reset("g", "T", 0, 0)
-    await peer.send("T")
-    assert summary(await peer.reply(opaque))[:2] == (21, "OFFSET_RESET")
-
-
 async def test_pulls_of_a_connection_that_ended_are_dropped_at_once(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     await held(embedded, peer, consumerGroup="stays")
     async with connected(embedded.broker.address) as other:
@@ -122,8 +73,3 @@ async def test_pulls_of_a_connection_that_ended_are_dropped_at_once(embedded: Em
     await eventually(lambda: embedded.broker.held_pulls.count == 1, "one pull is held")
     assert embedded.broker.held_pulls.queues_of("stays") == {("T", 0)}
     assert embedded.broker.held_pulls.queues_of("goes") == set()
-
-
-async def test_held_pulls_do_not_count_as_open_requests(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    await held(embedded, peer)
-    assert embedded.open_requests == 0

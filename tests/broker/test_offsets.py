@@ -10,7 +10,7 @@ import pytest
 
 from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.codes import LanguageCode
-from rmqd.wire.bodies.group_bodies import ConsumerOffsetSerializeWrapper, ResetOffsetBody
+from rmqd.wire.bodies.group_bodies import ResetOffsetBody
 from rmqd.wire.command import RemotingCommand
 from tests.broker.beats import beat, consumer
 from tests.broker.peer import Peer, connected
@@ -99,39 +99,6 @@ async def test_any_offset_is_committed(peer: Peer) -> None:
     assert await stored(peer, queue=99) == 3
     await commit(peer, -1, queue=1)
     assert await stored(peer, queue=1) is None
-
-
-@pytest.mark.parametrize(
-    ("changed", "code", "remark"),
-    [
-        ({"consumerGroup": "never"}, 26, "Group never not exist!"),
-        ({"consumerGroup": "a b"}, 26, "Group a b not exist!"),
-        ({"topic": "never"}, 17, "Topic never not exist!"),
-        ({"queueId": None}, 29, "QueueId is null, topic is T"),
-        ({"commitOffset": None}, 29, "Offset is null, topic is T"),
-        ({"commitOffset": "x"}, 29, "Offset is null, topic is T"),
-    ],
-    ids=str,
-)
-async def test_commit_is_refused(peer: Peer, changed: dict[str, Any], code: int, remark: str) -> None:
-    """Of a group that nobody ever named, with auto-creation too."""
-    fields: dict[str, Any] = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 1}
-    reply = await peer.call(UPDATE, texts(**(fields | changed)))
-
-    assert (reply.code, reply.remark) == (code, remark)
-
-
-async def test_all_offsets(peer: Peer) -> None:
-    await commit(peer, 2)
-    await commit(peer, 1000, queue=2)
-    await commit(peer, 3, topic="T2")
-
-    reply = await peer.call(ALL_OFFSETS)
-
-    body = ConsumerOffsetSerializeWrapper.from_json(reply.body)
-    assert body.offset_table == {"T@g": {0: 2, 2: 1000}, "T2@g": {0: 3}}
-    assert body.group_topic_map == {"g": ("T", "T2")}
-    assert b"{0:2," in reply.body, "numbers that are keys stand without quotes"
 
 
 async def test_reset_on_the_broker_holds_until_a_pull_is_told(peer: Peer) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from rmqd.broker.broker_settings import BrokerSettings
-from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ
 from rmqd.wire.receipt_handle import RetryFlag
-from tests.broker.peer import Peer, connected
+from tests.broker.peer import Peer
 from tests.broker.popping import INVISIBLE_SECONDS, Got, ack, ack_all, hide, popped, texts
 from tests.broker.records import records
 from tests.clock import ManualClock
@@ -82,31 +79,6 @@ async def test_a_message_that_nobody_acknowledged_comes_again(
     assert embedded.broker.offsets.queues("g", RETRY_V1) == {0: 1}
 
 
-async def test_it_comes_again_and_again(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
-    """RocketMQ has no limit here: the member gives up. The time of the first pop stays."""
-    first = await one(peer)
-    for attempt in range(1, 20):
-        later(embedded, clock)
-        [again] = await popped(peer)
-        assert again.message.reconsume_times == attempt
-        assert again.message.properties["1ST_POP_TIME"] == str(first.handle.pop_time)
-
-    assert len(records(embedded.broker.store, RETRY_V1)) == 19
-    await ack(peer, again)
-    later(embedded, clock)
-    assert await popped(peer) == []
-
-
-async def test_other_groups_are_not_troubled(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
-    await one(peer)
-    [other] = await popped(peer, group="h")
-    await ack(peer, other, "h")
-    later(embedded, clock)
-
-    assert await popped(peer, group="h") == []
-    assert texts(await popped(peer)) == ["a"]
-
-
 async def test_a_message_may_be_hidden_for_longer_or_shorter(
     embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
 ) -> None:
@@ -126,50 +98,3 @@ async def test_a_message_may_be_hidden_for_longer_or_shorter(
     await ack(peer, await hide(peer, again, 300))
     later(embedded, clock, 400)
     assert await popped(peer) == []
-
-
-@pytest.mark.parametrize(("percent", "retries"), [(0, 1), (100, 2)])
-async def test_retries_come_first_as_often_as_the_setting_says(
-    embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock, percent: int, retries: int
-) -> None:
-    """They come last where they do not come first, so that they are never starved altogether."""
-    broker = embedded.broker
-    broker.change_settings(broker.settings.changed({"popFromRetryProbability": str(percent)}))
-    for number in range(2):
-        await peer.send("T", b"old%d" % number)
-    await popped(peer)
-    later(embedded, clock)
-    await peer.send("T", b"new")
-
-    got = await popped(peer, max_msg_nums=2)
-
-    assert sum(each.handle.retry == RetryFlag.RETRY_V1 for each in got) == retries
-
-
-async def test_retries_are_filtered_as_the_topic_is(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
-    await peer.send("T", b"a", TAGS="a")
-    await peer.send("T", b"b", TAGS="b")
-    await popped(peer)
-    later(embedded, clock)
-
-    assert texts(await popped(peer, exp="b")) == ["b"]
-
-
-async def test_what_is_hidden_outlives_a_restart(tmp_path: Path, clock: ManualClock) -> None:
-    """Each of them comes at the time that its handle says; what was acknowledged does not."""
-    options = EmbeddedOptions(data_dir=tmp_path, topics={"T": 1}, settings=BrokerSettings())
-    async with embedded_rocketmq(options, clock) as before, connected(before.broker.address) as peer:
-        for body in (b"acknowledged", b"hidden", b"for longer", b"not popped"):
-            await peer.send("T", body)
-        done, _, longer = await popped(peer, max_msg_nums=3)
-        await ack(peer, done)
-        await hide(peer, longer, INVISIBLE_SECONDS * 2)
-
-    async with embedded_rocketmq(options, clock) as after, connected(after.broker.address) as peer:
-        assert texts(await popped(peer)) == ["not popped"]
-        later(after, clock)
-        first = await popped(peer)
-        assert "hidden" in texts(first)
-        assert "for longer" not in texts(first)
-        later(after, clock)
-        assert "for longer" in texts(await popped(peer))

@@ -97,15 +97,6 @@ async def test_what_a_pull_without_messages_is_told(
     assert summary(await pull(peer, **changed)) == expected
 
 
-@pytest.mark.parametrize("queue_id", [-1, 4])
-async def test_a_queue_that_there_is_not(peer: Peer, queue_id: int) -> None:
-    reply = await pull(peer, queueId=queue_id)
-    assert (reply.code, reply.ext_fields) == (29, {})
-    start = f"queueId[{queue_id}] is illegal, topic:[T] topicConfig.readQueueNums:[4] consumer:[/127.0.0.1:"
-    assert reply.remark is not None
-    assert reply.remark.startswith(start)
-
-
 async def test_the_heartbeats_subscription_filters_and_must_be_as_new_as_the_request(peer: Peer) -> None:
     for tag in ("A", "B", "C"):
         await peer.send("T", tag.encode(), TAGS=tag)
@@ -147,10 +138,3 @@ async def test_a_reset_is_told_once(embedded: EmbeddedRocketMQ, peer: Peer) -> N
     embedded.broker.offsets.reset("g", "T", 0, 1)
     assert summary(await pull(peer, queueOffset=3)) == (21, "OFFSET_RESET", ends(1, 0, 3))
     assert (await pull(peer, queueOffset=3)).code == 19
-
-
-async def test_a_pull_that_lacks_a_field_is_refused(peer: Peer) -> None:
-    reply = await pull(peer, queueOffset=None)
-    assert reply.code == 1
-    assert reply.remark is not None
-    assert "queueOffset" in reply.remark

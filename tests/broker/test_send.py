@@ -13,7 +13,6 @@ from rmqd.wire.messages.encode import BatchMember, encode_batch
 from rmqd.wire.messages.message_id import parse_offset_message_id
 from tests.broker.peer import Peer
 from tests.broker.records import BORN_TIMESTAMP, letters, records
-from tests.broker.stores import bodies
 
 SEND, SEND_V2, BATCH = 10, 310, 320
 PUT_BY_BROKER = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
@@ -66,12 +65,6 @@ async def test_a_message_without_a_key_gets_one(embedded: EmbeddedRocketMQ, peer
     assert {len(key) for key in keys} == {32}
 
 
-async def test_a_negative_queue_is_left_to_the_broker(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    queues = {(await peer.call(SEND_V2, letters(e=-1), b"1")).ext_fields["queueId"] for _ in range(200)}
-
-    assert queues == {"0", "1", "2", "3"}
-
-
 @pytest.mark.parametrize(
     ("asked", "made"),
     [
@@ -85,52 +78,6 @@ async def test_an_unknown_topic_is_made(embedded: EmbeddedRocketMQ, peer: Peer, 
     assert embedded.broker.topics.get("New") == TopicConfig(
         topic_name="New", read_queue_nums=made, write_queue_nums=made, perm=6, topic_sys_flag=1
     )
-
-
-@pytest.mark.parametrize("default_topic", ["T", "nothing"])
-async def test_a_topic_is_made_only_after_a_pattern(peer: Peer, default_topic: str) -> None:
-    reply = await peer.call(SEND_V2, letters("New", c=default_topic), b"1")
-
-    assert refused(reply) == (17, f"topic[New] not exist, apply first please!{FAQ}")
-
-
-@pytest.mark.parametrize(
-    ("changed", "size"),
-    [
-        pytest.param({}, 4 * 1024 * 1024 + 1, id="body"),
-        pytest.param({"i": "A\x01" + "y" * 32760 + "\x02"}, 1, id="properties, with what the broker adds"),
-        pytest.param({"b": "%DLQ%" + "x" * 150}, 1, id="topic"),
-        pytest.param({"f": 0x80}, 1, id="inner batch"),
-        pytest.param({"i": "INNER_NUM\x012\x02"}, 1, id="said to be an inner batch"),
-    ],
-)
-async def test_what_the_store_does_not_take(
-    embedded: EmbeddedRocketMQ, peer: Peer, changed: dict[str, Any], size: int
-) -> None:
-    assert refused(await peer.call(SEND_V2, letters(**changed), b"x" * size)) == (13, ILLEGAL)
-    assert embedded.broker.store.end == 0
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        pytest.param({"properties": {"TRAN_MSG": "true"}}, id="half message"),
-        pytest.param({"properties": {"TRAN_MSG": "TRUE"}, "f": 4}, id="half message by both signs"),
-        pytest.param({"f": 4}, id="prepared"),
-        pytest.param({"f": 12}, id="rolled back"),
-    ],
-)
-async def test_transactions_are_refused(embedded: EmbeddedRocketMQ, peer: Peer, changed: dict[str, Any]) -> None:
-    """As by a broker with rejectTransactionMessage: nobody would see an ordinary message before its time."""
-    reply = await peer.call(SEND_V2, letters(**changed), b"1")
-
-    assert refused(reply) == (16, "the broker[127.0.0.1] sending transaction message is forbidden")
-    assert embedded.broker.store.end == 0
-
-
-async def test_an_empty_body_is_refused(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    assert (await peer.call(SEND_V2, letters(), b"")).code == 1
-    assert embedded.broker.store.end == 0
 
 
 # --- batches
@@ -198,10 +145,3 @@ async def test_a_retry_past_its_limit_is_a_dead_letter(
     assert broker.topics.get("%DLQ%g") == TopicConfig(
         topic_name="%DLQ%g", read_queue_nums=1, write_queue_nums=1, perm=6
     )
-
-
-async def test_dead_letters_may_be_sent(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    """rmqd's own go this way where a broker does not take them back."""
-    await peer.call(SEND_V2, letters("%DLQ%g", d=1), b"1")
-
-    assert bodies(embedded.broker.store, "%DLQ%g") == ["1"]

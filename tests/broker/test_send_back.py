@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,6 @@ from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig, TopicConfig
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.messages.encode import StoredMessage
 from rmqd.wire.messages.message_id import offset_message_id, parse_host
-from rmqd.wire.messages.properties import CompressionType, compressed_flag
 from tests.broker.peer import Peer
 from tests.broker.records import BORN_TIMESTAMP, records
 from tests.clock import ManualClock
@@ -80,18 +78,6 @@ async def test_it_waits_and_comes_on_the_retry_topic(
     )
 
 
-async def test_what_it_was_first_stays_known(embedded: EmbeddedRocketMQ, peer: Peer, offset: int) -> None:
-    store = embedded.broker.store
-    origin = {"RETRY_TOPIC": "First", "ORIGIN_MESSAGE_ID": "FIRST"}
-    again = store.put(replace(MESSAGE, topic="%RETRY%g", queue_id=0, reconsume_times=4, properties=origin))
-
-    await send_back(peer, offset=again.commit_log_offset)
-
-    (waiting,) = records(store, "SCHEDULE_TOPIC_XXXX", 6)  # 3 + 4 times, counted from 1
-    assert waiting.reconsume_times == 5
-    assert origin.items() <= waiting.properties.items()
-
-
 @pytest.mark.parametrize(
     ("asked", "times", "level"),
     [
@@ -140,44 +126,3 @@ async def test_dead_letters(embedded: EmbeddedRocketMQ, peer: Peer, offset: int,
         "DELAY": "0",
     }
     assert broker.topics.get(topic) == TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1, perm=6)
-
-
-async def test_the_limit_of_a_new_client_replaces_the_groups(
-    embedded: EmbeddedRocketMQ, peer: Peer, offset: int
-) -> None:
-    embedded.broker.groups.put(SubscriptionGroupConfig(group_name="strict", retry_max_times=0))
-
-    await send_back(peer, 121, group="strict", offset=offset, maxReconsumeTimes=5)
-
-    assert not records(embedded.broker.store, "%DLQ%strict")
-    assert len(records(embedded.broker.store, "SCHEDULE_TOPIC_XXXX", 2)) == 1
-
-
-@pytest.mark.parametrize(
-    "stored",
-    [
-        pytest.param(zlib.compress(b"x" * 100), id="compressed"),
-        pytest.param(b"no stream", id="said to be compressed"),
-    ],
-)
-async def test_the_body_stays_as_it_is(embedded: EmbeddedRocketMQ, peer: Peer, stored: bytes) -> None:
-    flag = compressed_flag(CompressionType.ZLIB)
-    at = embedded.broker.store.put(replace(MESSAGE, body=stored, sys_flag=flag)).commit_log_offset
-
-    await send_back(peer, offset=at, delayLevel=-1)
-
-    (dead,) = records(embedded.broker.store, "%DLQ%g")
-    assert (dead.body, dead.sys_flag) == (stored, flag)
-
-
-@pytest.mark.parametrize("beside", [1, 10**9])
-async def test_an_offset_at_which_no_message_begins(peer: Peer, offset: int, beside: int) -> None:
-    reply = await send_back(peer, offset=offset + beside)
-
-    assert (reply.code, reply.remark) == (1, f"look message by offset failed, {offset + beside}")
-
-
-@pytest.mark.parametrize("missing", ["group", "offset", "delayLevel"])
-async def test_what_the_request_must_say(peer: Peer, offset: int, missing: str) -> None:
-    changed: dict[str, Any] = {"offset": offset} | {missing: None}
-    assert (await send_back(peer, **changed)).code == 1

@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from structlog.testing import capture_logs
 
 from rmqd.client.heartbeat import Heartbeat
 from rmqd.client.remoting.remoting_client import REQUEST_TIMEOUT_SECONDS, RemotingClient
 from rmqd.client.routing.route_table import REFRESH_GAP_SECONDS, RouteTable
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.errors import ConnectionRenewedError, RemotingError, RemotingTimeoutError, RouteNotFoundError
+from rmqd.errors import ConnectionRenewedError, RemotingTimeoutError, RouteNotFoundError
 from rmqd.errors.broker_errors import SystemBusyError
 from rmqd.wire.bodies.heartbeat_data import HeartbeatData
 from rmqd.wire.bodies.route_data import TopicRouteData
@@ -22,7 +21,7 @@ from tests.client.peer import Peer, Reply, route_of
 from tests.client.remoting.silent_line import SilentLine
 from tests.client.running import running
 from tests.clock import ManualClock
-from tests.waiting import WAIT_SECONDS, eventually
+from tests.waiting import eventually
 
 HEART_BEAT = RequestCode.HEART_BEAT
 INTERVAL_SECONDS = 30.0
@@ -149,22 +148,6 @@ async def test_a_broker_that_refuses_is_down_with_its_reason(world: World, peer:
     assert world.heartbeat.brokers_up == {peer.address: False}
 
 
-async def test_up_and_down_are_told_once(world: World, peer: Peer) -> None:
-    """The log has a line for each change, not one for each heartbeat."""
-    await world.know(peer)
-    with capture_logs() as logs:
-        for _ in range(3):
-            await world.heartbeat.beat()
-        peer.on(HEART_BEAT, Reply(ResponseCode.SYSTEM_ERROR, "broken"))
-        for _ in range(3):
-            await world.heartbeat.beat()
-        peer.on(HEART_BEAT, Reply())
-        await world.heartbeat.beat()
-    events = [line["event"] for line in logs if line["event"].startswith("broker.")]
-    assert events == ["broker.up", "broker.down", "broker.up"]
-    assert "broken" in next(line["reason"] for line in logs if line["event"] == "broker.down")
-
-
 async def test_a_broker_that_restarts_knows_us_again_soon(world: World, peer: Peer) -> None:
     """The heartbeat is repeated until the broker is back, long before the interval is over."""
     await world.know(peer)
@@ -200,15 +183,6 @@ async def test_a_connection_that_another_request_opens_is_followed_by_a_heartbea
         await peer.received(HEART_BEAT)
 
 
-async def test_a_heartbeat_that_opens_the_connection_is_not_doubled(world: World, peer: Peer) -> None:
-    """Its own opening asks for no further one."""
-    await world.know(peer)
-    async with running(world.heartbeat.run()):
-        await peer.received(HEART_BEAT)
-        await world.clock.advance(INTERVAL_SECONDS - 1)
-    assert len(peer.got(HEART_BEAT)) == 1
-
-
 async def test_a_failure_asks_for_fresh_routes(world: World, peer: Peer) -> None:
     """The broker may have moved: its new address must not wait for the next interval."""
     world.routes.watch("T")
@@ -233,30 +207,6 @@ async def test_a_broker_that_is_back_asks_for_fresh_routes(world: World, peer: P
         peer.on(HEART_BEAT, Reply())
         await world.heartbeat.beat()
         await world.clock.until(lambda: world.asked_for_routes > asked, "the routes are asked for again", most=2)
-
-
-async def test_a_failure_that_somebody_else_saw_is_followed_up(world: World, peer: Peer) -> None:
-    """Where a consumer's own `beat` failed, `run` goes on trying."""
-    await world.know(peer)
-    async with running(world.heartbeat.run()):
-        await peer.received(HEART_BEAT)
-        peer.on(HEART_BEAT, Reply(ResponseCode.SYSTEM_ERROR, "starting"))
-        assert isinstance((await world.heartbeat.beat())[peer.address], Exception)
-        peer.on(HEART_BEAT, Reply())
-        await world.clock.until(
-            lambda: world.heartbeat.brokers_up == {peer.address: True}, "the broker is up again", INTERVAL_SECONDS / 2
-        )
-
-
-async def test_cancelling_leaves_nothing_under_way(world: World, peer: Peer) -> None:
-    """The end does not wait for a broker that never answers."""
-    peer.on(HEART_BEAT, None)
-    await world.know(peer)
-    async with asyncio.timeout(WAIT_SECONDS), running(world.heartbeat.run()):
-        await peer.received(HEART_BEAT)
-    await world.remoting.close()
-    with pytest.raises(RemotingError):
-        await world.heartbeat.beat_address(peer.address)
 
 
 async def test_a_broker_that_was_found_silent_is_asked_at_once(world: World, peer: Peer) -> None:
@@ -290,51 +240,6 @@ async def test_a_connection_is_known_to_have_carried_a_heartbeat(world: World, p
     peer.cut()
     await eventually(lambda: world.remoting.connected(peer.address) is None, "it is lost")
     assert not world.heartbeat.is_known_on(await world.remoting.connection(peer.address))
-
-
-async def test_an_answer_by_a_connection_that_was_replaced_says_nothing_of_the_next_one(
-    world: World, peer: Peer
-) -> None:
-    """As when a broker says that it goes away: pulls by the next connection would find no group."""
-    go_on = asyncio.Event()
-
-    async def slow(command: object) -> Reply:
-        await go_on.wait()
-        return Reply()
-
-    peer.on(HEART_BEAT, slow)
-    await world.know(peer)
-    async with running(world.heartbeat.run()):
-        await peer.received(HEART_BEAT)
-        first = world.remoting.connected(peer.address)
-        assert first is not None
-        world.remoting.leave(first, "the broker says that it goes away")
-        second = await world.remoting.connection(peer.address)
-        go_on.set()
-        await eventually(lambda: world.heartbeat.brokers_up == {peer.address: True}, "the first one is answered")
-        await peer.received(HEART_BEAT, 2)
-        await eventually(lambda: world.heartbeat.is_known_on(second), "the broker is told by the second one")
-
-
-async def test_settled_waits_for_a_heartbeat_that_nobody_waits_for_any_more(world: World, peer: Peer) -> None:
-    """It is on its way: what is sent after its answer is the last word."""
-    go_on = asyncio.Event()
-
-    async def slow(command: object) -> Reply:
-        await go_on.wait()
-        return Reply()
-
-    peer.on(HEART_BEAT, slow)
-    await world.know(peer)
-    asking = asyncio.create_task(world.heartbeat.beat_address(peer.address))
-    await peer.received(HEART_BEAT)
-    asking.cancel()
-    await asyncio.wait((asking,))
-    settled = asyncio.create_task(world.heartbeat.settled(peer.address))
-    await world.clock.advance(1)
-    assert not settled.done()
-    go_on.set()
-    await settled
 
 
 async def test_pulls_that_get_no_answer_are_followed_by_a_heartbeat(world: World, peer: Peer) -> None:

@@ -13,7 +13,7 @@ from rmqd.handler_api.batch import Batch
 from rmqd.wire.acl import SECRET_FIELDS, Credentials
 from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Reply
-from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.groups import TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
@@ -83,30 +83,4 @@ async def test_a_topic_that_is_forbidden_keeps_its_group_from_being_ready(broker
         await eventually(lambda: bodies == [b"x"], "the other topic is consumed")
         await eventually(lambda: not m.consumer.snapshot().ready, "the group is not ready")
         assert "Topic:forbidden" in (m.consumer.snapshot().not_ready_reason or "")
-        await m.stop()
-
-
-async def test_a_group_that_may_only_subscribe_sees_its_retries(broker: ScriptedBroker) -> None:
-    """RocketMQ 5 wants the action Get on the group for a question about the ends of its retry topic."""
-    [queue] = broker.create_topic(TOPIC)
-    broker.knows_groups, broker.redelivers = False, True
-    attempts: list[int] = []
-
-    async def handle(batch: Batch) -> None:
-        attempts.append(batch[0].reconsume_times)
-        if len(attempts) == 1:
-            raise RuntimeError("once")
-
-    def gate(command: RemotingCommand) -> Reply | None:
-        ends = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
-        if command.code in ends and command.ext_fields["topic"] == f"%RETRY%{GROUP}":
-            remark = f"User:u has no permission to access Group:{GROUP} from 10.0.0.9, no matched policies."
-            return Reply(ResponseCode.NO_PERMISSION, remark)
-        return None
-
-    broker.peer.gate = gate
-    async with member(broker.peer.address, handle, consume_from_where="first_offset") as m:
-        await broker.store(queue, b"x")
-        await eventually(lambda: attempts == [0, 1], "the message comes again")
-        assert m.consumer.snapshot().ready
         await m.stop()

@@ -21,7 +21,6 @@ from tests.consumer.groups import GROUP, TOPIC, group_options, handler_of
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.handlers.messages import make_batch, make_message
 from tests.seen import Seen
-from tests.waiting import eventually
 
 
 class Recording:
@@ -120,24 +119,6 @@ async def test_a_hook_that_raises_is_counted_and_in_nobodys_way(is_async: bool, 
     assert group.failures == {"broken": 1, "sound": 0}
 
 
-async def test_hooks_close_in_the_reverse_of_the_order_in_which_they_open() -> None:
-    order: list[str] = []
-
-    class Named:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def before_batch(self, batch: Batch, context: HookContext) -> None:
-            order.append(f"before {self.name}")
-
-        def after_batch(self, batch: Batch, context: HookContext) -> None:
-            order.append(f"after {self.name}")
-
-    loaded = hooks(hook(Named("a")), hook(Named("b"))).around(handler(is_async=True))
-    await call(loaded, make_batch(make_message(b"one")))
-    assert order == ["before a", "before b", "after b", "after a"]
-
-
 def test_without_such_hooks_the_handler_is_called_as_it_is() -> None:
     """Nothing is paid for what is not installed."""
     plain = handler(is_async=True)
@@ -199,15 +180,3 @@ async def test_what_is_left_out_counts_as_consumed(broker: ScriptedBroker, queue
         assert snapshot.left_out_by_hooks == {"choosy": 3}
         assert snapshot.topics[0].received == 2
     assert {(one.group, one.message_queue, one.outcome) for one in told} == {(GROUP, queue, None)}
-
-
-async def test_a_batch_cut_short_at_its_deadline_is_told(broker: ScriptedBroker, queue: MessageQueue) -> None:
-    recording = Recording()
-
-    async def handle(batch: Batch) -> None:
-        await asyncio.sleep(60)
-
-    await broker.store(queue, b"1")
-    async with Consuming(broker, handle, hook(recording), consume_timeout_seconds=0.1):
-        await eventually(lambda: broker.sent_back, "it is sent back")
-    assert [(name, context.outcome) for name, context in recording.calls][-1] == ("after", "cut_short")

@@ -107,26 +107,6 @@ def test_each_row_of_an_event_has_its_place() -> None:
     ]
 
 
-def test_a_part_of_a_key_may_change() -> None:
-    message = canal("UPDATE", {"id": "3", "name": "b"}, old=[{"name": "a"}])
-    assert [(row["id"], row["name"], gone) for row, gone, _ in changes(message, keys=["id", "name"])] == [
-        (3, "a", True),
-        (3, "b", False),
-    ]
-
-
-def test_a_change_of_structure_is_no_row() -> None:
-    for kind in ("CREATE", "ALTER", "CINDEX", "DINDEX", "QUERY"):
-        assert changes(canal(kind, isDdl=True, sql="ALTER TABLE orders ...")) == [], kind
-
-
-def test_tables_are_chosen_by_patterns() -> None:
-    for table, wanted in (("orders_03", 1), ("refunds", 0)):
-        assert len(changes(canal("INSERT", {"id": "1"}, table=table), tables=["shop.orders_*"])) == wanted
-    assert changes(canal("TRUNCATE", isDdl=True, table="refunds")) == []
-    assert len(changes(debezium("c", None, {"id": 1}, schema=None), **{**DEBEZIUM, "tables": ["shop.orders"]})) == 1
-
-
 # --- Debezium
 
 

@@ -8,10 +8,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from kombu.exceptions import OperationalError
 
 from rmqd_handlers.celery import Celery
-from tests.handlers.messages import batch_of, decided, make_batch, make_message, meant
+from tests.handlers.messages import make_batch, make_message
 from tests.handlers.options import not_refused
 from tests.servers.celery_worker import CeleryWorker
 from tests.servers.redis import RedisServer
@@ -37,15 +36,6 @@ def queued(client: Any, queue: str = "orders") -> list[tuple[str, Any]]:
     return [(one["headers"]["id"], one["headers"]["argsrepr"]) for one in found]
 
 
-async def test_full_memory_is_waited_for(redis_server: RedisServer, redis_client: Any) -> None:
-    async with started(redis_server, retry_for="0s") as handler:
-        redis_client.config_set("maxmemory", 1)
-        with pytest.raises(OperationalError, match="used memory") as raised:
-            await handler.handle(batch_of(b"1"))
-        redis_client.config_set("maxmemory", 0)
-    assert meant(raised.value) == "again"
-
-
 async def test_a_worker_runs_what_a_message_is(redis_server: RedisServer, redis_client: Any) -> None:
     body = '{"id": 7, "cents": 1.10, "lines": [{"sku": "ü-1", "n": 0.5}], "none": null}'.encode()
     message = make_message(body, keys="order-7", properties={"colour": "grün"})
@@ -66,34 +56,6 @@ async def test_a_worker_runs_what_a_message_is(redis_server: RedisServer, redis_
             "kwargs": {"order": json.loads(body), "colour": "grün", "missing": None},
         }
     )
-
-
-async def test_a_task_has_the_body_where_nothing_is_named(redis_server: RedisServer, redis_client: Any) -> None:
-    batch = batch_of("grüße".encode(), b"\xff")
-    async with started(redis_server, queue=None) as handler:
-        await handler.handle(batch)
-
-    assert queued(redis_client, "celery") == [(batch[0].msg_id, "['grüße']")]
-    [(place, (outcome, reason))] = decided(batch).items()
-    assert (place, outcome) == (1, "dead_letter")
-    assert "not UTF-8" in reason
-
-
-async def test_the_id_is_what_is_named(redis_server: RedisServer, redis_client: Any) -> None:
-    batch = batch_of(b'{"id": 7}', b'{"other": 1}', b"no JSON")
-    async with started(redis_server, task_id="$.id") as handler:
-        await handler.handle(batch)
-
-    assert [task_id for task_id, _ in queued(redis_client)] == ["7"]
-    assert {place: outcome for place, (outcome, _) in decided(batch).items()} == {1: "dead_letter", 2: "dead_letter"}
-
-
-async def test_tasks_are_in_the_order_of_their_batch(redis_server: RedisServer, redis_client: Any) -> None:
-    batch = batch_of(*(b"%d" % n for n in range(50)))
-    async with started(redis_server) as handler:
-        await handler.handle(batch)
-
-    assert queued(redis_client) == [(message.msg_id, f"['{n}']") for n, message in enumerate(batch)]
 
 
 def test_wrong_options_are_refused() -> None:

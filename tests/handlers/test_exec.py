@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 
 from rmqd import DeadLetter, Retry
 from rmqd_handlers.exec import CommandFailed, Exec
-from tests.handlers.messages import make_batch, make_message, meant
+from tests.handlers.messages import make_batch, make_message
 from tests.handlers.options import not_refused
 from tests.waiting import wait_until
 
@@ -69,17 +68,6 @@ def test_the_command_reads_the_batch_as_json_lines(run: Callable[[Any], Any], tm
     assert [json.loads(line)["body"] for line in lines] == ["one", "two"]
 
 
-def test_a_program_that_is_gone_is_waited_for(run: Callable[[Any], Any], tmp_path: Path) -> None:
-    program = tmp_path / "program"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    handler = make_exec(str(program))
-    program.unlink()
-    with pytest.raises(FileNotFoundError) as raised:
-        run(handle(handler))
-    assert meant(raised.value) == "again"
-
-
 def test_status_75_asks_for_a_retry(run: Callable[[Any], Any]) -> None:
     with pytest.raises(Retry):
         run(handle(shell("exit 75")))
@@ -96,38 +84,9 @@ def test_any_other_status_is_a_failure_with_the_end_of_the_output(run: Callable[
     assert len(str(failure.value)) < 3000
 
 
-def test_a_command_that_is_killed_is_a_failure(run: Callable[[Any], Any]) -> None:
-    with pytest.raises(CommandFailed, match="SIGKILL"):
-        run(handle(shell("kill -9 $$")))
-
-
-def test_the_working_directory_and_its_programs(run: Callable[[Any], Any], tmp_path: Path) -> None:
-    script = tmp_path / "work.sh"
-    script.write_text("#!/bin/sh\npwd > where\n")
-    script.chmod(0o755)
-
-    run(handle(make_exec("./work.sh", cwd=str(tmp_path))))
-
-    assert (tmp_path / "where").read_text().strip() == str(tmp_path)
-
-
-def test_at_a_timeout_the_command_ends_with_all_that_it_started(run: Callable[[Any], Any], tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    handler = shell(f"sleep 300 & echo $$ $! > {pids}; wait", kill_after="100s")
-    started = time.monotonic()
-    left = run(time_out(handler, pids))
-    assert time.monotonic() - started < 60  # the shell obeys SIGTERM, so nobody waits for kill_after
-    assert_dies(*left)
-
-
 def test_a_program_that_is_missing_fails_the_start() -> None:
     with pytest.raises(FileNotFoundError, match="no-such-program"):
         make_exec("no-such-program")
-
-
-def test_a_working_directory_that_is_missing_fails_the_start(tmp_path: Path) -> None:
-    with pytest.raises(NotADirectoryError, match="missing"):
-        make_exec("true", cwd=str(tmp_path / "missing"))
 
 
 def test_wrong_options_are_refused() -> None:

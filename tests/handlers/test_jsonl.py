@@ -90,30 +90,6 @@ def test_a_batch_that_fails_in_the_middle_leaves_nothing_and_can_be_retried(tmp_
     assert bodies_in(path) == ["before", "x" * 50, "y" * 5000]
 
 
-def test_a_full_file_is_renamed_and_none_is_deleted_unasked(tmp_path: Path) -> None:
-    path = tmp_path / "orders.jsonl"
-    handler = make_handler(path, max_size="2KiB")
-    for number in range(30):
-        handler.handle(batch_of(str(number)))
-
-    files = all_files(path)
-    assert len(files) > 3
-    assert all(file.stat().st_size <= 2048 for file in files)
-    assert bodies_in(*files) == [str(number) for number in range(30)]
-
-
-def test_of_renamed_files_the_newest_are_kept(tmp_path: Path) -> None:
-    path = tmp_path / "orders.jsonl"
-    (tmp_path / "orders.jsonl.backup").write_text("not ours")
-    handler = make_handler(path, max_size="1B", keep=3)
-    for number in range(6):
-        handler.handle(batch_of(str(number)))
-
-    rotated = sorted(tmp_path.glob("orders.jsonl.*Z"))
-    assert bodies_in(*rotated, path) == ["2", "3", "4", "5"]
-    assert (tmp_path / "orders.jsonl.backup").read_text() == "not ours"
-
-
 def test_what_a_killed_writer_left_unfinished_is_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "orders.jsonl"
     path.write_text('{"body": "whole"}\n{"body": "torn' + "n" * 100_000)

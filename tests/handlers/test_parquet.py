@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.dataset as ds  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
-import pytest
 
-from rmqd import Batch, Message, testing
-from rmqd.handler_api.once.once_group import once_of
+from rmqd import Batch, testing
 from rmqd.spark.source.source_columns import COLUMNS, DEFAULT_COLUMNS
-from rmqd.wire.message_queue import Identity
-from rmqd.wire.messages.message import once_in_group
 from rmqd_handlers.parquet import Parquet
 from tests.handlers.messages import QUEUE, make_batch, make_message
 from tests.handlers.options import refused_otherwise
@@ -115,66 +110,12 @@ async def test_columns_get_what_their_expressions_name_as_their_types_say(tmp_pa
     }
 
 
-async def test_what_a_type_cannot_be_is_a_dead_letter_and_the_rest_is_written(tmp_path: Path) -> None:
-    wrong: list[tuple[str, object]] = [
-        ("int32", 2**31),
-        ("int32", 1.5),
-        ("int64", True),
-        ("int64", "one"),
-        ("float64", "NaN"),
-        ("float64", Decimal("1e999")),
-        ("decimal(4,2)", 100),
-        ("decimal(4,2)", 1.005),
-        ("boolean", "yes"),
-        ("timestamp", "yesterday"),
-        ("timestamp", 2**62),
-        ("date", "1st"),
-        ("string", "\ud800"),
-    ]
-    found = {}
-    for number, (kind, value) in enumerate(wrong):
-        text = value if isinstance(value, Decimal) else json.dumps(value)
-        batch = make_batch(
-            make_message(b"no JSON", queue_offset=0),
-            make_message(f'{{"v": {text}}}'.encode(), queue_offset=1),
-            make_message(b'{"v": null}', queue_offset=2),
-        )
-        folder, columns = tmp_path / str(number), {"v": "$.v", "offset": "queue_offset"}
-        async with started(folder, columns=columns, types={"v": kind}) as handler:
-            await handler.handle(batch)
-        outcomes = {place: one.outcome.value for place, one in batch.decisions().items()}
-        found[kind, str(value)] = outcomes, listed(folder, "offset")
-
-    assert len(found) == len(wrong)
-    assert found == dict.fromkeys(found, ({0: "dead_letter", 1: "dead_letter"}, [2]))
-
-
 async def test_calls_of_a_queue_share_a_file_until_its_time_is_over(tmp_path: Path) -> None:
     async with started(tmp_path, roll_after="300ms") as handler:
         calls = [asyncio.create_task(handler.handle(batch_of(at, at + 1))) for at in (0, 2, 4)]
         await asyncio.gather(*calls)
 
     assert [one["offsets"] for one in entries(tmp_path)] == [[[0, 5]]]
-
-
-async def test_a_file_is_closed_at_its_size(tmp_path: Path) -> None:
-    async with started(tmp_path, roll_after="1h", roll_size="100B") as handler:
-        await asyncio.gather(
-            handler.handle(batch_of(0, 1, body="x" * 20)), handler.handle(batch_of(2, 3, body="x" * 40))
-        )
-
-    assert [one["rows"] for one in entries(tmp_path)] == [4]
-
-
-async def test_calls_that_are_waited_for_end(tmp_path: Path) -> None:
-    async with started(tmp_path, roll_after="1h") as handler:
-        call = asyncio.create_task(handler.handle(batch_of(0)))
-        while not call.done():
-            handler.end_calls()
-            await asyncio.sleep(0)
-        await call
-
-    assert listed(tmp_path) == [0]
 
 
 async def test_what_the_manifest_has_is_not_written_again(tmp_path: Path) -> None:
@@ -190,34 +131,6 @@ async def test_what_the_manifest_has_is_not_written_again(tmp_path: Path) -> Non
     assert batch.decisions() == {}  # all of it is acknowledged
 
 
-async def test_a_manifest_tells_clusters_and_groups_apart_and_has_what_0_1_0_wrote(tmp_path: Path) -> None:
-    """All of them have the same messages of a queue of the same name."""
-    for number, (cluster, group) in enumerate((("c1", "g1"), ("c2", "g1"), ("c1", "g2"))):
-        once_in_group.set(once_of(group, partial(Identity, cluster, "", group)))
-        for _ in range(2):
-            async with started(tmp_path) as handler:
-                await handler.handle(batch_of(*range(10)))
-        assert sorted(listed(tmp_path)) == sorted([*range(10)] * (number + 1))
-    [newest] = (tmp_path / "_manifest/c1/~/g2").rglob("*.json")
-    former = tmp_path / f"_manifest/{QUEUE.topic}@{QUEUE.broker_name}@{QUEUE.queue_id}/000000"
-    former.mkdir(parents=True)
-    newest.rename(former / newest.name)
-    async with started(tmp_path) as handler:
-        await handler.handle(batch_of(*range(12)))
-    assert sorted(listed(tmp_path)) == sorted([*range(10)] * 3 + [10, 11])
-
-
-async def test_messages_of_a_topic_that_was_made_anew_are_other_ones(tmp_path: Path) -> None:
-    def stored_at(milliseconds: int) -> Sequence[Message]:
-        return [testing.make_message(b"x", queue_offset=at, store_timestamp=milliseconds) for at in range(3)]
-
-    async with started(tmp_path) as handler:
-        for milliseconds in (1_767_225_600_000, 1_767_225_700_000):
-            await handler.handle(Batch(list(stored_at(milliseconds)), QUEUE))
-
-    assert sorted(listed(tmp_path)) == [0, 0, 1, 1, 2, 2]
-
-
 def stored(stored_ms: int, *offsets: int) -> Batch:
     """Messages that a broker stored one after the other, from a time on."""
     messages = (
@@ -225,19 +138,6 @@ def stored(stored_ms: int, *offsets: int) -> Batch:
         for number, at in enumerate(offsets)
     )
     return Batch(list(messages), QUEUE)
-
-
-async def test_a_disk_that_cannot_be_written_fails_the_batch_and_lists_nothing(tmp_path: Path) -> None:
-    async with started(tmp_path, retry_for="0s") as handler:
-        (tmp_path / "date=2026-01-01").write_text("in the way")
-        batch = batch_of(0)
-        with pytest.raises(OSError, match="date=2026-01-01"):
-            await handler.handle(batch)
-        assert (entries(tmp_path), batch.decisions()) == ([], {})
-        (tmp_path / "date=2026-01-01").unlink()
-        await handler.handle(batch)
-
-    assert listed(tmp_path) == [0]
 
 
 def test_wrong_options_are_refused() -> None:

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from rmqd import AlreadyHandled
 from rmqd.handler_api.once.once_group import once_of
 from rmqd.testing import RocketMQ
 from rmqd.wire.messages.message import once_in_group
 from rmqd_handlers.sql import Sql
-from tests.handlers.messages import decided, make_batch, make_message, orders
+from tests.handlers.messages import make_batch, make_message, orders
 from tests.handlers.sql_orders import (
     COLUMNS,
     LOOSE,
     ORDERS,
     POSTGRESQL,
     SQLITE,
-    STATEMENT,
     check_a_killed_server_is_waited_for,
     started,
 )
@@ -103,43 +98,6 @@ async def test_a_key_that_comes_again_adds_no_row(shop: Shop, mode: str) -> None
     assert shop.query("SELECT id, cents FROM orders ORDER BY id") == [("1", newest), ("2", 2)]
 
 
-async def test_without_a_key_a_message_that_comes_again_is_written_again_unless_it_is_marked(shop: Shop) -> None:
-    shop.query(LOOSE)
-    found = []
-    for options, once in ((one, once) for one in ({}, STATEMENT) for once in (False, True)):
-        shop.query("DELETE FROM orders")
-        shop.query("DROP TABLE IF EXISTS rmqd_handled")
-        async with started(shop, **options, once=once) as handler:
-            for _ in range(2):
-                await handler.handle(orders({"id": "1", "cents": 1}, {"id": "2", "cents": 2}))
-        found += shop.query("SELECT count(*) FROM orders")
-
-    assert found == [(4,), (2,), (4,), (2,)]
-
-
-async def test_a_message_alone_that_was_handled_is_told_so_that_it_is_counted(shop: Shop) -> None:
-    shop.query(LOOSE)
-    async with started(shop, once=True) as handler:
-        await handler.handle(orders({"id": "1", "cents": 1}))
-        with pytest.raises(AlreadyHandled):
-            await handler.handle(orders({"id": "1", "cents": 1}))
-
-    assert shop.query("SELECT count(*) FROM orders") == [(1,)]
-
-
-async def test_what_is_refused_leaves_no_mark(shop: Shop) -> None:
-    """So that it is handled when it comes again."""
-    shop.query(ORDERS)
-    async with started(shop, once=True) as handler:
-        await handler.handle(orders({"id": "0", "cents": 0}))
-        batch = orders(b"no JSON", {"id": "1", "cents": -1}, {"id": "2", "cents": 2})
-        await handler.handle(batch)
-
-    assert sorted(decided(batch)) == [0, 1]
-    assert shop.query("SELECT id FROM orders ORDER BY id") == [("0",), ("2",)]
-    assert shop.query("SELECT count(*) FROM rmqd_handled") == [(2,)]
-
-
 async def test_a_row_is_not_replaced_by_an_older_version(shop: Shop) -> None:
     shop.query(ORDERS)
     columns = {"version": "$.v"} | COLUMNS
@@ -171,18 +129,3 @@ def test_a_group_writes_each_message_once(shop: Shop) -> None:
 @POSTGRESQL
 async def test_a_database_that_is_killed_and_comes_back_is_waited_for(shop: Shop) -> None:
     await check_a_killed_server_is_waited_for(shop, once=True)
-
-
-@SQLITE
-async def test_a_file_that_another_one_writes_to_is_waited_for(shop: Shop) -> None:
-    shop.query(ORDERS)
-    with closing(sqlite3.connect(shop.url.removeprefix("sqlite:///"), isolation_level=None)) as other:
-        async with started(shop, connect_args={"timeout": 0.05}) as handler:
-            other.execute("BEGIN IMMEDIATE")
-            waiting = asyncio.create_task(handler.handle(orders({"id": "1", "cents": 1})))
-            done, _ = await asyncio.wait([waiting], timeout=0.3)
-            assert not done
-            other.execute("COMMIT")
-            await waiting
-
-    assert shop.query("SELECT id FROM orders") == [("1",)]

@@ -28,16 +28,6 @@ def test_a_password_that_would_be_part_of_the_host_is_told() -> None:
             options.model_validate({**OTHERS, "url": url})
 
 
-def test_a_url_that_sqlalchemy_reads_rightly_is_accepted() -> None:
-    """An @ in the user, no host, and no URL at all."""
-    for url in ("mysql+pymysql://loader@shop:secret@db/shop", "sqlite:////tmp/a@b@c", "host=db password=a@b@c"):
-        Sql.Options.model_validate({**OTHERS, "url": url})
-
-
-def test_a_connection_string_of_libpq_may_have_what_a_url_may_not() -> None:
-    PostgreSql.Options.model_validate({**OTHERS, "url": "host=db user=me password=a://x@y@z"})
-
-
 def test_what_libpq_cannot_read_is_refused_without_a_word_of_it() -> None:
     """libpq's own error, at the start, has the password."""
     for url in (

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Awaitable, Callable
 
 import pytest
 
 from rmqd.client.client_options import ClientOptions
-from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import RequestCode
 from rmqd.errors import (
@@ -18,11 +16,8 @@ from rmqd.errors import (
     RemotingError,
     RemotingTimeoutError,
 )
-from rmqd.wire.command import RemotingCommand, encode_response
-from tests.client.members import Member
-from tests.client.peer import Peer, route_of, routes
+from rmqd.wire.command import encode_response
 from tests.client.raw_server import RawServer, read_command
-from tests.client.running import running
 from tests.waiting import WAIT_SECONDS, eventually
 
 ASK = RequestCode.GET_MAX_OFFSET
@@ -85,38 +80,6 @@ async def test_what_is_no_frame_closes_the_connection(remoting: RemotingClient, 
         assert server.accepted == 2
 
 
-@pytest.mark.parametrize(("flag", "named"), [(5, "0x4"), (-(2**31) + 1, "0x80000000")])
-async def test_a_flag_of_another_meaning_is_refused_by_name(remoting: RemotingClient, flag: int, named: str) -> None:
-    """What the rest of such a frame is cannot be known: no answer is made of it."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        command = await read_command(reader)
-        header = b'{"code":0,"flag":%d,"language":"JAVA","opaque":%d,"version":513}' % (flag, command.opaque)
-        writer.write(struct.pack(">II", 4 + len(header), len(header)) + header)
-        await reader.read()
-
-    async with RawServer(answer) as server:
-        with pytest.raises(RemotingClosedError, match=f"flag has bits that rmqd does not know: {named}"):
-            await remoting.invoke(server.address, ASK, {}, timeout_seconds=5)
-    assert remoting.traffic.corrupt_frames == 1
-
-
-async def test_an_answer_byte_by_byte(remoting: RemotingClient) -> None:
-    """TCP promises no boundaries."""
-
-    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        command = await read_command(reader)
-        header = b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":513}' % command.opaque
-        for byte in struct.pack(">II", 4 + len(header) + 4, len(header)) + header + b"body":
-            writer.write(bytes([byte]))
-            await writer.drain()
-            await asyncio.sleep(0)
-        await reader.read()
-
-    async with RawServer(drip) as server:
-        assert (await remoting.invoke(server.address, ASK, {})).body == b"body"
-
-
 async def test_a_peer_that_does_not_read_has_a_deadline_too(remoting: RemotingClient) -> None:
     """What cannot even be sent must not wait for ever."""
 
@@ -133,34 +96,6 @@ async def test_a_peer_that_does_not_read_has_a_deadline_too(remoting: RemotingCl
                 await remoting.invoke(server.address, OTHER, {}, timeout_seconds=0.2)
         with pytest.raises(RemotingTimeoutError):
             await first
-
-
-async def test_a_request_that_cannot_be_written_ends_the_connection(remoting: RemotingClient, peer: Peer) -> None:
-    """Whatever fails when frames are joined and written (memory may be short): the next request is answered."""
-    connection = await remoting.connection(peer.address)
-    waiting = asyncio.create_task(connection.invoke(ASK, {}, b"", 60))
-    await asyncio.sleep(0)
-    connection.write("no bytes")  # type: ignore[arg-type]
-    with pytest.raises(RemotingClosedError, match="could not be sent"):
-        async with asyncio.timeout(WAIT_SECONDS):
-            await waiting
-    await remoting.invoke(peer.address, OTHER, {}, timeout_seconds=WAIT_SECONDS)
-    assert len(peer.requests) == 1
-
-
-async def test_what_cannot_be_taken_ends_the_connection(remoting: RemotingClient, peer: Peer) -> None:
-    """As where memory runs out; also where it is not the event loop that hears of it, as very much came at once."""
-
-    def fail(command: RemotingCommand, address: str) -> None:
-        raise MemoryError
-
-    remoting.peer_requests.notices[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = fail
-    await remoting.invoke(peer.address, ASK, {})
-    for _ in range(1000):
-        await peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {}, oneway=True)
-    await eventually(lambda: remoting.connected(peer.address) is None, "the connection is gone")
-    await remoting.invoke(peer.address, ASK, {})
-    assert peer.connections == 2
 
 
 async def test_a_connection_that_is_being_closed_takes_no_request(remoting: RemotingClient) -> None:
@@ -192,65 +127,6 @@ async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     await reader.read(10)
 
 
-async def half_an_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A broker that dies while it answers."""
-    await reader.read(10)
-    writer.write(struct.pack(">II", 1000, 100) + b'{"code":0')
-
-
-async def another_protocol(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A wrong port."""
-    await reader.read(10)
-    writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-    await reader.read()
-
-
-async def greeting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A wrong port of a server that speaks first."""
-    writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
-    await reader.read()
-
-
-async def empty_frame(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.read(10)
-    writer.write(struct.pack(">I", 0))
-    await reader.read()
-
-
-async def good_and_bad(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A broker that answers heartbeats, and everything else with rubbish."""
-    command = await read_command(reader)
-    header = b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":513}' % command.opaque
-    writer.write(struct.pack(">II", 4 + len(header), len(header)) + header)
-    await writer.drain()
-    await asyncio.sleep(0.01)
-    writer.write(struct.pack(">I", 0))
-    await reader.read()
-
-
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-async def connections_in_half_a_second(serve: Serve) -> int:
-    """How often a client with a group connects to a broker that serves it so."""
-    async with RawServer(serve) as broker, Peer() as name_server:
-        name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, routes({"T": route_of({"broker-a": broker.address})}))
-        client = ClientInstance(ClientOptions(nameservers=(name_server.address,)))
-        async with running(client.run()):
-            client.register(Member("g", "T"))
-            await eventually(lambda: broker.accepted >= 2, "the broker is asked")
-            await asyncio.sleep(0.5)  # what must not happen has no end that could be awaited
-            return broker.accepted
-
-
-async def test_an_address_that_serves_nobody_is_not_stormed() -> None:
-    """Whatever it does instead of answering: heartbeats would come as fast as they can."""
-    brokers = (hang_up, good_and_bad, half_an_answer, another_protocol, greeting, empty_frame)
-    counts = await asyncio.gather(*map(connections_in_half_a_second, brokers))
-    by_broker = {serve.__name__: count for serve, count in zip(brokers, counts, strict=True)}
-    assert not {name: count for name, count in by_broker.items() if count >= 12}
-
-
 async def test_a_frame_that_never_ends_is_not_waited_for(
     remoting: RemotingClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,19 +151,3 @@ async def test_a_frame_that_never_ends_is_not_waited_for(
             break
     assert server.accepted == 2
     assert remoting.traffic.corrupt_frames == 1
-
-
-async def test_a_connection_that_was_left_is_closed_with_its_client() -> None:
-    """Though an answer is still under way on it: the event loop may end next."""
-    client = RemotingClient()
-    async with Peer() as peer:
-        peer.on(ASK, None)
-        asking = asyncio.create_task(client.invoke(peer.address, ASK, {}, timeout_seconds=1))
-        await peer.received(ASK)
-        connection = await client.connection(peer.address)
-        client.leave(connection, "the broker goes away")
-        await asyncio.sleep(0)  # the task that waits for the answer has begun
-        await client.close()
-        assert not connection.is_open
-        with pytest.raises(RemotingError):
-            await asking

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 
 import pytest
 
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.remoting import pending
-from rmqd.client.remoting.frame_reader import MAX_AT_ONCE as MAX_IN_A_TURN
-from rmqd.client.remoting.peer_requests import MAX_AT_ONCE
 from rmqd.client.remoting.peer_requests import Reply as ClientReply
 from rmqd.client.remoting.remoting_client import RemotingClient
-from rmqd.client.routing.name_server_client import get_route
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import (
-    ProtocolError,
     RemotingClosedError,
     RemotingConnectError,
     RemotingTimeoutError,
     RmqdError,
 )
-from rmqd.errors.broker_errors import SystemBusyError
 from rmqd.wire.acl import Credentials
 from rmqd.wire.command import RemotingCommand, encode_request, encode_response
 from tests.client.peer import Peer, Reply
@@ -290,24 +284,6 @@ async def test_a_fault_of_ours_is_answered_too(remoting: RemotingClient, peer: P
     assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, "KeyError: 'queueId'")
 
 
-async def test_one_way_requests_of_the_peer_get_no_answer(remoting: RemotingClient, peer: Peer) -> None:
-    """Not even a refusal."""
-    handled = asyncio.Event()
-
-    async def handler(command: RemotingCommand, address: str) -> ClientReply:
-        handled.set()
-        return (ResponseCode.SUCCESS, "", {}, b"")
-
-    remoting.peer_requests.handlers[ASK] = handler
-    await remoting.connection(peer.address)
-    await eventually(lambda: peer.connections, "the peer has the connection")
-    await peer.push(ASK, {}, oneway=True)
-    await peer.push(RequestCode(4711), {}, oneway=True)
-    await handled.wait()
-    assert (await remoting.invoke(peer.address, OTHER, {})).code == ResponseCode.SUCCESS
-    assert peer.answers == {}
-
-
 async def test_signing_sees_fields_and_body(peer: Peer) -> None:
     """Whoever is asked, each request carries who asks, and a signature of its own."""
     client = RemotingClient(ClientOptions(access_key="ak", secret_key="sk12345678", security_token="st"))
@@ -341,73 +317,3 @@ async def test_closing_ends_everything(peer: Peer) -> None:
         await waiting
     with pytest.raises(RemotingConnectError, match="closed"):
         await client.invoke(peer.address, ASK, {})
-
-
-async def test_a_frame_that_is_too_large_is_not_sent(remoting: RemotingClient, peer: Peer) -> None:
-    """The peer would close the connection, and everybody's requests with it."""
-    with pytest.raises(ProtocolError):
-        await remoting.invoke(peer.address, ASK, {}, b"x" * (16 * 1024 * 1024 + 1))
-    assert (await remoting.invoke(peer.address, OTHER, {})).code == ResponseCode.SUCCESS
-    assert peer.connections == 1
-
-
-async def test_a_flood_of_requests_is_answered_so_many_at_a_time(remoting: RemotingClient, peer: Peer) -> None:
-    """The others are told to ask again, and notices among them are heard all the same."""
-    release, noticed = asyncio.Event(), asyncio.Event()
-
-    async def slow(command: RemotingCommand, address: str) -> ClientReply:
-        await release.wait()
-        return (ResponseCode.SUCCESS, "", {}, b"")
-
-    remoting.peer_requests.handlers[ASK] = slow
-    remoting.peer_requests.notices[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = lambda command, address: noticed.set()
-    await remoting.connection(peer.address)
-    await eventually(lambda: peer.connections, "the peer has the connection")
-    asked = [await peer.push(ASK, {}) for _ in range(MAX_AT_ONCE + 100)]
-    await peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {}, oneway=True)
-    await eventually(lambda: len(peer.answers) == 100, "those beyond the limit are answered")
-    assert {answer.code for answer in peer.answers.values()} == {ResponseCode.SYSTEM_BUSY}
-    await noticed.wait()
-    release.set()
-    await eventually(lambda: len(peer.answers) == len(asked), "the others are answered too")
-    assert [peer.answers[opaque].code for opaque in asked[:MAX_AT_ONCE]] == [ResponseCode.SUCCESS] * MAX_AT_ONCE
-    assert (await peer.ask(ASK, {})).code == ResponseCode.SUCCESS, "there is room again"
-
-
-async def test_very_many_frames_at_once_are_taken_in_many_turns_of_the_loop(peer: Peer, clock: ManualClock) -> None:
-    """In their order, and a reply behind them comes too; what else the loop has to do gets its turns between."""
-    turn, came = 0, list[tuple[int, int]]()
-
-    async def count_turns() -> None:
-        nonlocal turn
-        while True:
-            turn += 1
-            await asyncio.sleep(0)
-
-    async def flood(command: RemotingCommand) -> Reply:
-        for number in range(3000):
-            await peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"n": str(number)}, oneway=True)
-        return Reply()
-
-    peer.on(ASK, flood)
-    client = RemotingClient(clock=clock)  # which stands still: the answer comes behind all frames
-    client.peer_requests.notices[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = lambda command, address: came.append(
-        (turn, int(command.ext_fields["n"]))
-    )
-    turns = asyncio.create_task(count_turns())
-    await client.invoke(peer.address, ASK, {})
-    turns.cancel()
-    await client.close()
-    assert [number for _, number in came] == list(range(3000))
-    assert max(Counter(at for at, _ in came).values()) <= 2 * MAX_IN_A_TURN, "taken in one turn"
-
-
-async def test_a_long_remark_is_cut(peer: Peer) -> None:
-    """It is in the text of an error, and in every log line about it."""
-    peer.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, Reply(ResponseCode.SYSTEM_BUSY, "because " * 1_000_000))
-    client = RemotingClient()
-    with pytest.raises(SystemBusyError) as caught:
-        await get_route(client, peer.address, "T")
-    assert len(str(caught.value)) < 5000
-    assert len(caught.value.remark) == 4096
-    await client.close()

@@ -13,15 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from rmqd.client.client_options import ClientOptions, TlsOptions
 from rmqd.client.remoting.remoting_client import RemotingClient
-from rmqd.client.remoting.security import client_context, explain, file_problems
-from rmqd.client.routing.name_server_client import NameServers
-from rmqd.codes import RequestCode, ResponseCode
-from rmqd.errors import ConnectionRenewedError, RemotingError, RmqdError, TlsError, TlsFileError
-from rmqd.wire.command import encode_request, encode_response
+from rmqd.client.remoting.security import file_problems
+from rmqd.codes import RequestCode
+from rmqd.errors import ConnectionRenewedError, TlsError
 from tests.certificates import (
     CA,
     CLIENT,
@@ -37,11 +34,10 @@ from tests.certificates import (
     server_context,
 )
 from tests.client.peer import Peer, Reply
-from tests.client.raw_server import RawServer, read_command
+from tests.client.raw_server import RawServer
 from tests.waiting import eventually
 
 ASK = RequestCode.GET_ROUTEINFO_BY_TOPIC
-NOTICE = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 TLS = TlsOptions(enabled=True, ca_file=str(CA))
 
 
@@ -85,33 +81,6 @@ async def test_requests_and_answers_go_through() -> None:
         assert (answer.remark, len(answer.body), len(peer.got(ASK)[0].body)) == ("encrypted", 300_000, 300_000)
 
 
-async def test_a_client_that_was_closed_has_no_connection_left() -> None:
-    """Who ends the event loop then would leave sockets behind."""
-    async with server_with(server_context()) as peer, client_with(TLS) as client:
-        connection = await client.connection(peer.address)
-        await client.close()
-        assert not connection.is_open
-
-
-async def test_all_that_came_before_the_peer_closed_is_taken() -> None:
-    """However many commands it is; over TLS the end comes together with the last of them."""
-    came = list[int]()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        command = await read_command(reader)
-        for number in range(1000):
-            writer.write(encode_request(NOTICE, number, {}, oneway=True))
-        writer.write(encode_response(command, ResponseCode.SUCCESS))
-        writer.close()
-        await writer.wait_closed()
-
-    async with RawServer(serve, server_context()) as server, client_with(TLS) as client:
-        client.peer_requests.notices[NOTICE] = lambda command, address: came.append(command.opaque)
-        assert (await client.invoke(server.address, ASK, {})).code == ResponseCode.SUCCESS
-        await eventually(lambda: client.connected(server.address) is None, "the connection is gone")
-    assert came == list(range(1000))
-
-
 async def test_a_server_that_wants_it_is_shown_a_certificate() -> None:
     wants_one = server_context(wants_client=True)
     async with server_with(wants_one) as peer, client_with(shown(CLIENT)) as client:
@@ -142,24 +111,6 @@ async def test_a_certificate_may_have_another_name_or_be_left_unchecked() -> Non
             await client.invoke(peer.address, ASK, {})
 
 
-async def test_that_nothing_is_checked_is_logged() -> None:
-    with capture_logs() as logs:
-        async with server_with(server_context()) as peer, client_with(replace(TLS, verify=False)) as client:
-            await client.invoke(peer.address, ASK, {})
-    assert [entry["log_level"] for entry in logs if entry["event"] == "tls.unverified"] == ["warning"]
-
-
-async def test_nothing_older_than_tls_1_2_is_spoken() -> None:
-    old = server_context()
-    with pytest.warns(DeprecationWarning, match="TLSv1"):
-        old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
-    old.set_ciphers("ALL:@SECLEVEL=0")
-    async with server_with(old) as peer, client_with(TLS) as client:
-        with pytest.raises(RemotingError):
-            await client.invoke(peer.address, ASK, {})
-    assert client_context(TLS).minimum_version == ssl.TLSVersion.TLSv1_2
-
-
 async def test_a_plain_server_is_named() -> None:
     """Whether it answers, or closes without a word as RocketMQ does."""
     assert "it answers without TLS" in await why_not(TLS, None)
@@ -176,20 +127,6 @@ async def test_a_plain_server_is_named() -> None:
 
 async def test_a_server_that_wants_tls_is_named() -> None:
     assert "it accepts only TLS; set client.tls.enabled: true" in await why_not(TlsOptions(), server_context())
-
-
-async def test_an_answer_in_tls_is_named() -> None:
-    """A gateway in front of a server may answer what it takes for nonsense by a TLS alert."""
-
-    async def alert(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(100)
-        writer.write(bytes((0x15, 3, 3, 0, 2, 2, 10)))
-        await writer.drain()
-        await asyncio.Event().wait()
-
-    async with RawServer(alert) as server, client_with(TlsOptions()) as client:
-        with pytest.raises(RemotingError, match="it accepts only TLS"):
-            await client.invoke(server.address, ASK, {})
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
@@ -237,17 +174,6 @@ def alerting_server(context: ssl.SSLContext) -> Iterator[str]:
         finally:
             listener.shutdown(socket.SHUT_RDWR)
         thread.join()
-
-
-async def test_each_machine_behind_a_name_shows_the_certificate_of_the_name() -> None:
-    async def resolve(host: str, port: int) -> list[str]:
-        return ["127.0.0.1"]
-
-    async with server_with(server_context(SERVER_ELSEWHERE)) as peer, client_with(TLS) as client:
-        names = NameServers(client, [f"broker.example:{peer.port}"], resolve=resolve)
-        await names.look_up()
-        assert names.addresses == (peer.address,)
-        await client.invoke(peer.address, ASK, {})
 
 
 async def test_other_settings_make_connections_anew() -> None:
@@ -325,59 +251,3 @@ async def test_a_certificate_that_was_replaced_counts_from_the_next_connection_o
 )
 def test_files_that_cannot_be_used_are_told_with_their_keys(tls: TlsOptions, expected: list[str]) -> None:
     assert [str(problem) for problem in file_problems(tls)] == expected
-
-
-def test_to_check_files_no_others_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system's authorities take 50 ms, for each client that a configuration has."""
-    monkeypatch.delattr(ssl.SSLContext, "load_default_certs")
-    assert file_problems(TlsOptions(enabled=True)) == []
-    mine = TlsOptions(enabled=True, cert_file=str(certificate(CLIENT)), key_file=str(key(CLIENT)))
-    assert file_problems(mine) == []
-    assert [problem.key for problem in file_problems(replace(mine, key_file="/no/such"))] == ["key_file"]
-
-
-async def test_a_file_that_went_bad_later_fails_connections_and_nothing_else() -> None:
-    async with server_with(server_context()) as peer, client_with(replace(TLS, ca_file="/no/such")) as client:
-        with pytest.raises(TlsError, match=r"client\.tls\.ca_file: the file /no/such cannot be read"):
-            await client.invoke(peer.address, ASK, {})
-    with pytest.raises(TlsFileError):
-        client_context(replace(TLS, ca_file="/no/such"))
-
-
-async def test_what_fails_is_said_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By one line, whoever asked for what and however often."""
-    now = 0.0
-    with capture_logs() as logs:
-        async with server_with(server_context(SERVER_EXPIRED)) as peer, client_with(TLS) as client:
-            refusals = client.security.refusals
-            monkeypatch.setattr(refusals, "_now", lambda: now)
-            for now in (0.0, 1.0, 59.0, 60.0, 61.0, 120.0, 121.0):  # noqa: B007 read by the clock
-                client.connector.forget_failures()
-                with pytest.raises(RmqdError) as caught:
-                    await client.invoke(peer.address, ASK, {})
-                assert caught.value.is_reported
-            assert refusals.about(["any"]) == f"{peer.address}: the server's certificate has expired"
-    told = [entry for entry in logs if entry["event"] == "access.refused"]
-    assert [entry["reason"] for entry in told] == [f"{peer.address}: the server's certificate has expired"] * 3
-
-
-async def test_settings_that_change_while_a_connection_is_made_hold_for_it() -> None:
-    """Neither a connection by the old ones is used nor their failure believed."""
-    async with server_with(server_context()) as peer, client_with(replace(TLS, ca_file=str(OTHER_CA))) as client:
-        asking = asyncio.create_task(client.invoke(peer.address, ASK, {}))
-        await asyncio.sleep(0)
-        client.secure(ClientOptions(tls=TLS))
-        with capture_logs() as logs:
-            await asking
-        assert client.security.refusals.about(["any"]) is None
-        assert logs == []
-
-
-def test_a_certificate_that_nobody_showed_is_not_called_a_bad_one() -> None:
-    """Servers on an old Java say of none that it is bad."""
-    alert = ssl.SSLError(1, "[SSL: SSLV3_ALERT_BAD_CERTIFICATE] sslv3 alert bad certificate (_ssl.c:2580)")
-    alert.reason = "SSLV3_ALERT_BAD_CERTIFICATE"
-    assert explain(alert, "h", shows_one=True) == "it does not accept the certificate in client.tls.cert_file"
-    assert explain(alert, "h", shows_one=False) == (
-        "it requires a client certificate; set client.tls.cert_file and key_file"
-    )

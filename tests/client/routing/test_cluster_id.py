@@ -7,13 +7,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.cluster_id import ClusterId
 from rmqd.client.routing.name_server_client import NameServers
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.errors import NameServerError
 from rmqd.wire.bodies.route_data import BrokerData, ClusterInfo
 from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Peer, Reply
@@ -89,18 +87,3 @@ async def test_a_lost_table_comes_back_from_members_of_the_same_brokers_only(
     assert await learned(other, state=tmp_path) != found
     second.table["cluster_id"] = "f" * 20  # of a time when the name servers did not see each other
     assert await learned(ours, second) == found == second.table["cluster_id"]
-
-
-async def test_without_keys_the_name_counts_and_one_line_says_so(servers: list[KeyServer]) -> None:
-    """A command that only reads gives no id, either. Without an answer nothing is decided."""
-    ours, second, _ = servers
-    assert await learned(ours, may_write=False) == "DefaultCluster"
-    assert not ours.table
-    for answer in (Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED), None):  # proxies also drop what they do not know
-        second.peer.on(RequestCode.GET_KV_CONFIG, answer)
-        with capture_logs() as lines:
-            assert await learned(second) == "DefaultCluster"
-        assert [line["event"] for line in lines] == ["cluster.without_id"]
-    await ours.peer.down()
-    with pytest.raises(NameServerError):
-        await learned(ours)

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import http.server
-import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
-from structlog.testing import capture_logs
 
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing import name_server_client as name_server
-from rmqd.client.routing.name_server_client import NameServers, fetch_text, parse_addresses
+from rmqd.client.routing.name_server_client import NameServers, parse_addresses
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import NameServerError
 from rmqd.errors.broker_errors import TopicNotExistError
 from tests.client.peer import Peer, Reply, route_of, routes
-from tests.client.running import running
 from tests.clock import ManualClock
-from tests.waiting import eventually
 
 ROUTE = route_of({"broker-a": "127.0.0.1:1"})
 ASKED = RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -116,52 +111,6 @@ async def test_none_is_configured(remoting: RemotingClient) -> None:
         await NameServers(remoting, []).get_route("T")
 
 
-async def test_every_machine_behind_a_name_is_tried(remoting: RemotingClient, peers: list[Peer]) -> None:
-    """A host name stands for all its addresses, and a dead one of them is passed over."""
-
-    async def resolve(host: str, port: int) -> list[str]:
-        assert host == "nameservers"
-        return ["127.0.0.9", "127.0.0.1"]
-
-    servers = NameServers(remoting, [f"nameservers:{peers[0].port}"], resolve=resolve)
-    assert await servers.get_route("T") == ROUTE
-    assert servers.addresses[0] == peers[0].address
-
-
-async def test_a_name_that_moves_is_followed(remoting: RemotingClient, peers: list[Peer]) -> None:
-    """After a lookup the old machine is not asked any more, though it still answers, and its connection is closed."""
-    where = [peers[0].port]
-
-    async def fetch(url: str) -> str:
-        return f"127.0.0.1:{where[0]}"
-
-    servers = NameServers(remoting, [], url="http://addresses/ns", fetch=fetch)
-    assert await servers.get_route("T") == ROUTE
-    where[0] = peers[1].port
-    await servers.look_up()
-    assert await servers.get_route("T") == ROUTE
-    assert asked(peers) == [1, 1, 0]
-    await eventually(lambda: remoting.connected(peers[0].address) is None, "the old connection is closed")
-
-
-async def test_a_host_name_that_moves_is_followed_by_clients_that_only_ask(
-    remoting: RemotingClient, peers: list[Peer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Such as a sink or a source on Spark; the old machine still answers."""
-    monkeypatch.setattr("rmqd.client.routing.name_server_client.RESOLVE_INTERVAL_SECONDS", 0.0)
-    host = ["127.0.0.1"]
-
-    async def resolve(_host: str, _port: int) -> list[str]:
-        return list(host)
-
-    servers = NameServers(remoting, [f"nameserver:{peers[0].port}"], resolve=resolve)
-    assert await servers.get_route("T") == ROUTE
-    host[0] = "127.0.0.9"
-    with pytest.raises(NameServerError):
-        await servers.get_route("T")
-    assert servers.addresses == (f"127.0.0.9:{peers[0].port}",)
-
-
 async def test_a_failed_lookup_keeps_what_was_known(remoting: RemotingClient, peers: list[Peer]) -> None:
     """An address server that is down, or says nothing, takes no name server away; nor does a name that fails."""
     answers: list[str | OSError] = [peers[0].address, OSError("down"), "  "]
@@ -190,94 +139,7 @@ async def test_a_failed_lookup_keeps_what_was_known(remoting: RemotingClient, pe
     assert named.addresses == (peers[0].address,)
 
 
-async def test_total_failure_looks_up_again(remoting: RemotingClient, peers: list[Peer]) -> None:
-    """When no known name server answers, `run` asks the address server again at once."""
-    listed = ["127.0.0.1:1"]
-
-    async def fetch(url: str) -> str:
-        return listed[0]
-
-    servers = NameServers(remoting, [], url="http://addresses/ns", fetch=fetch)
-    async with running(servers.run()):
-        with pytest.raises(NameServerError):
-            await servers.get_route("T")
-        listed[0] = peers[0].address
-        with pytest.raises(NameServerError):
-            await servers.get_route("T")
-        await eventually(lambda: servers.addresses == (peers[0].address,), "the new address is known")
-        assert await servers.get_route("T") == ROUTE
-
-
-class AddressServer(http.server.BaseHTTPRequestHandler):
-    """Answers with two addresses, and remembers the path."""
-
-    paths: list[str] = []  # noqa: RUF012 - one server, one test at a time
-
-    def do_GET(self) -> None:
-        self.paths.append(self.path)
-        self.send_response(200 if self.path.startswith("/rocketmq/nsaddr") else 404)
-        self.end_headers()
-        self.wfile.write(b"10.0.0.1:9876;10.0.0.2:9876\n")
-
-    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def address_server() -> Iterator[str]:
-    AddressServer.paths.clear()
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), AddressServer) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
-
-
-async def test_the_address_server_is_read(remoting: RemotingClient, address_server: str) -> None:
-    """Its text lists the name servers; the unit's name goes into the URL as Java writes it."""
-    servers = NameServers(remoting, [], url=f"{address_server}/rocketmq/nsaddr", unit_name="east")
-    await servers.look_up()
-    assert sorted(servers.addresses) == ["10.0.0.1:9876", "10.0.0.2:9876"]
-    assert AddressServer.paths == ["/rocketmq/nsaddr-east?nofix=1"]
-
-
-async def test_addresses_win_over_the_url(remoting: RemotingClient, address_server: str, peers: list[Peer]) -> None:
-    """As in the Java client, the URL is only for those that name no server."""
-    servers = NameServers(remoting, [peers[0].address], url=f"{address_server}/rocketmq/nsaddr")
-    await servers.look_up()
-    assert servers.addresses == (peers[0].address,)
-    assert AddressServer.paths == []
-
-
-async def test_what_an_address_server_cannot_be(address_server: str) -> None:
-    """Another scheme would read local files; an error status is an error."""
-    with pytest.raises(ValueError, match="http"):
-        await fetch_text("file:///etc/hostname")
-    with pytest.raises(OSError, match="404"):
-        await fetch_text(f"{address_server}/elsewhere")
-
-
 @pytest.mark.parametrize("text", ["a:1;b:2", "a:1, b:2\n", " a:1\nb:2;a:1"])
 def test_address_lists(text: str) -> None:
     """However they are separated, each address counts once."""
     assert parse_addresses(text) == ("a:1", "b:2")
-
-
-async def test_a_password_in_an_address_servers_url_is_sent_and_not_shown(remoting: RemotingClient) -> None:
-    """As HTTP wants it; nobody who reads logs, errors or `rmqd check` sees it."""
-    heard: list[bytes] = []
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.append(await reader.readuntil(b"\r\n\r\n"))
-        writer.write(b"HTTP/1.0 403 No\r\n\r\n")
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        servers = NameServers(remoting, (), url=f"http://user:s3cret@{address}/ns")
-        with capture_logs() as lines, pytest.raises(NameServerError) as caught:
-            await servers.get_route("orders")
-    assert "s3cret" not in f"{caught.value} {lines}"
-    assert "user:***@" in str(caught.value)
-    assert b"Authorization: Basic dXNlcjpzM2NyZXQ=" in heard[0]

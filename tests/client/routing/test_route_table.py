@@ -10,13 +10,12 @@ import pytest
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.name_server_client import NameServers
 from rmqd.client.routing.route_table import (
-    ANXIOUS_SECONDS,
     REFRESH_INTERVAL_SECONDS,
     UNKNOWN_TOPIC_GRACE_SECONDS,
     RouteTable,
 )
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.errors import NameServerError, RemotingTimeoutError, RouteNotFoundError
+from rmqd.errors import NameServerError, RouteNotFoundError
 from rmqd.wire.bodies.route_data import BrokerData, QueueData, TopicRouteData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
@@ -71,22 +70,6 @@ async def test_queues_and_addresses(table: Table) -> None:
     assert table.queues("unknown") == []
 
 
-async def test_an_ordered_topic_sends_where_its_configuration_says(table: Table) -> None:
-    """orderTopicConf replaces the queue counts for producers only."""
-    table.known["T"] = TopicRouteData((QueueData("a", 4, 4, 6),), (BrokerData("c", "a", {0: A}),), "a:2;gone:9")
-    await table.refresh("T")
-    assert table.writable_queues("T") == [MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)]
-    assert len(table.queues("T")) == 4
-
-
-async def test_an_ordered_topic_keeps_the_order_of_its_configuration(table: Table) -> None:
-    """As in Java: a queue that is chosen by a hash must be the same for every producer."""
-    brokers = (BrokerData("c", "a", {0: A}), BrokerData("c", "b", {0: B}))
-    table.known["T"] = TopicRouteData((QueueData("a", 4, 4, 6), QueueData("b", 4, 4, 6)), brokers, "b:1;a:1")
-    await table.refresh("T")
-    assert table.writable_queues("T") == [MessageQueue("T", "b", 0), MessageQueue("T", "a", 0)]
-
-
 async def test_watched_topics_follow_the_name_server(table: Table) -> None:
     """A changed route is seen within an interval, and told once with the topic's name."""
     table.known["T"] = route_of({"a": A})
@@ -99,39 +82,6 @@ async def test_watched_topics_follow_the_name_server(table: Table) -> None:
         await table.clock.until(lambda: table.master("a") == B, "the broker's new address")
         await table.clock.until(lambda: "b" not in table.brokers(), "the other broker is in no route")
     assert table.changes == [frozenset({"T"})] * 3
-
-
-async def test_the_addresses_of_a_broker_that_leaves_all_routes_stay_known_for_a_while(
-    remoting: RemotingClient, peer: Peer
-) -> None:
-    """A name server that was restarted hears of brokers one after the other; and who listens is told of both ends."""
-    table = Table(remoting, peer)
-    table.known["T"] = route_of({"a": A, "b": {0: B, 1: SLAVE}})
-    table.watch("T")
-    async with running(table.run()):
-        await table.clock.until(lambda: "b" in table.brokers(), "the route is known")
-        table.known["T"] = route_of({"a": A})
-        await table.clock.until(lambda: "b" not in table.brokers(), "the route is another one")
-        assert (table.master("b"), table.address("b", 1)) == (B, SLAVE)
-        assert table.broker_addresses() == {A, B, SLAVE}
-        await table.clock.until(lambda: table.master("b") is None, "it is forgotten")
-    assert table.broker_addresses() == {A}
-    assert table.changes == [frozenset({"T"}), frozenset({"T"}), frozenset()]
-
-
-async def test_a_broker_without_a_master_is_asked_for_more_often(remoting: RemotingClient, peer: Peer) -> None:
-    """The master that comes back, or the slave in its place, is to have the group's offsets soon."""
-    table = Table(remoting, peer)
-    table.known["T"] = route_of({"a": {1: SLAVE}})
-    table.watch("T")
-    async with running(table.run()):
-        await table.clock.advance(3 * ANXIOUS_SECONDS)
-        assert len(peer.got(ASKED)) == 4
-        table.known["T"] = route_of({"a": {0: A, 1: SLAVE}})
-        await table.clock.until(lambda: table.master("a") == A, "the master is known")
-        asked = len(peer.got(ASKED))
-        await table.clock.advance(REFRESH_INTERVAL_SECONDS / 2)
-        assert len(peer.got(ASKED)) == asked
 
 
 async def test_known_topics_are_asked_for_again_soon_when_no_name_server_answered(
@@ -249,31 +199,6 @@ async def test_a_topic_that_comes_later_is_found_soon(remoting: RemotingClient, 
         await table.clock.until(lambda: table.queues("T"), "the new topic's route")
 
 
-async def test_a_topic_that_stays_unknown_is_asked_for_as_often_as_promised(
-    remoting: RemotingClient, peer: Peer
-) -> None:
-    """However long it has been missing: somebody may create it any moment."""
-    table = Table(remoting, peer)
-    table.watch("T")
-    async with running(table.run()):
-        await table.clock.advance(60)
-        assert len(peer.got(ASKED)) >= 12, "doubling delays would take minutes for it"
-
-
-async def test_a_crowd_of_errors_causes_one_refresh(remoting: RemotingClient, peer: Peer) -> None:
-    """A topic is asked for at most once a second, however many pulls fail."""
-    table = Table(remoting, peer)
-    table.known["T"] = route_of({"a": A})
-    table.watch("T")
-    async with running(table.run()):
-        await table.clock.until(lambda: table.queues("T"), "the first route")
-        for _ in range(50):
-            table.refresh_soon(["T", "not watched"])
-            await table.clock.advance(0.01)
-        await table.clock.advance(1)
-        assert len(peer.got(ASKED)) == 2
-
-
 async def test_a_question_is_never_answered_from_before_it_was_asked(table: Table, peer: Peer) -> None:
     """A refresh that was under way when the topic changed does not answer a later caller."""
     table.known["T"] = route_of({"a": A})
@@ -293,44 +218,6 @@ async def test_a_question_is_never_answered_from_before_it_was_asked(table: Tabl
     release.set()
     assert (await first).broker_datas[0].broker_name == "a"
     assert (await second).broker_datas[0].broker_name == "b"
-
-
-async def test_a_silent_name_server_has_a_deadline(remoting: RemotingClient, peer: Peer) -> None:
-    """A refresh ends in time even if nobody ever answers."""
-    table = Table(remoting, peer, deadline_seconds=1)
-    peer.on(ASKED, None)
-    refreshing = asyncio.create_task(table.refresh("T"))
-    await table.clock.advance(1)
-    with pytest.raises(RemotingTimeoutError):
-        await refreshing
-
-
-async def test_a_body_that_cannot_be_read_keeps_the_route(table: Table, peer: Peer) -> None:
-    """Nonsense from a name server is no route."""
-    route = table.known["T"] = route_of({"a": A})
-    await table.refresh("T")
-    peer.on(ASKED, Reply(body=b'{"queueDatas": 7}'))
-    with pytest.raises(NameServerError, match="queueDatas"):
-        await table.refresh("T")
-    assert table.route("T") == route
-
-
-async def test_what_nobody_watches_is_forgotten(table: Table, peer: Peer) -> None:
-    """Two groups of one topic share it; with the last one its brokers go, and nobody asks for it any more."""
-    table.known["T"] = route_of({"a": A})
-    table.watch("T")
-    table.watch("T")
-    async with running(table.run()):
-        await table.clock.until(lambda: table.queues("T"), "the route")
-        table.unwatch("T")
-        assert table.queues("T")
-        table.unwatch("T")
-        assert table.queues("T") == []
-        assert table.broker_addresses() == frozenset()
-        asked = len(peer.got(ASKED))
-        await table.clock.advance(3 * REFRESH_INTERVAL_SECONDS)
-        assert len(peer.got(ASKED)) == asked
-        assert table.route("T") is None
 
 
 async def test_lookup_asks_only_for_what_is_not_known(table: Table, peer: Peer) -> None:

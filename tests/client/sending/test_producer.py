@@ -9,27 +9,21 @@ import pytest
 
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.route_table import RouteTable
-from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage, by_hash, by_id
+from rmqd.client.sending.outgoing_message import OutgoingMessage, by_id
 from rmqd.client.sending.producer import Producer
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import (
-    BrokerTooOldError,
     InvalidMessageError,
-    ProtocolError,
-    RemotingConnectError,
     RemotingTimeoutError,
-    RouteNotFoundError,
 )
 from rmqd.errors.broker_errors import (
     BrokerError,
-    IllegalOperationError,
     MessageIllegalError,
     NoPermissionError,
     TopicNotExistError,
 )
 from rmqd.wire.bodies.route_data import TopicRouteData
 from rmqd.wire.headers.send_headers import SendBatchMessageRequestHeader, SendMessageRequestHeaderV2
-from rmqd.wire.lite_topic import RecallHandle
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import decode_batch
 from rmqd.wire.messages.properties import parse_properties
@@ -124,54 +118,11 @@ async def test_a_message_that_was_stored_before_keeps_its_marks(world: World, br
     assert parse_properties(header.properties or "")["RETRY_TOPIC"] == "T"
 
 
-async def test_a_timer_message_says_when(world: World, brokers: list[Peer]) -> None:
-    """The delay is counted by the broker, the time is what was asked for."""
-    brokers[0].version = 413
-    await world.producer.send(OutgoingMessage("S", b"", delay_ms=1500))
-    assert parse_properties(header_of(brokers[0]).properties or "")["TIMER_DELAY_MS"] == "1500"
-    await world.producer.send(OutgoingMessage("S", b"", deliver_at_ms=1234))
-    assert parse_properties(header_of(brokers[0]).properties or "")["TIMER_DELIVER_MS"] == "1234"
-    assert len(brokers[0].got(RequestCode.HEART_BEAT)) == 1  # asked for its version once
-
-
-async def test_a_timer_message_is_not_sent_to_a_broker_without_timers(world: World, brokers: list[Peer]) -> None:
-    """A broker of 4.9 would deliver it at once."""
-    brokers[0].version = 409
-    with pytest.raises(BrokerTooOldError, match=r"b0 .* is older than RocketMQ 5\.0 \(version number 409\)"):
-        await world.producer.send(OutgoingMessage("S", b"", delay_ms=1500))
-    assert brokers[0].got(SEND) == []
-    await world.producer.send(OutgoingMessage("S", b"", delay_level=3))
-    assert len(brokers[0].got(SEND)) == 1
-
-
-@pytest.mark.parametrize(
-    ("key", "index"), [("TagA", 2598919 % 6), ("", 0), ("polygenelubricants", 2**31 % 6), ("order-3", 1207111308 % 6)]
-)
-async def test_a_sharding_keys_queue_is_javas(world: World, key: str, index: int) -> None:
-    """`SelectMessageQueueByHash`: also for a negative hash, and for the one whose absolute value is no int."""
-    queues = [MessageQueue("T", f"b{broker}", queue_id) for broker in range(3) for queue_id in range(2)]
-    results = [await world.producer.send(OutgoingMessage("T", b""), selector=by_hash(key)) for _ in range(3)]
-    assert [result.queue for result in results] == [queues[index]] * 3
-
-
 async def test_a_chosen_queue_is_tried_again_and_no_other(world: World, brokers: list[Peer]) -> None:
     brokers[1].on(SEND, Reply(ResponseCode.SYSTEM_BUSY))
     with pytest.raises(BrokerError):
         await world.producer.send(OutgoingMessage("T", b""), selector=by_id(1, "b1"))
     assert counts(brokers) == [0, 3, 0]
-
-
-@pytest.mark.parametrize(
-    ("selector", "said"),
-    [
-        (by_id(1), "several brokers have queue 1 of T; expected one of b0:1, b1:1, b2:1"),
-        (by_id(2), "T has no writable queue 2; expected one of b0:0 to b0:1, b1:0 to b1:1, b2:0 to b2:1"),
-        (by_id(0, "b3"), "T has no writable queue b3:0"),
-    ],
-)
-async def test_a_queue_that_is_none_or_several(world: World, selector: MessageQueueSelector, said: str) -> None:
-    with pytest.raises(RouteNotFoundError, match=said):
-        await world.producer.send(OutgoingMessage("T", b""), selector=selector)
 
 
 async def test_queues_take_turns(world: World, brokers: list[Peer]) -> None:
@@ -249,22 +200,6 @@ async def test_three_tries_on_three_brokers(world: World, brokers: list[Peer]) -
     assert counts(brokers) == [1, 1, 1]
 
 
-async def test_a_lone_broker_gets_all_tries(world: World, brokers: list[Peer]) -> None:
-    """A moment of trouble passes, though there is no other broker."""
-    refusals = [Reply(ResponseCode.SYSTEM_BUSY, "busy")] * 2
-    brokers[0].on(SEND, lambda _: refusals.pop() if refusals else stored())
-    await world.producer.send(OutgoingMessage("S", b""))
-    assert counts(brokers) == [3, 0, 0]
-
-
-@pytest.mark.parametrize("code", [10, 11, 12])
-async def test_a_slow_disk_or_slave_is_no_failure(world: World, brokers: list[Peer], code: int) -> None:
-    """The message is stored; sending it again would double it."""
-    brokers[0].on(SEND, stored(code=ResponseCode(code)))
-    assert (await world.producer.send(OutgoingMessage("S", b""))).status == code
-    assert counts(brokers) == [1, 0, 0]
-
-
 async def test_a_dead_broker_is_passed_over(world: World, brokers: list[Peer]) -> None:
     """Every message is stored by those that live."""
     await brokers[1].down()
@@ -292,18 +227,6 @@ async def test_the_timeout_is_for_all_tries_together(world: World, brokers: list
     assert counts(brokers) == [1, 1, 1]
 
 
-async def test_no_route_in_time(world: World) -> None:
-    """The timeout covers the question for the route."""
-
-    async def never(topic: str) -> TopicRouteData:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    producer = Producer(world.remoting, RouteTable(never, world.clock), clock=world.clock)
-    with pytest.raises(RemotingTimeoutError, match="no route to T"):
-        await producer.send(OutgoingMessage("T", b""), timeout_seconds=2)
-
-
 async def test_a_missing_topic_goes_where_the_default_topic_is(world: World, brokers: list[Peer]) -> None:
     """The broker makes the topic with four queues, or as many as the default topic has."""
     world.known["TBW102"] = route_of({"b1": brokers[1].address}, queues=8, perm=7)
@@ -313,19 +236,6 @@ async def test_a_missing_topic_goes_where_the_default_topic_is(world: World, bro
     assert header_of(brokers[1]).default_topic_queue_nums == 4
 
 
-async def test_a_missing_topic_that_no_broker_makes(world: World) -> None:
-    """The error names the topic and says why."""
-    with pytest.raises(RouteNotFoundError, match="topic new does not exist, and the brokers do not create topics"):
-        await world.producer.send(OutgoingMessage("new", b""))
-
-
-async def test_a_topic_that_may_not_be_written_to(world: World, brokers: list[Peer]) -> None:
-    """It exists, so it is not made; the error says what is wrong."""
-    world.known["R"] = route_of({"b0": brokers[0].address}, perm=4)
-    with pytest.raises(RouteNotFoundError, match="no writable queue"):
-        await world.producer.send(OutgoingMessage("R", b""))
-
-
 async def test_a_property_that_cannot_be_carried_is_refused_before_it_is_sent(
     world: World, brokers: list[Peer]
 ) -> None:
@@ -333,18 +243,6 @@ async def test_a_property_that_cannot_be_carried_is_refused_before_it_is_sent(
     with pytest.raises(InvalidMessageError):
         await world.producer.send(OutgoingMessage("T", b"", properties={"a": "b\x02c"}))
     assert counts(brokers) == [0, 0, 0]
-
-
-async def test_the_vip_channel(world: World) -> None:
-    """Messages go to the port two below the broker's."""
-    async with Peer() as fast:
-        fast.on(SEND, stored())
-        world.known["V"] = route_of({"v": f"127.0.0.1:{fast.port + 2}"})
-        producer = Producer(world.remoting, world.routes, clock=world.clock, vip_channel_enabled=True)
-        await producer.send(OutgoingMessage("V", b""))
-        assert len(fast.got(SEND)) == 1
-    with pytest.raises(RemotingConnectError):
-        await producer.send(OutgoingMessage("V", b""))
 
 
 async def test_cancellation_ends_a_send_at_once(world: World, brokers: list[Peer]) -> None:
@@ -357,31 +255,3 @@ async def test_cancellation_ends_a_send_at_once(world: World, brokers: list[Peer
     with pytest.raises(asyncio.CancelledError):
         await sending
     assert sum(counts(brokers)) == 1
-
-
-async def test_a_recall_goes_to_the_broker_that_its_handle_names(world: World, brokers: list[Peer]) -> None:
-    """With the handle as it is; the broker's answer is the message's id."""
-    handle = str(RecallHandle("T", "b1", 1_763_900_000_000, "ID"))
-    brokers[1].on(RequestCode.RECALL_MESSAGE, Reply(ext_fields={"msgId": "ID"}))
-    assert await world.producer.recall("T", handle) == "ID"
-    (request,) = brokers[1].got(RequestCode.RECALL_MESSAGE)
-    fields = {"topic": "T", "recallHandle": handle, "producerGroup": "CLIENT_INNER_PRODUCER", "bname": "b1"}
-    assert request.ext_fields == fields
-
-
-async def test_a_recall_that_cannot_be_sent(world: World, brokers: list[Peer]) -> None:
-    """What is no handle, or is of a broker that no route names; and what the broker refuses, with its reason."""
-    with pytest.raises(ProtocolError):
-        await world.producer.recall("T", "no handle")
-    with pytest.raises(RouteNotFoundError, match="b9"):
-        await world.producer.recall("T", str(RecallHandle("T", "b9", 1, "ID")))
-    brokers[0].on(RequestCode.RECALL_MESSAGE, Reply(ResponseCode.ILLEGAL_OPERATION, "timestamp invalid"))
-    with pytest.raises(IllegalOperationError, match="timestamp invalid"):
-        await world.producer.recall("S", str(RecallHandle("S", "b0", 1, "ID")))
-
-
-async def test_the_handle_of_a_timer_message_is_in_the_result(world: World, brokers: list[Peer]) -> None:
-    """A broker that gives none is no error: it is older, or the message waits for nothing."""
-    assert (await world.producer.send(OutgoingMessage("S", b"now"))).recall_handle is None
-    brokers[0].on(SEND, Reply(ext_fields={**stored().ext_fields, "recallHandle": "HANDLE"}))
-    assert (await world.producer.send(OutgoingMessage("S", b"later"))).recall_handle == "HANDLE"

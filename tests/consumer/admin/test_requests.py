@@ -19,7 +19,6 @@ from rmqd.wire.loose_json import dumps
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import Reply
-from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
@@ -120,25 +119,6 @@ async def test_a_pushed_reset_moves_a_queue_that_is_held_back(
     assert [offset for offset in broker.pulled_offsets(queue) if 2 < offset < 7] == []
 
 
-async def test_a_batch_that_a_handler_had_at_the_reset_moves_nothing(
-    broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
-) -> None:
-    """It ends after the reset: the offset stays where the operator has set it, also through the persist loop."""
-    await broker.store(queue, b"0", b"1", b"2")
-    handle = Holding()
-    options = {"concurrency": 1, "consume_message_batch_max_size": 3, "persist_consumer_offset_interval_seconds": 0.02}
-    async with member(broker.peer.address, handle, clock=flowing, **options) as m:  # type: ignore[arg-type]
-        await handle.begun.wait()
-        m.consumer.pause()
-        await broker.peer.push(RESET, reset_fields(), as_map({queue: 1}), oneway=True)
-        await broker.committed(GROUP, queue, 1)
-        handle.release.set()
-        await eventually(lambda: m.topic().duplicates == {"offset_moved": 3}, "the batch came back, and counts no more")
-        await flowing.sleep(5)  # rounds of commits
-        assert broker.offsets[GROUP, queue] == 1
-    assert broker.commits_of(queue)[-1] == 1
-
-
 @asynccontextmanager
 async def reset_while_it_stops(broker: ScriptedBroker, queue: MessageQueue, offset: int) -> AsyncIterator[None]:
     """In the block a member that stops has heard of a reset, while its handler still has a batch. It ends after it."""
@@ -171,63 +151,6 @@ async def test_a_reset_during_a_stop_is_stored_though_the_broker_is_busy(
     async with reset_while_it_stops(broker, queue, 1):
         broker.peer.on(UPDATE, busy_once(broker))
     assert broker.offsets[GROUP, queue] == 1
-
-
-async def test_a_queue_is_given_up_only_when_the_batch_from_before_a_reset_is_done(
-    broker: ScriptedBroker, queue: MessageQueue
-) -> None:
-    """Its result counts no more, but nobody else may have the queue while it is under way."""
-    await broker.store(queue, b"0", b"1")
-    handle = Holding()
-    async with member(broker.peer.address, handle, concurrency=1, consume_mode="orderly") as m:
-        await handle.begun.wait()
-        await broker.peer.push(RESET, reset_fields(), as_map({queue: 2}), oneway=True)
-        await broker.committed(GROUP, queue, 2)
-        m.consumer.stop()
-        await eventually(lambda: m.consumer.snapshot().state == "draining", "it drains")
-        await broker.peer.ask(STATUS, {"topic": TOPIC, "group": GROUP})
-        assert (GROUP, queue) in broker.locks
-        handle.release.set()
-        await m.task
-    assert (GROUP, queue) not in broker.locks
-    assert broker.offsets[GROUP, queue] == 2
-
-
-async def test_a_reset_reaches_a_queue_that_is_just_being_taken(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
-) -> None:
-    """Its former owner is gone, or has not heard of the reset: the one that takes it goes on there."""
-    await broker.store(queue, *[b"%d" % number for number in range(5)])
-    broker.offsets[GROUP, queue] = 4
-    broker.create_topic("t2")
-    async with member(broker.peer.address, seen, subscriptions=["t2"], queue_handover_timeout_seconds=5) as m:
-        await eventually(lambda: m.owned() == {("t2", 0)}, "it runs")
-        later = MessageQueue("t2", BROKER, 1)
-        await broker.peer.push(RESET, reset_fields("t2"), as_map({later: 2}), oneway=True)
-        await broker.peer.ask(STATUS, {"topic": "t2", "group": GROUP})
-        broker.create_topic("t2", 2)
-        broker.offsets[GROUP, later] = 4
-        await broker.store(later, *[b"%d" % number for number in range(5)])
-        m.client.routes.refresh_soon(["t2"])
-        await seen.has(b"2", b"3", b"4")
-
-
-async def test_a_reset_that_cannot_be_read_changes_nothing(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
-) -> None:
-    """It is logged, the connection stays, and the group goes on; one that wants an answer gets the error."""
-    await broker.store(queue, b"0")
-    async with member(broker.peer.address, seen):
-        await seen.has(b"0")
-        connections = broker.peer.connections
-        for body in (b"", b"{", b"[]", b'{"offsetTable":{1:2}}', as_map({queue: -1})):
-            answer = await broker.peer.ask(RESET, reset_fields(), body)
-            assert (answer.code, bool(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True), body
-            opaque = await broker.peer.push(RESET, reset_fields(), body, oneway=True)
-            assert opaque not in broker.peer.answers
-        await broker.store(queue, b"1")
-        await seen.has(b"0", b"1")
-        assert broker.peer.connections == connections
 
 
 # --- 221, 307

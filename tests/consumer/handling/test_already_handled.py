@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import threading
 from collections import defaultdict
 
@@ -35,19 +34,6 @@ async def test_a_mark_that_stands_acknowledges(pool: StartPool, broker: Scripted
     assert not broker.sent_back
 
 
-async def test_of_several_messages_none_is_lost_by_the_mark_of_one(pool: StartPool, broker: ScriptedBroker) -> None:
-    """Nothing says which of the others were handled: they come again, and the marks of those that were stand."""
-
-    async def handle(batch: Batch) -> None:
-        raise AlreadyHandled(batch[1])
-
-    async with pool(handle, consume_message_batch_max_size=3) as running:
-        queue = running.queue(3)
-        await eventually(done(queue), "the batch is settled")
-    assert handled(queue) == {"retried": 3}
-    assert len(broker.sent_back) == 3
-
-
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_calls_know_their_group(pool: StartPool, is_async: bool) -> None:
     """In the threads of synchronous handlers too: what is refused here is the connection."""
@@ -70,11 +56,6 @@ async def test_calls_know_their_group(pool: StartPool, is_async: bool) -> None:
         "message.once was given a builtins.object; expected a connection of psycopg, or a connection or session of "
         "SQLAlchemy"
     ]
-
-
-def test_outside_of_a_handler_there_is_no_group() -> None:
-    with pytest.raises(RuntimeError, match="no group is handling this message here"):
-        contextvars.Context().run(message_of("a").once, object())
 
 
 def test_all_copies_of_a_message_have_one_id() -> None:

@@ -7,21 +7,16 @@ import contextlib
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import DeduplicationOptions
 from rmqd.handler_api.batch import Batch
 from rmqd.handler_api.leases.lease_opening import open_store
 from rmqd.handler_api.leases.lease_store import ClaimStore, Standing, Terms
-from rmqd.handler_api.once.once_group import once_of
-from rmqd.wire.message_queue import Identity
-from rmqd.wire.messages.message import once_in_group
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.pool import Pool, StartPool, done, handled
@@ -157,23 +152,6 @@ async def test_a_message_that_comes_again_is_acknowledged_and_not_handled(
     assert [await place.standing(key) for key in "abcd"] == [CONFIRMED] * 4
 
 
-async def test_records_are_those_of_one_cluster_and_namespace(pool: StartPool, place: Place) -> None:
-    """Of the same keys, group and topic. What 0.1.0 noted, which names neither, counts for each."""
-    former = place.member()
-    await former.claim([(TOPIC, "b")], "other:1")
-    await former.confirm([(TOPIC, "b")], "other:1")
-    keys = []
-    for cluster, namespace in (("c1", ""), ("c2", ""), ("c1", "n1")):
-        once_in_group.set(once_of(GROUP, partial(Identity, cluster, namespace, GROUP)))
-        handle = Noting()
-        async with pool(handle, deduplication=place.options) as running:
-            queue = running.queue(0)
-            running.give_keys(queue, ["a", "b", "a"])
-            await eventually(done(queue), "all are acknowledged")
-        keys.append(handle.keys)
-    assert keys == [["a"], ["a"], ["a"]]
-
-
 @pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
 @pytest.mark.parametrize("is_done", [True, False])
 async def test_what_another_member_has_waits_for_its_end_without_an_attempt(
@@ -299,21 +277,6 @@ async def test_a_store_that_is_away_costs_no_attempt_and_nothing_is_handled_with
     assert not broker.sent_back
 
 
-async def test_a_handler_that_cancels_its_own_task_is_done_all_the_same(
-    pool: StartPool, broker: ScriptedBroker, place: Place
-) -> None:
-    async def handle(_: Batch) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-
-    async with pool(handle, deduplication=place.options) as running:
-        queue = queue_of(running, ["a"], {})
-        await eventually(done(queue), "it is settled")
-    assert handled(queue) == {"acked": 1}
-    assert await place.standing("a") is CONFIRMED
-
-
 async def test_a_call_that_is_cancelled_at_its_deadline_confirms_nothing_and_gives_its_claim_up(
     pool: StartPool, broker: ScriptedBroker, place: Place
 ) -> None:
@@ -327,28 +290,6 @@ async def test_a_call_that_is_cancelled_at_its_deadline_confirms_nothing_and_giv
         await eventually(done(queue), "it is sent back")
         await eventually(lambda: place.is_free("a"), "its claim is given up")
     assert handled(queue) == {"expired": 1}
-
-
-async def test_a_thread_that_is_left_to_itself_keeps_its_claim(
-    pool: StartPool, broker: ScriptedBroker, place: Place
-) -> None:
-    """Until it ends: its call may still have its effect."""
-    let_go, clock = threading.Event(), ManualClock()
-
-    def handle(_: Batch) -> None:
-        let_go.wait()
-
-    options = {"deduplication": place.options, "consume_timeout_seconds": 3.0, "concurrency": 2}
-    async with pool(handle, is_async=False, clock=clock, **options) as running, clock.flowing():
-        queue = queue_of(running, ["a"], {})
-        await eventually(done(queue), "it is sent back")
-        assert await place.standing("a") is HELD
-        running.give_keys(queue, ["a"])
-        await eventually(lambda: queue.retrying, "its copy waits")
-        let_go.set()
-        await eventually(done(queue), "and is handled then")
-    assert handled(queue) == {"expired": 1, "acked": 1}
-    assert await place.standing("a") is CONFIRMED
 
 
 class Hanging:
@@ -384,119 +325,6 @@ class Hanging:
         self.let_go.set()  # a group would wait for the call at its end
 
 
-@pytest.mark.parametrize(("mode", "is_async"), ABANDONED)
-async def test_a_call_that_never_ends_keeps_its_claim_for_as_long_as_the_lease_is(
-    pool: StartPool, broker: ScriptedBroker, place: Place, mode: dict[str, Any], is_async: bool
-) -> None:
-    """From other queues too, in any mode; then the next one of that key is handled."""
-    clock, hanging = ManualClock(), Hanging()
-    options = {"deduplication": place.options, "consume_timeout_seconds": 3.0, "concurrency": 2, **mode}
-    function = hanging.function(is_async)
-    async with pool(function, is_async=is_async, clock=clock, **options) as running, hanging:
-        queue_of(running, ["a"], mode, 0)
-        await eventually(lambda: hanging.calls, "it is called")
-        other = queue_of(running, ["a"], mode, 1)
-        await clock.advance(20)
-        await eventually(lambda: running.service.abandoned, "it is left to itself")
-        await clock.advance(5)
-        assert hanging.calls == [0]
-        async with clock.flowing():
-            await eventually(done(other), "it is handled when the lease is over")
-    assert hanging.calls == [0, 1]
-
-
-async def test_the_end_of_a_group_leaves_the_claims_of_calls_that_go_on(pool: StartPool, place: Place) -> None:
-    """They end with their leases."""
-    hanging = Hanging()
-    try:
-        async with pool(hanging.handle, is_async=False, deduplication=place.options) as running:
-            queue_of(running, ["a"], {})
-            await eventually(lambda: hanging.calls, "it is called")
-        assert await place.standing("a") is HELD
-    finally:
-        hanging.let_go.set()
-
-
-async def test_in_order_what_comes_behind_a_retry_is_not_confirmed_before_it(pool: StartPool, place: Place) -> None:
-    """The queue repeats it behind that one, and so its handler is to get it again."""
-    batches: list[list[str | None]] = []
-
-    async def handle(batch: Batch) -> None:
-        batches.append([message.keys for message in batch])
-        if len(batches) == 1:
-            batch.retry(batch[1])
-
-    clock = ManualClock()
-    options = {"deduplication": place.options, "consume_message_batch_max_size": 3, **IN_ORDER}
-    async with pool(handle, clock=clock, **options) as running, clock.flowing():
-        queue = queue_of(running, ["a", "b", "c"], IN_ORDER)
-        await eventually(done(queue), "all are done")
-    assert batches == [["a", "b", "c"], ["b", "c"]]
-    assert deduplicated(queue) == 0
-
-
-async def test_in_order_what_comes_behind_a_dead_letter_is_confirmed(
-    pool: StartPool, broker: ScriptedBroker, place: Place
-) -> None:
-    """Whoever decided that it is one: here the attempts are used up."""
-    batches: list[list[str | None]] = []
-
-    async def handle(batch: Batch) -> None:
-        batches.append([message.keys for message in batch])
-        batch.retry(batch[0])
-
-    options = {"consume_message_batch_max_size": 3, "max_reconsume_times": 0, **IN_ORDER}
-    async with pool(handle, deduplication=place.options, **options) as running:
-        queue = queue_of(running, ["a", "b", "c"], IN_ORDER)
-        await eventually(done(queue), "all are done")
-    assert batches == [["a", "b", "c"]]
-    assert handled(queue) == {"acked": 2, "dead_lettered": 1}
-    assert [await place.standing(key) for key in "abc"] == [OURS, CONFIRMED, CONFIRMED]
-
-
-@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
-@pytest.mark.parametrize("what", ["group", "queue"])
-async def test_nothing_begins_in_what_an_operator_paused_while_the_store_was_away(
-    pool: StartPool, place: Place, mode: dict[str, Any], what: str
-) -> None:
-    handle, clock = Noting(), ManualClock()
-    place.path.parent.mkdir()
-    place.break_it()
-    async with pool(handle, clock=clock, deduplication=place.options, **mode) as running, clock.flowing():
-        queue = queue_of(running, ["a", "b"], mode)
-        await eventually(lambda: running.service.problem, "it waits for the store")
-        if what == "group":
-            running.service.pause()
-        else:
-            queue.pause()
-        place.mend_it()
-        await eventually(lambda: queue.retrying or len(queue.paused) == 2, "it is put back")
-        await clock.advance(10)
-        assert not handle.keys
-        if what == "group":
-            running.service.resume()
-        else:
-            queue.resume()
-            running.service.submit(queue)
-        await eventually(done(queue), "it goes on")
-    assert sorted(map(str, handle.keys)) == ["a", "b"]
-    assert handled(queue) == {"acked": 2}
-
-
-async def test_a_queue_that_is_left_does_not_wait_for_a_store_that_is_away(pool: StartPool, place: Place) -> None:
-    handle, clock = Noting(), ManualClock()
-    place.path.parent.mkdir()
-    place.break_it()
-    async with pool(handle, clock=clock, deduplication=place.options) as running, clock.flowing():
-        queue = queue_of(running, ["a", "b"], {})
-        await eventually(lambda: running.service.problem, "it waits for the store")
-        queue.start_release()
-        await queue.wait_idle()
-    assert not handle.keys
-    assert queue.commit_offset() == 0
-    assert not handled(queue)
-
-
 async def test_the_end_of_a_group_gives_its_claims_up(pool: StartPool, place: Place) -> None:
     began = asyncio.Event()
 
@@ -509,53 +337,3 @@ async def test_the_end_of_a_group_gives_its_claims_up(pool: StartPool, place: Pl
         await began.wait()
         assert await place.standing("a") is HELD
     assert await place.standing("a") is OURS
-
-
-@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
-async def test_the_end_of_a_group_confirms_what_a_call_has_acknowledged_by_itself(
-    pool: StartPool, place: Place, mode: dict[str, Any]
-) -> None:
-    """The end cuts the call short: its effect is there. In order nothing is confirmed that stands behind another.
-
-    With `order_by` a batch has no two of one key.
-    """
-    began = asyncio.Event()
-
-    async def handle(batch: Batch) -> None:
-        batch.ack(batch[0])
-        batch.ack(batch[2])
-        began.set()
-        await asyncio.Event().wait()
-
-    options = {"deduplication": place.options, "consume_message_batch_max_size": 3, **mode}
-    async with pool(handle, **options) as running:
-        queue_of(running, ["a", "b", "c"], mode)
-        await began.wait()
-    assert [await place.standing(key) for key in "abc"] == [CONFIRMED, OURS, OURS if mode is IN_ORDER else CONFIRMED]
-
-
-async def test_in_order_a_dead_letter_is_not_sent_before_what_stands_is_confirmed(
-    pool: StartPool, place: Place
-) -> None:
-    """The queue may be lost meanwhile: its next owner sends it."""
-
-    async def refuse(batch: Batch) -> None:
-        if not handle.keys[2:]:
-            place.refuse_to_confirm()
-        for message in batch:
-            if message.keys == "b":
-                batch.dead_letter(message, "no")
-
-    handle = Noting(refuse)
-    options = {"deduplication": place.options, "consume_message_batch_max_size": 2, **IN_ORDER}
-    with capture_logs() as logs:
-        async with pool(handle, **options) as running:
-            queue = queue_of(running, ["a", "b"], IN_ORDER)
-            await eventually(lambda: running.service.problem, "the confirmation waits for the store")
-            queue.drop("rebalance")
-            place.confirm_again()
-        async with pool(handle, **options) as running:
-            queue = queue_of(running, ["a", "b"], IN_ORDER)
-            await eventually(done(queue), "its next owner has settled it")
-    assert handle.keys == ["a", "b", "b"]
-    assert [one["offset"] for one in logs if one["event"] == "message.dead_lettered"] == [1]

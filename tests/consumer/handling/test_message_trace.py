@@ -12,10 +12,10 @@ from rmqd.client.client_options import ClientOptions, TraceOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.client.sending import trace_dispatcher
 from rmqd.consumer.push_consumer import PushConsumer
-from rmqd.handler_api.batch import Batch, DeadLetter, ManualBatch, Retry, Suspend
+from rmqd.handler_api.batch import Batch, DeadLetter, Retry, Suspend
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.running import running
-from tests.consumer.groups import GROUP, Blocked, group_options, handler_of
+from tests.consumer.groups import GROUP, group_options, handler_of
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.seen import Seen
 from tests.waiting import eventually
@@ -123,58 +123,6 @@ async def test_how_a_call_ended_is_in_the_record(
         await eventually(lambda: traced.records("SubAfter"), "it is traced")
     first = traced.records("SubAfter")[0]
     assert (first["success"], first["code"]) == (raised is None, code)
-
-
-async def test_what_a_handler_decided_message_by_message_is_told_so(
-    broker: ScriptedBroker, queue: MessageQueue
-) -> None:
-    async def handle(batch: Batch) -> None:
-        batch.ack(batch[0])
-        batch.retry(batch[1])
-        raise ValueError("about the third one")
-
-    for number in range(3):
-        await broker.store(queue, b"x", properties={"UNIQ_KEY": f"ID{number}"})
-    async with Traced(broker, handle, consume_message_batch_max_size=3) as traced:
-        await eventually(lambda: len(traced.records("SubAfter")) >= 3, "they are traced")
-    codes = {one["id"]: (one["success"], one["code"]) for one in traced.records("SubAfter")}
-    assert codes == {"ID0": (True, SUCCESS), "ID1": (False, EXCEPTION), "ID2": (False, EXCEPTION)}
-
-
-async def test_what_is_rolled_back_has_failed(broker: ScriptedBroker, queue: MessageQueue) -> None:
-    async def handle(batch: Batch) -> None:
-        assert isinstance(batch, ManualBatch)
-        batch.rollback()
-
-    await broker.store(queue, b"1")
-    async with Traced(broker, handle, consume_mode="orderly", auto_commit=False) as traced:
-        await eventually(lambda: traced.records("SubAfter"), "it is traced")
-    assert {(one["success"], one["code"]) for one in traced.records("SubAfter")} == {(False, FAILED)}
-
-
-async def test_what_a_handler_has_is_told_before_it_ends(broker: ScriptedBroker, queue: MessageQueue) -> None:
-    """And told once: a handler that never ends would otherwise leave no trace."""
-    handle = Blocked()
-    await broker.store(queue, b"1", properties={"UNIQ_KEY": "ID1"})
-    async with Traced(broker, handle) as traced:
-        await eventually(lambda: traced.records("SubBefore"), "it is told")
-        assert traced.records("SubAfter") == []
-        handle.release.set()
-        await eventually(lambda: traced.records("SubAfter"), "its end is told, too")
-    assert [one["request"] for one in traced.records("SubAfter")] == [
-        one["request"] for one in traced.records("SubBefore")
-    ]
-
-
-async def test_records_that_are_too_many_are_dropped(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trace_dispatcher, "MAX_WAITING_CHARACTERS", 0)
-    await broker.store(queue, b"1", b"2")
-    async with Traced(broker, seen) as traced:
-        await seen.has(b"1", b"2")
-        await eventually(lambda: traced.consumer.snapshot().trace_records["full"] == 4, "the loss is counted")
-    assert traced.records("SubBefore") == []
 
 
 async def test_the_end_of_a_group_sends_what_waits(

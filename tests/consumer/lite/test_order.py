@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, cast
 
-import pytest
-
 from rmqd.consumer.lite.lite_queues import LiteBlock, LiteProcessQueue, UnhandledPops, divided_by_lite_topic, place
 from rmqd.consumer.pop.receipts import PopReceipts
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.errors import ProtocolError
 from rmqd.wire.headers.pop_headers import PopMessageResponseHeader
 from rmqd.wire.lite_topic import queue_of
 from rmqd.wire.message_queue import MessageQueue
@@ -88,12 +85,6 @@ def test_a_reply_is_divided_by_lite_topic() -> None:
     assert (one.handle.queue_id, one.handle_of(1).queue_offset) == (0, 1)
 
 
-def test_counts_that_do_not_fit_the_reply() -> None:
-    """The reply is not used: a count would be another message's."""
-    with pytest.raises(ProtocolError):
-        popped(["s1", "s1"], "0", most=32)
-
-
 def test_pops_in_which_no_handler_got_a_message_are_no_tries() -> None:
     """Until what is below was handled."""
     passed_over, queue = UnhandledPops(), queue_of("chats", "s1", "b")
@@ -123,30 +114,3 @@ def test_what_follows_a_batch_that_failed_goes_back() -> None:
     cast(Any, messages[1].block).settled.add(1)  # a retry: it is hidden for its delay
     case.queue.finish(messages)
     assert (case.waiting, case.receipts.acknowledged, case.receipts.given_back) == ([], [0], [2, 3, 4])
-
-
-@pytest.mark.parametrize("why", ["leaving", "late"])
-def test_what_follows_goes_back_where_it_is_not_to_be_handled_here(why: str) -> None:
-    """A member that leaves, and a time that is over."""
-    case = Case()
-    messages = case.queue.take(2)
-    if why == "leaving":
-        case.queue.start_release()
-    else:
-        case.receipts.late = True
-    case.queue.finish(messages)
-    assert (case.waiting, case.receipts.acknowledged, case.receipts.given_back) == ([], [0, 1], [2, 3, 4])
-
-
-def test_a_batch_that_nobody_wants_is_acknowledged_and_the_next_one_put() -> None:
-    """A hook may leave messages out."""
-    case = Case()
-    (block,) = popped(["s1"] * 3, "0;0;0", most=1)
-    case.queue.finish(case.queue.take(2))
-    case.queue.take(2)
-    for message in block.messages:
-        case.queue.skip(message)
-    case.receipts.acknowledged.clear()
-    case.queue.put(block, 0)
-    assert case.receipts.acknowledged == [0]
-    assert case.waiting == [1]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import fcntl
 import threading
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
-from rmqd.consumer.offsets.local_file_store import REMIND_SECONDS, LocalFileOffsetStore, OffsetsFile
+from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore, OffsetsFile
 from rmqd.errors import OffsetStoreError
 from rmqd.wire.message_queue import MessageQueue
 from tests.clock import ManualClock
@@ -149,24 +147,6 @@ async def test_the_loop_does_not_wait_for_the_disk(store: LocalFileOffsetStore, 
     assert await writing
 
 
-async def test_who_waits_may_be_cancelled_and_the_write_goes_on_alone(
-    store: LocalFileOffsetStore, saves: Saves, tmp_path: Path
-) -> None:
-    """Two writes at once would tear the file."""
-    saves.go.clear()
-    drained = asyncio.create_task(store.commit(A, 1))
-    await saves.begun(1)
-    drained.cancel()
-    await asyncio.wait((drained,))
-    last = asyncio.create_task(store.commit(A, 2))
-    await asyncio.sleep(0.01)
-    assert len(saves.written) == 1
-    saves.go.set()
-    await last
-
-    assert on_disk(tmp_path) == {A: 2}
-
-
 async def test_the_end_waits_for_a_write_and_stores_what_is_left(
     store: LocalFileOffsetStore, saves: Saves, tmp_path: Path
 ) -> None:
@@ -187,31 +167,6 @@ async def test_the_end_waits_for_a_write_and_stores_what_is_left(
     await asyncio.gather(cut, unfinished, return_exceptions=True)
 
 
-async def test_a_full_disk_is_said_once_and_then_once_a_minute(
-    store: LocalFileOffsetStore, saves: Saves, clock: ManualClock, tmp_path: Path
-) -> None:
-    await store.commit(A, 1)
-    saves.error = disk_error()
-    with capture_logs() as logs:
-        for number in range(2, 27):  # two minutes of them
-            assert not await store.persist({A: number})
-            clock.turn(5)
-        assert [line["event"] for line in logs] == ["offset.not_stored"] * 3
-        assert [line["for_seconds"] for line in logs] == [0, REMIND_SECONDS, 2 * REMIND_SECONDS]
-        saves.error = disk_error(errno.EROFS)
-        assert not await store.persist({A: 27})
-        saves.error = None
-        assert await store.persist({A: 28})
-        assert await store.persist({A: 29})
-
-    assert (logs[0]["log_level"], logs[0]["error"]) == ("error", "No space left on device")
-    assert logs[0]["file"] == str(tmp_path / "offsets" / "g" / "offsets.json")
-    assert (logs[3]["event"], logs[3]["error"]) == ("offset.not_stored", "Read-only file system")
-    assert (logs[4]["event"], logs[4]["after_seconds"]) == ("offset.stored_again", 125)
-    assert len(logs) == 5
-    assert on_disk(tmp_path) == {A: 29}
-
-
 async def test_what_is_not_stored_does_not_count_as_committed(store: LocalFileOffsetStore, saves: Saves) -> None:
     await store.commit(A, 1)
     at = dict(store.committed_at)
@@ -230,63 +185,12 @@ async def test_a_new_queue_does_not_begin_before_its_start_is_stored(store: Loca
     assert await store.read(A) is None
 
 
-async def test_a_reset_holds_although_it_could_not_be_stored_yet(
-    store: LocalFileOffsetStore, saves: Saves, tmp_path: Path
-) -> None:
-    await store.commit(A, 7)
-    saves.error = disk_error()
-    with pytest.raises(OffsetStoreError):
-        await store.commit(A, 2, downward=True)
-    assert await store.read(A) == 2
-    saves.error = None
-    await store.persist({A: 3})
-
-    assert on_disk(tmp_path) == {A: 3}
-
-
-async def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path, clock: ManualClock) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    store = LocalFileOffsetStore(str(tmp_path / "file" / "offsets"), "g", clock)
-
-    with pytest.raises(OffsetStoreError, match=r"/file/offsets cannot be used: Not a directory"):
-        await store.open()
-
-
 async def test_damage_to_both_files_is_told(tmp_path: Path, clock: ManualClock) -> None:
     OffsetsFile(tmp_path / "offsets" / "g").save({A: 1})
     (tmp_path / "offsets" / "g" / "offsets.json").write_bytes(b"")
 
     with pytest.raises(OffsetStoreError, match="is damaged: it is empty"):
         await LocalFileOffsetStore(str(tmp_path / "offsets"), "g", clock).open()
-
-
-async def test_two_groups_of_a_process_do(tmp_path: Path, clock: ManualClock) -> None:
-    stores = [LocalFileOffsetStore(str(tmp_path / "offsets"), group, clock) for group in ("g", "h", "i")]
-    await asyncio.gather(*(store.open() for store in stores))
-    for number, store in enumerate(stores):
-        await store.commit(A, number)
-
-    assert OffsetsFile(tmp_path / "offsets" / "i").load() == {A: 2}
-
-
-async def test_offsets_are_written_though_the_loops_executor_is_full(store: LocalFileOffsetStore) -> None:
-    """Calls of handlers hang in all of its threads."""
-    go_on, loop = threading.Event(), asyncio.get_running_loop()
-    hanging = [loop.run_in_executor(None, go_on.wait) for _ in range(64)]
-    try:
-        await store.commit(A, 7)
-    finally:
-        go_on.set()
-        await asyncio.gather(*hanging)
-    assert store.committed[A] == 7
-
-
-async def test_failures_of_the_disk_are_counted_from_none(store: LocalFileOffsetStore, saves: Saves) -> None:
-    assert store.failures == 0
-    saves.error = disk_error()
-    for offset in (1, 2):
-        await store.persist({A: offset})
-    assert store.failures == 2
 
 
 async def test_a_new_group_is_founded_by_its_file(store: LocalFileOffsetStore, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
@@ -100,13 +99,6 @@ def test_an_offset_that_java_has_not_set_is_none(file: OffsetsFile) -> None:
     assert file.load() == {B: 9007199254740993}
 
 
-def test_names_of_any_kind_survive(file: OffsetsFile) -> None:
-    queue = MessageQueue('%RETRY%"größe"', "broker\\1", 3)
-    file.save({queue: 5})
-
-    assert OffsetsFile(file.path.parent).load() == {queue: 5}
-
-
 def test_the_backup_is_what_was_stored_before(tmp_path: Path) -> None:
     file = stored(tmp_path)
 
@@ -160,12 +152,6 @@ def test_a_damaged_backup_alone_is_no_new_group(tmp_path: Path) -> None:
 
     with pytest.raises(OffsetStoreError, match=r"offsets\.json is missing; .*\.bak is damaged"):
         OffsetsFile(tmp_path).load()
-
-
-def test_a_damaged_backup_disturbs_nobody(tmp_path: Path) -> None:
-    stored(tmp_path).backup.write_bytes(b"{")
-
-    assert OffsetsFile(tmp_path).load() == {A: 1}
 
 
 def test_a_file_that_may_not_be_read_is_not_a_new_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,17 +225,6 @@ def test_a_full_disk_and_a_read_only_one_keep_what_was_stored(tmp_path: Path) ->
         assert OffsetsFile(file.path.parent).load() == {A: 3}
 
 
-def test_a_directory_that_was_removed_is_made_again(tmp_path: Path) -> None:
-    file = OffsetsFile(tmp_path / "g")
-    file.save({A: 1})
-    for path in (file.path, file.path.parent):
-        path.unlink() if path.is_file() else path.rmdir()
-
-    file.save({A: 2})
-
-    assert OffsetsFile(tmp_path / "g").load() == {A: 2}
-
-
 def test_a_full_disk_is_noticed_at_the_write_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each save of the file fails: nothing is taken for stored, and no half of a file is left."""
     file = stored(tmp_path)
@@ -266,40 +241,6 @@ def test_a_full_disk_is_noticed_at_the_write_itself(tmp_path: Path, monkeypatch:
 
     assert not list(tmp_path.glob("*.tmp"))
     assert OffsetsFile(tmp_path).load() == {A: 1}
-
-
-@pytest.mark.parametrize(("number", "is_failure"), [(errno.EINVAL, False), (errno.EIO, True)])
-def test_a_folder_that_cannot_be_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_failure: bool
-) -> None:
-    """Some file systems cannot do that by itself; where the disk fails at it, nothing is certain."""
-    file, fsync = stored(tmp_path), os.fsync
-
-    def of_files(descriptor: int) -> None:
-        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            raise disk_error(number)
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", of_files)
-    with pytest.raises(OSError, match="Input/output") if is_failure else contextlib.nullcontext():
-        file.save({A: 2})
-
-
-def test_saving_leaves_nothing_open(tmp_path: Path) -> None:
-    file = stored(tmp_path)
-    before = len(os.listdir("/proc/self/fd"))
-    for offset in range(2, 12):
-        file.save({A: offset})
-
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:
-    file = stored(tmp_path)
-    file.path.write_bytes(b"")
-    file.backup.unlink()
-    with pytest.raises(OffsetStoreError, match="is damaged: it is empty"):
-        OffsetsFile(tmp_path).load()
 
 
 def test_the_content_is_on_the_disk_before_the_name_leads_to_it(

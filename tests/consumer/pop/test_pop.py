@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.client.api.admin_requests import create_topic
-from rmqd.client.api.group_requests import consumer_running_info
-from rmqd.client.sending.outgoing_message import OutgoingMessage
-from rmqd.codes import RequestCode, ResponseCode
+from rmqd.codes import RequestCode
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.errors import PopNotSupportedError
-from rmqd.handler_api.batch import Batch, Retry
+from rmqd.handler_api.batch import Batch
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import dlq_topic, pop_retry_topic
@@ -131,27 +125,6 @@ async def test_a_group_that_is_to_pull_again_also_reads_what_it_had_popped(pop: 
         await eventually(lambda: b"popped" in second.bodies, "it handles what it pops")
 
 
-@pytest.mark.usefixtures("looks_often")
-@pytest.mark.parametrize("mode", ["concurrently", "orderly"])
-async def test_a_group_whose_consume_mode_is_not_pop_any_more_reads_what_it_had_popped(pop: Popping, mode: str) -> None:
-    """The broker may still be set to have the group pop."""
-    first, second = Blocked(), Seen()
-    await pop.send(*BODIES[:20])
-    async with pop.member(first, concurrency=1, pop_invisible_time_seconds=10.0) as one:
-        await eventually(lambda: one.topic().received == 20, "it has popped all")
-        await one.die()
-    options: dict[str, Any] = {"consume_mode": mode, "pop_invisible_time_seconds": 10.0, "clock": pop.clock}
-    async with member(pop.rocketmq.nameserver, second, **options) as two:
-        await eventually(lambda: set(second.bodies) == set(BODIES[:20]), "all of it is handled", LONG_SECONDS)
-        await eventually(
-            lambda: pop_retry_topic(GROUP, TOPIC) not in [one.topic for one in two.consumer.snapshot().queues],
-            "it was empty for as long as messages are hidden",
-            LONG_SECONDS,
-        )
-        assert two.queue(0) is not None
-    assert await pop.lag(pop_retry_topic(GROUP, TOPIC)) == 0
-
-
 async def test_what_was_pulled_is_finished_and_committed_before_the_group_pops(pop: Popping) -> None:
     handler, other = Blocked(), Seen()
     await pop.set_mode("PULL")
@@ -172,55 +145,6 @@ async def test_what_was_pulled_is_finished_and_committed_before_the_group_pops(p
     async with pop.member(other):
         await pop.send(b"after")
         await other.has(b"after")
-
-
-async def test_in_a_namespace_handlers_see_plain_names(pop: Popping, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the topic, and of the pop retry topic, whose two parts have it each."""
-    monkeypatch.setattr("rmqd.consumer.pop.pop_retries.DELAY_SECONDS", (0.1,))
-    topic, group = f"NS%{TOPIC}", f"NS%{GROUP}"
-    await create_topic(pop.client.remoting, pop.rocketmq.broker.address, topic, 1)
-    await pop.set_mode("POP", topic=topic, group=group)
-    seen: list[tuple[str, str]] = []
-
-    async def fail_once(batch: Batch) -> None:
-        seen.extend((message.topic, batch.message_queue.topic) for message in batch)
-        if len(seen) == 1:
-            raise Retry
-
-    async with pop.member(fail_once, group=group, subscriptions=[topic], namespace="NS") as one:
-        await eventually(lambda: pop.rocketmq.broker.offsets.queues(group, topic), "the group is founded, at the end")
-        await pop.client.producer.send(OutgoingMessage(topic, b"x"))
-        await eventually(lambda: one.topic(is_retry=True).handled["acked"] == 1, "it is done", LONG_SECONDS)
-        assert one.topic(is_retry=True).topic == TOPIC
-    assert seen == [(TOPIC, TOPIC), (TOPIC, pop_retry_topic(GROUP, TOPIC))]
-    assert await pop.lag(pop_retry_topic(group, topic), group) == 0
-
-
-async def test_an_operator_sees_what_is_popped(pop: Popping) -> None:
-    handler = Blocked()
-    await pop.send(*BODIES[:3])
-    async with pop.member(handler) as one:
-        await eventually(lambda: one.topic().received == 3, "all are here")
-        address, client_id = pop.rocketmq.broker.address, one.client.client_id
-        info = await consumer_running_info(pop.client.remoting, address, GROUP, client_id)
-        handler.release.set()
-    assert [queue.queue_id for queue in info.mq_pop_table] == [-1]
-    [popped] = info.mq_pop_table.values()
-    assert (popped.wait_ack_count, popped.dropped) == (3, False)
-    assert popped.last_pop_timestamp > 0
-
-
-async def test_a_broker_of_rocketmq_4_ends_the_group_with_what_to_do(broker: ScriptedBroker, seen: Seen) -> None:
-    broker.create_topic(TOPIC)
-    remark = " request type 400 not supported"
-    broker.peer.on(RequestCode.QUERY_ASSIGNMENT, Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
-    with pytest.raises(ExceptionGroup) as raised:
-        async with member(broker.peer.address, seen, consume_mode="pop") as one:
-            await asyncio.wait((one.task,))
-    error = raised.value.exceptions[0]
-    assert isinstance(error, PopNotSupportedError)
-    assert "consume_mode: concurrently" in str(error)
-    assert one.consumer.snapshot().state == "failed"
 
 
 @pytest.mark.parametrize("mode", ["concurrently", "orderly"])

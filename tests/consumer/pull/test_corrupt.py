@@ -63,20 +63,6 @@ async def test_what_was_damaged_on_the_way_is_pulled_again(
     assert (entry["offset"], entry["log_level"]) == (1, "warning")
 
 
-@pytest.mark.parametrize("cut", [1, 60])
-async def test_a_reply_that_is_cut_short_is_used_as_far_as_it_goes(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, cut: int
-) -> None:
-    """The rest is pulled again."""
-    await broker.store(queue, b"0", b"1", b"2")
-    broker.answer_pull(queue, broker.found(queue, broker.records(queue)[:-cut], 3))
-    async with member(broker.peer.address, seen) as m:
-        await seen.has(b"0", b"1", b"2")
-        assert m.client.snapshot().corrupt_frames == 0
-    assert broker.pulled_offsets(queue)[:2] == [0, 2]
-    assert broker.peer.connections == 1
-
-
 @each_damage
 async def test_a_corrupt_message_stops_its_queue(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, change: Callable[[bytes], bytes]
@@ -140,21 +126,3 @@ async def test_a_corrupt_message_becomes_a_dead_letter_where_that_is_wanted(
     assert sent.header.topic == f"%DLQ%{GROUP}"
     assert sent.properties["RMQD_REASON"]
     assert sent.properties["RETRY_TOPIC"] == TOPIC
-
-
-@each_damage
-async def test_a_corrupt_message_hurts_its_own_queue_alone(
-    broker: ScriptedBroker, seen: Seen, change: Callable[[bytes], bytes]
-) -> None:
-    """The broker's connection is not closed, so that nothing else has to be asked again."""
-    bad, good = broker.create_topic(TOPIC, queues=2)
-    await broker.store(bad, b"bad1")
-    broker.damage(bad, 0, change)
-    async with member(broker.peer.address, seen, **OFTEN) as m:
-        await eventually(lambda: (q := m.queue(0)) and q.state == "stuck", "the queue is stuck")
-        await broker.store(good, b"0", b"1")
-        await seen.has(b"0", b"1")
-        await eventually(lambda: len(broker.pulled_offsets(bad)) > 5, "the bad one is looked at again and again")
-        assert m.client.snapshot().corrupt_frames == 0
-    assert broker.peer.connections == 1
-    assert broker.pulled_offsets(good) == [0, 1, 2] or broker.pulled_offsets(good) == [0, 2]

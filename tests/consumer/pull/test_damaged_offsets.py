@@ -58,23 +58,3 @@ async def test_an_end_beyond_the_queues_end_is_never_committed(
             await eventually(lambda: (q := m.queue()) and q.state == "waiting", "it is not stuck any more")
     told = [entry["error"] for entry in logs if entry["event"] == "pull.failed"]
     assert f"its next offset {2**63 - 1} is beyond the queue's end at 2" in told[0]
-
-
-async def test_gaps_that_the_broker_has_are_believed_when_it_says_so_twice(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
-) -> None:
-    """As in a compacted topic: all gaps of a reply cost one more pull together."""
-    await broker.store(queue, *bodies(0, 40))
-    kept = [0, 3, 4, 9, 20]
-
-    def answer(low: int) -> bytes:
-        return b"".join(broker.records(queue, offset, offset + 1) for offset in kept if offset >= low)
-
-    broker.answer_pull(queue, *[broker.found(queue, answer(low), 30) for low in (0, 1)])
-    with capture_logs() as logs:
-        async with member(broker.peer.address, seen, concurrency=1, **OFTEN):
-            await seen.has(*[b"m%d" % offset for offset in kept], *bodies(30, 40))
-            await broker.committed(GROUP, queue, 40)
-    gaps = [(entry["offset"], entry["missing"]) for entry in logs if entry["event"] == "queue.gap_found"]
-    assert gaps == [(1, 2), (5, 4), (10, 10), (21, 9)]
-    assert broker.pulled_offsets(queue)[:3] == [0, 1, 30]

@@ -7,13 +7,9 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.client.client_options import ClientOptions
-from rmqd.client.instance import ClientInstance
-from rmqd.consumer.push_consumer import PushConsumer
-from rmqd.handler_api.batch import Batch, LoadedHandler
-from tests.client.running import running
+from rmqd.handler_api.batch import Batch
 from tests.clock import ManualClock
-from tests.consumer.groups import GROUP, TOPIC, Blocked, group_options
+from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
@@ -79,26 +75,6 @@ async def test_a_paused_group_pulls_nothing_and_hands_out_nothing(broker: Script
         assert len(broker.pulled_offsets(queue)) == 2
         m.consumer.resume()
         await eventually(lambda: bodies == [b"0", b"1", b"2", b"3"], "all is handled")
-
-
-async def test_a_group_may_be_paused_before_it_runs(broker: ScriptedBroker) -> None:
-    """As after a restart of a group that an operator paused."""
-    [queue] = broker.create_topic(TOPIC)
-    await broker.store(queue, b"0")
-    handle = Blocked()
-    handle.release.set()
-    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
-    consumer = PushConsumer(group_options(), LoadedHandler("h", handle, True, None, None), client)
-    consumer.pause()
-    async with running(client.run()):
-        task = asyncio.create_task(consumer.run())
-        await eventually(lambda: consumer.snapshot().assigned == {TOPIC: 1}, "it takes its queues")
-        await asyncio.sleep(0.1)
-        assert not broker.pulled_offsets(queue)
-        consumer.resume()
-        await eventually(lambda: broker.pulled_offsets(queue) == [0, 1], "it pulls")
-        consumer.stop()
-        await task
 
 
 # --- a rate limit

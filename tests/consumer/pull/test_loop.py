@@ -85,21 +85,6 @@ async def test_filtered_offsets_wait_for_unfinished_messages(
         await broker.committed(GROUP, queue, 10)
 
 
-@pytest.mark.parametrize("next_offset", [0, 3])
-async def test_a_broker_that_never_waits_is_not_asked_in_circles(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, next_offset: int, flowing: ManualClock
-) -> None:
-    """As when it shuts down; wherever it wants to go on."""
-    broker.offsets[GROUP, queue] = 3
-    await broker.store(queue, b"0", b"1", b"2")
-    broker.answer_pull(queue, *[broker.nothing(queue, NOT_FOUND, next_offset)] * 10_000)
-    async with member(broker.peer.address, seen, clock=flowing):
-        await eventually(lambda: broker.pulled_offsets(queue), "the first pull came")
-        await flowing.sleep(0.5)
-        assert 2 <= len(broker.pulled_offsets(queue)) <= 8
-        assert set(broker.pulled_offsets(queue)) == {3}
-
-
 @pytest.mark.parametrize("offset", [2, 9])
 async def test_an_illegal_offset_is_corrected_as_the_broker_says(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, offset: int
@@ -216,14 +201,6 @@ async def test_a_broken_connection_is_made_again(broker: ScriptedBroker, queue: 
         await seen.has(b"0")
 
 
-async def test_a_reply_that_goes_nowhere_is_an_error(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
-    """Messages with the same offset to go on at would be handled in circles."""
-    await broker.store(queue, b"0", b"1")
-    broker.answer_pull(queue, broker.found(queue, broker.records(queue, 0, 1), 0))
-    async with member(broker.peer.address, seen):
-        await seen.has(b"0", b"1")
-
-
 async def test_tags_are_checked_behind_the_brokers_hash_check(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
@@ -237,21 +214,6 @@ async def test_tags_are_checked_behind_the_brokers_hash_check(
         await broker.committed(GROUP, queue, 4)
         assert m.topic().received == 2
     assert broker.pulls[0].expression_type == "TAG"
-
-
-async def test_failed_starts_of_a_moment_are_one_line_for_a_broker(
-    broker: ScriptedBroker, seen: Seen, clock: ManualClock
-) -> None:
-    broker.create_topic(TOPIC, 8)
-    broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, Reply(ResponseCode.SYSTEM_ERROR, "not now"))
-    with capture_logs() as logs:
-        async with member(broker.peer.address, seen, clock=clock):
-            await clock.until(
-                lambda: len([x for x in logs if x["event"] == "queue.start_failed"]) == 3, "they are told"
-            )
-    told = [(line["broker"], line["queues"]) for line in logs if line["event"] == "queue.start_failed"]
-    assert {broker for broker, _ in told} == {"a"}
-    assert sum(queues for _, queues in told) > 8
 
 
 async def test_a_queue_that_waits_for_messages_has_one_snapshot_until_something_happens(

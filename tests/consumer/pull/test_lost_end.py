@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
-from tests.clock import ManualClock
-from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.groups import GROUP
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.seen import Seen
@@ -42,38 +40,6 @@ async def test_what_came_before_the_member_was_back_is_handled(
         await broker.committed(GROUP, queue, 5)
 
 
-async def test_what_comes_while_the_end_is_doubted_is_handled(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also of a member that has pulled nothing yet, and knows no time."""
-    monkeypatch.setattr("rmqd.consumer.pull.offset_moves.DOUBT_SECONDS", 0.3)
-    await broker.store(queue, *OLD[:3])
-    broker.offsets[GROUP, queue] = 6
-    async with member(broker.peer.address, seen, **QUICK):
-        await eventually(lambda: broker.pulled_offsets(queue)[:2] == [6, 6], "the end is doubted")
-        await broker.store(queue, b"new3", b"new4")
-        await seen.has(b"new3", b"new4")
-        await broker.committed(GROUP, queue, 5)
-
-
-async def test_messages_before_an_end_that_the_group_is_beyond_are_reported(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
-) -> None:
-    """A member that has just started cannot know whether the topic was made anew, or the broker lost its end."""
-    broker.first[queue] = 10
-    await broker.store(queue, *OLD, store_timestamp=1000)
-    broker.offsets[GROUP, queue] = 100
-    with capture_logs() as logs:
-        async with member(broker.peer.address, seen, **QUICK) as m:
-            await broker.committed(GROUP, queue, 16)
-            [problem] = m.consumer.snapshot().problems
-            assert "6 messages before 16 are not read" in problem.evidence
-            assert f"`rmqd offsets reset {GROUP} {TOPIC} --to first`" in problem.next
-            await m.stop()
-            assert not m.consumer.snapshot().problems
-    assert [entry["unread"] for entry in logs if entry["event"] == "offset.corrected"] == [6]
-
-
 @pytest.mark.parametrize("count", [3, 9])
 async def test_a_topic_that_is_made_anew_is_read_by_a_member_that_has_pulled_nothing(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, count: int
@@ -90,47 +56,6 @@ async def test_a_topic_that_is_made_anew_is_read_by_a_member_that_has_pulled_not
         broker.answer_pull(queue, Reply(ResponseCode.TOPIC_NOT_EXIST, "the topic does not exist"))
         broker.peer.cut()
         await seen.has(*new)
-
-
-@pytest.mark.parametrize("new", [3, 5])
-async def test_a_doubted_queue_that_gets_as_far_again_is_looked_at(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch, new: int
-) -> None:
-    """What was stored later than what was pulled is other messages."""
-    monkeypatch.setattr("rmqd.consumer.pull.offset_moves.DOUBT_SECONDS", 60)
-    await broker.store(queue, *OLD, store_timestamp=1000)
-    async with member(broker.peer.address, seen, **QUICK):
-        await broker.committed(GROUP, queue, 6)
-        pulls = len(broker.pulls)
-        await lose_end(broker, queue)
-        await eventually(lambda: len(broker.pulls) > pulls + 1, "the end is doubted")
-        others = [b"new%d" % number for number in range(new)]
-        await broker.store(queue, *others, store_timestamp=2000)
-        if new == 3:
-            await broker.store(queue, b"last", store_timestamp=2000)
-            others.append(b"last")
-        await seen.has(*OLD, *others)
-        await broker.committed(GROUP, queue, 3 + len(others))
-
-
-@pytest.mark.parametrize("count", [2, 9])
-async def test_a_queue_that_is_made_anew_begins_at_its_first_message(
-    broker: ScriptedBroker, seen: Seen, count: int, flowing: ManualClock
-) -> None:
-    """Though this member remembers where it was in the former one."""
-    queue = broker.create_topic(TOPIC, 2)[1]
-    await broker.store(queue, *OLD, store_timestamp=1000)
-    async with member(broker.peer.address, seen, clock=flowing, **QUICK) as one:
-        await broker.committed(GROUP, queue, 6)
-        broker.create_topic(TOPIC)
-        await eventually(lambda: (TOPIC, queue.queue_id) not in one.owned(), "the queue is given up")
-        del broker.offsets[GROUP, queue]
-        broker.messages[queue] = []
-        new = [b"new%d" % number for number in range(count)]
-        await broker.store(queue, *new, store_timestamp=2000)
-        broker.create_topic(TOPIC, 2)
-        await seen.has(*OLD, *new)
-        await broker.committed(GROUP, queue, count)
 
 
 async def test_a_topic_that_is_made_anew_while_a_member_has_it_is_consumed_from_its_first_message(

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.consumer.pull.accept import open_bodies
 from rmqd.handler_api.batch import Batch
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.compression import compress
-from rmqd.wire.messages.decode import frame_messages
-from rmqd.wire.messages.encode import StoredMessage, encode_message
 from rmqd.wire.messages.properties import CompressionType, compressed_flag
-from tests.consumer.blocks import with_bit_flipped
 from tests.consumer.groups import GROUP
 from tests.consumer.members import member
-from tests.consumer.pop.popping import popping
 from tests.consumer.scripted_broker import ScriptedBroker
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -43,19 +34,6 @@ class Sizes:
 async def store(broker: ScriptedBroker, queue: MessageQueue, kind: CompressionType, *sizes: int) -> None:
     bodies = [compress(bytes(size), kind) for size in sizes]
     await broker.store(queue, *bodies, sys_flag=compressed_flag(kind))
-
-
-@KINDS
-async def test_the_event_loop_goes_on_while_much_is_opened(kind: CompressionType) -> None:
-    """Else one reply would keep all groups, heartbeats and probes waiting."""
-    stored = StoredMessage(topic="T", body=compress(bytes(8 * MIB), kind), sys_flag=compressed_flag(kind))
-    records = b"".join(encode_message(replace(stored, queue_offset=at)) for at in range(2))
-    block = frame_messages(records, MessageQueue("T", "b", 0))
-    opening = asyncio.create_task(open_bodies(block, 16 * MIB))
-    await asyncio.sleep(0)  # the loop has taken its turn, in which the opening began
-    assert not opening.done()
-    await opening
-    assert [len(message.body) for message in block.messages] == [8 * MIB] * 2
 
 
 @KINDS
@@ -90,34 +68,3 @@ async def test_a_body_above_max_body_size_is_corrupt(
     assert sorted(seen.sizes) == [10, 3 * MIB]
     [entry] = [entry for entry in logs if entry["event"] == "message.corrupt"]
     assert (entry["offset"], entry["reason"]) == (1, f"the body has more than {3 * MIB} bytes (max_body_size)")
-
-
-async def test_bodies_that_are_too_large_among_damaged_records_are_passed_over(
-    broker: ScriptedBroker, queue: MessageQueue
-) -> None:
-    """What proves the one is not forgotten over the other."""
-    seen = Sizes()
-    await store(broker, queue, CompressionType.ZLIB, 10, MIB + 1, 20, MIB + 1, MIB + 1, 30, 40)
-    for damaged in (2, 5):
-        broker.damage(queue, damaged, partial(with_bit_flipped, at=90))
-    options: dict[str, Any] = {"max_body_size_bytes": MIB, "on_corrupt_message": "skip"}
-    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05, **options) as m:
-        await broker.committed(GROUP, queue, 7)
-        assert m.topic().handled["corrupt"] == 5
-    assert sorted(seen.sizes) == [10, 40]
-
-
-@KINDS
-async def test_what_was_popped_is_opened_as_far_as_there_is_room(kind: CompressionType) -> None:
-    """The rest once handlers are done; nothing comes twice, and what is too large is corrupt."""
-    seen = Sizes()
-    sizes = [*[2 * MIB] * 10, 3 * MIB + 1]
-    async with popping(queues=1) as pop:
-        flag = compressed_flag(kind)
-        await pop.send(*[compress(bytes(size), kind) for size in sizes], sys_flag=flag)
-        options: dict[str, Any] = {"max_body_size_bytes": 3 * MIB, "on_corrupt_message": "skip"}
-        async with pop.member(seen, pull_threshold_size_for_queue_bytes=5 * MIB, **options) as one:
-            await eventually(lambda: len(seen.sizes) >= 10, "all are handled")
-            await eventually(pop.hides_nothing, "nothing will come again")
-            assert one.topic().handled["corrupt"] == 1
-    assert seen.sizes == [2 * MIB] * 10

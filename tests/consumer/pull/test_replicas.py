@@ -12,12 +12,10 @@ from structlog.testing import capture_logs
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.runtime.clock import Clock
 from rmqd.wire.bodies.route_data import TopicRouteData
-from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull_headers import PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.messages.properties import PullSysFlag
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import Peer, Reply, route_of, routes
-from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
@@ -140,58 +138,6 @@ async def test_a_dead_master_that_the_route_still_names_is_passed_over_and_retur
     assert seen.bodies == [b"0", b"1", b"2"]
 
 
-async def test_a_broker_that_moves_is_followed_at_once(cluster: Replicated, seen: Seen) -> None:
-    """The old address still takes connections, and holds a pull; it is left, and the new one hears of us first."""
-    broker, queue = cluster.broker, cluster.queue
-    await broker.store(queue, b"0")
-    async with cluster.member(seen) as m:
-        await seen.has(b"0")
-        await cluster.pulled_at(cluster.master, 1)
-        with capture_logs() as logs:
-            cluster.route({0: cluster.slave.address})
-            await cluster.pulled_at(cluster.slave)
-        assert m.client.remoting.connected(cluster.master.address) is None
-        codes = [request.code for request in cluster.slave.requests]
-        assert codes.index(RequestCode.HEART_BEAT) < codes.index(PULL)
-        assert not [entry for entry in logs if entry["event"] == "pull.failed"]
-        assert [entry["gone"] for entry in logs if entry["event"] == "broker.moved"] == [cluster.master.address]
-        await broker.store(queue, b"1")
-        await seen.has(b"0", b"1")
-        await broker.committed(GROUP, queue, 2)
-
-
-async def test_a_slave_that_has_not_got_as_far_is_asked_patiently(
-    cluster: Replicated, seen: Seen, flowing: ManualClock
-) -> None:
-    """It says so at once and moves nothing: what it lacks comes from the master, later."""
-    broker, queue = cluster.broker, cluster.queue
-    asked = 0
-
-    def behind(command: RemotingCommand) -> Reply | None:
-        nonlocal asked
-        pull = PullMessageRequestHeader.from_ext_fields(command.ext_fields)
-        if pull.topic != TOPIC:
-            return None
-        asked += 1
-        fields = PullMessageResponseHeader(pull.queue_offset, 0, 1).ext_fields()
-        return Reply(ResponseCode.PULL_RETRY_IMMEDIATELY, "OFFSET_OVERFLOW_BADLY", fields)
-
-    cluster.slave.on(PULL, behind)
-    await broker.store(queue, b"0", b"1")
-    async with cluster.member(seen, clock=flowing) as m:
-        await seen.has(b"0", b"1")
-        await broker.committed(GROUP, queue, 2)
-        await cluster.master.down()
-        await eventually(lambda: asked, "the slave is asked")
-        await flowing.sleep(0.7)  # what must not happen has no end that could be awaited
-        assert asked < 10
-        assert m.topic().falls == {"operator": 0, "corrected": 0, "take_over": 0}
-        await cluster.master.listen()
-        await broker.store(queue, b"2")
-        await seen.has(b"0", b"1", b"2")
-    assert {pull.queue_offset for pull in cluster.pulls_at(cluster.slave)} == {2}
-
-
 async def test_a_broker_that_goes_away_is_pulled_by_another_connection_at_once(cluster: Replicated, seen: Seen) -> None:
     """It knows the new one by a heartbeat; one that says so again is left alone for a second."""
     broker, queue = cluster.broker, cluster.queue
@@ -204,22 +150,3 @@ async def test_a_broker_that_goes_away_is_pulled_by_another_connection_at_once(c
             assert [entry["address"] for entry in left] == [cluster.master.address]
             assert m.queue() is not None
     assert not [entry for entry in logs if entry["event"] == "pull.failed"]
-
-
-@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL])
-async def test_a_broker_that_is_busy_is_asked_less_and_less_often(
-    cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch, code: ResponseCode, flowing: ManualClock
-) -> None:
-    """And told of once."""
-    monkeypatch.setattr("rmqd.consumer.pull.pull_request.BROKER_FLOW_CONTROL_SECONDS", 0.05)
-    broker, queue = cluster.broker, cluster.queue
-    broker.answer_pull(queue, *[Reply(code, "[REJECTREQUEST]system busy, start flow control for a while")] * 100)
-    await broker.store(queue, b"0")
-    with capture_logs() as logs:
-        async with cluster.member(seen, clock=flowing):
-            await cluster.pulled_at(cluster.master)
-            await flowing.sleep(1)  # what must not happen has no end that could be awaited
-            assert len(cluster.pulls_at(cluster.master)) < 10  # it would be some 20
-            broker.forget_answers(queue)
-            await seen.has(b"0")
-    assert len([entry for entry in logs if entry["event"] == "pull.failed"]) <= 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rmqd.client.routing.route_table import REFRESH_INTERVAL_SECONDS
 from rmqd.codes import RequestCode
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
@@ -39,20 +38,6 @@ async def test_a_notice_after_a_quiet_second_is_obeyed_at_once(
         asked = len(broker.peer.got(LIST))
         await broker.peer.push(NOTICE, {"consumerGroup": GROUP}, oneway=True)
         await broker.peer.received(LIST, asked + 1)
-
-
-async def test_when_members_come_the_routes_are_read_again(
-    broker: ScriptedBroker, seen: Seen, flowing: ManualClock
-) -> None:
-    """Who comes has read them just now: it waits for queues that are its own only as the topic is now."""
-    broker.create_topic(TOPIC)
-    async with member(broker.peer.address, seen, clock=flowing) as m:
-        await eventually(lambda: m.owned() == {(TOPIC, 0)}, "it runs")
-        broker.create_topic(TOPIC, 4)
-        begin = flowing.monotonic()
-        await broker.gain(GROUP, "~@other")
-        await eventually(lambda: m.owned() == {(TOPIC, 0), (TOPIC, 1)}, "it divides all four")
-        assert flowing.monotonic() - begin < REFRESH_INTERVAL_SECONDS / 2
 
 
 async def test_a_topic_that_does_not_exist_brings_no_passes(

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode
-from rmqd.consumer.allocate import AllocateError, AllocateStrategy, ByConfig
+from rmqd.consumer.allocate import AllocateError, AllocateStrategy
 from rmqd.consumer.health.causes import Problem
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
@@ -112,46 +112,6 @@ async def test_a_strategy_that_fails_leaves_the_queues_and_is_reported(
     assert found.evidence.startswith(f"allocate_strategy cannot divide the queues of {TOPIC}: {expected}")
 
 
-async def test_a_group_whose_strategy_never_answers_is_not_ready_and_says_why(broker: ScriptedBroker) -> None:
-    """It has no queue, and asks again."""
-    broker.create_topic(TOPIC)
-    strategy = Changing()
-    strategy.answer = refuse
-    async with member(broker.peer.address, Seen(), allocate_strategy=AllocateStrategy("own", strategy)) as running:
-        await eventually(lambda: len(strategy.asked) >= 2, "it is asked again")
-        snapshot = running.consumer.snapshot()
-        assert not snapshot.ready
-        assert "the moon is not full" in (snapshot.not_ready_reason or "")
-        assert running.owned() == set()
-
-
-async def test_queues_that_are_written_down_are_taken_whoever_is_there(broker: ScriptedBroker) -> None:
-    """One that does not exist is a problem for as long as it does not."""
-    broker.create_topic(TOPIC, 3)
-    broker.members[GROUP] += ["0@java"]
-    named = (MessageQueue(TOPIC, "a", 1), MessageQueue(TOPIC, "a", 3), MessageQueue(RETRY, "a", 0))
-    async with member(
-        broker.peer.address, Seen(), allocate_strategy=AllocateStrategy("by_config", ByConfig(named))
-    ) as running:
-        await eventually(lambda: running.owned() == {(TOPIC, 1)}, "the one that exists is taken")
-        found = problem(running)
-    assert found.cause == "allocate_failed"
-    assert found.evidence == f"allocate_queues lists queues that {TOPIC} does not have: {TOPIC}@a:3"
-
-
-@pytest.mark.parametrize(("topics", "told"), [([TOPIC], True), ([TOPIC, RETRY], False)])
-async def test_who_names_no_retry_queue_is_told(broker: ScriptedBroker, topics: list[str], told: bool) -> None:
-    """Java is silent about it, and nobody handles the group's retries."""
-    broker.create_topic(TOPIC)
-    named = tuple(MessageQueue(topic, "a", 0) for topic in topics)
-    with capture_logs() as logs:
-        async with member(
-            broker.peer.address, Seen(), allocate_strategy=AllocateStrategy("by_config", ByConfig(named))
-        ) as running:
-            await eventually(lambda: running.owned() == {(TOPIC, 0)}, "it runs")
-    assert [line["topic"] for line in logs if line["event"] == "rebalance.retries_left_out"] == [RETRY] * told
-
-
 async def test_a_member_that_no_broker_lists_gets_no_queue_and_says_so(broker: ScriptedBroker) -> None:
     """As Java; a heartbeat is tried before."""
     broker.create_topic(TOPIC)
@@ -162,20 +122,3 @@ async def test_a_member_that_no_broker_lists_gets_no_queue_and_says_so(broker: S
             rebalance(running)
             await eventually(lambda: not running.owned(), "it has given its queue up")
     assert any(line["event"] == "rebalance.not_listed" for line in logs)
-
-
-async def test_an_empty_list_of_members_changes_nothing(broker: ScriptedBroker) -> None:
-    """A broker that knows the group lists at least us, after our heartbeat; Java blames its strategy."""
-    broker.create_topic(TOPIC)
-    async with member(broker.peer.address, Seen()) as running:
-        await eventually(lambda: running.owned() == {(TOPIC, 0)}, "it has joined")
-        list_members(broker)
-        rebalance(running)
-        await eventually(lambda: running.consumer.snapshot().problems, "it is reported")
-        assert running.owned() == {(TOPIC, 0)}
-        assert "does not know the group" in problem(running).evidence
-        assert "`mqadmin updateSubGroup -c CLUSTER -g g1`" in (running.consumer.snapshot().not_ready_reason or "")
-        list_members(broker, running.client.client_id)
-        rebalance(running)
-        await eventually(lambda: not running.consumer.snapshot().problems, "it is over")
-        assert running.consumer.snapshot().ready

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rmqd.handler_api.leases.lease_opening import StoreName, open_store
-from rmqd.handler_api.leases.lease_store import ClaimStore, ClaimStoreError, Standing, Terms, key_of
+from rmqd.handler_api.leases.lease_store import ClaimStore, Standing, Terms, key_of
 from tests.servers.redis import RedisServer
 from tests.waiting import eventually
 
@@ -197,43 +197,6 @@ async def test_of_many_that_claim_at_once_each_message_has_one(open_one: Open) -
 
     won = [answer if number % 2 else answer[::-1] for number, answer in enumerate(answers)]
     assert [sum(one[place] is OURS for one in won) for place in range(50)] == [1] * 50
-
-
-@pytest.mark.process
-async def test_a_redis_that_is_away_says_so_and_is_used_once_it_is_back(redis_server: RedisServer) -> None:
-    store = open_store("redis", redis_server.url, Terms("shop", "1", LONG, LONG))
-    await store.claim([A], "1:1")
-    redis_server.kill()
-    try:
-        with pytest.raises(ClaimStoreError, match="Redis: "):
-            await store.claim([A], "1:2")
-    finally:
-        redis_server.start()
-    assert await store.claim([A], "1:3") == [OURS]
-    await store.close()
-
-
-async def test_a_file_that_cannot_be_written_says_so_with_its_path(tmp_path: Path) -> None:
-    place = tmp_path / "claims.sqlite3"
-    place.write_text("this is no database, and it is longer than a header of one would be: " + "x" * 100)
-    store = open_store("sqlite", str(place), Terms("shop", "1", LONG, LONG))
-
-    with pytest.raises(ClaimStoreError, match=r"claims\.sqlite3: file is not a database"):
-        await store.claim([A], "1:1")
-    place.unlink()
-    assert await store.claim([A], "1:2") == [OURS]
-    await store.close()
-
-
-async def test_many_may_create_one_file_at_once(tmp_path: Path) -> None:
-    """SQLite refuses those that are not first; all of them wait."""
-    for number in range(20):
-        place = str(tmp_path / f"{number}.sqlite3")
-        stores = [open_store("sqlite", place, Terms("shop", str(owner), LONG, LONG)) for owner in range(6)]
-        answers = await asyncio.gather(*(store.claim([A], f"{owner}:1") for owner, store in enumerate(stores)))
-        assert [answers.count([OURS]), answers.count([HELD])] == [1, 5]
-        for store in stores:
-            await store.close()
 
 
 PROCESS = """

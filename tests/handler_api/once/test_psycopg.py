@@ -83,15 +83,3 @@ async def test_what_fails_leaves_neither_effect_nor_mark(postgresql: PostgresqlS
     assert rows(postgresql, orders) == 1
     await insert(orders, "a")
     assert rows(postgresql, orders) == 2
-
-
-def test_synchronous_handlers_use_with(postgresql: PostgresqlServer, orders: str) -> None:
-    for is_first in (True, False):
-        with psycopg.connect(orders) as connection:
-            if is_first:
-                with message_of("a").once(connection):
-                    connection.execute("INSERT INTO orders VALUES ('a')")
-                continue
-            with pytest.raises(AlreadyHandled), message_of("a").once(connection):
-                raise AssertionError("it was handled")
-    assert rows(postgresql, orders) == 1

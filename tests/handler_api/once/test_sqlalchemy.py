@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, create_engine, text
-from sqlalchemy.exc import OperationalError
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
@@ -69,25 +67,6 @@ def test_a_mark_of_0_1_0_counts(url: str) -> None:
     once_in_group.reset(token)
 
 
-@pytest.mark.parametrize("kind", ["connection", "session"])
-async def test_asynchronous_ones_too(url: str, kind: str) -> None:
-    engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
-
-    async def once() -> None:
-        async with AsyncSession(engine) as session, engine.connect() as connection:
-            one = connection if kind == "connection" else session
-            async with message_of("a").once(one):
-                await one.execute(INSERT)
-            await one.commit()
-
-    await once()
-    with pytest.raises(AlreadyHandled):
-        await once()
-    async with engine.connect() as connection:
-        assert (await connection.execute(COUNT)).scalar() == 1
-    await engine.dispose()
-
-
 @pytest.mark.process
 def test_postgresql_by_sqlalchemy(database: str) -> None:
     """A savepoint keeps the caller's transaction of use after a mark that stands."""
@@ -102,20 +81,6 @@ def test_postgresql_by_sqlalchemy(database: str) -> None:
     with engine.connect() as connection:
         assert connection.execute(COUNT).scalar() == 2
     engine.dispose()
-
-
-def test_a_table_that_is_gone_is_made_again(url: str) -> None:
-    """By the attempt after the one that missed it."""
-    engine = create_engine(url, poolclass=NullPool)
-    for _ in range(2):
-        with engine.begin() as connection, contextlib.suppress(AlreadyHandled):
-            attempt(connection)
-    with engine.begin() as connection:
-        connection.execute(text("DROP TABLE rmqd_handled"))
-    with pytest.raises(OperationalError), engine.begin() as connection:
-        attempt(connection)
-    with engine.begin() as connection:
-        attempt(connection)
 
 
 def test_a_message_that_no_group_has_is_new_at_the_first_attempt(url: str) -> None:

@@ -17,6 +17,8 @@ from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.embedded_rocketmq import EmbeddedOptions, embedded_rocketmq
 from rmqd.broker.store.data_dir import FILE_NAME
 from rmqd.broker.store.journal import JournalKind
+from rmqd.client.client_options import ClientOptions
+from rmqd.client.instance import ClientInstance
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError
 from rmqd.wire.command import FrameDecoder, decode_command, encode_request
@@ -133,3 +135,43 @@ async def test_messages_that_were_deleted_or_moved_away_are_not_missing(tmp_path
         in_folder(left)[1].close()
         in_folder(tmp_path / "data")[1].close()
     assert logs == []
+
+
+async def test_a_crash_in_the_middle_of_a_turn_leaves_nothing_of_the_turn(tmp_path: Path) -> None:
+    """A message that is delivered late, and the note that it was, become durable together or not at all."""
+    store, data_dir = in_folder(tmp_path / "data")
+    with closing(data_dir):
+        put(store, "before")
+        await asyncio.sleep(0)
+        data_dir.put(JournalKind.DELAY, "1", "7")
+        put(store, "half")
+        left = crashed(tmp_path / "data")
+
+    store, data_dir = in_folder(left)
+    with closing(data_dir):
+        assert bodies(store) == ["before"]
+        assert list(data_dir.items(JournalKind.DELAY)) == []
+
+
+async def test_what_no_reply_follows_is_kept_at_the_end_of_its_turn(tmp_path: Path) -> None:
+    """The schedule and retention write without being asked."""
+    store, data_dir = in_folder(tmp_path / "data")
+    with closing(data_dir):
+        put(store, "delivered")
+        await asyncio.sleep(0)
+        left = crashed(tmp_path / "data")
+
+    store, data_dir = in_folder(left)
+    with closing(data_dir):
+        assert bodies(store) == ["delivered"]
+
+
+async def test_the_cluster_keeps_its_id_at_another_address(tmp_path: Path) -> None:
+    """Another embedded RocketMQ has the same names, and another id."""
+    ids = []
+    for data_dir in (tmp_path, tmp_path, None):
+        async with embedded_rocketmq(EmbeddedOptions(data_dir=data_dir)) as rocketmq:
+            client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)))
+            ids.append(await client.cluster_id.learn(may_write=False))
+            await client.close()
+    assert ids[0] == ids[1] != ids[2] != ""

@@ -11,16 +11,18 @@ import pytest
 
 from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ
 from rmqd.codes import LanguageCode
-from rmqd.wire.bodies.group_bodies import QueryCorrectionOffsetBody, ResetOffsetBody
+from rmqd.wire.bodies.group_bodies import ConsumerOffsetSerializeWrapper, QueryCorrectionOffsetBody, ResetOffsetBody
 from rmqd.wire.loose_json import loads
 from rmqd.wire.message_queue import MessageQueue
 from tests.broker.beats import beat, consumer, heard
 from tests.broker.peer import Peer
 from tests.broker.test_offsets import (
+    ALL_OFFSETS,
     CLONE,
     CORRECTION,
     QUEUES,
     RESET_MEMBER,
+    UPDATE,
     commit,
     peer,
     push_resets,
@@ -145,3 +147,36 @@ async def test_queue_is_named_by_broker(peer: Peer) -> None:
     reply = await reset(peer, queueId=0)
 
     assert list(ResetOffsetBody.from_json(reply.body).offset_table) == [MessageQueue("T", "broker-a", 0)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "remark"),
+    [
+        ({"consumerGroup": "never"}, 26, "Group never not exist!"),
+        ({"consumerGroup": "a b"}, 26, "Group a b not exist!"),
+        ({"topic": "never"}, 17, "Topic never not exist!"),
+        ({"queueId": None}, 29, "QueueId is null, topic is T"),
+        ({"commitOffset": None}, 29, "Offset is null, topic is T"),
+        ({"commitOffset": "x"}, 29, "Offset is null, topic is T"),
+    ],
+    ids=str,
+)
+async def test_commit_is_refused(peer: Peer, changed: dict[str, Any], code: int, remark: str) -> None:
+    """Of a group that nobody ever named, with auto-creation too."""
+    fields: dict[str, Any] = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 1}
+    reply = await peer.call(UPDATE, texts(**(fields | changed)))
+
+    assert (reply.code, reply.remark) == (code, remark)
+
+
+async def test_all_offsets(peer: Peer) -> None:
+    await commit(peer, 2)
+    await commit(peer, 1000, queue=2)
+    await commit(peer, 3, topic="T2")
+
+    reply = await peer.call(ALL_OFFSETS)
+
+    body = ConsumerOffsetSerializeWrapper.from_json(reply.body)
+    assert body.offset_table == {"T@g": {0: 2, 2: 1000}, "T2@g": {0: 3}}
+    assert body.group_topic_map == {"g": ("T", "T2")}
+    assert b"{0:2," in reply.body, "numbers that are keys stand without quotes"

@@ -131,3 +131,52 @@ async def test_a_missing_field_is_named(peer: Peer) -> None:
 
     assert reply.code == ResponseCode.SYSTEM_ERROR
     assert "invisibleTime is missing" in (reply.remark or "")
+
+
+async def test_a_queue_that_is_named_is_popped_alone(peer: Peer) -> None:
+    await send_to_queues(peer, "a", "b", "c")
+
+    assert texts(await popped(peer, queue_id=1)) == ["b"]
+    assert texts(await popped(peer)) == ["a", "c"]
+
+
+async def test_offsets_go_on_with_each_pop(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    """consumerProgress shows what nobody popped yet."""
+    await send_to_queues(peer, "a", "b", "c", "d")
+
+    await popped(peer)
+
+    assert embedded.broker.offsets.queues("g", "T") == {0: 1, 1: 1, 2: 1, 3: 1}
+    await peer.heartbeat("g", ())
+    stats = await peer.call(208, {"consumerGroup": "g"})
+    assert stats.body.count(b'"consumerOffset":1') == 4
+
+
+@pytest.mark.parametrize(("init_mode", "expected"), [(0, ["1", "2"]), (1, ["2"])])
+async def test_a_new_group_of_an_old_queue(
+    embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock, init_mode: int, expected: list[str]
+) -> None:
+    """From the first that is there, or the very last one."""
+    await peer.send("T", b"0")
+    clock.turn(73 * 3600)
+    assert embedded.broker.store.expire() == 1
+    await peer.send("T", b"1")
+    await peer.send("T", b"2")
+
+    assert texts(await popped(peer, init_mode=init_mode)) == expected
+
+
+async def test_tags_and_conditions(peer: Peer) -> None:
+    for tag, price in (("a", "1"), ("b", "2"), ("c", "3")):
+        await peer.send("T", tag.encode(), TAGS=tag, price=price)
+
+    assert texts(await popped(peer, exp="a || c")) == ["a", "c"]
+    assert texts(await popped(peer, group="h", exp_type="SQL92", exp="price > 1")) == ["b", "c"]
+    assert texts(await popped(peer, group="i", exp_type=None, exp=None)) == ["a", "b", "c"]
+
+
+async def test_what_nobody_wants_is_passed_by(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    await peer.send("T", b"a", TAGS="a")
+
+    assert await popped(peer, exp="b") == []
+    assert embedded.broker.offsets.get("g", "T", 0) == 1

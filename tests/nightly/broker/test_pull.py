@@ -11,7 +11,12 @@ import pytest
 
 from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig, TopicConfig
-from rmqd.wire.bodies.heartbeat_data import CheckClientRequestBody, MessageModel, SubscriptionData, java_hash
+from rmqd.wire.bodies.heartbeat_data import (
+    CheckClientRequestBody,
+    MessageModel,
+    SubscriptionData,
+    java_hash,
+)
 from rmqd.wire.command import RemotingCommand
 from tests.broker.peer import Peer
 from tests.broker.test_pull import CHECK, LITE_PULL, bodies, pull, summary
@@ -120,3 +125,19 @@ async def test_what_was_pulled_is_counted(embedded: EmbeddedRocketMQ, peer: Peer
     await pull(peer, queueOffset=3)
     stats = embedded.broker.stats
     assert (stats.gets.messages, stats.get_misses.messages) == (2, 1)
+
+
+@pytest.mark.parametrize("queue_id", [-1, 4])
+async def test_a_queue_that_there_is_not(peer: Peer, queue_id: int) -> None:
+    reply = await pull(peer, queueId=queue_id)
+    assert (reply.code, reply.ext_fields) == (29, {})
+    start = f"queueId[{queue_id}] is illegal, topic:[T] topicConfig.readQueueNums:[4] consumer:[/127.0.0.1:"
+    assert reply.remark is not None
+    assert reply.remark.startswith(start)
+
+
+async def test_a_pull_that_lacks_a_field_is_refused(peer: Peer) -> None:
+    reply = await pull(peer, queueOffset=None)
+    assert reply.code == 1
+    assert reply.remark is not None
+    assert "queueOffset" in reply.remark

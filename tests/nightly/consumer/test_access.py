@@ -7,7 +7,10 @@ import asyncio
 from structlog.testing import capture_logs
 
 from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.codes import RequestCode, ResponseCode
 from rmqd.handler_api.batch import Batch
+from rmqd.wire.command import RemotingCommand
+from tests.client.peer import Reply
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
@@ -50,3 +53,29 @@ async def test_a_secret_that_is_replaced_under_load_costs_nothing(broker: Script
     told = [entry for entry in logs if entry["log_level"] in ("warning", "error")]
     assert [entry["event"] for entry in told] == ["cluster.without_id", "access.refused"]
     assert "old-secret" not in str(logs)
+
+
+async def test_a_group_that_may_only_subscribe_sees_its_retries(broker: ScriptedBroker) -> None:
+    """RocketMQ 5 wants the action Get on the group for a question about the ends of its retry topic."""
+    [queue] = broker.create_topic(TOPIC)
+    broker.knows_groups, broker.redelivers = False, True
+    attempts: list[int] = []
+
+    async def handle(batch: Batch) -> None:
+        attempts.append(batch[0].reconsume_times)
+        if len(attempts) == 1:
+            raise RuntimeError("once")
+
+    def gate(command: RemotingCommand) -> Reply | None:
+        ends = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
+        if command.code in ends and command.ext_fields["topic"] == f"%RETRY%{GROUP}":
+            remark = f"User:u has no permission to access Group:{GROUP} from 10.0.0.9, no matched policies."
+            return Reply(ResponseCode.NO_PERMISSION, remark)
+        return None
+
+    broker.peer.gate = gate
+    async with member(broker.peer.address, handle, consume_from_where="first_offset") as m:
+        await broker.store(queue, b"x")
+        await eventually(lambda: attempts == [0, 1], "the message comes again")
+        assert m.consumer.snapshot().ready
+        await m.stop()

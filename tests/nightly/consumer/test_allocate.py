@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from rmqd.consumer.allocate import (
+    ALLOCATE_STRATEGIES,
+    AllocateError,
+    ByConfig,
+)
+from rmqd.wire.message_queue import MessageQueue
 from tests.conformance import behaviour
-from tests.consumer.allocate_cases import STRATEGIES
+from tests.consumer.allocate_cases import (
+    STRATEGIES,
+)
+from tests.consumer.test_allocate import CLIENTS, QUEUES
 from tests.nightly.consumer.generated_cases import generated, java_answers
 
 pytestmark = pytest.mark.rocketmq
@@ -25,3 +34,43 @@ def test_as_java_in_hundreds_of_cases() -> None:
     assert len(answers) == len(cases)
     for case, answer in zip(cases, answers, strict=True):
         assert case.ask() == answer, case
+
+
+ROOM_OF_CLIENT = "member 10.0.0.1@c1 has no machine room in its client id"
+
+
+ROOM_OF_BROKER = "broker broker-a has no machine room in its name"
+
+
+def short(queues: list[MessageQueue]) -> str:
+    return " ".join(f"{queue.broker_name[-1]}{queue.queue_id}" for queue in queues)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ("averagely", ["a0 a1 a2", "a3 b0 b1", "b2 b3"]),
+        ("averagely_by_circle", ["a0 a3 b2", "a1 b0 b3", "a2 b1"]),
+        ("consistent_hash", ["b0", "a0 a1 b3", "a2 a3 b1 b2"]),
+    ],
+)
+def test_as_java_by_eye(strategy: str, expected: list[str]) -> None:
+    """Eight queues of two brokers, three members."""
+    shares = [ALLOCATE_STRATEGIES[strategy]("g", client, QUEUES, CLIENTS) for client in CLIENTS]
+    assert [short(list(share)) for share in shares] == expected
+
+
+@pytest.mark.parametrize(
+    ("broker", "client", "expected"),
+    [("broker-a", "10.0.0.1@east@1", ROOM_OF_BROKER), ("east@a", "10.0.0.1@c1", ROOM_OF_CLIENT)],
+)
+def test_a_room_that_cannot_be_told_is_named_with_what_is_needed(broker: str, client: str, expected: str) -> None:
+    """As Java, which throws; here the text helps."""
+    with pytest.raises(AllocateError, match=expected):
+        ALLOCATE_STRATEGIES["machine_room_nearby"]("g", client, [MessageQueue("T", broker, 0)], [client])
+
+
+def test_a_queue_that_is_written_down_and_does_not_exist_is_left_out() -> None:
+    """Java takes it, and pulls in vain."""
+    there, gone = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-z", 0)
+    assert ByConfig((there, gone))("g", CLIENTS[0], QUEUES, CLIENTS) == [there]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
 
-from rmqd import MessageQueue
+from rmqd import Batch, MessageQueue
+from rmqd.consumer.hooks import HookContext
 from tests.consumer.groups import GROUP
 from tests.consumer.scripted_broker import ScriptedBroker
-from tests.consumer.test_hooks import Consuming, Recording, hook
+from tests.consumer.test_hooks import Consuming, Recording, call, handler, hook, hooks
+from tests.handlers.messages import make_batch, make_message
 from tests.seen import Seen
 from tests.waiting import eventually
 
@@ -29,3 +32,33 @@ async def test_a_group_with_a_broken_hook_consumes_as_without(
     assert sorted(seen.bodies) == [b"1", b"2", b"3"]
     assert (threading.get_ident() in recording.threads) is is_async
     assert broker.sent_back == []
+
+
+async def test_hooks_close_in_the_reverse_of_the_order_in_which_they_open() -> None:
+    order: list[str] = []
+
+    class Named:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def before_batch(self, batch: Batch, context: HookContext) -> None:
+            order.append(f"before {self.name}")
+
+        def after_batch(self, batch: Batch, context: HookContext) -> None:
+            order.append(f"after {self.name}")
+
+    loaded = hooks(hook(Named("a")), hook(Named("b"))).around(handler(is_async=True))
+    await call(loaded, make_batch(make_message(b"one")))
+    assert order == ["before a", "before b", "after b", "after a"]
+
+
+async def test_a_batch_cut_short_at_its_deadline_is_told(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    recording = Recording()
+
+    async def handle(batch: Batch) -> None:
+        await asyncio.sleep(60)
+
+    await broker.store(queue, b"1")
+    async with Consuming(broker, handle, hook(recording), consume_timeout_seconds=0.1):
+        await eventually(lambda: broker.sent_back, "it is sent back")
+    assert [(name, context.outcome) for name, context in recording.calls][-1] == ("after", "cut_short")

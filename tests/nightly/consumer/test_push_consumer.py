@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
 from rmqd.codes import RequestCode
 from rmqd.handler_api.batch import Batch
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
@@ -68,3 +70,40 @@ async def test_a_group_with_one_topic_counts_retries_under_it(broker: ScriptedBr
         assert m.topic(is_retry=True).topic == TOPIC
         [status] = [queue for queue in m.consumer.snapshot().queues if queue.is_retry]
         assert (status.topic, status.position) == (TOPIC, 1)
+
+
+async def test_a_hurried_stop_waits_no_more(broker: ScriptedBroker) -> None:
+    """Also when the drain has begun already."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, b"x", b"x")
+
+    async def handle(batch: Batch) -> None:
+        if batch[0].queue_offset:
+            await asyncio.Event().wait()
+
+    async with member(broker.peer.address, handle) as m:
+        await eventually(lambda: m.topic().handled["acked"] == 1, "one is handled")
+        m.consumer.stop(shutdown_timeout_seconds=3600)
+        await eventually(lambda: m.consumer.snapshot().state == "draining", "it drains")
+        m.consumer.force_stop()
+        async with asyncio.timeout(WAIT_SECONDS):
+            await m.task
+    assert broker.offsets[GROUP, queue] == 1
+    assert not broker.members[GROUP]
+
+
+async def test_a_hung_thread_delays_no_stop(broker: ScriptedBroker, flowing: ManualClock) -> None:
+    """Once its batch was sent back at the deadline, there is nothing to wait for."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, b"x")
+    let_go = threading.Event()
+
+    def handle(batch: Batch) -> None:
+        let_go.wait()
+
+    async with member(broker.peer.address, handle, is_async=False, clock=flowing, consume_timeout_seconds=3.0) as m:
+        await eventually(lambda: m.topic().handled["expired"] == 1, "the batch is sent back")
+        async with asyncio.timeout(WAIT_SECONDS):
+            await m.stop(shutdown_timeout_seconds=3600)
+    let_go.set()
+    assert broker.offsets[GROUP, queue] == 1

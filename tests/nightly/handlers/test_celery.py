@@ -9,7 +9,7 @@ import pytest
 from kombu.exceptions import OperationalError
 
 from rmqd_handlers.celery import CelerySettingError
-from tests.handlers.messages import batch_of, decided
+from tests.handlers.messages import batch_of, decided, meant
 from tests.handlers.test_celery import queued, started
 from tests.servers.redis import RedisServer
 
@@ -64,3 +64,40 @@ async def test_a_setting_that_celery_does_not_have_fails_the_start(redis_server:
     with pytest.raises(CelerySettingError, match="task_defualt_priority"):
         async with started(redis_server, client={"task_defualt_priority": 5}):
             pass
+
+
+async def test_full_memory_is_waited_for(redis_server: RedisServer, redis_client: Any) -> None:
+    async with started(redis_server, retry_for="0s") as handler:
+        redis_client.config_set("maxmemory", 1)
+        with pytest.raises(OperationalError, match="used memory") as raised:
+            await handler.handle(batch_of(b"1"))
+        redis_client.config_set("maxmemory", 0)
+    assert meant(raised.value) == "again"
+
+
+async def test_a_task_has_the_body_where_nothing_is_named(redis_server: RedisServer, redis_client: Any) -> None:
+    batch = batch_of("grüße".encode(), b"\xff")
+    async with started(redis_server, queue=None) as handler:
+        await handler.handle(batch)
+
+    assert queued(redis_client, "celery") == [(batch[0].msg_id, "['grüße']")]
+    [(place, (outcome, reason))] = decided(batch).items()
+    assert (place, outcome) == (1, "dead_letter")
+    assert "not UTF-8" in reason
+
+
+async def test_the_id_is_what_is_named(redis_server: RedisServer, redis_client: Any) -> None:
+    batch = batch_of(b'{"id": 7}', b'{"other": 1}', b"no JSON")
+    async with started(redis_server, task_id="$.id") as handler:
+        await handler.handle(batch)
+
+    assert [task_id for task_id, _ in queued(redis_client)] == ["7"]
+    assert {place: outcome for place, (outcome, _) in decided(batch).items()} == {1: "dead_letter", 2: "dead_letter"}
+
+
+async def test_tasks_are_in_the_order_of_their_batch(redis_server: RedisServer, redis_client: Any) -> None:
+    batch = batch_of(*(b"%d" % n for n in range(50)))
+    async with started(redis_server) as handler:
+        await handler.handle(batch)
+
+    assert queued(redis_client) == [(message.msg_id, f"['{n}']") for n, message in enumerate(batch)]

@@ -13,19 +13,17 @@ import pytest
 import uvloop
 
 from rmqd_handlers.exec import CommandFailed
+from tests.handlers.messages import meant
 from tests.handlers.test_exec import (
     assert_dies,
     handle,
     make_exec,
     shell,
     test_a_command_does_not_get_the_daemons_secrets,
-    test_a_command_that_is_killed_is_a_failure,
     test_any_other_status_is_a_failure_with_the_end_of_the_output,
-    test_at_a_timeout_the_command_ends_with_all_that_it_started,
     test_status_65_dead_letters_with_what_the_command_said,
     test_status_75_asks_for_a_retry,
     test_the_command_reads_the_batch_as_json_lines,
-    test_the_working_directory_and_its_programs,
     time_out,
 )
 from tests.waiting import wait_until
@@ -34,13 +32,10 @@ pytestmark = pytest.mark.process
 
 __all__ = [
     "test_a_command_does_not_get_the_daemons_secrets",
-    "test_a_command_that_is_killed_is_a_failure",
     "test_any_other_status_is_a_failure_with_the_end_of_the_output",
-    "test_at_a_timeout_the_command_ends_with_all_that_it_started",
     "test_status_65_dead_letters_with_what_the_command_said",
     "test_status_75_asks_for_a_retry",
     "test_the_command_reads_the_batch_as_json_lines",
-    "test_the_working_directory_and_its_programs",
 ]
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
@@ -122,3 +117,43 @@ def test_no_descriptor_is_left_open(run: Callable[[Any], Any]) -> None:
 
     before, after = run(handle_some())
     assert after <= before
+
+
+def test_a_program_that_is_gone_is_waited_for(run: Callable[[Any], Any], tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    handler = make_exec(str(program))
+    program.unlink()
+    with pytest.raises(FileNotFoundError) as raised:
+        run(handle(handler))
+    assert meant(raised.value) == "again"
+
+
+def test_a_command_that_is_killed_is_a_failure(run: Callable[[Any], Any]) -> None:
+    with pytest.raises(CommandFailed, match="SIGKILL"):
+        run(handle(shell("kill -9 $$")))
+
+
+def test_the_working_directory_and_its_programs(run: Callable[[Any], Any], tmp_path: Path) -> None:
+    script = tmp_path / "work.sh"
+    script.write_text("#!/bin/sh\npwd > where\n")
+    script.chmod(0o755)
+
+    run(handle(make_exec("./work.sh", cwd=str(tmp_path))))
+
+    assert (tmp_path / "where").read_text().strip() == str(tmp_path)
+
+
+def test_at_a_timeout_the_command_ends_with_all_that_it_started(run: Callable[[Any], Any], tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    handler = shell(f"sleep 300 & echo $$ $! > {pids}; wait", kill_after="100s")
+    started = time.monotonic()
+    left = run(time_out(handler, pids))
+    assert time.monotonic() - started < 60  # the shell obeys SIGTERM, so nobody waits for kill_after
+    assert_dies(*left)
+
+
+def test_a_working_directory_that_is_missing_fails_the_start(tmp_path: Path) -> None:
+    with pytest.raises(NotADirectoryError, match="missing"):
+        make_exec("true", cwd=str(tmp_path / "missing"))

@@ -125,3 +125,27 @@ def test_a_last_line_that_only_lacks_its_newline_is_kept(tmp_path: Path) -> None
     make_handler(path).handle(batch_of("new"))
 
     assert bodies_in(path) == ["whole", "whole too", "new"]
+
+
+def test_a_full_file_is_renamed_and_none_is_deleted_unasked(tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    handler = make_handler(path, max_size="2KiB")
+    for number in range(30):
+        handler.handle(batch_of(str(number)))
+
+    files = all_files(path)
+    assert len(files) > 3
+    assert all(file.stat().st_size <= 2048 for file in files)
+    assert bodies_in(*files) == [str(number) for number in range(30)]
+
+
+def test_of_renamed_files_the_newest_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    (tmp_path / "orders.jsonl.backup").write_text("not ours")
+    handler = make_handler(path, max_size="1B", keep=3)
+    for number in range(6):
+        handler.handle(batch_of(str(number)))
+
+    rotated = sorted(tmp_path.glob("orders.jsonl.*Z"))
+    assert bodies_in(*rotated, path) == ["2", "3", "4", "5"]
+    assert (tmp_path / "orders.jsonl.backup").read_text() == "not ours"

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tests.handlers.messages import batch_of, decided
-from tests.handlers.test_table_changes import started
+from tests.nightly.handlers.test_table_changes import started
 from tests.servers.fixtures import leave_out
 from tests.servers.postgresql import PostgresqlServer
 from tests.servers.process import ServerMissing, ServerProcess, find_program

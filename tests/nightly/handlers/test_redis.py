@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 import redis
 
-from tests.handlers.messages import batch_of, decided
+from rmqd import testing
+from rmqd.handler_api.once.once_group import once_of
+from rmqd.testing import RocketMQ
+from rmqd.wire.message_queue import Identity
+from rmqd.wire.messages.message import once_in_group
+from rmqd_handlers.redis import RedisHandler
+from tests.handlers.messages import batch_of, decided, make_batch, meant
 from tests.handlers.test_redis import started
 from tests.servers.redis import RedisServer
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.process
 
@@ -75,3 +86,85 @@ async def test_what_is_remembered_can_be_a_value(redis_server: RedisServer, redi
         await handler.handle(batch_of(b'{"id": 2}', first=7))
 
     assert [json.loads(element)["id"] for element in redis_client.lrange("orders", 0, -1)] == [1, 2]
+
+
+@asynccontextmanager
+async def redis_that_says(answer: str) -> AsyncIterator[str]:
+    """The URL of a server that answers EVAL so, and all else with OK."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while count := int((await reader.readline())[1:] or 0):
+            parts = [await reader.readexactly(int((await reader.readline())[1:]) + 2) for _ in range(count)]
+            writer.write(f"{answer if parts[0].startswith(b'EVAL') else '+OK'}\r\n".encode())
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0?protocol=2"
+
+
+async def test_what_is_remembered_is_of_a_cluster_group_and_topic(redis_server: RedisServer, redis_client: Any) -> None:
+    """An empty value is none. What 0.1.0 remembered, which is the value alone, counts for each."""
+    redis_client.set("rmqd:{orders}:7", 1)
+    options = {"mode": "list", "remember": "1h", "remember_by": "properties.k", "value": "topic"}
+    async with started(redis_server, **options) as handler:
+        for cluster, group, topic in (("c1", "g1", "t1"), ("c2", "g1", "t1"), ("c1", "g2", "t1"), ("c1", "g1", "t2")):
+            once_in_group.set(once_of(group, partial(Identity, cluster, "", group)))
+            for number, value in enumerate(("7", "8", "8", "", "")):
+                message = testing.make_message(topic=topic, properties={"k": value}, msg_id=f"m{number}")
+                await handler.handle(make_batch(message))
+    assert redis_client.lrange("orders", 0, -1) == [b"t1"] * 9 + [b"t2"] * 3
+
+
+async def test_full_memory_is_waited_for_and_told_in_the_words_of_redis(
+    redis_server: RedisServer, redis_client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    redis_client.config_set("maxmemory", 1)
+    async with started(redis_server) as handler:
+        waiting = asyncio.create_task(handler.handle(batch_of(b"1")))
+        await eventually(lambda: waiting.done() or bool(caplog.records), "the handler waits")
+        redis_client.config_set("maxmemory", 0)
+        await waiting
+    assert "used memory > 'maxmemory'" in vars(caplog.records[0])["error"]
+    assert redis_client.xlen("orders") == 1
+
+
+@pytest.mark.parametrize("state", ["-WRONGTYPE of another kind", "-CLUSTERDOWN the cluster is down"])
+async def test_any_other_state_of_redis_counts_no_attempt(state: str) -> None:
+    async with redis_that_says(state) as url, started(None, url=url, retry_for="0s") as handler:
+        with pytest.raises(redis.ResponseError) as raised:
+            await handler.handle(batch_of(b"1"))
+    assert meant(raised.value) == "again"
+
+
+async def test_the_node_of_a_cluster_that_has_the_key_is_used(redis_server: RedisServer, redis_client: Any) -> None:
+    async with redis_that_says(f"-MOVED 7 127.0.0.1:{redis_server.port}") as url, started(None, url=url) as handler:
+        await handler.handle(batch_of(b"1", b"2"))
+    assert redis_client.xlen("orders") == 2
+
+
+def test_what_stands_behind_a_message_that_is_retried_is_added_once(
+    redis_server: RedisServer, redis_client: Any
+) -> None:
+    options = {"url": redis_server.url, "key": "orders", "fields": {"id": "$.id"}, "on_invalid": "retry"}
+    with RocketMQ() as running:
+        running.create_topic("orders")
+        for body in ('{"id": 1}', "no JSON", '{"id": 2}', '{"id": 3}'):
+            running.send("orders", body)
+        keys: dict[str, Any] = {"consume_mode": "orderly", "consume_message_batch_max_size": 10}
+        keys |= {"max_reconsume_times": 2, "suspend_current_queue_time": "10ms"}
+        running.run_handler(RedisHandler, topic="orders", group="stream", options=options, **keys)
+        assert len(running.dead_letters("stream")) == 1
+
+    assert [entry[b"id"] for _, entry in redis_client.xrange("orders")] == [b"1", b"2", b"3"]
+
+
+async def test_what_could_not_be_added_is_not_remembered(redis_server: RedisServer, redis_client: Any) -> None:
+    redis_client.set("orders", "text")
+    async with started(redis_server, remember="1h") as handler:
+        with pytest.raises(redis.ResponseError):
+            await handler.handle(batch_of(b"1"))
+        redis_client.delete("orders")
+        await handler.handle(batch_of(b"1"))
+
+    assert redis_client.xlen("orders") == 1

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from rmqd import Batch
-from rmqd.codes import RequestCode
+from rmqd import Batch, DeadLetter
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.command import RemotingCommand
 from tests.conformance import behaviour
 from tests.consumer.members import member
-from tests.integration.consuming import dead_letters
+from tests.integration.consuming import dead_letter_count, dead_letters
 from tests.integration.test_consumer_retries import counts
 from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.fixtures import fresh_name
@@ -134,3 +136,76 @@ async def test_a_handler_that_hangs_loses_its_batch_at_the_deadline_and_harms_no
     assert max(seen.of(key)[0].at - at for key, at in sent.items()) < 0.5, "nobody waited for it"
     assert seen.of("hangs")[1].delay_level == "3"
     assert handled == {(topic, False): {"acked": len(sent), "expired": 1}, (topic, True): {"acked": 1}}
+
+
+async def test_a_dead_letter_carries_as_much_of_its_exception_as_fits(
+    cluster: RealCluster, topic: str, group: str
+) -> None:
+    """RocketMQ takes 32,767 bytes of properties, and adds some of its own."""
+
+    async def handle(batch: Batch) -> None:
+        raise DeadLetter("big") from RuntimeError("é" * 100_000)
+
+    with Producer(cluster.broker.address, topic) as producer:
+        producer.send(b"body" * 1000, key="k", properties={"mine": "x" * 10_000})
+    async with member(
+        cluster.nameserver, handle, group=group, subscriptions=[topic], consume_from_where="first_offset"
+    ):
+        [letter] = await dead_letters(cluster, group, 1)
+    assert letter.body == b"body" * 1000
+    assert letter.properties["mine"] == "x" * 10_000
+    assert letter.properties["RMQD_REASON"] == "big"
+    assert letter.properties["RMQD_EXCEPTION"].strip().endswith("DeadLetter: big")
+    assert len(letter.properties["RMQD_EXCEPTION"].encode()) > 20_000
+
+
+class NoSendBack(RemotingClient):
+    """Brokers that refuse CONSUMER_SEND_MSG_BACK."""
+
+    async def invoke(
+        self,
+        address: str,
+        code: int,
+        ext_fields: dict[str, str],
+        body: bytes = b"",
+        timeout_seconds: float = 3.0,
+    ) -> RemotingCommand:
+        if code == RequestCode.CONSUMER_SEND_MSG_BACK:
+            return RemotingCommand(ResponseCode.SYSTEM_ERROR, remark="look message by offset failed")
+        return await super().invoke(address, code, ext_fields, body, timeout_seconds)
+
+
+@behaviour(
+    "retries",
+    "If send-back fails, a copy is sent to the retry topic, with the same level",
+    java="the same; the broker dead-letters it at once while any member holds a queue lock of the group",
+    rmqd="the same; rmqd's own locks have another name, so they do not dead-letter retries",
+    checked="brokers that reject send-back, with two members that hold queues",
+)
+async def test_where_send_back_fails_nothing_reaches_the_dead_letters_early(
+    cluster: RealCluster, topic: str, group: str
+) -> None:
+    """Retries are sent to the retry topic then. Were a lock held under the group's own name meanwhile, the broker would
+    dead-letter each of them at once, a Java member's too."""
+    seen = Seen()
+
+    async def handle(batch: Batch) -> None:
+        await seen(batch)
+        if batch[0].reconsume_times < 2:
+            raise RuntimeError("not yet")
+
+    options: dict[str, Any] = {"group": group, "subscriptions": [topic]}
+    async with (
+        member(cluster.nameserver, handle, remoting=NoSendBack(), **options) as one,
+        member(cluster.nameserver, handle, remoting=NoSendBack(), **options) as two,
+    ):
+        await eventually(lambda: len(one.owned()) == len(two.owned()) == 2, "both members hold queues")
+        await asyncio.sleep(1.2)  # for the members to lock what they took without asking
+        with Producer(cluster.broker.address, topic, 4) as producer:
+            for number in range(8):
+                producer.send(key=f"m{number}")
+        await eventually(lambda: len(seen.keys) == 24, "each message was tried three times")
+        assert dead_letter_count(cluster, group) == 0
+    assert sorted(attempt.reconsume_times for attempt in seen.attempts) == [0] * 8 + [1] * 8 + [2] * 8
+    assert [attempt.delay_level for attempt in seen.of("m0")] == [None, "3", "4"]
+    assert {attempt.topic for attempt in seen.attempts} == {topic}

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rmqd.client.sending.outgoing_message import OutgoingMessage
 from tests.conformance import behaviour
 from tests.consumer.members import member
-from tests.integration.test_priority_topics import EACH, PRIORITIES, PRIORITY, QUEUES
 from tests.rocketmq import RealCluster, ledger
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.peers import PeerOptions, start_consumer
 from tests.rocketmq.producer import Producer
 from tests.seen import Seen
 from tests.waiting import eventually
+
+QUEUES = 4
+PRIORITIES = 6  # two more than there are queues
+EACH = 4
+PRIORITY = "_SYS_MSG_PRIORITY_"  # Java: MessageConst.PROPERTY_PRIORITY, set by Message.setPriority
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.slow]
 
@@ -91,3 +97,19 @@ async def test_pulled_queues_know_no_priority(
     for queue in range(QUEUES):
         numbers = [int(one.key) for one in seen.attempts if one.queue.queue_id == queue]
         assert numbers == sorted(numbers)
+
+
+@behaviour(
+    "sending",
+    "With a priority the broker chooses the queue",
+    java="Message.setPriority",
+    rmqd="--property _SYS_MSG_PRIORITY_=N; the output names the queue that the broker chose",
+    checked="the queues in which the broker stored messages of six priorities",
+    since="5.5",
+)
+async def test_a_priority_chooses_the_queue(rocketmq: RealCluster, priority_topic: str, group: str) -> None:
+    async with member(rocketmq.nameserver, Seen(), group=group, subscriptions=[priority_topic]) as m:
+        for priority in range(PRIORITIES):
+            message = OutgoingMessage(priority_topic, b"x", properties={PRIORITY: str(priority)})
+            result = await asyncio.wait_for(m.client.producer.send(message), 10)
+            assert result.queue.queue_id == min(priority, QUEUES - 1)

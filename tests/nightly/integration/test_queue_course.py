@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from rmqd.handler_api.batch import Batch
 from tests.conformance import behaviour
 from tests.consumer.members import member
 from tests.integration.test_queue_course import PERSIST_SECONDS, POLL_SECONDS, all_handled, send
@@ -150,3 +152,47 @@ async def test_a_topic_that_is_deleted_and_made_again_is_consumed_from_its_new_b
     assert Counter(seen.keys) == Counter(keys)
     assert sum(falls.values()) == 1, falls
     assert [entry for entry in logs if entry["event"] in ("offset.corrected", "offset.fell")]
+
+
+@behaviour(
+    "queues",
+    "A queue moves while its messages are handled",
+    java="the result is discarded, and the next owner handles the messages again",
+    rmqd="they are finished and committed before the next rmqd member begins",
+    checked="two members; the second joins under load",
+)
+async def test_a_queue_that_is_taken_away_while_its_messages_are_handled(
+    rocketmq: RealCluster, topic: str, group: str
+) -> None:
+    """They are finished and committed before the next owner begins: it gets none of them."""
+    first, second, release = Seen(), Seen(), asyncio.Event()
+
+    async def slow(batch: Batch) -> None:
+        await release.wait()
+        await first(batch)
+
+    keys = send(rocketmq, topic, 8, "m", 160)
+    options: dict[str, Any] = {
+        "group": group,
+        "subscriptions": [topic],
+        "persist_consumer_offset_interval_seconds": PERSIST_SECONDS,
+        "concurrency": 160,  # for all messages at once: each queue has some in handlers then
+        "queue_handover_timeout_seconds": 100.0,  # longer than all waits of this test
+    }
+    async with member(rocketmq.nameserver, slow, **options, consume_from_where="first_offset") as m:
+        await eventually(lambda: len(m.consumer.snapshot().queues) == 9, "it has all queues")
+        await eventually(
+            lambda: sum(queue.handling > 0 for queue in m.consumer.snapshot().queues) == 8, "it handles some of each"
+        )
+        async with member(rocketmq.nameserver, second, **options, consume_from_where="first_offset") as other:
+            await eventually(lambda: len(m.owned()) == 8 and m.consumer.snapshot().assigned[topic] == 8, "queues wait")
+            await asyncio.sleep(1)
+            assert not second.keys
+            release.set()
+            await eventually(lambda: len(m.owned()) == len(other.owned()) == 4, "the queues are divided")
+            await eventually(lambda: len(first.keys) >= len(keys), "all is handled")
+            keys |= send(rocketmq, topic, 8, "n", 80)
+            await eventually(lambda: len(first.keys) + len(second.keys) >= len(keys), "all that came later is handled")
+            await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+    assert Counter(first.keys + second.keys) == Counter(keys)
+    assert {key[0] for key in second.keys} == {"n"}

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
 
+from rmqd.codes import ResponseCode
+from rmqd.errors import RmqdError
 from rmqd.handler_api.batch import Batch
+from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
-from tests.consumer.admin.test_direct_consumption import ask, runs
+from rmqd.wire.messages.encode import StoredMessage, encode_message
+from rmqd.wire.messages.properties import RETRY_TOPIC
+from rmqd.wire.topics import retry_topic
+from tests.consumer.admin.test_direct_consumption import DIRECTLY, FIELDS, MESSAGE, ask, consume, runs
+from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
-from tests.consumer.scripted_broker import ScriptedBroker
+from tests.consumer.scripted_broker import BROKER, ScriptedBroker
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -36,3 +45,119 @@ async def test_a_thread_that_hangs_keeps_its_turn(
         while "none finished" in remarks[-1]:
             remarks.append((await ask(m))[1])
         assert len(calls) == 2
+
+
+async def test_the_handler_gets_the_message_as_from_its_queue(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    """A retried one under its original topic; also where all slots are taken and the group is paused."""
+    seen: list[Batch] = []
+    go_on = asyncio.Event()
+
+    async def handle(batch: Batch) -> None:
+        seen.append(batch)
+        if batch[0].body == b"blocks":
+            await go_on.wait()
+
+    await broker.store(queue, b"blocks")
+    async with member(broker.peer.address, handle, concurrency=1) as m:
+        await eventually(lambda: len(seen) == 1, "the only slot is taken")
+        m.consumer.pause()
+        await consume(broker)
+        retried = StoredMessage(topic=retry_topic(GROUP), body=b"r", properties={RETRY_TOPIC: TOPIC}, reconsume_times=2)
+        await consume(broker, retried)
+        go_on.set()
+    (_, first, second) = seen
+    assert (first.message_queue, len(first)) == (MessageQueue(TOPIC, BROKER, 3), 1)
+    assert (first[0].body, first[0].keys, first[0].queue_offset, first[0].queue_id) == (b"again", "k", 17, 3)
+    assert (second[0].topic, second[0].reconsume_times) == (TOPIC, 2)
+    assert second.message_queue.topic == retry_topic(GROUP)
+
+
+async def test_a_handler_in_a_thread_is_called_there(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    seen: list[str] = []
+
+    def handle(batch: Batch) -> None:
+        seen.append(threading.current_thread().name)
+        raise KeyError("x")
+
+    async with member(broker.peer.address, handle, is_async=False) as m:
+        await runs(m)
+        found = await consume(broker)
+    assert found.consume_result == "CR_THROW_EXCEPTION"
+    assert seen == ["testing-0"]
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_as_many_at_once_as_the_concurrency_says(
+    broker: ScriptedBroker, queue: MessageQueue, is_async: bool
+) -> None:
+    """The others wait for their turn."""
+    at_once = [0]
+    go_on = threading.Event()
+
+    def begin_and_end(by: int) -> None:
+        at_once.append(at_once[-1] + by)
+
+    async def handle(batch: Batch) -> None:
+        begin_and_end(1)
+        await asyncio.to_thread(go_on.wait, 5)
+        begin_and_end(-1)
+
+    def handle_in_thread(batch: Batch) -> None:
+        begin_and_end(1)
+        go_on.wait(5)
+        begin_and_end(-1)
+
+    async with member(
+        broker.peer.address, handle if is_async else handle_in_thread, is_async=is_async, concurrency=2
+    ) as m:
+        await runs(m)
+        answers = [asyncio.create_task(ask(m)) for _ in range(6)]
+        await eventually(lambda: len(at_once) >= 3, "two have begun")
+        go_on.set()
+        assert await asyncio.gather(*answers) == [(ResponseCode.SUCCESS, "")] * 6
+    assert max(at_once) == 2
+
+
+async def test_a_call_under_way_ends_with_the_group(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    """Before the handler is stopped; the connection closes without a fault."""
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def handle(batch: Batch) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    async with member(broker.peer.address, handle) as m:
+        await runs(m)
+        await broker.peer.push(DIRECTLY, FIELDS, encode_message(MESSAGE))
+        await begun.wait()
+        await m.stop()
+        assert ended.is_set()
+        with pytest.raises(RmqdError, match="is stopping"):
+            await m.consumer.on_request(RemotingCommand(DIRECTLY, ext_fields=FIELDS, body=encode_message(MESSAGE)))
+
+
+async def test_more_than_may_wait_are_refused(
+    broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a word that lets the operator ask again."""
+    monkeypatch.setattr("rmqd.consumer.admin.member_requests.MAX_WAITING", 1)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handle(batch: Batch) -> None:
+        begun.set()
+        await go_on.wait()
+
+    async with member(broker.peer.address, handle, concurrency=1) as m:
+        await runs(m)
+        first = asyncio.create_task(ask(m))
+        await begun.wait()
+        second = asyncio.create_task(ask(m))
+        await asyncio.sleep(0)
+        code, remark = await ask(m)
+        assert code == ResponseCode.SYSTEM_ERROR
+        assert "the handler is busy with 1 messages of operators, and 1 more wait" in remark
+        go_on.set()
+        assert [await first, await second] == [(ResponseCode.SUCCESS, "")] * 2

@@ -7,7 +7,10 @@ from itertools import product
 
 import pytest
 
+from rmqd.consumer.consumer_options import FailureOptions
 from rmqd.consumer.handling.auto_concurrency import AutoConcurrency
+from rmqd.handler_api.batch import Batch
+from tests.clock import ManualClock
 from tests.consumer.handling.simulated_service import (
     FOUND_SECONDS,
     MOST,
@@ -20,6 +23,7 @@ from tests.consumer.handling.simulated_service import (
     is_found_in_most_runs,
     run_to,
 )
+from tests.consumer.pool import StartPool, done, handled
 
 KNEES = (4, 16, 64)
 
@@ -84,3 +88,53 @@ def test_a_service_that_is_slower_or_faster_by_itself_gets_as_many_calls(factor:
     service.run(60, lambda: auto.limit, auto)
     assert len(service.calls) - before >= 0.9 * 60 * 16 / service.call_seconds
     assert 12 <= auto.limit <= 20
+
+
+def test_a_service_that_is_slower_by_itself_gets_as_many_calls() -> None:
+    """What a call takes below the knee changes; the knee does not."""
+    service = Service(16, deviation=0.1, seed=3)
+    auto = AutoConcurrency(MOST, service.clock)
+    service.run(60, lambda: auto.limit, auto)
+    service.call_seconds *= 4.0
+    service.run(60, lambda: auto.limit, auto)
+    before = len(service.calls)
+    service.run(60, lambda: auto.limit, auto)
+    assert len(service.calls) - before >= 0.9 * 60 * 16 / service.call_seconds
+    assert 12 <= auto.limit <= 20
+
+
+def test_where_messages_are_few_nothing_is_learnt() -> None:
+    """Calls are soon over then, however many would be made at once."""
+    clock = ManualClock()
+    auto = AutoConcurrency(MOST, clock)
+    for _ in range(2000):
+        began = clock.now
+        auto.begin()
+        clock.now += 0.01
+        auto.took(began)
+        auto.end()
+        clock.now += 0.04
+        auto.poll()
+    assert auto.limit == 1
+
+
+async def test_a_slot_is_busy_while_it_pauses_before_a_repetition(pool: StartPool) -> None:
+    """As while it waits for a store: most of its time is none of the handler's here."""
+    clock, tried = ManualClock(), set[int]()
+
+    async def handle(batch: Batch) -> None:
+        await clock.sleep(0.01)
+        if batch[0].queue_offset not in tried:
+            tried.add(batch[0].queue_offset)
+            raise ConnectionError
+
+    options = {
+        "concurrency": 40,
+        "auto_concurrency": True,
+        "failures": FailureOptions(1, 0.1, 0.1, frozenset(), frozenset()),
+    }
+    async with pool(handle, clock=clock, **options) as running:
+        queue = running.queue(300)
+        await clock.until(lambda: running.service.concurrency > 1, "more calls are made at once", most=60.0)
+        await clock.until(done(queue), "all are handled")
+    assert handled(queue) == {"acked": 300}

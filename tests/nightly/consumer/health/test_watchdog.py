@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
+from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.health.watchdog import STALL_SECONDS, TICK_SECONDS
+from rmqd.handler_api.batch import Batch
 from rmqd.wire.message_queue import MessageQueue
+from tests.client.peer import Peer, Reply
 from tests.clock import ManualClock
-from tests.consumer.groups import TOPIC, Blocked
+from tests.consumer.groups import TOPIC, Blocked, Gathering
 from tests.consumer.health.test_watchdog import Logs, events, goes_on, logs, stall, stands_still, state
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
@@ -89,3 +94,93 @@ async def test_queues_that_stand_still_together_are_one_line(
         handle.release.set()
     [entry] = events(logs, "queue.stalled")
     assert (entry["topic"], entry["queues"]) == (TOPIC, [0, 1, 2])
+
+
+async def test_messages_that_no_broker_takes_back_are_told(
+    broker: ScriptedBroker, queue: MessageQueue, logs: Logs, flowing: ManualClock
+) -> None:
+    """Until one does. Attempts are counted here meanwhile, as in Java."""
+    attempts: list[int] = []
+    refused = Reply(ResponseCode.SYSTEM_ERROR, "disk full")
+    broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, refused)
+    broker.peer.on(RequestCode.SEND_MESSAGE_V2, refused)
+
+    async def fail(batch: Batch) -> None:
+        attempts.append(batch[0].reconsume_times)
+        raise ValueError("no")
+
+    await broker.store(queue, b"0")
+    async with member(broker.peer.address, fail, clock=flowing) as m:
+        problem = await stands_still(m, logs, "retry_refused")
+        assert "offset 0" in problem.evidence
+        (of_group,) = (one for one in m.consumer.snapshot().problems if one.cause == "retry_refused")
+        assert f"{queue} offset 0 (refused" in of_group.evidence
+        assert "disk full" in of_group.evidence
+        step = f"`rmqd offsets reset {m.consumer.snapshot().name} '{queue.topic}' --to 1 --broker {queue.broker_name}"
+        assert step in of_group.next
+        assert max(attempts) >= 1
+        broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, Reply())
+        await goes_on(m, logs, "retry_refused")
+        problems = m.consumer.snapshot
+        await eventually(lambda: all(one.cause != of_group.cause for one in problems().problems), "it ends")
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["idle", "with an open call"])
+async def test_a_handler_that_keeps_calls_open_hides_no_other_cause(
+    broker: ScriptedBroker, queue: MessageQueue, logs: Logs, flowing: ManualClock, is_open: bool
+) -> None:
+    """Its open calls are no stall of their own; pulls that fail beside them are one."""
+    reply = Reply(ResponseCode.NO_PERMISSION, "the topic[t] pulling message is forbidden")
+    await broker.store(queue, b"0")
+    if not is_open:
+        broker.answer_pull(queue, *[reply] * 10_000)
+    async with member(broker.peer.address, Gathering(), clock=flowing) as m:
+        if is_open:
+            await eventually(lambda: ((q := m.queue()) and q.handling) or None, "the handler has the message")
+            await flowing.sleep(STALL_SECONDS + 3 * TICK_SECONDS)
+            assert stall(m) is None
+            broker.answer_pull(queue, *[reply] * 10_000)
+        await stands_still(m, logs, "no_permission")
+
+
+async def test_a_broker_that_is_gone_is_told(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, flowing: ManualClock
+) -> None:
+    """Nobody can say whether messages wait there."""
+    async with member(broker.peer.address, seen, clock=flowing) as m:
+        await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
+        await broker.peer.down()
+        await stands_still(m, logs, "broker_unreachable")
+        assert state(m) == "stuck"
+        await broker.peer.listen()
+        await broker.store(queue, b"0")
+        await seen.has(b"0")
+        await goes_on(m, logs, "broker_unreachable")
+
+
+async def test_a_queue_that_cannot_be_taken_over_is_shown(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, flowing: ManualClock
+) -> None:
+    """It has no offset, and so would not be shown at all."""
+    broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, Reply(ResponseCode.NO_PERMISSION, "not for you"))
+    await broker.store(queue, b"0")
+    async with member(broker.peer.address, seen, clock=flowing) as m:
+        await stands_still(m, logs, "no_permission")
+        assert state(m) == "stuck"
+        broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, broker.query)
+        await seen.has(b"0")
+        await goes_on(m, logs, "no_permission")
+
+
+async def test_name_servers_that_do_not_answer_are_a_problem_of_the_group(logs: Logs, flowing: ManualClock) -> None:
+    """Nobody knows then whether the topic exists."""
+    async with Peer() as gone:
+        pass
+    async with member(gone.address, Seen(), clock=flowing) as m:
+        await eventually(lambda: m.consumer.snapshot().problems, "it is told")
+        [problem] = m.consumer.snapshot().problems
+        assert problem.cause == "no_route"
+        async with gone:
+            broker = ScriptedBroker(gone)
+            broker.create_topic(TOPIC)
+            await eventually(lambda: not m.consumer.snapshot().problems, "it is over")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +14,7 @@ import pytest
 
 from rmqd.runtime import files as process_lock
 from tests.consumer.offsets.disks import disk_error, small_disk
-from tests.consumer.offsets.test_process_lock import HOLDER, holder, path
+from tests.consumer.offsets.test_process_lock import HOLDER, holder, is_free, open_files, path
 
 __all__ = ["path"]
 
@@ -50,3 +54,89 @@ def test_the_lock_does_not_keep_a_disk_from_being_made_read_only(tmp_path: Path)
     with small_disk(tmp_path / "disk") as disk:
         process_lock.hold(disk.path / "lock")
         disk.read_only(True)
+
+
+FORKER = """
+import os, sys
+from pathlib import Path
+from rmqd.runtime import files as process_lock
+process_lock.hold(Path(sys.argv[1]))
+reader, writer = os.pipe()
+if not os.fork():
+    os.write(writer, b".")
+    os.read(int(sys.argv[2]), 1)
+    os._exit(0)
+os.read(reader, 1)
+os._exit(0)
+"""
+
+
+def test_who_only_looks_has_nothing_afterwards(path: Path) -> None:
+    process_lock.check_free(path)
+
+    assert is_free(path)
+    assert not open_files(path)
+
+
+def test_looking_does_not_let_go_of_what_is_held(path: Path) -> None:
+    process_lock.hold(path)
+    process_lock.check_free(path)
+
+    assert not is_free(path)
+
+
+def test_a_network_disk_that_wants_the_file_open_for_writing_gets_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock = fcntl.flock
+
+    def as_nfs(descriptor: int, operation: int) -> None:
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise disk_error(errno.EBADF)
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", as_nfs)
+    process_lock.hold(path)
+    monkeypatch.undo()
+
+    assert not is_free(path)
+    assert open_files(path) == 1
+
+
+def test_a_disk_that_cannot_lock_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise disk_error(errno.ENOLCK)
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(OSError, match="No locks available"):
+        process_lock.hold(path)
+
+    assert not open_files(path)
+
+
+@pytest.mark.parametrize(("number", "is_held"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EROFS, False)])
+def test_the_holders_name_may_be_missing_where_the_disk_is_full(
+    path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_held: bool
+) -> None:
+    """A disk with another fault would not take the offsets later."""
+
+    def refuse(*_: object) -> int:
+        raise disk_error(number)
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    with contextlib.nullcontext() if is_held else pytest.raises(OSError, match="Read-only"):
+        process_lock.hold(path)
+
+    assert is_free(path) is not is_held
+
+
+@pytest.mark.process
+def test_a_forked_child_does_not_keep_it(path: Path) -> None:
+    """A handler's pool of processes may outlive us by a moment: the next rmqd must not wait for it."""
+    reader, writer = os.pipe()
+    try:
+        subprocess.run([sys.executable, "-c", FORKER, str(path), str(reader)], check=True, pass_fds=[reader])
+        process_lock.hold(path)
+    finally:
+        os.close(reader)
+        os.close(writer)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import CompressionType, compressed_flag
 from tests.client.peer import Reply
-from tests.consumer.groups import GROUP, group_options
+from tests.consumer.groups import GROUP, TOPIC, group_options
 from tests.consumer.members import member
-from tests.consumer.pull.test_corrupt import DAMAGES, OFTEN
+from tests.consumer.pull.test_corrupt import DAMAGES, OFTEN, each_damage
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.seen import Seen
 from tests.waiting import eventually
@@ -72,3 +74,35 @@ async def test_a_reset_reaches_a_queue_whose_corrupt_message_nobody_takes(
         broker.answer_pull(queue, broker.nothing(queue, ResponseCode.PULL_OFFSET_MOVED, 2, "OFFSET_RESET"))
         await seen.has(b"good0", b"good2", b"good2")
     assert not broker.sent
+
+
+@pytest.mark.parametrize("cut", [1, 60])
+async def test_a_reply_that_is_cut_short_is_used_as_far_as_it_goes(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, cut: int
+) -> None:
+    """The rest is pulled again."""
+    await broker.store(queue, b"0", b"1", b"2")
+    broker.answer_pull(queue, broker.found(queue, broker.records(queue)[:-cut], 3))
+    async with member(broker.peer.address, seen) as m:
+        await seen.has(b"0", b"1", b"2")
+        assert m.client.snapshot().corrupt_frames == 0
+    assert broker.pulled_offsets(queue)[:2] == [0, 2]
+    assert broker.peer.connections == 1
+
+
+@each_damage
+async def test_a_corrupt_message_hurts_its_own_queue_alone(
+    broker: ScriptedBroker, seen: Seen, change: Callable[[bytes], bytes]
+) -> None:
+    """The broker's connection is not closed, so that nothing else has to be asked again."""
+    bad, good = broker.create_topic(TOPIC, queues=2)
+    await broker.store(bad, b"bad1")
+    broker.damage(bad, 0, change)
+    async with member(broker.peer.address, seen, **OFTEN) as m:
+        await eventually(lambda: (q := m.queue(0)) and q.state == "stuck", "the queue is stuck")
+        await broker.store(good, b"0", b"1")
+        await seen.has(b"0", b"1")
+        await eventually(lambda: len(broker.pulled_offsets(bad)) > 5, "the bad one is looked at again and again")
+        assert m.client.snapshot().corrupt_frames == 0
+    assert broker.peer.connections == 1
+    assert broker.pulled_offsets(good) == [0, 1, 2] or broker.pulled_offsets(good) == [0, 2]

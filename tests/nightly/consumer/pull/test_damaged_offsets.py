@@ -90,3 +90,23 @@ async def test_a_filtered_queue_is_asked_twice_only_where_a_step_is_unusual(
     async with member(broker.peer.address, seen, subscriptions={TOPIC: "a"}, **OFTEN):
         await broker.committed(GROUP, queue, 4000)
     assert broker.pulled_offsets(queue)[:9] == [0, 0, 800, 1600, 2400, 2400, 2912, 4000][:9]
+
+
+async def test_gaps_that_the_broker_has_are_believed_when_it_says_so_twice(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """As in a compacted topic: all gaps of a reply cost one more pull together."""
+    await broker.store(queue, *bodies(0, 40))
+    kept = [0, 3, 4, 9, 20]
+
+    def answer(low: int) -> bytes:
+        return b"".join(broker.records(queue, offset, offset + 1) for offset in kept if offset >= low)
+
+    broker.answer_pull(queue, *[broker.found(queue, answer(low), 30) for low in (0, 1)])
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen, concurrency=1, **OFTEN):
+            await seen.has(*[b"m%d" % offset for offset in kept], *bodies(30, 40))
+            await broker.committed(GROUP, queue, 40)
+    gaps = [(entry["offset"], entry["missing"]) for entry in logs if entry["event"] == "queue.gap_found"]
+    assert gaps == [(1, 2), (5, 4), (10, 10), (21, 9)]
+    assert broker.pulled_offsets(queue)[:3] == [0, 1, 30]

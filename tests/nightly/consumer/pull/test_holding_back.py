@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from rmqd.client.client_options import ClientOptions
+from rmqd.client.instance import ClientInstance
+from rmqd.consumer.push_consumer import PushConsumer
+from rmqd.handler_api.batch import LoadedHandler
+from tests.client.running import running
 from tests.clock import ManualClock
-from tests.consumer.groups import TOPIC, Blocked
+from tests.consumer.groups import TOPIC, Blocked, group_options
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
@@ -44,3 +50,23 @@ async def test_each_threshold_alone_stops_pulling(
         await eventually(lambda: m.topic().held_seconds[reason] > 0, "the time is counted while it lasts")
         handle.release.set()
         await eventually(lambda: m.topic().handled["acked"] == 1000, "all is handled")
+
+
+async def test_a_group_may_be_paused_before_it_runs(broker: ScriptedBroker) -> None:
+    """As after a restart of a group that an operator paused."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, b"0")
+    handle = Blocked()
+    handle.release.set()
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+    consumer = PushConsumer(group_options(), LoadedHandler("h", handle, True, None, None), client)
+    consumer.pause()
+    async with running(client.run()):
+        task = asyncio.create_task(consumer.run())
+        await eventually(lambda: consumer.snapshot().assigned == {TOPIC: 1}, "it takes its queues")
+        await asyncio.sleep(0.1)
+        assert not broker.pulled_offsets(queue)
+        consumer.resume()
+        await eventually(lambda: broker.pulled_offsets(queue) == [0, 1], "it pulls")
+        consumer.stop()
+        await task

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.handler_api.batch import Batch
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import Reply
-from tests.consumer.groups import GROUP
+from tests.clock import ManualClock
+from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
-from tests.consumer.pull.test_loop import MOVED
+from tests.consumer.pull.test_loop import MOVED, NOT_FOUND
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
 from tests.seen import Seen
 from tests.waiting import eventually
@@ -63,3 +65,41 @@ async def test_a_retry_topic_that_was_deleted_is_made_anew_by_a_heartbeat(
         m.consumer._rebalance.assigned[retries].restart()
         await eventually(lambda: beats == ["soon"], "a heartbeat is asked for")
         await eventually(lambda: len(broker.pulled_offsets(retries)) == 3, "it is pulled again")
+
+
+@pytest.mark.parametrize("next_offset", [0, 3])
+async def test_a_broker_that_never_waits_is_not_asked_in_circles(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, next_offset: int, flowing: ManualClock
+) -> None:
+    """As when it shuts down; wherever it wants to go on."""
+    broker.offsets[GROUP, queue] = 3
+    await broker.store(queue, b"0", b"1", b"2")
+    broker.answer_pull(queue, *[broker.nothing(queue, NOT_FOUND, next_offset)] * 10_000)
+    async with member(broker.peer.address, seen, clock=flowing):
+        await eventually(lambda: broker.pulled_offsets(queue), "the first pull came")
+        await flowing.sleep(0.5)
+        assert 2 <= len(broker.pulled_offsets(queue)) <= 8
+        assert set(broker.pulled_offsets(queue)) == {3}
+
+
+async def test_a_reply_that_goes_nowhere_is_an_error(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+    """Messages with the same offset to go on at would be handled in circles."""
+    await broker.store(queue, b"0", b"1")
+    broker.answer_pull(queue, broker.found(queue, broker.records(queue, 0, 1), 0))
+    async with member(broker.peer.address, seen):
+        await seen.has(b"0", b"1")
+
+
+async def test_failed_starts_of_a_moment_are_one_line_for_a_broker(
+    broker: ScriptedBroker, seen: Seen, clock: ManualClock
+) -> None:
+    broker.create_topic(TOPIC, 8)
+    broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, Reply(ResponseCode.SYSTEM_ERROR, "not now"))
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen, clock=clock):
+            await clock.until(
+                lambda: len([x for x in logs if x["event"] == "queue.start_failed"]) == 3, "they are told"
+            )
+    told = [(line["broker"], line["queues"]) for line in logs if line["event"] == "queue.start_failed"]
+    assert {broker for broker, _ in told} == {"a"}
+    assert sum(queues for _, queues in told) > 8

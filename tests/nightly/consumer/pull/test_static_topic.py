@@ -6,14 +6,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.handler_api.batch import Batch
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply
 from tests.clock import ManualClock
-from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import member
 from tests.consumer.pull.test_static_topic import LOGICAL, ends, led_by, other
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.seen import Seen
+from tests.waiting import eventually
 
 __all__ = ["other"]
 
@@ -65,3 +67,58 @@ async def test_a_queue_that_ends_below_goes_on_there(broker: ScriptedBroker, que
         await broker.store(queue, b"3")
         await broker.committed(GROUP, queue, 1)
         assert m.topic().falls == {"operator": 0, "corrected": 1, "take_over": 0}
+
+
+async def test_a_retry_is_a_message_of_its_own(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    """What the broker would copy by send-back may be on the one that led the queue before."""
+    broker.lead(TOPIC, led_by("a", 1, 0))
+    await broker.store(queue, b"0")
+
+    async def fail(batch: Batch) -> None:
+        raise RuntimeError("not now")
+
+    async with member(broker.peer.address, fail, persist_consumer_offset_interval_seconds=0.05):
+        await broker.peer.received(RequestCode.SEND_MESSAGE_V2, 1)
+        await broker.committed(GROUP, queue, 1)
+    [sent] = broker.sent
+    assert (sent.header.topic, sent.body) == (f"%RETRY%{GROUP}", b"0")
+    assert not broker.sent_back
+
+
+@pytest.mark.parametrize("code", [ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED])
+async def test_a_reset_is_heard_although_the_broker_does_not_name_it(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, code: ResponseCode
+) -> None:
+    """The leader of a logical queue drops the remark, and at the queue's end says that it found nothing."""
+    broker.lead(TOPIC, led_by("a", 1, 0))
+    await broker.store(queue, b"0", b"1", b"2")
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
+        await seen.has(b"0", b"1", b"2")
+        await broker.committed(GROUP, queue, 3)
+        broker.answer_pull(queue, Reply(code, ext_fields=ends(1, 4)))
+        await broker.store(queue, b"3")  # wakes the pull that is held; the next one is told of the reset
+        await eventually(lambda: seen.bodies[-3:] == [b"1", b"2", b"3"], "what the reset goes back to comes again")
+        await broker.committed(GROUP, queue, 4)
+        assert m.topic().falls["operator"] == 1
+
+
+async def test_a_commit_that_meets_a_former_leader_has_the_route_asked_for(
+    broker: ScriptedBroker, queue: MessageQueue, other: Peer, seen: Seen
+) -> None:
+    """Its pull may be held for 15 s longer, while the queue's messages are stored elsewhere."""
+    moved = ScriptedBroker(other, "b")
+    moved.create_topic(TOPIC)
+    broker.lead(TOPIC, led_by("a", 1, 0), others={"b": other})
+    handler = Blocked()
+
+    async def handle(batch: Batch) -> None:
+        await handler(batch)
+        await seen(batch)
+
+    await broker.store(queue, b"0")
+    async with member(broker.peer.address, handle, persist_consumer_offset_interval_seconds=0.05):
+        await eventually(lambda: broker.pulled_offsets(queue)[-1:] == [1], "it waits for more")
+        broker.lead(TOPIC, led_by("a", 1, 0), led_by("b", 2, 0), others={"b": other})
+        broker.peer.on(RequestCode.UPDATE_CONSUMER_OFFSET, Reply(ResponseCode.NOT_LEADER_FOR_QUEUE, "not here"))
+        handler.release.set()
+        await moved.committed(GROUP, MessageQueue(TOPIC, "b", 0), 1)

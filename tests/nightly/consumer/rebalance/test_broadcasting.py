@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.codes import RequestCode
+from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.offsets.local_file_store import OffsetsFile
 from rmqd.errors import OffsetStoreError
 from rmqd.handler_api.batch import Batch, Retry
@@ -207,3 +207,66 @@ async def test_the_end_says_what_could_not_be_stored(
             await running.stop()
 
     assert {"offset.not_stored", "offset.commit_failed", "group.left"} <= {line["event"] for line in logs}
+
+
+async def test_a_queue_that_is_not_in_the_file_came_later(broker: ScriptedBroker, place: Place, seen: Seen) -> None:
+    """While the member ran, and while it was away: from the first message. A new group's file has all queues."""
+    queues = broker.create_topic(TOPIC, 2)
+    for queue in queues:
+        await broker.store(queue, b"old")
+    options: dict[str, Any] = place(consume_from_where="last_offset", poll_seconds=0.05)
+    async with member(broker.peer.address, seen, **options):
+        await eventually(lambda: place.stored() == dict.fromkeys(queues, 1), "the group is founded")
+        [later] = broker.create_topic(TOPIC, 3)[2:]
+        await broker.store(later, b"running")
+        await seen.has(b"running")
+        await place.has(later, 1)
+    [latest] = broker.create_topic(TOPIC, 4)[3:]
+    await broker.store(latest, b"away")
+    async with member(broker.peer.address, seen, **options):
+        await seen.has(b"running", b"away")
+
+
+@pytest.mark.parametrize(("where", "first"), [("last_offset", 2), ("first_offset", 0)])
+async def test_a_new_queues_start_is_stored_before_anything_is_handled(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place, where: str, first: int
+) -> None:
+    """What is sent while the member is down would be passed over by "the queue's end"."""
+    await broker.store(queue, b"a", b"b")
+    options = place(consume_from_where=where, persist_consumer_offset_interval_seconds=3600.0)
+    async with member(broker.peer.address, Blocked(), **options) as running:
+        await eventually(lambda: running.queue() is not None, "it has the queue")
+        await running.die()
+    await broker.store(queue, b"c")
+    async with member(broker.peer.address, seen, **options):
+        await seen.has(*[b"a", b"b", b"c"][first:])
+
+
+@pytest.mark.parametrize("is_newer", [True, False])
+@pytest.mark.usefixtures("hasty")
+async def test_a_file_whose_offset_is_beyond_the_end(
+    broker: ScriptedBroker, place: Place, seen: Seen, *, is_newer: bool
+) -> None:
+    """A topic that is newer than the file is read from its first message; of another one it is said what is not."""
+    [queue] = broker.create_topic(TOPIC)
+    OffsetsFile(place.path / GROUP).save({queue: 100})
+    await broker.store(queue, b"0", b"1", store_timestamp=2**41 if is_newer else 1000)
+    async with member(broker.peer.address, seen, **place()) as m:
+        if is_newer:
+            await seen.has(b"0", b"1")
+        await place.has(queue, 2)
+        told = [problem.evidence.partition("end: ")[2] for problem in m.consumer.snapshot().problems]
+        assert told == ([] if is_newer else ["2 messages before 2 are not read"])
+
+
+async def test_an_operators_reset_moves_the_file(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place
+) -> None:
+    await broker.store(queue, b"a", b"b")
+    async with member(broker.peer.address, seen, **place()) as running:
+        await place.has(queue, 2)
+        broker.answer_pull(queue, broker.nothing(queue, ResponseCode.PULL_OFFSET_MOVED, 1, "OFFSET_RESET"))
+        await broker.store(queue, b"c")  # wakes the pull that is held
+        await eventually(lambda: seen.bodies == [b"a", b"b", b"c", b"b", b"c"], f"b comes again: {seen.bodies}")
+        await place.has(queue, 3)
+        await running.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +32,7 @@ from tests.handler_api.leases.test_stores import (
     test_who_was_too_late_hears_that_its_claim_was_lost_and_what_it_did_is_confirmed,
 )
 from tests.servers.postgresql import PostgresqlServer
+from tests.servers.redis import RedisServer
 from tests.waiting import eventually
 
 __all__ = [
@@ -103,3 +105,40 @@ async def test_a_postgresql_that_falls_silent_says_so_and_is_used_by_new_connect
         assert await store.claim([A], "1:3") == [OURS]
         assert line.accepted > accepted
         await store.close()
+
+
+@pytest.mark.process
+async def test_a_redis_that_is_away_says_so_and_is_used_once_it_is_back(redis_server: RedisServer) -> None:
+    store = open_store("redis", redis_server.url, Terms("shop", "1", LONG, LONG))
+    await store.claim([A], "1:1")
+    redis_server.kill()
+    try:
+        with pytest.raises(ClaimStoreError, match="Redis: "):
+            await store.claim([A], "1:2")
+    finally:
+        redis_server.start()
+    assert await store.claim([A], "1:3") == [OURS]
+    await store.close()
+
+
+async def test_a_file_that_cannot_be_written_says_so_with_its_path(tmp_path: Path) -> None:
+    place = tmp_path / "claims.sqlite3"
+    place.write_text("this is no database, and it is longer than a header of one would be: " + "x" * 100)
+    store = open_store("sqlite", str(place), Terms("shop", "1", LONG, LONG))
+
+    with pytest.raises(ClaimStoreError, match=r"claims\.sqlite3: file is not a database"):
+        await store.claim([A], "1:1")
+    place.unlink()
+    assert await store.claim([A], "1:2") == [OURS]
+    await store.close()
+
+
+async def test_many_may_create_one_file_at_once(tmp_path: Path) -> None:
+    """SQLite refuses those that are not first; all of them wait."""
+    for number in range(20):
+        place = str(tmp_path / f"{number}.sqlite3")
+        stores = [open_store("sqlite", place, Terms("shop", str(owner), LONG, LONG)) for owner in range(6)]
+        answers = await asyncio.gather(*(store.claim([A], f"{owner}:1") for owner, store in enumerate(stores)))
+        assert [answers.count([OURS]), answers.count([HELD])] == [1, 5]
+        for store in stores:
+            await store.close()

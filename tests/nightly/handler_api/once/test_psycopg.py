@@ -77,3 +77,15 @@ async def test_the_connections_own_row_factory_is_left_alone(orders: str) -> Non
     connecting = psycopg.AsyncConnection.connect(orders, row_factory=scalar_row)
     async with await connecting as connection, message_of("a").once(connection):
         assert await (await connection.execute("SELECT 7")).fetchone() == 7
+
+
+def test_synchronous_handlers_use_with(postgresql: PostgresqlServer, orders: str) -> None:
+    for is_first in (True, False):
+        with psycopg.connect(orders) as connection:
+            if is_first:
+                with message_of("a").once(connection):
+                    connection.execute("INSERT INTO orders VALUES ('a')")
+                continue
+            with pytest.raises(AlreadyHandled), message_of("a").once(connection):
+                raise AssertionError("it was handled")
+    assert rows(postgresql, orders) == 1

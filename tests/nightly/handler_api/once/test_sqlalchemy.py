@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import create_engine, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.pool import NullPool
 
+from rmqd import AlreadyHandled
 from tests.handler_api.once.test_psycopg import message_of
+from tests.handler_api.once.test_sqlalchemy import COUNT, INSERT, attempt, url
+
+__all__ = ["url"]
 
 
 @pytest.mark.process
@@ -32,3 +40,36 @@ def test_different_messages_side_by_side_are_all_handled_at_the_first_use(databa
     with engine.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM rmqd_handled")).scalar() == 8
     engine.dispose()
+
+
+@pytest.mark.parametrize("kind", ["connection", "session"])
+async def test_asynchronous_ones_too(url: str, kind: str) -> None:
+    engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
+
+    async def once() -> None:
+        async with AsyncSession(engine) as session, engine.connect() as connection:
+            one = connection if kind == "connection" else session
+            async with message_of("a").once(one):
+                await one.execute(INSERT)
+            await one.commit()
+
+    await once()
+    with pytest.raises(AlreadyHandled):
+        await once()
+    async with engine.connect() as connection:
+        assert (await connection.execute(COUNT)).scalar() == 1
+    await engine.dispose()
+
+
+def test_a_table_that_is_gone_is_made_again(url: str) -> None:
+    """By the attempt after the one that missed it."""
+    engine = create_engine(url, poolclass=NullPool)
+    for _ in range(2):
+        with engine.begin() as connection, contextlib.suppress(AlreadyHandled):
+            attempt(connection)
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE rmqd_handled"))
+    with pytest.raises(OperationalError), engine.begin() as connection:
+        attempt(connection)
+    with engine.begin() as connection:
+        attempt(connection)

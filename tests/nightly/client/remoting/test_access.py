@@ -1,0 +1,110 @@
+"""What servers hold against our keys: named, said once a minute, and forgotten once it is over."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.client.api.remoting_request import request
+from rmqd.client.client_options import ClientOptions
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.client.remoting.security import TRUST_FORGOTTEN_SECONDS
+from rmqd.codes import ResponseCode
+from rmqd.errors.broker_errors import AccessRefusedError, BrokerError
+from rmqd.wire.command import RemotingCommand
+from tests.client.peer import Peer, Reply
+from tests.client.remoting.test_access import FORBIDDEN, PULL, VIEW, WRONG, client, clock
+from tests.clock import ManualClock
+
+__all__ = ["client", "clock"]
+
+UNKNOWN = Reply(ResponseCode.NO_PERMISSION, "User:the-user is not found.")
+
+
+@pytest.mark.parametrize(
+    ("code", "remark"),
+    [
+        (16, "the topic[orders] pulling message is forbidden"),
+        (16, "subscription group no permission, mailer"),
+        (1, "java.lang.NullPointerException: User: is disabled"),
+    ],
+)
+async def test_other_answers_are_not_taken_for_refusals(
+    client: RemotingClient, peer: Peer, code: int, remark: str
+) -> None:
+    peer.on(PULL, Reply(code, remark))
+    with pytest.raises(BrokerError) as caught:
+        await request(client, peer.address, PULL)
+    assert not isinstance(caught.value, AccessRefusedError)
+    assert client.security.refusals.about(["mailer", "orders"]) is None
+
+
+async def test_one_line_a_minute_for_all_that_is_refused(
+    client: RemotingClient, peer: Peer, clock: ManualClock
+) -> None:
+    async with Peer() as other:
+        peer.on(PULL, WRONG)
+        other.on(PULL, UNKNOWN)
+        with capture_logs() as logs:
+            for seconds in (0, 1, 58, 1, 1):
+                clock.turn(seconds)
+                for address in (peer.address, other.address):
+                    await client.invoke(address, PULL, {})
+        first, second = (entry for entry in logs if entry["event"] == "access.refused")
+        assert (first["log_level"], first["again_in_seconds"]) == ("error", 60)
+        assert peer.address in first["reason"]
+        assert peer.address in second["reason"]
+        assert f"{other.address} refuses access (User:*** is not found)" in second["reason"]
+
+
+async def test_what_can_be_done_without_is_not_complained_about(client: RemotingClient, peer: Peer) -> None:
+    """Looking at other members takes a permission more than consuming does."""
+    peer.on(VIEW, Reply(ResponseCode.NO_PERMISSION, FORBIDDEN))
+    with capture_logs() as logs:
+        await client.invoke(peer.address, VIEW, {})
+    assert (logs, client.security.refusals.current) == ([], {})
+
+
+async def test_what_is_needed_after_all_is_complained_about(client: RemotingClient, peer: Peer) -> None:
+    """Such as where a queue ends, by a group that is to begin there."""
+    peer.on(VIEW, Reply(ResponseCode.NO_PERMISSION, FORBIDDEN))
+    with pytest.raises(AccessRefusedError) as caught:
+        await request(client, peer.address, VIEW)
+    client.security.refusals.needed(caught.value)
+    assert client.security.refusals.about(["orders"]) == str(caught.value)
+
+
+async def test_a_server_that_is_gone_is_forgotten(client: RemotingClient, peer: Peer, clock: ManualClock) -> None:
+    """Nobody asks it any more, so it will never answer otherwise."""
+    peer.on(PULL, WRONG)
+    await client.invoke(peer.address, PULL, {})
+    clock.turn(TRUST_FORGOTTEN_SECONDS)
+    assert client.security.refusals.about(["any"])
+    clock.turn(1)
+    assert client.security.refusals.about(["any"]) is None
+
+
+async def test_answers_to_former_keys_are_not_held_against_new_ones(client: RemotingClient, peer: Peer) -> None:
+    """They may come after the change; and what they say about who asked stays hidden."""
+    asked, release, refusals = asyncio.Event(), asyncio.Event(), client.security.refusals
+
+    async def late(command: RemotingCommand) -> Reply:
+        asked.set()
+        await release.wait()
+        return UNKNOWN
+
+    peer.on(PULL, late)
+    with capture_logs() as logs:
+        pulling = asyncio.create_task(client.invoke(peer.address, PULL, {}))
+        await asked.wait()
+        client.secure(ClientOptions(access_key="another", secret_key="another-secret"))
+        release.set()
+        answer = await pulling
+        assert (logs, refusals.about(["any"])) == ([], None)
+        peer.on(PULL, WRONG)
+        await client.invoke(peer.address, PULL, {})
+    assert answer.remark == "User:*** is not found."
+    assert "check signature failed" in (refusals.about(["any"]) or "")
+    assert [entry["event"] for entry in logs] == ["access.refused"]

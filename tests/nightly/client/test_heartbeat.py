@@ -1,0 +1,111 @@
+"""Heartbeats: to every address, in parallel, again and again, and at once when it matters."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.codes import ResponseCode
+from rmqd.errors import RemotingError
+from tests.client.peer import Peer, Reply
+from tests.client.running import running
+from tests.client.test_heartbeat import HEART_BEAT, INTERVAL_SECONDS, World, world
+from tests.waiting import WAIT_SECONDS, eventually
+
+__all__ = ["world"]
+
+
+async def test_up_and_down_are_told_once(world: World, peer: Peer) -> None:
+    """The log has a line for each change, not one for each heartbeat."""
+    await world.know(peer)
+    with capture_logs() as logs:
+        for _ in range(3):
+            await world.heartbeat.beat()
+        peer.on(HEART_BEAT, Reply(ResponseCode.SYSTEM_ERROR, "broken"))
+        for _ in range(3):
+            await world.heartbeat.beat()
+        peer.on(HEART_BEAT, Reply())
+        await world.heartbeat.beat()
+    events = [line["event"] for line in logs if line["event"].startswith("broker.")]
+    assert events == ["broker.up", "broker.down", "broker.up"]
+    assert "broken" in next(line["reason"] for line in logs if line["event"] == "broker.down")
+
+
+async def test_a_heartbeat_that_opens_the_connection_is_not_doubled(world: World, peer: Peer) -> None:
+    """Its own opening asks for no further one."""
+    await world.know(peer)
+    async with running(world.heartbeat.run()):
+        await peer.received(HEART_BEAT)
+        await world.clock.advance(INTERVAL_SECONDS - 1)
+    assert len(peer.got(HEART_BEAT)) == 1
+
+
+async def test_a_failure_that_somebody_else_saw_is_followed_up(world: World, peer: Peer) -> None:
+    """Where a consumer's own `beat` failed, `run` goes on trying."""
+    await world.know(peer)
+    async with running(world.heartbeat.run()):
+        await peer.received(HEART_BEAT)
+        peer.on(HEART_BEAT, Reply(ResponseCode.SYSTEM_ERROR, "starting"))
+        assert isinstance((await world.heartbeat.beat())[peer.address], Exception)
+        peer.on(HEART_BEAT, Reply())
+        await world.clock.until(
+            lambda: world.heartbeat.brokers_up == {peer.address: True}, "the broker is up again", INTERVAL_SECONDS / 2
+        )
+
+
+async def test_cancelling_leaves_nothing_under_way(world: World, peer: Peer) -> None:
+    """The end does not wait for a broker that never answers."""
+    peer.on(HEART_BEAT, None)
+    await world.know(peer)
+    async with asyncio.timeout(WAIT_SECONDS), running(world.heartbeat.run()):
+        await peer.received(HEART_BEAT)
+    await world.remoting.close()
+    with pytest.raises(RemotingError):
+        await world.heartbeat.beat_address(peer.address)
+
+
+async def test_an_answer_by_a_connection_that_was_replaced_says_nothing_of_the_next_one(
+    world: World, peer: Peer
+) -> None:
+    """As when a broker says that it goes away: pulls by the next connection would find no group."""
+    go_on = asyncio.Event()
+
+    async def slow(command: object) -> Reply:
+        await go_on.wait()
+        return Reply()
+
+    peer.on(HEART_BEAT, slow)
+    await world.know(peer)
+    async with running(world.heartbeat.run()):
+        await peer.received(HEART_BEAT)
+        first = world.remoting.connected(peer.address)
+        assert first is not None
+        world.remoting.leave(first, "the broker says that it goes away")
+        second = await world.remoting.connection(peer.address)
+        go_on.set()
+        await eventually(lambda: world.heartbeat.brokers_up == {peer.address: True}, "the first one is answered")
+        await peer.received(HEART_BEAT, 2)
+        await eventually(lambda: world.heartbeat.is_known_on(second), "the broker is told by the second one")
+
+
+async def test_settled_waits_for_a_heartbeat_that_nobody_waits_for_any_more(world: World, peer: Peer) -> None:
+    """It is on its way: what is sent after its answer is the last word."""
+    go_on = asyncio.Event()
+
+    async def slow(command: object) -> Reply:
+        await go_on.wait()
+        return Reply()
+
+    peer.on(HEART_BEAT, slow)
+    await world.know(peer)
+    asking = asyncio.create_task(world.heartbeat.beat_address(peer.address))
+    await peer.received(HEART_BEAT)
+    asking.cancel()
+    await asyncio.wait((asking,))
+    settled = asyncio.create_task(world.heartbeat.settled(peer.address))
+    await world.clock.advance(1)
+    assert not settled.done()
+    go_on.set()
+    await settled

@@ -1,0 +1,32 @@
+"""What a group makes of `AlreadyHandled`, and where `message.once` can be called."""
+
+from __future__ import annotations
+
+import contextvars
+
+import pytest
+
+from rmqd import AlreadyHandled
+from rmqd.handler_api.batch import Batch
+from tests.consumer.pool import StartPool, done, handled
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.handler_api.once.test_psycopg import message_of
+from tests.waiting import eventually
+
+
+async def test_of_several_messages_none_is_lost_by_the_mark_of_one(pool: StartPool, broker: ScriptedBroker) -> None:
+    """Nothing says which of the others were handled: they come again, and the marks of those that were stand."""
+
+    async def handle(batch: Batch) -> None:
+        raise AlreadyHandled(batch[1])
+
+    async with pool(handle, consume_message_batch_max_size=3) as running:
+        queue = running.queue(3)
+        await eventually(done(queue), "the batch is settled")
+    assert handled(queue) == {"retried": 3}
+    assert len(broker.sent_back) == 3
+
+
+def test_outside_of_a_handler_there_is_no_group() -> None:
+    with pytest.raises(RuntimeError, match="no group is handling this message here"):
+        contextvars.Context().run(message_of("a").once, object())

@@ -1,0 +1,98 @@
+"""What comes too late: decisions after the handler has returned, and the end of its tasks. A commit without effect."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from structlog.contextvars import bound_contextvars
+from structlog.testing import capture_logs
+
+from rmqd.handler_api.batch import Batch
+from tests.consumer.handling.test_late_decisions import ORDERLY
+from tests.consumer.pool import StartPool, done, handled
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.waiting import eventually
+
+
+async def test_a_decision_in_the_next_quick_call_is_too_late(pool: StartPool) -> None:
+    """The earlier message counts as acknowledged, although it may not be finished yet."""
+    batches: list[Batch] = []
+    errors: list[RuntimeError] = []
+
+    async def handle(batch: Batch) -> None:
+        batches.append(batch)
+        if len(batches) == 2:
+            try:
+                batches[0].retry(batches[0][0])
+            except RuntimeError as error:
+                errors.append(error)
+
+    async with pool(handle, concurrency=1) as running:
+        queue = running.queue(3)
+        await eventually(done(queue), "all are handled")
+    assert len(errors) == 1
+    assert handled(queue) == {"acked": 3}
+
+
+async def test_a_decision_after_the_deadline_is_one_too(pool: StartPool, broker: ScriptedBroker) -> None:
+    said: list[str] = []
+    let_go = threading.Event()
+
+    def handle(batch: Batch) -> None:
+        let_go.wait()
+        try:
+            batch.ack(batch[0])
+        except RuntimeError as error:
+            said.append(str(error))
+
+    async with pool(handle, is_async=False, consume_timeout_seconds=0.05, concurrency=2) as running:
+        queue = running.queue(1)
+        await eventually(done(queue), "the batch was sent back")
+        let_go.set()
+        await eventually(lambda: bool(said), "the call has ended")
+    assert "exceeded consume_timeout" in said[0]
+    assert handled(queue) == {"expired": 1}
+
+
+@pytest.mark.parametrize("mode", [{}, ORDERLY], ids=["plain", "orderly"])
+async def test_a_commit_where_rmqd_commits_acknowledges_and_is_told_once(
+    pool: StartPool, broker: ScriptedBroker, mode: dict[str, Any]
+) -> None:
+    """As Java does with COMMIT in a group with autoCommit."""
+
+    async def handle(batch: Batch) -> None:
+        batch.commit()
+
+    with capture_logs() as logs, bound_contextvars(group=f"group-{mode}"):
+        async with pool(handle, **mode) as running:
+            queue = running.queue(3)
+            await eventually(lambda: done(queue)() or bool(queue.retrying), "all is settled")
+    assert handled(queue) == {"acked": 3}
+    assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["handler.commit_ignored"]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_task_that_outlives_its_handler_is_told_once(
+    pool: StartPool, broker: ScriptedBroker, waits: bool
+) -> None:
+    """Its message is acknowledged before the work is done. One that the handler awaits is its own business."""
+    ended: list[int] = []
+
+    async def work(number: int) -> None:
+        await asyncio.sleep(0)
+        ended.append(number)
+
+    async def handle(batch: Batch) -> None:
+        task = asyncio.create_task(work(batch[0].queue_offset))
+        if waits:
+            await task
+
+    with capture_logs() as logs:
+        async with pool(handle) as running:
+            queue = running.queue(3)
+            await eventually(lambda: len(ended) == 3 and done(queue)(), "all is done")
+    told = [line["task"] for line in logs if line["event"] == "handler.task_left"]
+    assert [name.rpartition(".")[2] for name in told] == ([] if waits else ["work"])
