@@ -25,9 +25,8 @@ from rmqd.spark.handlers.range_run import Pulled
 from rmqd.spark.session.group_spec import GroupSpec
 from rmqd.spark.session.queue_range import PullSettings, QueueRange
 from rmqd.spark.source.arrow_columns import BatchBuilder
-from rmqd.spark.source.framed_reply import FramedReply
 from rmqd.spark.source.source_columns import DEFAULT_COLUMNS, Decoding, ddl
-from rmqd.spark.source.source_records import QueueOrigin
+from rmqd.spark.source.source_records import FramedReply, QueueOrigin
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message

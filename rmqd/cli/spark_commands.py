@@ -25,7 +25,7 @@ with lazily():
     from rmqd.runtime.logs import log_setup
     from rmqd.spark import prepare
     from rmqd.spark.engine import driver
-    from rmqd.spark.pipelines import archive_compaction
+    from rmqd.spark.pipelines import parquet_sink
     from rmqd.spark.session import group_spec
     from rmqd.spark.submit import packed_files as packing
     from rmqd.spark.submit import submission as submitting
@@ -78,7 +78,7 @@ def compact(
     order = group_spec.order_of(config, group, tuple(overrides or ()), any_engine=True)
     with _errors_of("compact"):
         check_versions()  # a group on the local engine may use an installation without Spark
-    archive_compaction.archive_to_compact(order)
+    parquet_sink.archive_to_compact(order)
     log_setup.configure_logging(order.config.log.level, order.config.log.format)
 
     def show_chunk(chunk: Chunk) -> None:
@@ -89,7 +89,7 @@ def compact(
     with _errors_of("compact"):
         session = group_spec.build_session(order)
         try:
-            made = archive_compaction.compact_archive(
+            made = parquet_sink.compact_archive(
                 session,
                 order,
                 older_seconds=older_seconds,

@@ -34,15 +34,34 @@ async def in_own_thread(function: Callable[[], T]) -> T:
 
     If the caller is cancelled, the call still runs to its end, and its result is dropped.
     """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
-    work = partial(_call, partial(contextvars.copy_context().run, function), future, loop)
     try:
         thread = _idle.pop()
     except IndexError:
         thread = _OwnThread()
         thread.start()
-    thread.work.put(work)
+    return await _called_in(thread, function)
+
+
+class OneThread:
+    """A thread for calls that must share one thread. They run one after another, as with `in_own_thread`."""
+
+    def __init__(self, name: str) -> None:
+        self._thread = _OwnThread(name, is_shared=False)
+        self._thread.start()
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Call the function in the thread. Returns its result, or raises its exception."""
+        return await _called_in(self._thread, function)
+
+    def end(self) -> None:
+        """End the thread after the pending calls."""
+        self._thread.work.put(None)
+
+
+async def _called_in(thread: _OwnThread, function: Callable[[], T]) -> T:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+    thread.work.put(partial(_call, partial(contextvars.copy_context().run, function), future, loop))
     result, error = await future
     try:
         if error is not None:
@@ -70,9 +89,11 @@ def call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]
 
 
 class _OwnThread(threading.Thread):
-    def __init__(self) -> None:
-        super().__init__(name="rmqd", daemon=True)
-        self.work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    def __init__(self, name: str = "rmqd", *, is_shared: bool = True) -> None:
+        super().__init__(name=name, daemon=True)
+        self.work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        """None ends the thread."""
+        self._is_shared = is_shared
 
     def run(self) -> None:
         while True:
@@ -81,12 +102,15 @@ class _OwnThread(threading.Thread):
             except queue.Empty:
                 try:
                     _idle.remove(self)
-                except ValueError:  # a caller has just taken this thread from the list, and will give it work
+                except ValueError:  # a caller has just taken this thread from the list, or it belongs to one caller
                     continue
+                return
+            if work is None:
                 return
             work()
             del work
-            _idle.append(self)
+            if self._is_shared:
+                _idle.append(self)
 
 
 # each operation on it is atomic, because loops in several threads take threads from it

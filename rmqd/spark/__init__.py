@@ -37,10 +37,13 @@ def register(spark: SparkSession) -> None:
 
     from rmqd.spark.source.source_format import RocketMQSource
 
-    if not is_remote() and str(spark.sparkContext.master).startswith("local"):
-        check_python(spark.sparkContext.pythonExec)
-    if not _finds_it(spark, RocketMQSource.name()):
-        spark.dataSource.register(RocketMQSource)
+    if not is_remote():
+        if str(spark.sparkContext.master).startswith("local"):
+            check_python(spark.sparkContext.pythonExec)
+        known = spark._jsparkSession.sessionState().dataSourceManager()
+        if known.dataSourceExists(RocketMQSource.name()):  # usually by discovery; Spark warns of a second registration
+            return
+    spark.dataSource.register(RocketMQSource)
 
 
 def lag(progress: Mapping[str, Any] | None) -> QueryLag | None:
@@ -51,13 +54,6 @@ def lag(progress: Mapping[str, Any] | None) -> QueryLag | None:
     from rmqd.spark.source.source_progress import lag_of
 
     return lag_of(progress)
-
-
-def _finds_it(spark: SparkSession, name: str) -> bool:
-    """Return whether a session already has the format, usually by discovery. Spark warns if it is registered again."""
-    from pyspark.sql.utils import is_remote
-
-    return not is_remote() and bool(spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(name))
 
 
 def check_versions() -> None:

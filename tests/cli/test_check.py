@@ -202,23 +202,12 @@ def test_installed_handlers_are_listed_with_their_options() -> None:
 def test_without_pyspark_its_commands_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """In one line. Also where only a part of it can be imported, and for a group that does not run on Spark itself."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    Path("rmqd.yaml").write_text(GOOD.replace("    handler:", "    engine: spark\n    handler:"))
-    for command in ("run", "compact", "submit"):
-        arguments = ["--spark-home", sys.prefix, "mailer"] if command == "submit" else ["mailer"]
-        monkeypatch.setattr("rmqd.spark.submit.submission.find_spark_submit", lambda home: home)
-        result = rmqd("spark", command, *arguments, "--config", "rmqd.yaml")
-        assert (result.code, result.err.count("\n")) == (78, 1)
-        assert result.err.endswith(" is not installed; use local, or run pip install 'rmqd[spark]'\n")
-
-    monkeypatch.setattr("rmqd.config.rules.spark_rules.PACKAGES", ())
-    result = rmqd("spark", "run", "--config", "rmqd.yaml")
-    assert (result.code, result.err) == (
-        1,
-        "rmqd spark run: pyarrow is not installed; run pip install 'rmqd[spark]'\n",
-    )
-    Path("rmqd.yaml").write_text(GOOD.replace("plugin: log", "plugin: parquet, options: {path: archive}"))
-    result = rmqd("spark", "compact", "mailer", "--config", "rmqd.yaml")
-    assert (result.code, result.err) == (
-        1,
-        "rmqd spark compact: pyarrow is not installed; run pip install 'rmqd[spark]'\n",
-    )
+    on_spark = GOOD.replace("    handler:", "    engine: spark\n    handler:")
+    archive = GOOD.replace("plugin: log", "plugin: parquet, options: {path: archive}")
+    place = "rmqd.yaml:5:13: groups.mailer.engine: spark needs pyarrow, which is not installed; use local, or"
+    cases = [("run", on_spark, 78, place), ("compact", archive, 1, "rmqd spark compact: pyarrow is not installed;")]
+    for command, text, code, said in (*cases, ("run", on_spark, 1, "rmqd spark run: pyarrow is not installed;")):
+        Path("rmqd.yaml").write_text(text)
+        result = rmqd("spark", command, "mailer", "--config", "rmqd.yaml")
+        assert (result.code, result.err) == (code, f"{said} run pip install 'rmqd[spark]'\n")
+        monkeypatch.setattr("rmqd.config.rules.spark_rules.PACKAGES", ())  # as if it were there and did not work

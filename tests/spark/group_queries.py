@@ -43,14 +43,12 @@ def kept_order(nameserver: str, folder: Path) -> GroupSpec:
     return archive_order(nameserver, folder, {"spark": {"trigger": "available_now", "checkpoint": f"{folder}/kept"}})
 
 
-def start(spark: SparkSession, order: GroupSpec, folder: Path, on_batch: Any = lambda *_: None) -> StreamingQuery:
+def start(spark: SparkSession, order: GroupSpec, folder: Path) -> StreamingQuery:
     """The group's query, with the checkpoint `checkpoint` below a folder."""
-    return start_generation(spark, order, folder, Generation(1, str(folder / "checkpoint"), None, ""), on_batch)
+    return start_generation(spark, order, folder, Generation(1, str(folder / "checkpoint"), None, ""))
 
 
-def start_generation(
-    spark: SparkSession, order: GroupSpec, folder: Path, generation: Generation, on_batch: Any = lambda *_: None
-) -> StreamingQuery:
+def start_generation(spark: SparkSession, order: GroupSpec, folder: Path, generation: Generation) -> StreamingQuery:
     """The same, with a generation's checkpoint and beginning."""
     from rmqd.spark.pipelines.pipeline_query import pipeline_query
 
@@ -60,5 +58,4 @@ def start_generation(
         checkpoint=generation.path,
         starting=generation.starting,
         pause_file=str(folder / "pause"),
-        on_batch=on_batch,
     )

@@ -12,7 +12,7 @@ from tests.waiting import wait_until
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.handlers.range_outcome import RangeOutcome  # noqa: E402
+from rmqd.spark.engine.spark_figures import BatchProgress, ProgressListener  # noqa: E402
 from tests.spark.group_queries import (  # noqa: E402
     GROUP,
     SECONDS,
@@ -29,14 +29,23 @@ if TYPE_CHECKING:
 class Counts:
     """What a query told of its batches."""
 
-    def __init__(self) -> None:
+    def __init__(self, spark: SparkSession, order: GroupSpec) -> None:
+        self._streams = spark.streams
+        self._listener = ProgressListener(self._add, order)
         self.ranges: list[tuple[str, int, int]] = []
         self.received: dict[str, int] = {}
         self.handled: dict[str, dict[str, int]] = {}
         self.lost = 0
 
-    def __call__(self, batch: int, outcomes: list[RangeOutcome]) -> None:
-        for outcome in outcomes:
+    def __enter__(self) -> Counts:
+        self._streams.addListener(self._listener)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._streams.removeListener(self._listener)
+
+    def _add(self, progress: BatchProgress) -> None:
+        for outcome in progress.outcomes:
             self.ranges.append((str(outcome.queue), outcome.start, outcome.end))
             self.lost += outcome.lost
             for topic in outcome.topics:
@@ -46,10 +55,9 @@ class Counts:
                     handled[result] = handled.get(result, 0) + count
 
 
-def run(spark: SparkSession, order: GroupSpec, folder: Path, on_batch: Any = lambda *_: None) -> None:
+def run(spark: SparkSession, order: GroupSpec, folder: Path) -> None:
     """Read what there is, to the end."""
-    query = start(spark, order, folder, on_batch)
-    assert query.awaitTermination(SECONDS)
+    assert start(spark, order, folder).awaitTermination(SECONDS)
 
 
 def archived(folder: Path) -> list[dict[str, Any]]:
@@ -77,48 +85,31 @@ def test_topics_are_archived_once_by_date_and_topic(
     broker.send("refunds", "second", tags="open")
     subscriptions = {"subscriptions": {"orders": "*", "refunds": "paid"}}
     order = archive_order(broker.nameserver, tmp_path, subscriptions, columns=["body", "msg_id"], body="text")
-    counts = Counts()
-    run(spark, order, tmp_path, counts)
-    bodies = [f"{queue_id}:{number}" for queue_id in range(2) for number in range(5)]
-    rows = archived(tmp_path)
-    assert sorted(row["body"] for row in rows if row["topic"] == "orders") == bodies
-    assert [row["body"] for row in rows if row["topic"] == "refunds"] == ["first"]
-    assert set(rows[0]) == {"body", "msg_id", "date", "topic"}
-    assert {row["date"] for row in rows} == {datetime.now(UTC).date().isoformat()}
-    assert [path.parent.name for path in sorted((tmp_path / "archive").rglob("*.parquet"))] == [
-        "topic=orders",
-        "topic=refunds",
-    ]
-    wait_until(lambda: counts.received == {"orders": 10, "refunds": 1}, "the batch's counts")
-    assert {topic: handled["acked"] for topic, handled in counts.handled.items()} == counts.received
-    assert sorted(counts.ranges) == [
-        (str(queue("orders", 0)), 0, 5),
-        (str(queue("orders", 1)), 0, 5),
-        (str(queue("refunds", 0)), 0, 2),
-    ]
-    assert broker.offsets(GROUP, "orders") == {0: 5, 1: 5}
-    assert counts.lost == 0
-    broker.send("orders", "expired", "expired, too", queue_id=1)
-    broker.pass_hours(73)
-    broker.send("orders", "more", queue_id=1)
-    run(spark, order, tmp_path, counts)
-    assert sorted(row["body"] for row in archived(tmp_path)) == sorted([*bodies, "first", "more"])
-    wait_until(lambda: counts.received["orders"] == 11, "the second run's counts")
-    assert counts.lost == 2
-
-
-def test_a_day_begins_where_it_is_said(spark: SparkSession) -> None:
-    """Whatever the session's time zone."""
-    cases: list[tuple[str, str]] = [("+00:00", "1970-01-01"), ("-00:01", "1969-12-31"), ("+14:00", "1970-01-01")]
-    for offset, day in cases:
-        from rmqd_handlers.pipelines import ArchiveOptions, archive
-
-        spark.conf.set("spark.sql.session.timeZone", "Pacific/Auckland")
-        try:
-            rows = spark.range(1).selectExpr(
-                "timestamp_seconds(id) AS store_timestamp", "'orders' AS topic", "1 AS queue_offset"
-            )
-            made = archive(rows, spark, ArchiveOptions.model_validate({"utc_offset": offset}))
-            assert [str(row.date) for row in made.collect()] == [day]
-        finally:
-            spark.conf.set("spark.sql.session.timeZone", "UTC")
+    with Counts(spark, order) as counts:
+        run(spark, order, tmp_path)
+        bodies = [f"{queue_id}:{number}" for queue_id in range(2) for number in range(5)]
+        rows = archived(tmp_path)
+        assert sorted(row["body"] for row in rows if row["topic"] == "orders") == bodies
+        assert [row["body"] for row in rows if row["topic"] == "refunds"] == ["first"]
+        assert set(rows[0]) == {"body", "msg_id", "date", "topic"}
+        assert {row["date"] for row in rows} == {datetime.now(UTC).date().isoformat()}
+        assert [path.parent.name for path in sorted((tmp_path / "archive").rglob("*.parquet"))] == [
+            "topic=orders",
+            "topic=refunds",
+        ]
+        wait_until(lambda: counts.received == {"orders": 10, "refunds": 1}, "the batch's counts")
+        assert {topic: handled["acked"] for topic, handled in counts.handled.items()} == counts.received
+        assert sorted(counts.ranges) == [
+            (str(queue("orders", 0)), 0, 5),
+            (str(queue("orders", 1)), 0, 5),
+            (str(queue("refunds", 0)), 0, 2),
+        ]
+        assert broker.offsets(GROUP, "orders") == {0: 5, 1: 5}
+        assert counts.lost == 0
+        broker.send("orders", "expired", "expired, too", queue_id=1)
+        broker.pass_hours(73)
+        broker.send("orders", "more", queue_id=1)
+        run(spark, order, tmp_path)
+        assert sorted(row["body"] for row in archived(tmp_path)) == sorted([*bodies, "first", "more"])
+        wait_until(lambda: counts.received["orders"] == 11, "the second run's counts")
+        assert counts.lost == 2

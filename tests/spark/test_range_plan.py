@@ -20,8 +20,8 @@ from tests.spark.needed import need
 
 need("numpy")
 
-from rmqd.spark.source.framed_reply import FramedReply  # noqa: E402
 from rmqd.spark.source.range_plan import Dealt, RangePlan, ResetByOperator  # noqa: E402
+from rmqd.spark.source.source_records import FramedReply  # noqa: E402
 from tests.spark.range_cases import AWAY, RUNS, Case, Scripted, queue_range, wanted  # noqa: E402
 
 ADDRESSES = ("master:1", "slave:1")

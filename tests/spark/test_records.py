@@ -22,9 +22,12 @@ from tests.wire.messages.test_message import PLAIN, QUEUE, STORED
 need("numpy", "pyarrow")
 
 from rmqd.spark.source.arrow_columns import BatchBuilder  # noqa: E402
-from rmqd.spark.source.framed_reply import FramedReply  # noqa: E402
 from rmqd.spark.source.source_columns import COLUMNS, Decoding  # noqa: E402
-from rmqd.spark.source.source_records import QueueOrigin, Records  # noqa: E402
+from rmqd.spark.source.source_records import (  # noqa: E402
+    FramedReply,
+    QueueOrigin,
+    Records,
+)
 
 LAST = 2**63 - 1
 ALL = (0, LAST, QueueOrigin(QUEUE))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from rmqd.errors import RmqdError
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch
-from rmqd.spark.source.source_offsets import ByQueue, Offsets, flat, nested
+from rmqd.spark.source.source_offsets import ByQueue, Offsets, flat, nested, offsets_in
 
 if TYPE_CHECKING:
     from rmqd.spark.session.hadoop_folder import HadoopFolder
@@ -154,10 +154,6 @@ def _logged(folder: HadoopFolder, path: str) -> Offsets:
     if version != LOG_VERSION:
         raise RmqdError(f"{folder.url}/{path} has version {version!r:.40}; expected {LOG_VERSION}")
     for line in lines[1:]:
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict) and "q" in value:
-            return Offsets.of(value)
+        if (found := offsets_in(line)) is not None:
+            return found
     raise RmqdError(f"{folder.url}/{path} has no RocketMQ offsets: is it the checkpoint of another query?")

@@ -39,6 +39,8 @@ import structlog
 from rmqd.config.model.spark_model import SparkConfig
 from rmqd.runtime.files import make_folder
 from rmqd.spark.engine.checkpoint import IsWritten, Note, read_done, read_note, write_note
+from rmqd.spark.pipelines.pipeline_query import written_batches
+from rmqd.spark.session.hadoop_folder import HadoopFolder
 from rmqd.spark.session.queue_queries import QueueResponses, answers_of_existing, patiently
 from rmqd.spark.session.spark_cluster import Cluster, cluster_of
 from rmqd.spark.source.group_offsets import Subscribed
@@ -51,7 +53,6 @@ if TYPE_CHECKING:
 
     from rmqd.spark.handlers.range_outcome import RangeOutcome
     from rmqd.spark.session.group_spec import GroupSpec
-    from rmqd.spark.session.hadoop_folder import HadoopFolder
 
 
 SHOWN: Final = 4
@@ -119,15 +120,11 @@ def checkpoint_folder(spec: GroupSpec) -> str:
 
 def generations_of(spec: GroupSpec, spark: SparkSession) -> Generations:
     """Return the generations of a group, accessed through the session's file systems. Raises RmqdError."""
-    from rmqd.spark.session.hadoop_folder import HadoopFolder
-
     if not (spec.settings.spark or SparkConfig()).checkpoint:
         with suppress(OSError):  # Hadoop reports the same error, or the folder is not local
             make_folder(Path(checkpoint_folder(spec)))  # all users could read a folder that Hadoop creates
     is_written = None
     if spec.settings.pipeline is not None:
-        from rmqd.spark.pipelines.pipeline_query import written_batches
-
         is_written = written_batches(spark, spec)
     return Generations(spec, HadoopFolder(spark, checkpoint_folder(spec)), is_written)
 

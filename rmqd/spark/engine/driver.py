@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
 import select
@@ -131,7 +132,7 @@ SETTLE_SECONDS: Final = 1.0
 MARK: Final = "-- rmqd: all that was written before is to be in the log --"
 # `26/11/21 20:14:14 WARN DAGScheduler: Failed to cancel job group 2e2d1447`
 _JAVA_EVENT: Final = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (FATAL|ERROR|WARN|INFO|DEBUG|TRACE) ([\w.$]+): (.*)")
-_LEVELS: Final = {"FATAL": "error", "ERROR": "error", "WARN": "warning", "INFO": "info"}
+_LEVELS: Final = {"FATAL": logging.ERROR, "ERROR": logging.ERROR, "WARN": logging.WARNING, "INFO": logging.INFO}
 # Printed at every start or stop, and never useful
 _NOISE: Final = (
     "WARNING: Using incubator modules",
@@ -179,7 +180,7 @@ class OutputLines:
         self._relay = relay
         self._settled = settled
         self._rest = b""
-        self._source = self._level = ""
+        self._source, self._level = "", logging.INFO
         self._lines: list[str] = []
 
     def feed(self, data: bytes) -> None:
@@ -198,17 +199,9 @@ class OutputLines:
         text, level = "\n".join(self._lines).rstrip()[:MAX_CHARACTERS], self._level
         source = {"source": self._source} if self._source else {}
         self._lines = []
-        if text.startswith(_NOISE) or (self._source in _NOISY_SOURCES and level == "warning"):
-            level = "debug"
-        match level:
-            case "error":
-                log.error("spark.output_read", text=text, **source)
-            case "warning":
-                log.warning("spark.output_read", text=text, **source)
-            case "info":
-                log.info("spark.output_read", text=text, **source)
-            case _:
-                log.debug("spark.output_read", text=text, **source)
+        if text.startswith(_NOISE) or (self._source in _NOISY_SOURCES and level == logging.WARNING):
+            level = logging.DEBUG
+        log.log(level, "spark.output_read", text=text, **source)
 
     def _take(self, line: str) -> None:
         if line == MARK:
@@ -219,14 +212,14 @@ class OutputLines:
             self._relay(line, values)
         elif found := _JAVA_EVENT.match(line):
             self.pause()
-            self._level, self._source = _LEVELS.get(found[1], "debug"), found[2]
+            self._level, self._source = _LEVELS.get(found[1], logging.DEBUG), found[2]
             self._lines = [found[3]]
         elif self._lines and not line.startswith(_NOISE):
             if len(self._lines) < MAX_LINES:
                 self._lines.append(line)
         elif line.strip():
             self.pause()
-            self._level, self._source, self._lines = "info", "", [line]
+            self._level, self._source, self._lines = logging.INFO, "", [line]
 
 
 def _event(line: str) -> dict[str, Any] | None:

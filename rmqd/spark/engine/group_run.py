@@ -22,9 +22,9 @@ from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.errors import RmqdError
 from rmqd.runtime.clock import Clock
-from rmqd.runtime.own_threads import call_in_loop
+from rmqd.runtime.own_threads import OneThread, call_in_loop
 from rmqd.runtime.plain_text import describe
-from rmqd.spark.engine.running_query import BatchGate, QueryFailedError, RunningQuery, SparkThread, query_error
+from rmqd.spark.engine.running_query import BatchGate, QueryFailedError, RunningQuery, query_error
 from rmqd.spark.engine.spark_figures import BatchProgress, Figures
 from rmqd.spark.handlers.range_outcome import RangeOutcome
 from rmqd.spark.session.group_spec import GroupSpec
@@ -133,7 +133,7 @@ class GroupRun:
 
     async def _take_part(self) -> None:
         membership = self._membership = self._parts.membership(self._pushed.put_nowait, self._figures.held)
-        thread = SparkThread("rmqd.spark")
+        thread = OneThread("rmqd.spark")
         session: Any = None
         helpers: list[asyncio.Task[None]] = []
         try:
@@ -159,8 +159,8 @@ class GroupRun:
                 await self._patiently(thread.call(session.stop), "Spark")
             thread.end()
 
-    async def _run_queries(self, session: Any, thread: SparkThread) -> None:
-        asking = SparkThread("rmqd.spark.checkpoints")  # a separate thread, because it may wait for unreachable brokers
+    async def _run_queries(self, session: Any, thread: OneThread) -> None:
+        asking = OneThread("rmqd.spark.checkpoints")  # a separate thread, because it may wait for unreachable brokers
         try:
             checkpoints = await self._unless_stopped(asking.call(lambda: self._parts.checkpoints(session)))
             is_over = False
@@ -181,7 +181,7 @@ class GroupRun:
             asking.end()
 
     async def _start(
-        self, session: Any, thread: SparkThread, generation: Generation, checkpoints: Generations
+        self, session: Any, thread: OneThread, generation: Generation, checkpoints: Generations
     ) -> RunningQuery:
         pause_file = self._gate.file
 
@@ -205,7 +205,7 @@ class GroupRun:
         self._log.info("spark.query_started", generation=generation.number, checkpoint=generation.path)
         return RunningQuery(query, thread)
 
-    async def _run_query(self, query: RunningQuery, checkpoints: Generations, asking: SparkThread) -> bool:
+    async def _run_query(self, query: RunningQuery, checkpoints: Generations, asking: OneThread) -> bool:
         """Wait until the query ends, or must end and is drained. Return whether the group's run is over."""
         ended = asyncio.create_task(query.wait(), name="query")
         others = [
@@ -264,7 +264,7 @@ class GroupRun:
         if ended.done():
             ended.result()
 
-    async def _watch_moves(self, checkpoints: Generations, asking: SparkThread) -> None:
+    async def _watch_moves(self, checkpoints: Generations, asking: OneThread) -> None:
         """Poll for operators' resets, until there is one."""
         while True:
             with suppress(TimeoutError):

@@ -1,6 +1,7 @@
 """A group's streaming query, for an event loop: start it, pause it, wait for it, end it, and report its failure.
 
-Each call to Spark blocks until the JVM answers, so it runs in a thread. The report of a failure is one line.
+Each call to Spark blocks until the JVM answers, so it runs in a thread, which has one connection to the JVM. The report
+of a failure is one line.
 
 A micro-batch must not start while the group is paused, stopping or being moved (`BatchGate`). The query's source runs
 in another process, so it checks a file: while the file exists, no micro-batch starts. Each method of the gate creates
@@ -10,74 +11,20 @@ or removes the file; after setting `stop`, call `hold`.
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import queue
 import re
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from rmqd.consumer.pauses import Pauses, PauseScope
 from rmqd.errors import RmqdError
+from rmqd.runtime.own_threads import OneThread
 from rmqd.spark.pipelines.pipeline_counts import BatchFailedError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
-
-
-T = TypeVar("T")
-
-_Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
-
-
-class SparkThread:
-    """One thread, with one connection to the JVM. Calls run one after another.
-
-    It is a daemon thread, so a hanging call delays no exit. If a caller is cancelled, its call keeps running.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        context = contextvars.copy_context()  # the fields bound to log lines
-        threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True).start()
-
-    async def call(self, work: Callable[[], T]) -> T:
-        """Run `work` in the thread. Return its result, or raise its exception."""
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._jobs.put((work, future))
-        return await future
-
-    def end(self) -> None:
-        """End the thread after the pending calls."""
-        self._jobs.put(None)
-
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            work, future = job
-            value, failure = None, None
-            try:
-                value = work()
-            except BaseException as error:  # noqa: BLE001 the caller receives the exception
-                failure = error
-            try:
-                future.get_loop().call_soon_threadsafe(_settle, future, value, failure)
-            except RuntimeError:
-                return  # the loop has ended, so no caller waits
-            del job, work, future, value, failure
-
-
-def _settle(future: asyncio.Future[Any], value: object, failure: BaseException | None) -> None:
-    if future.done():
-        return  # the caller was cancelled
-    if failure is None:
-        future.set_result(value)
-    else:
-        # a future does not accept StopIteration, and SystemExit would end the loop
-        is_plain = isinstance(failure, Exception) and not isinstance(failure, StopIteration)
-        future.set_exception(failure if is_plain else RuntimeError(repr(failure)))
 
 
 class BatchGate:
@@ -171,10 +118,10 @@ class QueryFailedError(RmqdError):
 class RunningQuery:
     """A query between its start and its end."""
 
-    def __init__(self, query: StreamingQuery, thread: SparkThread) -> None:
+    def __init__(self, query: StreamingQuery, thread: OneThread) -> None:
         self._query = query
         self._thread = thread
-        self._waiting = SparkThread("rmqd.spark.query")
+        self._waiting = OneThread("rmqd.spark.query")
 
     async def wait(self) -> None:
         """Wait until the query ends on its own, like a bounded query. Raises QueryFailedError."""

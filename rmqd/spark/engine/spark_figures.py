@@ -9,9 +9,8 @@ Receives Spark's progress of each micro-batch.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -33,11 +32,11 @@ from rmqd.consumer.stats.stats_snapshot import (
     add_topics,
 )
 from rmqd.daemon.groups.spark_group import blank_snapshot
-from rmqd.errors import RmqdError
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.histogram import Histogram
 from rmqd.spark.handlers.range_outcome import RangeOutcome
-from rmqd.spark.source.source_offsets import Offsets
+from rmqd.spark.pipelines.pipeline_counts import outcomes_of
+from rmqd.spark.source.source_offsets import offsets_in
 from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
@@ -49,6 +48,8 @@ if TYPE_CHECKING:
         QueryTerminatedEvent,
         StreamingQueryProgress,
     )
+
+    from rmqd.spark.session.group_spec import GroupSpec
 
 
 log = structlog.get_logger(__name__)
@@ -114,6 +115,8 @@ class Figures:
             self._problems.set("claims", found("claim_store_away", evidence) if failure else None)
 
     def batch_done(self, progress: BatchProgress) -> None:
+        if progress.outcomes:
+            self.handled(progress.outcomes)
         self._positions |= progress.positions
         self._retired += progress.retired
         if progress.late_rows:
@@ -289,38 +292,43 @@ class BatchProgress:
     """Number of rows dropped because they were behind the watermark. Spark counts them after its first aggregation."""
     watermark: str = ""
     """The watermark of the batch."""
+    outcomes: Sequence[RangeOutcome] = ()
+    """The ranges of a pipeline's batch. The executors of a handler report theirs themselves."""
 
 
 class ProgressListener(StreamingQueryListener):
     """Passes each progress on. Called in a Spark thread. The JVM would only log an exception."""
 
-    def __init__(self, heard: Callable[[BatchProgress], None]) -> None:
+    def __init__(self, heard: Callable[[BatchProgress], None], pipeline: GroupSpec | None = None) -> None:
         self._heard = heard
+        self._pipeline = pipeline
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Called after each micro-batch, and every ten seconds while the query is idle."""
-        self._heard(progress_of(event.progress))
+        self._heard(progress_of(event.progress, self._pipeline))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Do nothing: RunningQuery waits for the end."""
 
 
-def progress_of(progress: StreamingQueryProgress) -> BatchProgress:
-    """Extract the parts of a progress that the group's figures need."""
+def progress_of(progress: StreamingQueryProgress, pipeline: GroupSpec | None = None) -> BatchProgress:
+    """Extract the parts of a progress that the figures of a group need, which may have a pipeline."""
     phases = {name: int(milliseconds) for name, milliseconds in progress.durationMs.items()}
     positions: dict[MessageQueue, int] = {}
     retired = 0
     for source in progress.sources:
-        try:
-            after = Offsets.of(json.loads(source.endOffset)).positions
-            positions |= after
-            if source.startOffset:  # missing for the first batch
-                retired += len(Offsets.of(json.loads(source.startOffset)).positions.keys() - after.keys())
-        except (RmqdError, ValueError, TypeError, AttributeError):  # a pipeline may read other sources
+        if (end := offsets_in(source.endOffset)) is None:  # a pipeline may read other sources
             log.debug("spark.source_changed", source=source.description)
+            continue
+        positions |= end.positions
+        if (start := offsets_in(source.startOffset)) is not None:
+            retired += len(start.positions.keys() - end.positions.keys())
     late = sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators)
     watermark = progress.eventTime.get("watermark", "") if late else ""
-    return BatchProgress(not progress.numInputRows, phases, positions, retired, late, watermark)
+    outcomes: Sequence[RangeOutcome] = ()
+    if pipeline is not None and progress.name == pipeline.name and progress.numInputRows:
+        outcomes = outcomes_of(progress, pipeline.topics, pipeline.client_options.namespace)
+    return BatchProgress(not progress.numInputRows, phases, positions, retired, late, watermark, outcomes)

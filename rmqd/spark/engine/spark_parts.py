@@ -30,7 +30,9 @@ from rmqd.runtime.clock import Clock
 from rmqd.spark.engine.checkpoint_generations import Generation, Generations, checkpoint_folder, generations_of
 from rmqd.spark.engine.driver_membership import DriverMembership, Held
 from rmqd.spark.engine.spark_figures import BatchProgress, Figures, ProgressListener
+from rmqd.spark.handlers.handler_query import handler_query
 from rmqd.spark.handlers.range_outcome import OnBatch
+from rmqd.spark.pipelines.pipeline_query import pipeline_query
 from rmqd.spark.session.group_spec import GroupSpec, build_session
 from rmqd.spark.source.source_offsets import ByQueue
 from rmqd.spark.source.source_options import check_spark_options
@@ -172,7 +174,8 @@ class SparkParts:
         check_spark_options(self._spec.name, self._spec.settings)
         session = build_session(self._spec)
         self._on_session(session)
-        session.streams.addListener(ProgressListener(on_progress))
+        pipeline = self._spec if self._spec.settings.pipeline is not None else None
+        session.streams.addListener(ProgressListener(on_progress, pipeline))
         return session
 
     def checkpoints(self, session: SparkSession) -> Generations:
@@ -185,12 +188,7 @@ class SparkParts:
             "checkpoint": generation.path,
             "starting": generation.starting,
             "pause_file": pause_file,
-            "on_batch": on_batch,
         }
         if self._spec.settings.pipeline is None:
-            from rmqd.spark.handlers.handler_query import handler_query
-
-            return handler_query(session, self._spec, **told)
-        from rmqd.spark.pipelines.pipeline_query import pipeline_query
-
+            return handler_query(session, self._spec, **told, on_batch=on_batch)
         return pipeline_query(session, self._spec, **told, kept=checkpoint_folder(self._spec))

@@ -128,10 +128,5 @@ def handler_query(
 def triggered(writer: DataStreamWriter, config: SparkConfig) -> DataStreamWriter:
     if config.trigger == AVAILABLE_NOW:
         return writer.trigger(availableNow=True)
-    how: dict[str, Any] = {"processingTime": interval(config.trigger) if config.trigger else "0 seconds"}
-    return writer.trigger(**how)
-
-
-def interval(text: str) -> str:
-    """Convert a duration of the configuration, such as `1500ms`, to Spark's form."""
-    return f"{max(1, round(parse_duration_ms(text)))} milliseconds"
+    pause_ms = max(1, round(parse_duration_ms(config.trigger))) if config.trigger else 0
+    return writer.trigger(processingTime=f"{pause_ms} milliseconds")

@@ -5,18 +5,24 @@ valid. A batch is first written next to the folder, in `.NAME.rmqd` on the same 
 the batch, and the files are moved. If the driver crashes before the manifest, the batch is written again, and no reader
 has seen any of its files. If it crashes after the manifest, the moves continue, even if the query would now return
 other rows.
+
+Also `rmqd spark compact`: merges small files of such an archive, while its group keeps writing.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
+from pyspark.sql import Observation
+from pyspark.sql.functions import count, lit
 
+from rmqd.config.model.spark_model import SinkConfig
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.handler_api.destinations.archive_manifest import (
     FORMAT,
@@ -26,15 +32,15 @@ from rmqd.handler_api.destinations.archive_manifest import (
     encode,
     query_and_batch,
 )
-from rmqd.spark.pipelines.compaction import Compactions
+from rmqd.spark.pipelines.compaction import Chunk, Compactions, chunks_of
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch
-from rmqd.spark.session.hadoop_folder import HadoopFolder
+from rmqd.spark.session.hadoop_folder import HadoopFolder, java_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from rmqd.config.model.spark_model import SinkConfig
+    from rmqd.spark.session.group_spec import GroupSpec
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
@@ -190,9 +196,6 @@ class ParquetSink:
         return files
 
     def _stage(self, frame: DataFrame, batch: MicroBatch, ours: str, former: list[str]) -> BatchManifest:
-        from pyspark.sql import Observation
-        from pyspark.sql.functions import count, lit
-
         # a unique name, so that the executors of a killed driver cannot add files to it
         staged = f"{ours}/{batch.number:09}-{uuid.uuid4().hex[:12]}"
         observation = Observation()
@@ -268,3 +271,87 @@ def staging_beside(folder: HadoopFolder) -> HadoopFolder:
     if not folder.name:
         raise RmqdError(f"{folder.url} is the top of a file system; use a folder below it, or set sink.staging")
     return folder.sibling(f".{folder.name}.rmqd")
+
+
+def archive_to_compact(spec: GroupSpec) -> SinkConfig:
+    """Return the archive of a group as a Parquet sink. Raises ConfigError for groups that write no Parquet files."""
+    sink, handler = spec.settings.sink, spec.settings.handler
+    if handler is not None and handler.plugin == "parquet":
+        path, compression = str(handler.options["path"]), handler.options.get("compression", "zstd")
+        is_bucket = path.startswith("s3://")  # Hadoop's name is s3a
+        return SinkConfig(
+            format="parquet",
+            path=f"s3a://{path[5:]}" if is_bucket else os.path.abspath(path),
+            options={"compression": compression},
+        )
+    if sink is None or sink.format != "parquet":
+        there = "no sink" if sink is None else f"a sink of format {sink.format}"
+        raise ConfigError([
+            f"group {spec.name} has {there}, and no files to compact; expected sink.format: parquet, or "
+            "handler.plugin: parquet"
+        ])  # fmt: skip
+    return sink
+
+
+def compact_archive(
+    session: SparkSession,
+    spec: GroupSpec,
+    *,
+    older_seconds: float,
+    wanted_bytes: int,
+    dry_run: bool = False,
+    on_chunk: Callable[[Chunk], None] = lambda chunk: None,
+) -> int:
+    """Compact files that are small and old enough. Return the number of new files.
+
+    `on_chunk` is called for each finished (or with `dry_run` proposed) compaction. Raises RmqdError; earlier
+    compactions stay finished.
+    """
+    sink = archive_to_compact(spec)
+    folder, staging = folders_of(session, sink)
+    compactions = Compactions(folder, staging)
+    if not dry_run:
+        compactions.settle()
+        compactions.forget_unplanned(round(time.time() * 1000))
+        use_microseconds(session)
+    before_ms = round((time.time() - older_seconds) * 1000)
+    made = 0
+    options = {name: str(value) for name, value in sink.options.items()}
+    present = folder.facts()
+    unsettled = compactions.unsettled()  # query after listing the files: a listed compaction not in here is finished
+    for chunk in chunks_of(present, before_ms=before_ms, wanted_bytes=wanted_bytes, unsettled=unsettled):
+        if dry_run:
+            on_chunk(chunk)
+            continue
+        plan = compactions.compact(chunk, merge_by(session, folder.url, staging.url, chunk, options))
+        if plan is not None:
+            made += 1
+            files, rows = len(chunk.names), plan.rows
+            log.info("spark.archive_compacted", folder=folder.url, file=plan.target, files=files, rows=rows)
+            on_chunk(chunk)
+    return made
+
+
+def merge_by(
+    spark: SparkSession, folder: str, staging: str, chunk: Chunk, options: Mapping[str, str]
+) -> Callable[[str], int]:
+    """Return a function that writes the rows of a chunk to one file below the staging folder, and returns their number.
+
+    It raises RmqdError, also if rows are missing in the new file.
+    """
+    sources = [f"{folder}/{one}" for one in chunk.paths]
+
+    def write(path: str) -> int:
+        target = f"{staging}/{path}"
+        with java_errors(f"{folder}/{chunk.partition}"):
+            frame = spark.read.option("mergeSchema", "true").parquet(*sources)  # files may have different columns
+            one_file = frame.coalesce(1).write.format("parquet").option("maxRecordsPerFile", 0)
+            one_file.mode("errorifexists").options(**options).save(target)
+            rows, there = (spark.read.parquet(*urls).count() for urls in ([target], sources))
+        if rows != there:
+            raise RmqdError(
+                f"{folder}/{chunk.partition}: Spark wrote {rows} rows instead of {there}; the files were not replaced"
+            )
+        return rows
+
+    return write

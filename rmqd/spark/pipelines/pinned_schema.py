@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 
 from rmqd.config.model.spark_model import SparkConfig
 from rmqd.errors import RmqdError
@@ -50,9 +52,6 @@ _PASSES: Final = ("Filter",)
 
 def used_columns(frame: DataFrame, source: str) -> frozenset[str] | None:
     """Return the columns of a source that a frame's rows depend on; None if unknown. `source` is its format."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
-
     found: frozenset[str] = frozenset()
     try:
         session = frame.sparkSession._jsparkSession  # exists only in the classic API, which the driver uses

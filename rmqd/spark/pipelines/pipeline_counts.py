@@ -12,29 +12,22 @@ Unlike the executors of a handler, a pipeline's executors report nothing to rmqd
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
-from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql import functions as f
 
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.errors import RmqdError
-from rmqd.spark.handlers.range_outcome import OnBatch, RangeOutcome
-from rmqd.spark.source.source_offsets import Offsets
+from rmqd.spark.handlers.range_outcome import RangeOutcome
+from rmqd.spark.source.source_offsets import Offsets, offsets_in
 from rmqd.wire.topics import unwrap_namespace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.listener import (
-        QueryProgressEvent,
-        QueryStartedEvent,
-        QueryTerminatedEvent,
-        StreamingQueryProgress,
-    )
-    from pyspark.sql.streaming.query import StreamingQueryManager
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 
 _MAX_RANGES: Final = 10  # ranges listed in an error
@@ -69,7 +62,11 @@ class MicroBatch:
 def _plan_offsets(plan: bytes) -> Offsets:
     """Return the end offsets in Spark's offset log: two lines of Spark, then a line for each source."""
     lines = plan.decode().splitlines()[2:]
-    return Offsets.of(json.loads(lines[0])) if lines else Offsets({})
+    return _offsets(lines[0] if lines else None)
+
+
+def _offsets(value: object) -> Offsets:
+    return offsets_in(value) or Offsets({})
 
 
 LOST: Final = "rmqd_lost"
@@ -101,8 +98,6 @@ OBSERVED: Final = "rmqd_read"
 
 def observed(frame: DataFrame, topics: Sequence[str]) -> DataFrame:
     """Return the frame with Spark metrics: readable and corrupt rows for each topic, and lost messages."""
-    from pyspark.sql import functions as f
-
     is_corrupt = f.isnotnull("decode_error") if "decode_error" in frame.columns else f.lit(False)
     counts = [f.sum(LOST).alias(LOST)]
     for number, topic in enumerate(topics):
@@ -134,44 +129,3 @@ def outcomes_of(progress: StreamingQueryProgress, topics: Sequence[str], namespa
             lost = 0 if outcomes else counts.get(LOST) or 0
             outcomes.append(RangeOutcome(queue=queue, start=start, end=end, topics=counted, lost=lost))
     return outcomes
-
-
-def _offsets(text: str | None) -> Offsets:
-    """Parse the offsets of a source; empty for a query's first batch and for sources other than RocketMQ."""
-    tree = json.loads(text) if text and text.startswith("{") else None
-    return Offsets.of(tree) if isinstance(tree, dict) and "q" in tree else Offsets({})
-
-
-class CountingListener(StreamingQueryListener):
-    """Reports the counts of each micro-batch of a named query until that query ends. Called in Spark's thread."""
-
-    def __init__(
-        self,
-        manager: StreamingQueryManager,
-        name: str,
-        topics: Sequence[str],
-        on_batch: OnBatch,
-        namespace: str = "",
-    ) -> None:
-        self._manager = manager
-        self._name = name
-        self._topics = tuple(topics)
-        self._on_batch = on_batch
-        self._namespace = namespace
-        self._run = ""
-
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Called before the query's first batch."""
-        if event.name == self._name:
-            self._run = str(event.runId)
-
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Called after each micro-batch, and every ten seconds while the query is idle."""
-        progress = event.progress
-        if str(progress.runId) == self._run and progress.numInputRows:
-            self._on_batch(progress.batchId, outcomes_of(progress, self._topics, self._namespace))
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Stop listening when the query ends; its last counts are already reported."""
-        if str(event.runId) == self._run:
-            self._manager.removeListener(self)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, InputPartition
 from pyspark.sql.types import StructType
 
@@ -22,19 +24,17 @@ from rmqd.plugins.entry_points import why
 from rmqd.plugins.handler_catalogue import load_batch_function, load_pipeline
 from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader, bound_source
 from rmqd.spark.handlers.handler_query import triggered
-from rmqd.spark.handlers.range_outcome import OnBatch, Pace
+from rmqd.spark.handlers.range_outcome import Pace
 from rmqd.spark.pipelines.parquet_sink import ParquetSink, folders_of
 from rmqd.spark.pipelines.pinned_schema import note_used_columns, noted_columns, used_columns, with_pinned_schema
 from rmqd.spark.pipelines.pipeline_counts import (
     LOST_DDL,
     BatchFailedError,
-    CountingListener,
     MicroBatch,
     messages_of,
     observed,
     with_lost_row,
 )
-from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink
 from rmqd.spark.pipelines.table_sinks import DeltaTable, JdbcTable
 from rmqd.spark.session.hadoop_folder import HadoopFolder
 from rmqd.spark.session.spark_access import option_text
@@ -48,7 +48,7 @@ from rmqd.spark.values.value_format import ValueFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from rmqd.spark.session.group_spec import GroupSpec
@@ -117,18 +117,12 @@ def bound_sink(options: SinkOptions) -> type[DataSource]:
     return PipelineSink
 
 
-class Sink(Protocol):
-    """The sink of a group's pipeline."""
+def make_sink(spark: SparkSession, spec: GroupSpec) -> Any:
+    """Return the sink of a group. Raises RmqdError if it is unavailable.
 
-    def prepare(self, schema: StructType) -> None:
-        """Check that the sink can take rows of this schema, before any row is read. Raises RmqdError."""
-
-    def write(self, frame: DataFrame, batch: MicroBatch) -> object:
-        """Write the rows of a batch. Called again for a batch that a crash interrupted."""
-
-
-def make_sink(spark: SparkSession, spec: GroupSpec) -> Sink:
-    """Return the sink of a group. Raises RmqdError if it is unavailable."""
+    Its `prepare` checks that it can take rows of a schema, before any row is read. Its `write` writes the rows of a
+    micro-batch, and is called again for a batch that a crash interrupted.
+    """
     sink = spec.settings.sink
     assert sink is not None
     options = {name: option_text(value) for name, value in sink.options.items()}
@@ -139,6 +133,11 @@ def make_sink(spark: SparkSession, spec: GroupSpec) -> Sink:
         folder, staging = folders_of(spark, sink)
         return ParquetSink(folder, staging, spec.name, tuple(sink.partition_by), options)
     if sink.format == "postgresql":
+        try:
+            from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink
+        except ImportError as error:
+            run = "run pip install 'rmqd[postgresql]'"
+            raise RmqdError(f"sink.format: postgresql needs psycopg, but {error}; {run}") from error
         return PostgresqlSink(sink, options, spec.name, spec.topics)
     if sink.format == "delta":
         return DeltaTable(spark, sink, options)
@@ -154,9 +153,9 @@ def written_batches(spark: SparkSession, spec: GroupSpec) -> Callable[[MicroBatc
     Raises RmqdError.
     """
     sink = make_sink(spark, spec)
-    if isinstance(sink, PostgresqlSink):
-        sink.take_over()
-    return sink.has if isinstance(sink, ParquetSink | PostgresqlSink) else None
+    if take_over := getattr(sink, "take_over", None):
+        take_over()
+    return getattr(sink, "has", None)
 
 
 class TopicSink:
@@ -199,14 +198,12 @@ def pipeline_query(
     checkpoint: str,
     starting: Mapping[MessageQueue, int] | None,
     pause_file: str,
-    on_batch: OnBatch,
     kept: str = "",
 ) -> StreamingQuery:
     """Start the streaming query of a group's pipeline. The parameters are the same as in `handler_query`.
 
     `kept` is the folder or URL of files that all checkpoints of the group share; the default is a sibling of the
-    checkpoint. `on_batch` is called in a Spark thread soon after a micro-batch is done, with the ranges that it read.
-    Raises RmqdError before anything is read if the pipeline or its sink is unavailable.
+    checkpoint. Raises RmqdError before anything is read if the pipeline or its sink is unavailable.
     """
     plan = GroupPlan(spec=spec, starting=starting, pause_file=pause_file)
     beside = HadoopFolder(spark, kept) if kept else HadoopFolder(spark, checkpoint).sibling("kept")
@@ -214,9 +211,9 @@ def pipeline_query(
     settings = spec.settings
     assert settings.pipeline is not None
     assert settings.sink is not None
-    topics, namespace = spec.topics, spec.client_options.namespace
+    namespace = spec.client_options.namespace
     spark.dataSource.register(pipeline_source(spec, starting, pause_file))
-    read = messages_of(observed(spark.readStream.format(NAME).load(), topics))
+    read = messages_of(observed(spark.readStream.format(NAME).load(), spec.topics))
     if "decode_error" in read.columns:
         read = read.where("decode_error IS NULL").drop("decode_error")
     if namespace:
@@ -224,7 +221,7 @@ def pipeline_query(
     frame = _applied(load_pipeline(spec.name, settings), settings.pipeline.plugin, read, spark)
     note_used_columns(pause_file, used_columns(frame, NAME))
     sink = make_sink(spark, spec)
-    keeps_place = isinstance(sink, PostgresqlSink | TopicSink)
+    keeps_place = settings.sink.format in ("postgresql", "rocketmq")
     sink.prepare((frame if keeps_place else frame.drop(PLACE)).schema)
     plans = HadoopFolder(spark, checkpoint)
 
@@ -238,27 +235,16 @@ def pipeline_query(
             raise BatchFailedError(batch.messages_since(former)) from error
 
     writer = frame.writeStream.queryName(spec.name).outputMode(settings.sink.output_mode).foreachBatch(write)
-    triggering = triggered(writer, settings.spark or SparkConfig()).option("checkpointLocation", checkpoint)
-    counting = CountingListener(spark.streams, spec.name, topics, on_batch, namespace)
-    spark.streams.addListener(counting)
-    try:
-        return triggering.start()
-    except BaseException:
-        spark.streams.removeListener(counting)
-        raise
+    return triggered(writer, settings.spark or SparkConfig()).option("checkpointLocation", checkpoint).start()
 
 
 def _plain(frame: DataFrame, namespace: str) -> DataFrame:
     """Replace the topics of the rows by the topics of the configuration, which have no namespace."""
-    from pyspark.sql import functions as f
-
     return frame.withColumn("topic", f.regexp_replace("topic", f"^((?:%RETRY%|%DLQ%)?){re.escape(namespace)}%", "$1"))
 
 
 def _applied(pipeline: Callable[[Any, Any], Any], name: str, frame: DataFrame, spark: SparkSession) -> DataFrame:
     """Return the result of the pipeline. Raises RmqdError if it is not a streaming DataFrame."""
-    from pyspark.sql import DataFrame
-
     try:
         made = pipeline(frame, spark)
     except Exception as error:

@@ -14,8 +14,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.sql import Window
+from pyspark.sql.functions import col, lit, monotonically_increasing_id, row_number
+
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch
+from rmqd.spark.session.hadoop_folder import java_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,8 +110,6 @@ class DeltaTable:
 
     def _look(self) -> DataFrame:
         """Return the table after a test read, which fails if Delta Lake was built for another Spark version."""
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-
         table = self._spark.read.format("delta").load(self._sink.path)
         try:
             table.isEmpty()
@@ -165,9 +168,6 @@ class DeltaTable:
     def _last_of_each_key(self, frame: DataFrame) -> DataFrame:
         if not self._sink.order_by:
             return frame
-        from pyspark.sql import Window
-        from pyspark.sql.functions import col, monotonically_increasing_id, row_number
-
         # among rows with equal order the last one in its partition counts, which is the last one in its queue
         frame = frame.withColumn(_ROW, monotonically_increasing_id())
         newest = [*(col(_quoted(name)).desc_nulls_last() for name in self._sink.order_by), col(_ROW).desc()]
@@ -216,8 +216,6 @@ def _java(spark: SparkSession) -> Any:
 
 
 def _has_class(java: Any, name: str) -> bool:
-    from py4j.protocol import Py4JError
-
     try:
         java.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
     except Py4JError:
@@ -242,8 +240,6 @@ class JdbcTable:
 
     def write(self, frame: DataFrame, batch: MicroBatch) -> None:
         """Insert a batch's rows, after deleting rows that an earlier attempt inserted."""
-        from pyspark.sql.functions import lit
-
         if self._column:
             name = f"{batch.query}/{batch.number}"
             if self._may_be_repeated:  # only the first batch of a query may already have rows in the table
@@ -271,24 +267,15 @@ class JdbcTable:
             statement.close()
 
     def _ask(self, work: Any) -> None:
-        from py4j.protocol import Py4JJavaError
-        from pyspark.errors.exceptions.captured import CapturedException
-
-        try:
+        # without the part of the URL that may contain a password
+        url = self._options["url"].partition("?")[0].partition(";")[0]
+        with java_errors(f"sink {self._options['dbtable']} of {url}"):
             options = self._jdbc.JDBCOptions(self._scala_options())
             connection = self._dialect().createConnectionFactory(options).apply(-1)
             try:
                 work(connection)
             finally:
                 connection.close()
-        except Py4JJavaError as error:
-            raise RmqdError(f"sink {self._where()}: {error.java_exception.toString()}") from error
-        except CapturedException as error:
-            raise RmqdError(f"sink {self._where()}: {error.getMessage()}") from error
-
-    def _where(self) -> str:
-        """Return the table without the part of the URL that may contain a password."""
-        return f"{self._options['dbtable']} of {self._options['url'].partition('?')[0].partition(';')[0]}"
 
     @property
     def _jdbc(self) -> Any:

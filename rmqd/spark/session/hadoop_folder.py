@@ -6,9 +6,12 @@ import contextlib
 import os
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors.exceptions.captured import CapturedException
 
 from rmqd.errors import RmqdError
 
@@ -172,8 +175,6 @@ class HadoopFolder:
 
     def _rename(self, source: Any, destination: Any) -> bool:
         """Rename a file. Return False if it is missing, or, except for local files, if the destination exists."""
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-
         try:
             return bool(self._files.rename(source, destination))
         except Py4JJavaError as error:
@@ -228,13 +229,20 @@ def _scheme(file_system: Any) -> str:
 
 
 def _told(what: str, path: str, work: Callable[[], T]) -> T:
-    """Run an operation of the JVM, with its errors in one line."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors.exceptions.captured import CapturedException
-
-    try:
+    with java_errors(f"cannot {what} {path}"):
         return work()
+
+
+@contextlib.contextmanager
+def java_errors(what: str) -> Iterator[None]:
+    """Raise an error of the JVM as an RmqdError, in one line after `what`."""
+    try:
+        yield
     except Py4JJavaError as error:
-        raise RmqdError(f"cannot {what} {path}: {error.java_exception.toString()}") from error
+        raise RmqdError(f"{what}: {_first_line(error.java_exception.toString())}") from error
     except CapturedException as error:  # exceptions that PySpark converts
-        raise RmqdError(f"cannot {what} {path}: {error.getMessage()}") from error
+        raise RmqdError(f"{what}: {_first_line(error.getMessage())}") from error
+
+
+def _first_line(text: object) -> str:
+    return str(text).partition("\n")[0]

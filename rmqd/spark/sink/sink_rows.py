@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import pyarrow as pa  # type: ignore[import-untyped]
 import structlog
+from pyarrow import types
 
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.errors import ConfigError, InvalidMessageError
@@ -25,10 +27,6 @@ from rmqd.spark.session.spark_access import Access, GivenOptions, milliseconds, 
 from rmqd.spark.source.source_columns import COLUMNS
 from rmqd.wire.messages.properties import SET_BY_ROCKETMQ, SHARDING_KEY
 from rmqd.wire.topics import check_topic, wrap_namespace
-
-if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]
-
 
 NAMES: Final = (*access.NAMES, "topic", "sendParallelism", "unavailableToleranceMs")
 MAX_IN_FLIGHT: Final = 1024
@@ -196,8 +194,6 @@ def _row(
 
 def _values(column: pa.Array) -> list[Any]:
     """Return a column's values. Timestamps, which Arrow has in microseconds, are in milliseconds since 1970."""
-    import pyarrow as pa
-
     if pa.types.is_timestamp(column.type):
         return [None if value is None else value // 1000 for value in column.cast(pa.int64()).to_pylist()]
     values: list[Any] = column.to_pylist()
@@ -206,8 +202,6 @@ def _values(column: pa.Array) -> list[Any]:
 
 def places_of(batch: pa.RecordBatch) -> list[list[Any]]:
     """Return the messages of a batch's rows, by `PLACE_COLUMNS`; None for fields that the pipeline dropped."""
-    from pyarrow import types
-
     found = {name: batch.column(name) for name in PLACE_COLUMNS if name in batch.schema.names}
     if PLACE in batch.schema.names:
         place = batch.column(PLACE)

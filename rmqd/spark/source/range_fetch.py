@@ -28,11 +28,10 @@ from rmqd.spark.session.spark_access import Access
 from rmqd.spark.session.spark_cluster import Cluster, cluster_of
 from rmqd.spark.session.spark_process import freeze_imports, log_to_stderr
 from rmqd.spark.source.arrow_columns import BatchBuilder
-from rmqd.spark.source.framed_reply import FramedReply
 from rmqd.spark.source.range_plan import RangePlan, ResetByOperator
 from rmqd.spark.source.source_columns import Decoding
 from rmqd.spark.source.source_options import SourceOptions
-from rmqd.spark.source.source_records import QueueOrigin
+from rmqd.spark.source.source_records import FramedReply, QueueOrigin
 from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG
 from rmqd.wire.command import FrameDecoder, RemotingCommand
 from rmqd.wire.headers.pull_headers import AlikeHeaders

@@ -35,6 +35,7 @@ from rmqd.spark.source.range_fetch import as_partitions, check_filter, ranges_of
 from rmqd.spark.source.source_columns import ddl, names_of_schema
 from rmqd.spark.source.source_offsets import Bound
 from rmqd.spark.source.source_options import SourceOptions, parse_options
+from rmqd.spark.source.stream_reader import RocketMQStreamReader
 from rmqd.spark.values.schema_registry import RegistryAwayError
 from rmqd.spark.values.value_format import BAD_ROW, VALUE, ValueFormat
 from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG, SUBSCRIPTION_ALL
@@ -43,8 +44,6 @@ from rmqd.wire.topics import is_retry_topic
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
-
-    from rmqd.spark.source.stream_reader import RocketMQStreamReader
 
 
 # brokers search by time as if messages were stored in order of time, but their clocks may have been set back
@@ -213,8 +212,6 @@ class RocketMQSource(DataSource):
 
     def stream_reader(self, schema: StructType | None = None) -> RocketMQStreamReader:
         """Return a stream reader. It opens no connection until it is used."""
-        from rmqd.spark.source.stream_reader import RocketMQStreamReader
-
         options = self._parsed_for(schema)
         with reason_first():
             options.refuse_batch_only()

@@ -68,12 +68,8 @@ def milliseconds_since_1970(number: int) -> int:
 
 def _by_queue(text: str, accepted: str) -> dict[MessageQueue, int]:
     try:
-        tree = json.loads(text)
-    except ValueError:
-        raise RmqdError(f"{text!r:.80}: {accepted}") from None
-    try:
-        by_queue = flat(tree, "the JSON")
-    except RmqdError:
+        by_queue = flat(json.loads(text), "the JSON")
+    except (ValueError, RmqdError):
         raise RmqdError(f"{text!r:.80}: {accepted}") from None
     if not by_queue:
         raise RmqdError(f"{text!r:.80} contains no queue; {accepted}")
@@ -127,6 +123,18 @@ class Offsets:
             if low < high:
                 found[queue] = low, high
         return found
+
+
+def offsets_in(value: object) -> Offsets | None:
+    """Return the offsets that Spark reports or logs for a source; None for another source, or before the first batch.
+
+    `value` is the JSON tree or its text. Some versions of Spark write the text in Python's syntax.
+    """
+    try:
+        tree = value if isinstance(value, dict) else json.loads(str(value).replace("'", '"'))
+    except ValueError:
+        return None
+    return Offsets.of(tree) if isinstance(tree, dict) and "q" in tree else None
 
 
 def nested(by_queue: ByQueue) -> dict[str, dict[str, dict[str, int]]]:

@@ -38,10 +38,9 @@ from rmqd.spark.session.spark_cluster import Cluster, cluster_of
 from rmqd.spark.session.spark_process import reason_first
 from rmqd.spark.source.group_offsets import GroupOffsets, Subscribed, starts_of
 from rmqd.spark.source.range_fetch import as_partitions, check_filter, ranges_of, read_partition
-from rmqd.spark.source.silent_brokers import BrokerSilentError
 from rmqd.spark.source.source_offsets import Bound, Offsets
 from rmqd.spark.source.source_options import SourceOptions
-from rmqd.spark.source.source_progress import Heads, SourceProgress
+from rmqd.spark.source.source_progress import BrokerSilentError, Heads, SourceProgress
 from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqd.errors import ConfigError, ExitCode, RmqdError
-from rmqd.spark.session.group_spec import GroupSpec
+from rmqd.spark.engine.driver import run_group
+from rmqd.spark.session.group_spec import GroupSpec, order_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,8 +43,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(spec: GroupSpec, ended: Path | None = None) -> int:
     """Run the group until a signal or the JVM's shutdown. Return the exit code, and write it into the file `ended`."""
-    from rmqd.spark.engine.driver import run_group
-
     sys.path += [folder for folder in spec.import_path if folder not in sys.path]
     end = End(spec.settings.shutdown_timeout_seconds + GRACE_SECONDS)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -117,8 +116,6 @@ def _spec(asked: argparse.Namespace) -> GroupSpec:
         spec = pickle.loads(asked.order.read_bytes())
         assert isinstance(spec, GroupSpec)
         return spec
-    from rmqd.spark.session.group_spec import order_of
-
     return order_of(asked.config, asked.group, tuple(asked.set))
 
 

@@ -106,7 +106,7 @@ class ValueFormat:
         registry = replace(self.registry, patience_seconds=patience_seconds)
         if self.kind is not None:
             return replace(self, registry=registry)
-        from rmqd.spark.values.binary_values import avro_kind
+        from rmqd.spark.values.avro_values import avro_kind
 
         try:
             return replace(self, registry=registry, schema=latest, kind=avro_kind(latest))
@@ -128,13 +128,13 @@ class ValueFormat:
 
     def _reader(self) -> Callable[[bytes], Any]:
         if self.format == "avro":
-            from rmqd.spark.values.binary_values import avro_reader, registered_reader
+            from rmqd.spark.values.avro_values import avro_reader, registered_reader
 
             if self.registry is not None:
                 return registered_reader(self.schema, self.registry)
             return avro_reader(self.schema, is_registered=self.is_registered)
         if self.format == "protobuf":
-            from rmqd.spark.values.binary_values import protobuf_reader
+            from rmqd.spark.values.protobuf_values import protobuf_reader
 
             return protobuf_reader(self.descriptors, self.message)
         return _read_json
@@ -185,12 +185,12 @@ def _registry(given: GivenOptions) -> SchemaRegistry | None:
 
 def _with_schema(format_: str, text: str, message: str, is_registered: bool) -> ValueFormat:
     if format_ == "avro":
-        from rmqd.spark.values.binary_values import avro_kind
+        from rmqd.spark.values.avro_values import avro_kind
 
         schema = _content(text).decode() if text.strip().endswith(".avsc") else text
         return ValueFormat("avro", avro_kind(schema), schema=schema, is_registered=is_registered)
     if format_ == "protobuf":
-        from rmqd.spark.values.binary_values import protobuf_kind
+        from rmqd.spark.values.protobuf_values import protobuf_kind
 
         descriptors = _content(text)
         return ValueFormat("protobuf", protobuf_kind(descriptors, message), descriptors=descriptors, message=message)

@@ -18,9 +18,13 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.pipelines.archive_compaction import archive_to_compact, compact_archive, merge_by  # noqa: E402
 from rmqd.spark.pipelines.compaction import Chunk, Compactions, chunks_of  # noqa: E402
-from rmqd.spark.pipelines.parquet_sink import staging_beside  # noqa: E402
+from rmqd.spark.pipelines.parquet_sink import (  # noqa: E402
+    archive_to_compact,
+    compact_archive,
+    merge_by,
+    staging_beside,
+)
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch  # noqa: E402
 from rmqd.spark.session.hadoop_folder import HadoopFolder  # noqa: E402
 from tests.nightly.spark.test_parquet_sink import EACH, QUERY, KilledError, Life, MortalFolder, Sleep, read, rows, sink  # noqa: E402

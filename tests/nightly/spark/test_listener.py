@@ -13,6 +13,7 @@ need("pyspark")
 
 from rmqd.spark.engine.spark_figures import progress_of  # noqa: E402
 from rmqd.spark.source.source_offsets import Offsets  # noqa: E402
+from tests.spark.group_queries import order_of  # noqa: E402
 
 NEW, OLD = queue("orders", 0), queue("bills", 0)
 
@@ -26,7 +27,7 @@ def progress(start: Offsets | None, end: Offsets, late: tuple[int, ...] = ()) ->
     )
     others = SimpleNamespace(description="rate", startOffset="1", endOffset="2")
     return SimpleNamespace(
-        batchId=3,
+        name="archive",
         numInputRows=5,
         durationMs={"addBatch": 7},
         sources=[source, others],
@@ -50,3 +51,19 @@ def test_rows_that_came_too_late_are_counted() -> None:
 def test_queues_that_stay_or_come_are_not() -> None:
     assert progress_of(progress(Offsets({OLD: 4}), Offsets({NEW: 6, OLD: 4}))).retired == 0
     assert progress_of(progress(None, Offsets({NEW: 6}))).retired == 0
+
+
+def test_what_a_pipeline_has_read_is_counted() -> None:
+    """By topic, at its first range; a handler's executors tell it themselves, and an idle query has read nothing."""
+    pipeline = order_of("127.0.0.1:1")
+    told = progress(Offsets({NEW: 1, OLD: 4}), Offsets({NEW: 6, OLD: 4}))
+    counts = {"good_0": 3, "corrupt_0": 1, "rmqd_lost": 2}
+    told.observedMetrics = {"rmqd_read": SimpleNamespace(asDict=lambda: counts)}
+    (outcome,) = progress_of(told, pipeline).outcomes
+    assert (outcome.queue, outcome.start, outcome.end, outcome.lost) == (NEW, 1, 6, 2)
+    (topic,) = outcome.topics
+    assert (topic.topic, topic.received, topic.handled["acked"], topic.handled["corrupt"]) == ("orders", 4, 3, 1)
+    assert not progress_of(told).outcomes
+    assert not progress_of(SimpleNamespace(**vars(told) | {"numInputRows": 0}), pipeline).outcomes
+    told.name = "another query of the session"
+    assert not progress_of(told, pipeline).outcomes

@@ -117,8 +117,7 @@ def test_a_pipeline_has_topics_without_it_and_writes_to_one_that_has_it(
         spark={"trigger": "available_now"},
         consume_from_where="first_offset",
     )
-    query = start(spark, order, tmp_path, lambda *_: None)
-    assert query.awaitTermination(SECONDS)
+    assert start(spark, order, tmp_path).awaitTermination(SECONDS)
     options = {"nameserver": broker.nameserver, "subscribe": "shop%copies"}
     rows = spark.read.format("rocketmq").options(**options).load().collect()
     assert sorted((row["body"].decode(), row["tags"]) for row in rows) == [("one", "orders"), ("two", "orders")]

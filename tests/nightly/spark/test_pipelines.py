@@ -68,12 +68,30 @@ def test_corrupt_messages_are_left_out_where_that_is_said(
     order = archive_order(broker.nameserver, tmp_path)
     with pytest.raises(Exception, match="the message at offset 1 is corrupt"):
         run(spark, order, tmp_path)
-    counts = Counts()
-    run(spark, archive_order(broker.nameserver, tmp_path, {"on_corrupt_message": "skip"}), tmp_path, counts)
-    assert [row["body"] for row in archived(tmp_path)] == [b"first"]
-    assert "decode_error" not in archived(tmp_path)[0]
-    wait_until(lambda: counts.received == {"orders": 2}, "the batch's counts")
+    order = archive_order(broker.nameserver, tmp_path, {"on_corrupt_message": "skip"})
+    with Counts(spark, order) as counts:
+        run(spark, order, tmp_path)
+        assert [row["body"] for row in archived(tmp_path)] == [b"first"]
+        assert "decode_error" not in archived(tmp_path)[0]
+        wait_until(lambda: counts.received == {"orders": 2}, "the batch's counts")
     assert (counts.handled["orders"]["acked"], counts.handled["orders"]["corrupt"]) == (1, 1)
+
+
+def test_a_day_begins_where_it_is_said(spark: SparkSession) -> None:
+    """Whatever the session's time zone."""
+    cases: list[tuple[str, str]] = [("+00:00", "1970-01-01"), ("-00:01", "1969-12-31"), ("+14:00", "1970-01-01")]
+    for offset, day in cases:
+        from rmqd_handlers.pipelines import ArchiveOptions, archive
+
+        spark.conf.set("spark.sql.session.timeZone", "Pacific/Auckland")
+        try:
+            rows = spark.range(1).selectExpr(
+                "timestamp_seconds(id) AS store_timestamp", "'orders' AS topic", "1 AS queue_offset"
+            )
+            made = archive(rows, spark, ArchiveOptions.model_validate({"utc_offset": offset}))
+            assert [str(row.date) for row in made.collect()] == [day]
+        finally:
+            spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
 @pytest.mark.parametrize("files", [1, 3])

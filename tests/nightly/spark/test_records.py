@@ -17,9 +17,8 @@ from tests.wire.messages.test_message import STORED
 need("pyarrow")
 
 from rmqd.spark.source.arrow_columns import BatchBuilder  # noqa: E402
-from rmqd.spark.source.framed_reply import FramedReply  # noqa: E402
 from rmqd.spark.source.source_columns import Decoding  # noqa: E402
-from rmqd.spark.source.source_records import Records  # noqa: E402
+from rmqd.spark.source.source_records import FramedReply, Records  # noqa: E402
 from tests.spark.test_records import (  # noqa: E402
     ALL,
     STORABLE,

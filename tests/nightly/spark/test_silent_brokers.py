@@ -36,8 +36,8 @@ from rmqd.spark.session.queue_queries import (  # noqa: E402
 from rmqd.spark.session.queue_range import Replica  # noqa: E402
 from rmqd.spark.session.spark_access import Access  # noqa: E402
 from rmqd.spark.session.spark_cluster import close_clusters, cluster_of  # noqa: E402
-from rmqd.spark.source.silent_brokers import BrokerSilentError  # noqa: E402
 from rmqd.spark.source.source_offsets import Offsets  # noqa: E402
+from rmqd.spark.source.source_progress import BrokerSilentError  # noqa: E402
 from tests.client.peer import Peer  # noqa: E402
 from tests.spark.local_folder import LocalFolder, save  # noqa: E402
 from tests.spark.micro_batches import Checkpoint  # noqa: E402

@@ -23,7 +23,7 @@ from google.protobuf import descriptor_pb2  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
 from rmqd.spark.source.source_format import RocketMQSource  # noqa: E402
-from rmqd.spark.values.binary_values import avro_kind  # noqa: E402
+from rmqd.spark.values.avro_values import avro_kind  # noqa: E402
 from tests.spark.group_queries import SECONDS, order_of, start  # noqa: E402
 from tests.spark.test_batch_reader import read  # noqa: E402
 

@@ -18,21 +18,19 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import psycopg
 import pyarrow as pa  # type: ignore[import-untyped]
+from psycopg import Connection
 from pyspark import TaskContext
+from pyspark.sql.types import StructType
 
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.handler_api.destinations.upsert_sql import ORDER_KIND, PLACE, PLACE_COLUMNS, quoted
 from rmqd.spark.pipelines.postgresql.table_shape import connected, create_once, refused_row, told
 from rmqd.spark.pipelines.postgresql.upsert_statements import Deletions, Statements
 from rmqd.spark.sink.sink_rows import place_text, places_of
-
-if TYPE_CHECKING:
-    from psycopg import Connection
-    from pyspark.sql.types import StructType
-
 
 _TOPICS: Final = "{topics}"
 _NAME: Final = "rmqd_order_kinds"
@@ -240,8 +238,6 @@ class RowCopy:
 
     def _copy(self, connection: Any, rows: Sequence[Row], batch: pa.RecordBatch) -> None:
         """Copy all rows with one statement. If a row is refused, copy halves until the row is found."""
-        import psycopg
-
         if not rows:
             return
         try:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import psycopg
 import structlog
+from psycopg import Connection
+from pyspark.sql.types import StructType
 
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.handler_api.destinations.upsert_sql import PLACE
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch
-from rmqd.spark.pipelines.postgresql.order_kinds import OrderColumns, kinds_of
+from rmqd.spark.pipelines.postgresql.order_kinds import TOLD, OrderColumns, RowCopy, kinds_of
 from rmqd.spark.pipelines.postgresql.table_shape import (
     connected,
     conninfo_of,
@@ -20,13 +23,21 @@ from rmqd.spark.pipelines.postgresql.table_shape import (
     refused_row,
     told,
 )
-from rmqd.spark.pipelines.postgresql.upsert_statements import BATCHES, Deletions, Statements
+from rmqd.spark.pipelines.postgresql.upsert_statements import (
+    ATTEMPT,
+    BATCHES,
+    CONTENT,
+    MESSAGE,
+    OWN,
+    REASON,
+    ROW,
+    Deletions,
+    Statements,
+)
 from rmqd.spark.sink.sink_rows import place_text
 
 if TYPE_CHECKING:
-    from psycopg import Connection
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
     from rmqd.config.model.spark_model import SinkConfig
 
@@ -86,7 +97,14 @@ class PostgresqlSink:
                 if sink.delete_column:
                     self._have_deletions_table(connection)
                 if self._leaves_out:
-                    create_once(connection, self._statements.refused, self._statements.make_refused())
+                    refused = self._statements.refused
+                    columns = "broker text, queue_id integer, queue_offset bigint, reason text, content text"
+                    create_once(
+                        connection,
+                        refused,
+                        f"CREATE TABLE {refused} (writer text, query text, batch bigint, topic text, {columns}, "
+                        "refused_at timestamptz)",
+                    )
                 self._order_kinds.note(connection)
                 connection.execute(self._statements.make_staging(self._epoch))
             self._forget_former_stagings(connection)
@@ -103,8 +121,6 @@ class PostgresqlSink:
 
         Raises RmqdError if another driver has taken over, or if the table has a later batch of the query.
         """
-        from rmqd.spark.pipelines.postgresql.order_kinds import TOLD, RowCopy
-
         statements = self._statements
         with self._connected() as connection:
             if self._is_written(connection, batch, lock=False):
@@ -122,11 +138,11 @@ class PostgresqlSink:
                     self._order_kinds.see(connection)
                     self._move(connection, batch, [row.attempt for row in copied], sum(row.rows for row in copied))
             if copied:
-                self._if_not_held(connection, statements.empty_staging(self._epoch))
+                self._if_not_held(connection, f"TRUNCATE {statements.staging(self._epoch)}")
 
     def has(self, batch: MicroBatch) -> bool:
         with self._connected() as connection:
-            last = connection.execute(self._statements.last_batch(lock=False), self._name).fetchone()
+            last = self._last_batch(connection)
             return last is not None and last[1:] == (batch.query, batch.number, batch.plan_id)
 
     @property
@@ -138,15 +154,23 @@ class PostgresqlSink:
 
     def _of_batches(self, connection: Connection[tuple[Any, ...]]) -> Statements:
         """Return the statements for batches only, because the columns of the rows are not known yet."""
-        from pyspark.sql.types import StructType
-
         shape = read_shape(connection, self._sink.table, StructType())
         return Statements(self._writer, shape.schema, shape.table, ())
 
     def _next_epoch(self, connection: Connection[tuple[Any, ...]]) -> int:
         """Take the next epoch. Waits for the transaction of a previous driver, if there is one."""
-        create_once(connection, self._statements.batches, self._statements.make_batches())
-        taken = connection.execute(self._statements.take_epoch(), self._name).fetchone()
+        batches = self._statements.batches
+        create_once(
+            connection,
+            batches,
+            f"CREATE TABLE {batches} (writer text NOT NULL, target text NOT NULL, epoch bigint NOT NULL, query text, "
+            "batch bigint, plan text, rows bigint, written_at timestamptz, PRIMARY KEY (writer, target))",
+        )
+        taken = connection.execute(
+            f"INSERT INTO {batches} AS b (writer, target, epoch) VALUES (%s, %s, 1) "
+            "ON CONFLICT (writer, target) DO UPDATE SET epoch = b.epoch + 1 RETURNING epoch",
+            self._name,
+        ).fetchone()
         assert taken is not None
         return int(taken[0])
 
@@ -180,7 +204,7 @@ class PostgresqlSink:
 
         Raises RmqdError if another driver, or another checkpoint of the query, wrote later.
         """
-        last = connection.execute(self._statements.last_batch(lock=lock), self._name).fetchone()
+        last = self._last_batch(connection, " FOR UPDATE" if lock else "")
         if last is None:
             raise RmqdError(f"{self._noted} is missing: it was deleted; restart the group to create it again")
         epoch, query, number, plan = last
@@ -198,12 +222,16 @@ class PostgresqlSink:
             f"messages: was the checkpoint reset? To write the batch again, delete {self._noted}"
         )
 
-    def _move(self, connection: Connection[tuple[Any, ...]], batch: MicroBatch, attempts: list[str], rows: int) -> None:
-        import psycopg
+    def _last_batch(self, connection: Connection[tuple[Any, ...]], lock: str = "") -> tuple[Any, ...] | None:
+        """Return the epoch, and the query, number and plan of the last batch."""
+        found = f"SELECT epoch, query, batch, plan FROM {self._statements.batches} WHERE writer = %s AND target = %s"
+        return connection.execute(f"{found}{lock}", self._name).fetchone()
 
+    def _move(self, connection: Connection[tuple[Any, ...]], batch: MicroBatch, attempts: list[str], rows: int) -> None:
         statements = self._statements
         if attempts:
-            counted = connection.execute(statements.count_staged(self._epoch), (attempts,)).fetchone()
+            count = f"SELECT count(*) FROM {statements.staging(self._epoch)} WHERE {ATTEMPT} = ANY(%s)"
+            counted = connection.execute(count, (attempts,)).fetchone()
             if counted is None or counted[0] != rows:  # a crash of the database empties unlogged tables
                 raise RmqdError(
                     f"the database has {counted} rows for {self._where}; expected {rows}, as many as were copied"
@@ -220,15 +248,17 @@ class PostgresqlSink:
                 self._tell_older(batch, moved)
             if self._leaves_out:
                 self._keep_refused(connection, batch, attempts)
-        connection.execute(statements.note_batch(), (batch.query, batch.number, batch.plan_id, rows, *self._name))
+        connection.execute(
+            f"UPDATE {statements.batches} SET query = %s, batch = %s, plan = %s, rows = %s, written_at = now() "
+            "WHERE writer = %s AND target = %s",
+            (batch.query, batch.number, batch.plan_id, rows, *self._name),
+        )
 
     def _move_rows(self, connection: Connection[tuple[Any, ...]], attempts: list[str]) -> int:
         """Move the rows that the table accepts. Return the number of keys with a later row in the table.
 
         Raises RmqdError for the first row that the table refuses, unless such rows are skipped.
         """
-        import psycopg
-
         while True:
             try:
                 with connection.transaction():
@@ -236,7 +266,8 @@ class PostgresqlSink:
             except psycopg.Error as error:
                 if not refused_row(error, self._statements.columns):
                     raise
-                rows = [row for (row,) in connection.execute(self._statements.staged_rows(self._epoch), (attempts,))]
+                staged = f"SELECT {ROW} {self._statements.chosen(self._epoch)} ORDER BY {ROW}"
+                rows = [row for (row,) in connection.execute(staged, (attempts,))]
                 if not self._refuse_rows(connection, attempts, rows):
                     raise
 
@@ -249,8 +280,6 @@ class PostgresqlSink:
 
     def _refuse_rows(self, connection: Connection[tuple[Any, ...]], attempts: list[str], rows: list[int]) -> int:
         """Find the rows that the table refuses, by bisection, and mark them as refused. Return their number."""
-        import psycopg
-
         if not rows:
             return 0
         try:
@@ -264,14 +293,23 @@ class PostgresqlSink:
                 middle = len(rows) // 2
                 found = self._refuse_rows(connection, attempts, rows[:middle])
                 return found + self._refuse_rows(connection, attempts, rows[middle:])
-            refuse = self._statements.refuse_staged(self._epoch)
+            refuse = (
+                f"UPDATE {self._statements.staging(self._epoch)} s SET {REASON} = %s, "
+                f"{CONTENT} = (to_jsonb(s) - ARRAY{list(OWN)})::text "
+                f"WHERE {ATTEMPT} = ANY(%s) AND {ROW} = %s RETURNING {', '.join(MESSAGE)}"
+            )
             place = connection.execute(refuse, (told(error), attempts, rows[0])).fetchone()
             if not self._leaves_out and place is not None:
                 raise RmqdError(f"sink {self._where}: {told(error)}; the message is {place_text(place)}") from None
             return 1
 
     def _keep_refused(self, connection: Connection[tuple[Any, ...]], batch: MicroBatch, attempts: list[str]) -> None:
-        keep = self._statements.keep_refused(self._epoch)
+        kept = ", ".join((*MESSAGE, REASON, CONTENT))
+        keep = (
+            f"INSERT INTO {self._statements.refused} SELECT %s, %s, %s, {kept}, now() "
+            f"FROM {self._statements.staging(self._epoch)} WHERE {ATTEMPT} = ANY(%s) AND {REASON} IS NOT NULL "
+            "RETURNING topic, broker, queue_id, queue_offset, reason"
+        )
         refused = connection.execute(keep, (self._writer, batch.query, batch.number, attempts)).fetchall()
         if refused:
             log.warning(
@@ -307,8 +345,6 @@ class PostgresqlSink:
 
     def _if_not_held(self, connection: Connection[tuple[Any, ...]], statement: str) -> None:
         """Execute an optional statement. Skip it if another connection locks the table."""
-        import psycopg
-
         try:
             with connection.transaction():
                 connection.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
@@ -318,8 +354,6 @@ class PostgresqlSink:
 
 
 def _without(schema: StructType, name: str) -> StructType:
-    from pyspark.sql.types import StructType
-
     return StructType([field for field in schema.fields if field.name != name])
 
 

@@ -9,21 +9,19 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import psycopg
+from psycopg import Connection
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from pyspark.sql.types import StructType
 
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.handler_api.destinations.upsert_sql import KEYS_TOLD, UNIQUE_KEYS, listed, quoted
 from rmqd.spark.pipelines.postgresql.upsert_statements import OWN
 
-if TYPE_CHECKING:
-    import psycopg
-    from psycopg import Connection
-    from pyspark.sql.types import StructType
-
-
 _ONE_AT_A_TIME: Final = 0x726D7164
 """The advisory lock for creating tables that several groups share: the letters rmqd."""
-INSTALL: Final = "pip install 'rmqd[postgresql]'"
 CONNECT_SECONDS: Final = 10
 # short, because a driver or task on a lost machine holds its locks until the database notices
 KEEPALIVES: Final = {"keepalives_idle": 20, "keepalives_interval": 5, "keepalives_count": 4}
@@ -38,15 +36,10 @@ _COPIED_COLUMN: Final = re.compile(r"^COPY [^,]*, line \d+, column ([^:]+):", re
 
 
 def conninfo_of(url: str, options: Mapping[str, str], group: str) -> str:
-    """Return libpq's parameters for all connections of a group. Raises RmqdError, ConfigError."""
-    try:
-        import psycopg
-        from psycopg.conninfo import make_conninfo
-    except ImportError as error:
-        raise RmqdError(f"sink.format: postgresql needs psycopg, but {error}; run {INSTALL}") from error
+    """Return libpq's parameters for all connections of a group. Raises ConfigError."""
     ours: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS, "application_name": f"rmqd {group}", **KEEPALIVES}
     try:
-        given = psycopg.conninfo.conninfo_to_dict(url, **options)
+        given = conninfo_to_dict(url, **options)
         return make_conninfo(**{**ours, **given})
     except psycopg.ProgrammingError as error:
         raise ConfigError([f"sink.url or sink.options: {one_line(error)}"]) from None
@@ -55,8 +48,6 @@ def conninfo_of(url: str, options: Mapping[str, str], group: str) -> str:
 @contextlib.contextmanager
 def connected(conninfo: str, where: str) -> Iterator[Connection[tuple[Any, ...]]]:
     """Open a connection in autocommit mode. Database errors become RmqdErrors that start with `where`."""
-    import psycopg
-
     try:
         with psycopg.connect(conninfo, autocommit=True) as connection:
             yield connection
@@ -87,8 +78,6 @@ def create_once(connection: Connection[tuple[Any, ...]], table: str, *statements
 
 def told(error: psycopg.Error) -> str:
     """Return the error of the database without values of a row, which are in its quotes, DETAIL and CONTEXT."""
-    import psycopg
-
     state, diagnosis = error.sqlstate, error.diag
     if state is None:  # an error of psycopg itself, about the connection or a value
         is_of_connection = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
@@ -108,8 +97,6 @@ def told(error: psycopg.Error) -> str:
 
 def refused_row(error: psycopg.Error, columns: Sequence[str] | None = None) -> bool:
     """Return whether the database refused a row for its values. A null in a column missing in all rows is excluded."""
-    import psycopg
-
     if columns is not None and isinstance(error, psycopg.errors.NotNullViolation):
         return error.diag.column_name in columns
     kinds = (psycopg.DataError, psycopg.IntegrityError)

@@ -31,7 +31,6 @@ class Deletions:
 
     @property
     def table(self) -> str:
-        """The full name of the table of deletions."""
         return self.statements.beside(self.name)
 
     @property
@@ -93,13 +92,13 @@ ATTEMPT: Final = "rmqd_attempt"
 ROW: Final = "rmqd_row"
 """A column of the staging table: the position of the row in the batch, by partition."""
 OFFSET: Final = "rmqd_queue_offset"
-_MESSAGE: Final = ("rmqd_topic", "rmqd_broker", "rmqd_queue_id", OFFSET)
+MESSAGE: Final = ("rmqd_topic", "rmqd_broker", "rmqd_queue_id", OFFSET)
 REASON: Final = "rmqd_reason"
 """A column of the staging table: why the row is refused; null if it is not."""
-_CONTENT: Final = "rmqd_content"
+CONTENT: Final = "rmqd_content"
 _MORE: Final = {
-    ROW: "bigint", **dict(zip(_MESSAGE, ("text", "text", "integer", "bigint"), strict=True)), REASON: "text",
-    _CONTENT: "text",
+    ROW: "bigint", **dict(zip(MESSAGE, ("text", "text", "integer", "bigint"), strict=True)), REASON: "text",
+    CONTENT: "text",
 }  # fmt: skip
 OWN: Final = (ATTEMPT, *_MORE)
 _LONGEST_NAME: Final = 63  # bytes; PostgreSQL's limit
@@ -125,17 +124,14 @@ class Statements:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the rows that the table has."""
         return tuple(name for name in self.staged if name != self.delete_column)
 
     @property
     def target(self) -> str:
-        """The table's full name."""
         return f"{quoted(self.schema)}.{quoted(self.table)}"
 
     @property
     def batches(self) -> str:
-        """The full name of the table of batches."""
         return f"{quoted(self.schema)}.{BATCHES}"
 
     @property
@@ -145,7 +141,6 @@ class Statements:
         return f"rmqd_staged_{digest}_"
 
     def staging(self, epoch: int) -> str:
-        """The full name of a driver's staging table."""
         return self.beside(f"{self.staging_prefix}{epoch}")
 
     def beside(self, name: str) -> str:
@@ -161,23 +156,7 @@ class Statements:
 
     @property
     def refused(self) -> str:
-        """The full name of the table of refused rows."""
         return self.beside(self.companion("rmqd_refused_"))
-
-    def make_batches(self) -> str:
-        """Create the table of batches."""
-        return (
-            f"CREATE TABLE {self.batches} (writer text NOT NULL, target text NOT NULL, "
-            "epoch bigint NOT NULL, query text, batch bigint, plan text, rows bigint, written_at timestamptz, "
-            "PRIMARY KEY (writer, target))"
-        )
-
-    def take_epoch(self) -> str:
-        """Take the next epoch; parameters: writer, table."""
-        return (
-            f"INSERT INTO {self.batches} AS b (writer, target, epoch) VALUES (%s, %s, 1) "
-            "ON CONFLICT (writer, target) DO UPDATE SET epoch = b.epoch + 1 RETURNING epoch"
-        )
 
     def make_staging(self, epoch: int) -> str:
         """Create a driver's staging table. After a crash of the database it may be empty; the batch is repeated."""
@@ -190,50 +169,12 @@ class Statements:
 
     def copy(self, epoch: int) -> str:
         """Copy rows to the staging table, each after its attempt, its position in the batch, and its message."""
-        return f"COPY {self.staging(epoch)} ({listed((ATTEMPT, ROW, *_MESSAGE, *self.staged))}) FROM STDIN"
+        return f"COPY {self.staging(epoch)} ({listed((ATTEMPT, ROW, *MESSAGE, *self.staged))}) FROM STDIN"
 
     def refuse(self, epoch: int) -> str:
         """Stage a refused row; parameters as for `copy`, but reason and content instead of the row's columns."""
-        names = (ATTEMPT, ROW, *_MESSAGE, REASON, _CONTENT)
+        names = (ATTEMPT, ROW, *MESSAGE, REASON, CONTENT)
         return f"INSERT INTO {self.staging(epoch)} ({listed(names)}) VALUES ({', '.join(['%s'] * len(names))})"
-
-    def staged_rows(self, epoch: int) -> str:
-        """Select the positions of rows that are not refused, in order; parameter: the attempts."""
-        return f"SELECT {ROW} FROM {self.staging(epoch)} WHERE {ATTEMPT} = ANY(%s) AND {REASON} IS NULL ORDER BY {ROW}"
-
-    def refuse_staged(self, epoch: int) -> str:
-        """Refuse a staged row, and return its message; parameters: reason, attempts, position in the batch."""
-        return (
-            f"UPDATE {self.staging(epoch)} s SET {REASON} = %s, {_CONTENT} = (to_jsonb(s) - ARRAY{list(OWN)})::text "
-            f"WHERE {ATTEMPT} = ANY(%s) AND {ROW} = %s RETURNING {', '.join(_MESSAGE)}"
-        )
-
-    def make_refused(self) -> str:
-        """Create the table of refused rows."""
-        return (
-            f"CREATE TABLE {self.refused} (writer text, query text, batch bigint, topic text, "
-            "broker text, queue_id integer, queue_offset bigint, reason text, content text, refused_at timestamptz)"
-        )
-
-    def keep_refused(self, epoch: int) -> str:
-        """Store refused rows, and return their messages and reasons; parameters: writer, query, batch, attempts."""
-        kept = ", ".join((*_MESSAGE, REASON, _CONTENT))
-        return (
-            f"INSERT INTO {self.refused} SELECT %s, %s, %s, {kept}, now() FROM {self.staging(epoch)} "
-            f"WHERE {ATTEMPT} = ANY(%s) AND {REASON} IS NOT NULL "
-            "RETURNING topic, broker, queue_id, queue_offset, reason"
-        )
-
-    def last_batch(self, *, lock: bool) -> str:
-        """Select epoch, query, batch and plan; parameters: writer, table."""
-        return (
-            f"SELECT epoch, query, batch, plan FROM {self.batches} WHERE writer = %s AND target = %s"
-            f"{' FOR UPDATE' if lock else ''}"
-        )
-
-    def count_staged(self, epoch: int) -> str:
-        """Count the rows of attempts; parameter: the attempts."""
-        return f"SELECT count(*) FROM {self.staging(epoch)} WHERE {ATTEMPT} = ANY(%s)"
 
     def chosen(self, epoch: int, part: range | None = None) -> str:
         """Return the FROM clause of the staged rows that are not refused, optionally of a part of the batch."""
@@ -262,16 +203,4 @@ class Statements:
         )
 
     def on_conflict(self) -> str:
-        """Return the ON CONFLICT clause, which keeps a later row in the table."""
         return on_conflict(self.columns, self.keys, self.order_by)
-
-    def note_batch(self) -> str:
-        """Record a batch; parameters: query, batch, plan, rows, writer, table."""
-        return (
-            f"UPDATE {self.batches} SET query = %s, batch = %s, plan = %s, rows = %s, written_at = now() "
-            "WHERE writer = %s AND target = %s"
-        )
-
-    def empty_staging(self, epoch: int) -> str:
-        """Remove all copied rows."""
-        return f"TRUNCATE {self.staging(epoch)}"
