@@ -55,8 +55,8 @@ def test_a_handler_that_fails_at_everything_is_a_problem() -> None:
     """As on the local engine: executors tell what came of each range."""
     group = Group()
     blank = group.now().topics[0]
-    error = LastError(1.7e9, "KeyError('city')", "orders", "A1")
-    failed = replace(blank, handled={**blank.handled, "retried": 5}, exceptions={"KeyError": 5}, errors=(error,))
+    errors = tuple(LastError(1.7e9, "KeyError('city')", "orders", msg_id) for msg_id in ("A1", "A2"))
+    failed = replace(blank, handled={**blank.handled, "retried": 5}, exceptions={"KeyError": 5}, errors=errors)
     with capture_logs() as logs:
         for _ in range(15):
             group.clock.turn(2.0)
