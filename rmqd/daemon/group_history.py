@@ -20,7 +20,7 @@ import structlog
 
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.stats.counters import RATES, rates_between, totals_of
-from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
+from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, TopicSnapshot
 from rmqd.daemon.groups.group_engine import HostView, merge_processes
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.figures import largest_known, sum_of_known
@@ -197,6 +197,7 @@ class _Record:
 
     series: GroupSeries = field(default_factory=GroupSeries)
     findings: FindingLog = field(default_factory=FindingLog)
+    topics: tuple[TopicSnapshot, ...] = ()  # at the last sample
     samples: deque[_Sample] = field(default_factory=lambda: deque(maxlen=1 + round(LATENCY_SECONDS / STEP_SECONDS)))
 
 
@@ -235,10 +236,10 @@ class HistoryRecorder:
             if (group := by_name.get(name)) is None:
                 record.series.put(self._count, {})
                 continue
-            totals, before = GroupTotals.of(group), record.samples[-1] if record.samples else None
-            if before is not None and totals == before.totals:
-                totals = before.totals  # most groups are idle, and share the sums of all their samples
-            sample = _Sample(at, totals)
+            before = record.samples[-1] if record.samples else None
+            is_idle = before is not None and group.topics == record.topics  # shares the sums with all its samples
+            sample = _Sample(at, before.totals if before is not None and is_idle else GroupTotals.of(group))
+            record.topics = group.topics
             record.series.put(self._count, _point(before, group, sample))
             record.findings.observe(group, now)
             record.samples.append(sample)

@@ -66,7 +66,7 @@ class HistogramSnapshot:
 class Histogram:
     """Observes values and sorts them into ranges. An upper bound belongs to its range, as in Prometheus."""
 
-    __slots__ = ("_counts", "_sum", "bounds")
+    __slots__ = ("_counts", "_snapshot", "_sum", "bounds")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
@@ -74,12 +74,16 @@ class Histogram:
             raise ValueError(f"histogram bounds are not in ascending order: {self.bounds}")
         self._counts = [0] * (len(self.bounds) + 1)
         self._sum = 0.0
+        self._snapshot: HistogramSnapshot | None = None  # of the values so far
 
     def observe(self, value: float, count: int = 1) -> None:
         """Count `value`, `count` times."""
+        self._snapshot = None
         self._counts[bisect_left(self.bounds, value)] += count
         self._sum += value * count
 
     def snapshot(self) -> HistogramSnapshot:
-        """Return the counts so far, as an immutable value."""
-        return HistogramSnapshot(self.bounds, tuple(self._counts), self._sum)
+        """Return the counts so far, as an immutable value; the same one until the next value."""
+        if self._snapshot is None:
+            self._snapshot = HistogramSnapshot(self.bounds, tuple(self._counts), self._sum)
+        return self._snapshot

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from math import inf
-from typing import Final
+from operator import attrgetter
+from typing import Any, Final
 
 import structlog
 
@@ -74,6 +75,7 @@ MAX_EXCEPTION_CLASSES = 50  # limits the label values; further classes count as 
 
 
 _COUNTER_NAMES: Final = tuple(one.name for one in fields(TopicCounters))
+_COUNTS: Final = attrgetter(*_COUNTER_NAMES)
 
 
 class TopicStats(TopicCounters):
@@ -84,6 +86,7 @@ class TopicStats(TopicCounters):
         "_age_high",
         "_age_low",
         "_age_sum",
+        "_last",
         "_quick_count",
         "_quick_seconds",
         "acked",
@@ -108,6 +111,7 @@ class TopicStats(TopicCounters):
         self._age_low = self._age_high = 0.0
         self._age_count = 0
         self._age_sum = 0.0
+        self._last: TopicSnapshot | None = None
 
     def of(self, message: Message) -> TopicStats:
         """Return the counters of a message's original topic."""
@@ -232,20 +236,19 @@ class TopicStats(TopicCounters):
             self._age_count, self._age_sum = 0, 0.0
 
     def snapshot(self) -> TopicSnapshot:
-        """Return a snapshot of the counters of this topic."""
+        """Return a snapshot of the counters of this topic; the last one if none has changed, as in most idle groups."""
         self._flush_age()
         if self._quick_count:
             self.duration.observe(self._quick_seconds / self._quick_count, self._quick_count)
             self._quick_count, self._quick_seconds = 0, 0.0
-        counts = {name: getattr(self, name) for name in _COUNTER_NAMES}
-        counts |= {name: value.copy() for name, value in counts.items() if isinstance(value, dict)}
-        counts["handled"]["acked"] += self.acked
-        return TopicSnapshot(
-            **counts,
-            handler_duration=self.duration.snapshot(),
-            message_age=self.age.snapshot(),
-            errors=tuple(self.errors),
-        )
+        self.handled["acked"], self.acked = self.handled["acked"] + self.acked, 0
+        counts, times, last = _COUNTS(self), (self.duration.snapshot(), self.age.snapshot()), self._last
+        if last is None or (last.handler_duration, last.message_age) != times or _COUNTS(last) != counts:
+            copies = [value.copy() if isinstance(value, dict) else value for value in counts]
+            values: dict[str, Any] = dict(zip(_COUNTER_NAMES, copies, strict=True))
+            values |= {"handler_duration": times[0], "message_age": times[1], "errors": tuple(self.errors)}
+            self._last = last = TopicSnapshot(**values)
+        return last
 
 
 def snapshots_of(stats: Mapping[str, TopicStats]) -> tuple[TopicSnapshot, ...]:
@@ -253,17 +256,6 @@ def snapshots_of(stats: Mapping[str, TopicStats]) -> tuple[TopicSnapshot, ...]:
     return tuple(topic for one in dict.fromkeys(stats.values()) for topic in one.snapshots())
 
 
-# The counters of a group, summed over its topics, by the names and in the order of the status.
-TOTALS: Final[Mapping[str, Callable[[TopicSnapshot], int]]] = {
-    "received": lambda topic: topic.received,
-    "handled": lambda topic: sum(topic.handled.get(one, 0) for one in ("acked", "retried", "expired", "dead_lettered")),
-    "acked": lambda topic: topic.handled.get("acked", 0),
-    "failed": lambda topic: sum(topic.exceptions.values()),  # calls that raised or expired
-    "retried": lambda topic: topic.handled.get("retried", 0),
-    "expired": lambda topic: topic.handled.get("expired", 0),
-    "dead_lettered": lambda topic: topic.handled.get("dead_lettered", 0),
-    "corrupt": lambda topic: topic.handled.get("corrupt", 0),
-}
 # The totals that add up to a rate, by its name.
 RATES: Final = {
     "received": ("received",),
@@ -275,9 +267,17 @@ RATES: Final = {
 
 
 def totals_of(topics: Iterable[TopicSnapshot]) -> dict[str, int]:
-    """Return the sums over all topics of a group, including retries, by TOTALS."""
-    topics = tuple(topics)
-    return {name: sum(map(count, topics)) for name, count in TOTALS.items()}
+    """Return the sums over all topics of a group, including retries, by the names and in the order of the status."""
+    totals = dict.fromkeys(
+        ("received", "handled", "acked", "failed", "retried", "expired", "dead_lettered", "corrupt"), 0
+    )
+    for topic in topics:
+        totals["received"] += topic.received
+        totals["failed"] += sum(topic.exceptions.values())  # calls that raised or expired
+        for result, count in topic.handled.items():
+            totals[result] += count
+            totals["handled"] += count if result != "corrupt" else 0
+    return totals
 
 
 def rates_between(before: Mapping[str, int], after: Mapping[str, int], seconds: float) -> dict[str, float]:

@@ -51,9 +51,9 @@ class GroupEdge:
     cluster: str = DEFAULT_CLUSTER
     namespace: str = ""
 
-    def of_group(self, group: GroupSnapshot) -> GroupSnapshot:
-        """Return a consumer's snapshot with the name of its cluster, and without the namespace."""
-        return replace(self.to_user_names(group), cluster=self.cluster)
+    def of_group(self, group: GroupSnapshot, queues: Iterable[QueueSnapshot] = ()) -> GroupSnapshot:
+        """Return a consumer's snapshot with the name of its cluster, these queues, and without the namespace."""
+        return replace(self.to_user_names(group), cluster=self.cluster, queues=tuple(queues))
 
     def to_user_names(self, value: T) -> T:
         """Return a copy without the namespace."""

@@ -14,6 +14,7 @@ from rmqd.config.model.root_model import GroupConfig, RootConfig
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.consumer.services import Consumer
+from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.daemon.groups.group_engine import (
     GroupChanges,
     GroupEdge,
@@ -95,16 +96,19 @@ class LocalGroups:
 
     async def read(self) -> ProcessSnapshot:
         """Return the snapshot with all queues, which are read in slices."""
-        groups = [await group.read() for group in list(self._groups.values())]
-        return replace(self.snapshot(), groups=tuple(groups))
+        return self._snapshot([await group.read() for group in list(self._groups.values())])
 
     def snapshot(self, *, with_queues: bool = False) -> ProcessSnapshot:
         """Return the current state of all groups and clients, including the counters of replaced ones."""
+        groups = self._groups.values()
+        return self._snapshot(group.snapshot(group.queue_snapshots() if with_queues else ()) for group in groups)
+
+    def _snapshot(self, groups: Iterable[GroupSnapshot]) -> ProcessSnapshot:
         own = ProcessSnapshot(
             worker=self._share.worker,
             pid=os.getpid(),
             client=self._clients.snapshot(),
-            groups=tuple(group.snapshot(with_queues=with_queues) for group in self._groups.values()),
+            groups=tuple(groups),
             loop_delay=self._monitor.snapshot(),
             log_dropped=lines_dropped(),
         )

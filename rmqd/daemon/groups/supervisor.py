@@ -18,7 +18,7 @@ from rmqd.config.model.root_model import GroupConfig
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.consumer.services import Consumer
-from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
+from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
 from rmqd.daemon.groups.group_engine import GroupEdge, HostView, add_past
 from rmqd.runtime.clock import Clock, doubled, wait_within
 from rmqd.runtime.event_loop import slices
@@ -263,13 +263,16 @@ class GroupSupervisor:
 
     async def read(self) -> GroupSnapshot:
         """Return the group's snapshot. Its queues are read in slices, so each of them has its values of one moment."""
-        names = (self._edge.to_user_names(queue) for queue in self._consumer.queue_snapshots())
-        queues = [queue async for found in slices(names) for queue in found]
-        return replace(self.snapshot(), queues=() if self.failed else tuple(queues))
+        return self.snapshot([queue async for found in slices(self.queue_snapshots()) for queue in found])
 
-    def snapshot(self, *, with_queues: bool = False) -> GroupSnapshot:
-        """Return the group's figures at one moment, with the counters of all its consumers."""
-        group = self._edge.of_group(self._consumer.snapshot(with_queues=with_queues))
+    def queue_snapshots(self) -> Iterable[QueueSnapshot]:
+        """Return the queues, each with its figures at the moment when it is read."""
+        queues = self._consumer.queue_snapshots()
+        return map(self._edge.to_user_names, queues) if self._edge.namespace else queues
+
+    def snapshot(self, queues: Iterable[QueueSnapshot] = ()) -> GroupSnapshot:
+        """Return the group's figures at one moment, with the counters of all its consumers, and these queues."""
+        group = self._edge.of_group(self._consumer.snapshot(with_queues=False), queues)
         if self._failure is not None:
             failure = without_namespace(self._failure, self._edge.namespace)
             group = replace(
