@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from setuptools import Distribution, Extension
@@ -13,7 +14,11 @@ class NativeCoreHook(BuildHookInterface[Any]):
     """Compiles the extension next to its source, for wheels and for editable installations."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        extension = Extension("rmqd.wire.native", ["rmqd/wire/native.c"], py_limited_api=True, optional=True)
+        source = Path("rmqd/wire/native.c")
+        macros = [("SOURCE_CRC", f"{crc32(source.read_bytes())}UL")]
+        extension = Extension(
+            "rmqd.wire.native", [str(source)], define_macros=macros, py_limited_api=True, optional=True
+        )
         command = Distribution({"name": "rmqd", "ext_modules": [extension]}).get_command_obj("build_ext")
         command.inplace = True
         command.ensure_finalized()

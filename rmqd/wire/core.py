@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Any, Literal, Protocol, cast
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol, cast
+from zlib import crc32
 
+SOURCE: Final = Path(__file__).with_name("native.c")
 PlainHeader = tuple[int, int, int | None, int | None, dict[str, str] | None, str | None, str | None]
 
 
@@ -42,12 +45,15 @@ class NativeCore(Protocol):
 
 
 def load() -> NativeCore | None:
+    """Return the native core; None if it is turned off, not built, or built from another version of its source."""
     if os.environ.get("RMQD_CORE") == "python":
         return None
     try:
-        return cast(NativeCore, importlib.import_module("rmqd.wire.native"))
+        native = importlib.import_module("rmqd.wire.native")
     except ImportError:  # built without a C compiler
         return None
+    is_stale = SOURCE.exists() and getattr(native, "source_crc", None) != crc32(SOURCE.read_bytes())
+    return None if is_stale else cast(NativeCore, native)
 
 
 native = load()

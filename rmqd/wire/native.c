@@ -263,10 +263,13 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static int start_module(PyObject *Py_UNUSED(module))
+static int start_module(PyObject *module)
 {
     fill_crc_table();
-    return 0;
+    PyObject *source = PyLong_FromUnsignedLong(SOURCE_CRC); /* of this file: rmqd/wire/core.py */
+    int status = PyModule_AddObjectRef(module, "source_crc", source);
+    Py_XDECREF(source);
+    return status;
 }
 
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, start_module}, {0, NULL}};

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -112,9 +114,13 @@ def test_an_installation_without_a_compiler_uses_python(monkeypatch: pytest.Monk
         assert core.core_name() == "python"
 
 
-def test_an_environment_variable_turns_the_native_core_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "rmqd.wire.native", core)
+def test_an_environment_variable_or_another_version_turns_the_native_core_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = SimpleNamespace(source_crc=crc32(core.SOURCE.read_bytes()))
+    monkeypatch.setitem(sys.modules, "rmqd.wire.native", built)
     monkeypatch.delenv("RMQD_CORE", raising=False)
-    assert core.load() is not None
+    assert core.load() is built
     monkeypatch.setenv("RMQD_CORE", "python")
+    assert core.load() is None
+    monkeypatch.delenv("RMQD_CORE")
+    built.source_crc ^= 1  # built from another version of the source
     assert core.load() is None
