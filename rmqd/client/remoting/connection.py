@@ -13,7 +13,7 @@ from typing import Final, cast
 import structlog
 
 from rmqd.client.remoting.frame_reader import Intake
-from rmqd.client.remoting.pending import PendingRequests, Traffic
+from rmqd.client.remoting.pending import PendingRequests, ResponseFuture, Traffic
 from rmqd.client.remoting.security import Refusals
 from rmqd.errors import ProtocolError, RemotingClosedError, RemotingTimeoutError
 from rmqd.runtime.clock import Clock
@@ -113,7 +113,7 @@ class RemotingConnection(asyncio.Protocol):
         name = None if self._transport is None else self._transport.get_extra_info("sockname")
         return f"{name[0]}:{name[1]}" if name else None
 
-    def call(self, code: int, opaque: int, frame: bytes, timeout_seconds: float) -> asyncio.Future[RemotingCommand]:
+    def call(self, code: int, opaque: int, frame: bytes, timeout_seconds: float) -> ResponseFuture:
         """Send an encoded request. The future gives the response, whatever its code.
 
         It fails with RemotingTimeoutError after `timeout_seconds`, and with RemotingClosedError if the connection ends.

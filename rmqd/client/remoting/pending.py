@@ -28,6 +28,7 @@ class ResponseFuture(asyncio.Future[RemotingCommand]):
     callbacks take the usual way.
     """
 
+    opaque = 0  # of the request
     _step: tuple[Callable[[Any], object], Context] | None = None
 
     def add_done_callback(self, fn: Callable[[Any], object], /, *, context: Context | None = None) -> None:
@@ -85,9 +86,10 @@ class PendingRequests:
         oldest = next(iter(self._pending.values()), None)
         return None if oldest is None else oldest.started
 
-    def add(self, code: int, opaque: int, timeout_seconds: float) -> asyncio.Future[RemotingCommand]:
+    def add(self, code: int, opaque: int, timeout_seconds: float) -> ResponseFuture:
         """Add a request that is being sent. The future gives its response, or RemotingTimeoutError."""
         future = ResponseFuture(loop=self._loop)
+        future.opaque = opaque
         now = self._clock.monotonic()
         pending = _Pending(code, self._refusals.version, future, now, timeout_seconds, now + timeout_seconds)
         self._pending[opaque] = pending
@@ -123,18 +125,18 @@ class PendingRequests:
                 self._loop.call_soon(_raise, error)
 
     def hand_over(
-        self, waiting: asyncio.Future[RemotingCommand], on_response: Callable[[RemotingCommand], object]
+        self, waiting: ResponseFuture, on_response: Callable[[RemotingCommand], object]
     ) -> asyncio.Future[RemotingCommand]:
         """Pass the response for `waiting`, if any, to `on_response`. The caller settles `waiting`.
 
         Returns the future with the response or error. It may be done already, if the caller was cancelled in the turn
         of the event loop in which the response arrived.
         """
-        for pending in self._pending.values():
-            if pending.future is waiting:
-                pending.future = ResponseFuture(loop=self._loop)
-                pending.future.add_done_callback(partial(_pass_response, on_response))
-                return pending.future
+        pending = self._pending.get(waiting.opaque)
+        if pending is not None and pending.future is waiting:
+            pending.future = ResponseFuture(loop=self._loop)
+            pending.future.add_done_callback(partial(_pass_response, on_response))
+            return pending.future
         if waiting.done():
             _pass_response(on_response, waiting)
         return waiting

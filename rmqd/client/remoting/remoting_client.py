@@ -8,6 +8,7 @@ from collections.abc import Callable
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.remoting.connection import OPAQUE, RemotingConnection
 from rmqd.client.remoting.connection_pool import ConnectionPool
+from rmqd.client.remoting.pending import ResponseFuture
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError, RemotingTimeoutError
 from rmqd.runtime.clock import Clock, SystemClock
@@ -115,7 +116,7 @@ class RemotingClient(ConnectionPool):
 
     def call(
         self, connection: RemotingConnection, code: int, ext_fields: dict[str, str], timeout_seconds: float
-    ) -> asyncio.Future[RemotingCommand]:
+    ) -> ResponseFuture:
         """Send a request on this connection without waiting. The future gives the response, whatever its code.
 
         It fails as `RemotingConnection.call` says. A failure is not reported if nothing awaits the future.

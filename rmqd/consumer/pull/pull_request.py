@@ -12,6 +12,7 @@ import structlog
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import OPAQUE, RemotingConnection
+from rmqd.client.remoting.pending import ResponseFuture
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.services import CarriedCommit
@@ -123,7 +124,7 @@ class _Waiting(NamedTuple):
     """A pull that waits for its response."""
 
     connection: RemotingConnection
-    future: asyncio.Future[RemotingCommand]
+    future: ResponseFuture
     offset: int
     commit: CarriedCommit | None
 
