@@ -264,7 +264,7 @@ def configure_log(config: RootConfig, *, worker: int | None = None, as_json: boo
     """
     from rmqd.runtime.logs.log_setup import configure_logging
 
-    shown_config(config)
+    given_config(config)
     log_format = "json" if as_json else config.log.format
     configure_logging(config.log.level, log_format, worker=worker, namespaces=config.namespaces)
 

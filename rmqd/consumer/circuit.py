@@ -142,7 +142,9 @@ class Circuit:
             if was_probe or not is_evidence:
                 return FailureEffect.SUSPECTED
             self._error = error
-            self._count_failure()
+            self._in_a_row.append(self._clock.monotonic())
+            if self.options.ratio:
+                self._slice().failed += 1
             return FailureEffect.EXCUSED if self._opens() else FailureEffect.SUSPECTED
         if batch is self._probe:
             self._error = error
@@ -187,11 +189,6 @@ class Circuit:
 
     def _told(self) -> str:
         return "" if self.state == "closed" else f"{self._reason}, the last one with {self._error}"
-
-    def _count_failure(self) -> None:
-        self._in_a_row.append(self._clock.monotonic())
-        if self.options.ratio:
-            self._slice().failed += 1
 
     def _slice(self) -> _Slice:
         now = self._clock.monotonic()

@@ -192,7 +192,8 @@ class NameServers:
         self._remoting = remoting
         self._clock = remoting.clock
         self._configured = tuple(addresses)
-        self._url = "" if addresses else _address_server_url(url, unit_name)
+        # Java: TopAddressing.fetchNSAddr
+        self._url = "" if addresses else f"{url}-{unit_name}?nofix=1" if url and unit_name else url
         self._shown_url = without_password(self._url)
         self._resolve = resolve or resolve_host
         self._fetch = fetch or fetch_text
@@ -332,11 +333,6 @@ async def resolve_host(host: str, port: int) -> list[str]:
     """Return the numeric addresses of a host name. Raises OSError."""
     found = await in_own_thread(partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
-
-
-def _address_server_url(url: str, unit_name: str) -> str:
-    # Java: TopAddressing.fetchNSAddr
-    return f"{url}-{unit_name}?nofix=1" if url and unit_name else url
 
 
 def _is_number(host: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from rmqd.runtime.clock import Clock
-from rmqd.wire.bodies.route_data import QueueData, TopicRouteData, leaders
+from rmqd.wire.bodies.route_data import TopicRouteData, leaders
 from rmqd.wire.fields import MAX_QUEUES
 from rmqd.wire.message_queue import MessageQueue
 
@@ -122,17 +122,14 @@ class Routes:
         with_master = {broker.broker_name for broker in route.broker_datas if broker.master is not None}
         if (led := self._leaders.get(topic)) is not None:
             return sorted(MessageQueue(topic, *place) for place, leader in led.items() if leader in with_master)
-        counts = _ordered_counts(route) or _writable_counts(route.queue_datas)
+        writable = [queues for queues in sorted(route.queue_datas) if queues.is_writeable]
+        counts = _ordered_counts(route) or {queues.broker_name: queues.write_queue_nums for queues in writable}
         return [
             MessageQueue(topic, broker_name, queue_id)
             for broker_name, count in counts.items()
             if broker_name in with_master
             for queue_id in range(count)
         ]
-
-
-def _writable_counts(queue_datas: tuple[QueueData, ...]) -> dict[str, int]:
-    return {queues.broker_name: queues.write_queue_nums for queues in sorted(queue_datas) if queues.is_writeable}
 
 
 def _ordered_counts(route: TopicRouteData) -> dict[str, int]:

@@ -58,7 +58,7 @@ def stacks() -> str:
     named = ((task.get_name(), _lines(_awaiting(task.get_coro()))) for task in tasks)
     frames = sys._current_frames()
     threads = (
-        (thread.name, _lines(_calling(frames[thread.ident])))
+        (thread.name, _lines(list(traceback.walk_stack(frames[thread.ident]))[::-1]))
         for thread in threading.enumerate()
         if thread.ident in frames
     )
@@ -77,10 +77,6 @@ def _awaiting(coroutine: Any) -> Iterator[tuple[FrameType, int]]:
         if frame is not None:
             yield frame, frame.f_lineno
         coroutine = after
-
-
-def _calling(frame: FrameType) -> Iterable[tuple[FrameType, int]]:
-    return list(traceback.walk_stack(frame))[::-1]
 
 
 def _lines(frames: Iterable[tuple[FrameType, int]]) -> tuple[str, ...]:
@@ -329,5 +325,6 @@ class OperatorRequests:
         ).to_json()
 
     def _pulled(self) -> dict[MessageQueue, ProcessQueue]:
-        assigned = [one for one in self._rebalance.assigned.values() if not one.is_popped]
-        return {one.message_queue: process_queue for one in assigned for process_queue in one.process_queues}
+        idle, assigned = self._context.idle, self._rebalance.assigned
+        pulled = [one for queue, one in assigned.items() if queue not in idle and not one.is_popped]
+        return {one.message_queue: process_queue for one in pulled for process_queue in one.process_queues}

@@ -308,7 +308,10 @@ class Worker:
             is_plain = error is None and batch.decided is None and not process_queue.dropped
             if is_plain and is_single and pending and ended <= slice_end and ended - started <= QUICK_SECONDS:
                 if not run:
-                    self._begin_run(started)
+                    self._run_began = started
+                    if not self._will_finish:
+                        self._will_finish = True
+                        asyncio.get_running_loop().call_soon(self._finish_waiting)
                 batch.end()
                 run.append(messages[0])
                 self.started = started = ended
@@ -331,12 +334,6 @@ class Worker:
                 await asyncio.sleep(0)
                 return
             self.started = started = ended
-
-    def _begin_run(self, began: float) -> None:
-        self._run_began = began
-        if not self._will_finish:
-            self._will_finish = True
-            asyncio.get_running_loop().call_soon(self._finish_waiting)
 
     def _finish_waiting(self) -> None:
         """Finish the run because the event loop has its next turn, so the current call waits."""

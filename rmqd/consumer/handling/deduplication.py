@@ -172,7 +172,9 @@ class Deduplication:
                 if self._in_order:
                     most = index
         if Standing.HELD in standings.values():
-            self._note_held(process_queue.message_queue)
+            now = self.clock.monotonic()
+            seen = {queue: at for queue, at in self._held_elsewhere.items() if now - at <= SEEN_SECONDS}
+            self._held_elsewhere = {**seen, process_queue.message_queue: now}
         claims.forget(claim, [index for index, standing in standings.items() if standing is not Standing.OURS])
         claims.release(claim, [index for index in claim.keys if index >= most])
         if most < len(batch):  # in an orderly queue, no message may pass a waiting one
@@ -204,11 +206,6 @@ class Deduplication:
                 yield index
             elif self._in_order:
                 return
-
-    def _note_held(self, message_queue: MessageQueue) -> None:
-        now = self.clock.monotonic()
-        seen = {queue: at for queue, at in self._held_elsewhere.items() if now - at <= SEEN_SECONDS}
-        self._held_elsewhere = {**seen, message_queue: now}
 
     def _leave_out(self, batch: Batch, indexes: Iterable[int], decision: Decision) -> None:
         for index in indexes:

@@ -9,7 +9,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextvars import copy_context
-from dataclasses import dataclass
 from functools import partial
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
@@ -18,13 +17,6 @@ from rmqd.handler_api.batch import Batch
 from rmqd.runtime.clock import Clock
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class UnstartedWorker:
-    """A worker without a task."""
-
-    start: Callable[[], object]
 
 
 class ReadyQueues:
@@ -50,7 +42,7 @@ class ReadyQueues:
         self.queued: set[ProcessQueue] = set()  # queues that `submit` must not add, mostly because they are in the line
         self.can_wake = False  # whether a worker sleeps, and no woken worker is about to start
         self.paused = False
-        self.sleepers: list[asyncio.Future[None] | UnstartedWorker] = []
+        self.sleepers: list[asyncio.Future[None] | Callable[[], None]] = []  # or a start, if the worker has no task
         self.excess_workers = 0  # how many workers must still park, because there are more than may take batches
         self.parked: list[asyncio.Future[None]] = []
         self._held: deque[ProcessQueue] = deque()  # the line of a paused group
@@ -105,8 +97,8 @@ class ReadyQueues:
         if self._on_wake is not None and not self._on_wake.done():
             self._on_wake.set_result(None)
         sleeper = self.sleepers.pop()
-        if isinstance(sleeper, UnstartedWorker):
-            sleeper.start()
+        if callable(sleeper):
+            sleeper()
             asyncio.get_running_loop().call_soon(self._note_started)
         elif not sleeper.done():
             sleeper.set_result(None)
@@ -114,7 +106,7 @@ class ReadyQueues:
     def add_workers(self, numbers: range, start: Callable[[int], None]) -> None:
         """Add workers that `start` starts when they are first woken: most groups never need all of them."""
         context = copy_context()  # the code that wakes a worker may belong to another group
-        self.sleepers[:0] = [UnstartedWorker(partial(context.run, start, number)) for number in reversed(numbers)]
+        self.sleepers[:0] = [partial(context.run, start, number) for number in reversed(numbers)]
         self._note_started()
 
     def remove_workers(self) -> None:

@@ -195,8 +195,9 @@ class PopLoop(Loop):
             if framed.is_closed or len(framed.data) > context.options.max_body_size_bytes:
                 left = await open_bodies(framed, context.options.max_body_size_bytes, self._room(), unwraps=False)
             for block in self._divided(framed, header, popped_at):
-                if context.clock.monotonic() >= block.renew_at:
-                    self._leave_to_others(block, read_at - popped_at)
+                if context.clock.monotonic() >= block.renew_at:  # others can see them soon, or already do
+                    queue, seconds = str(block.queue), round(read_at - popped_at, 3)
+                    log.warning("pop.came_late", queue=queue, messages=len(block.messages), seconds=seconds)
                     continue
                 process_queue = self._process_queue_of(block)
                 if block.corrupt:
@@ -217,10 +218,6 @@ class PopLoop(Loop):
 
     def _divided(self, found: MessageBlock, header: PopMessageResponseHeader, popped_at: float) -> list[PopBlock]:
         return self._source.divided(found, header, popped_at + header.invisible_time / 1000)
-
-    def _leave_to_others(self, block: PopBlock, seconds: float) -> None:
-        """Discard messages of a response that took so long that other members can see them soon, or already do."""
-        log.warning("pop.came_late", queue=str(block.queue), messages=len(block.messages), seconds=round(seconds, 3))
 
     def _room(self) -> int:
         """Return how many bytes fit into the cache. Decompressed bodies count for the queue's size threshold."""

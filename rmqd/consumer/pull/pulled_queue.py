@@ -147,17 +147,12 @@ class PulledQueue(Loop):
                 if self.checked_at - self._probed_at >= PROBE_SECONDS:
                     await self.probe()
                     continue
-                await self._relieved(process_queue)
+                relief = self._context.resumed.wait() if self._context.paused else process_queue.wait_for_room()
+                await wait_within(clock, RECHECK_SECONDS, relief)
                 since = self._count_hold(process_queue, reason, since)
         finally:
             self._count_hold(process_queue, reason, since)
             self.held_by = None
-
-    async def _relieved(self, process_queue: ProcessQueue) -> None:
-        """Wait until messages are finished, at most one second."""
-        context = self._context
-        relief = context.resumed.wait() if context.paused else process_queue.wait_for_room()
-        await wait_within(context.clock, RECHECK_SECONDS, relief)
 
     def _count_hold(self, process_queue: ProcessQueue, reason: Reason | None, since: float) -> float:
         now = self._context.clock.monotonic()

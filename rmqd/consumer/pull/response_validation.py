@@ -162,8 +162,10 @@ class ResponseValidation:
                 if not self.takes_all and is_tail and walk.messages and self._is_usual_step(asked, header):
                     walk.believe(contradiction.to)
                 elif (known := self._gaps.get(contradiction.at)) is not None:
-                    self._tell_gap(contradiction.at, min(known, contradiction.to))
-                    walk.believe(min(known, contradiction.to))
+                    low, high = contradiction.at, min(known, contradiction.to)
+                    if self.takes_all:
+                        log.info("queue.gap_found", queue=str(self._queue), offset=low, missing=high - low)
+                    walk.believe(high)
                 else:
                     self._gaps = walk.gaps()
                     break
@@ -192,10 +194,6 @@ class ResponseValidation:
     def _tell(self, contradiction: Contradiction) -> None:
         self._traffic.doubted_replies += 1
         log.warning("pull.doubted", queue=str(self._queue), offset=contradiction.at, reason=contradiction.reason)
-
-    def _tell_gap(self, low: int, high: int) -> None:
-        if self.takes_all:
-            log.info("queue.gap_found", queue=str(self._queue), offset=low, missing=high - low)
 
     def _refute(self, offset: int) -> None:
         """Forget the gaps of the last response, which this response does not confirm; log the gap at `offset`."""
