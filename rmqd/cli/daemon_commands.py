@@ -106,7 +106,7 @@ def concurrency(
 
     Example: rmqd concurrency order-mailer 40
     """
-    report = daemon.ask(lambda client: client.change_concurrency(group, calls))
+    report = daemon.ask(lambda client: client.change(group, "concurrency", calls=calls))
     number = "an automatic number of calls at once" if calls == "auto" else f"up to {calls} calls at once"
     daemon.say(report, f"{group} makes {number}, until the next reload")
 
@@ -128,7 +128,7 @@ def canary(
     if [share is not None, promote, stop].count(True) != 1:
         raise typer.BadParameter("expected one of --share, --promote and --stop")
     wanted = "0%" if stop else None if share is None else f"{share.removesuffix('%')}%"
-    report = daemon.ask(lambda client: client.change_canary(group, wanted))
+    report = daemon.ask(lambda client: client.change(group, "canary", share=wanted))
     if promote:
         text = f"the canary is the only handler of {group}"
         todo = "make it handler.plugin in the configuration and remove handler.canary"
@@ -148,7 +148,7 @@ def restart(daemon: DaemonOptions, group: GroupName) -> None:
 
     Example: rmqd restart order-mailer
     """
-    report = daemon.ask(lambda client: client.restart(group))
+    report = daemon.ask(lambda client: client.change(group, "restart"))
     daemon.say(report, f"{group} runs its new code, in a process of its own; no other group was touched")
 
 

@@ -55,8 +55,8 @@ def run(
     SIGTERM or SIGINT drains and exits with 0; a second one ends the drain at once and exits with 128 + its number.
     SIGHUP reloads the configuration; an invalid one changes nothing.
 
-    With --reload each group runs in its own process, which drains and is replaced when a file of its handler's package
-    changes. If the changed code cannot be imported, the group pauses, and the log shows the error, until it is fixed.
+    With --reload, a group continues in a new process, after a drain, when a file of its handler's package changes. If
+    the changed code cannot be imported, the group pauses, and the log shows the error, until it is fixed.
 
     Example: rmqd run --config /etc/rmqd/rmqd.yaml --set log.level=debug --group order-mailer
     """

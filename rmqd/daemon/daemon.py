@@ -11,6 +11,7 @@ from rmqd.runtime import structlog_without_rich  # noqa: F401  before structlog,
 # isort: split
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -26,16 +27,10 @@ import structlog
 from rmqd.config.load import configure_log
 from rmqd.config.model.root_model import RootConfig
 from rmqd.config.reading.config_source import exposed_secrets
+from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.daemon.group_history import HistoryRecorder
-from rmqd.daemon.groups.group_engine import GroupChanges, GroupHost, local_engine
-from rmqd.daemon.groups.group_reload import (
-    ReloadReport,
-    config_hash,
-    refused_changes,
-    with_canary_share,
-    with_concurrency,
-    with_promoted_canary,
-)
+from rmqd.daemon.groups.group_engine import GroupChanges, GroupHost, UnknownGroupError, local_engine
+from rmqd.daemon.groups.group_reload import ReloadReport, config_hash, refused_changes
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor, readiness
 from rmqd.daemon.http.http_access import AccessPolicy
@@ -44,11 +39,13 @@ from rmqd.daemon.systemd import ServiceManager, prepare_state_dir, refuse_second
 from rmqd.errors import ConfigError, ExitCode, InUseError
 from rmqd.runtime.clock import Clock, SystemClock
 from rmqd.runtime.event_loop import collect_as_memory_grows, run_in_loop, signals_handled
+from rmqd.runtime.files import POLL_SECONDS
 from rmqd.runtime.logs import log_setup as logs
 from rmqd.runtime.own_threads import in_own_thread
 from rmqd.version import __version__
 
 if TYPE_CHECKING:
+    from rmqd.daemon.handler_files import HandlerFiles
     from rmqd.daemon.http.daemon_status import DaemonAbout
 
 log = structlog.get_logger(__name__)
@@ -101,15 +98,11 @@ def _refuse(error: ConfigError) -> int:
 
 def build_host(config: RootConfig, options: RunOptions, clock: Clock, monitor: LoopMonitor) -> GroupHost:
     """Build the groups of `config`, in this process or in a pool of workers. Raises ConfigError."""
-    if options.reload:
-        from rmqd.daemon.config_reload import ReloadingGroups
-
-        return ReloadingGroups(config, options.workers, clock)
     if options.workers > 1:
         from rmqd.daemon.workers.worker_pool import WorkerPool
 
-        return WorkerPool(config, options.workers, clock)
-    return LocalGroups(config, local_engine(config, clock), clock, monitor)
+        return WorkerPool(config, options.workers, clock, imports_again=options.reload)
+    return LocalGroups(config, local_engine(config, clock), clock, monitor, imports_again=options.reload)
 
 
 def read_config(options: RunOptions) -> tuple[RootConfig, AccessPolicy]:
@@ -149,8 +142,11 @@ class Daemon:
         self.monitor = monitor
         self.access = access
         self.config = config
+        self.held: set[str] = set()
+        """Groups that are paused only because their new code cannot be loaded, not by an operator."""
         self.recorder = HistoryRecorder(clock, host.view)
         self._options = options
+        self._files: HandlerFiles | None = None
         self._clock = clock
         self._http = HttpEndpoint(sock)
         self._manager = ServiceManager()
@@ -199,38 +195,50 @@ class Daemon:
             self._manager.ready(self._status_line())
             return report
 
-    async def change_concurrency(self, group: str, concurrency: str) -> ReloadReport:
-        """Change how many calls of a group's handler run at once, until the next reload.
-
-        Raises UnknownGroupError, and ValueError if the group cannot have this concurrency.
-        """
-        return await self._change(lambda: with_concurrency(self.config, group, concurrency))
-
-    async def change_canary(self, group: str, share: str) -> ReloadReport:
-        """Change the share of a group's canary, until the next reload. Raises UnknownGroupError, ValueError."""
-        return await self._change(lambda: with_canary_share(self.config, group, share))
-
-    async def promote_canary(self, group: str) -> ReloadReport:
-        """Make a group's canary its only handler, until the next reload. Raises UnknownGroupError, ValueError."""
-        return await self._change(lambda: with_promoted_canary(self.config, group))
-
-    async def _change(self, changed: Callable[[], RootConfig]) -> ReloadReport:
+    async def change(self, edit: Callable[[RootConfig], RootConfig]) -> ReloadReport:
+        """Apply an edit of the configuration, until the next reload. Raises the errors of `edit`."""
         async with self._reloading:
-            config = changed()
+            config = edit(self.config)
             return await self._try_reload(lambda: (config, self.access))
 
     async def restart(self, group: str) -> ReloadReport:
         """Load a group's code again. Raises UnknownGroupError."""
+        return await self._restart(group, action="continue the old code")
+
+    async def _restart(self, group: str, **details: object) -> ReloadReport:
+        """Load a group's code again. `details` are logged if that is refused."""
         async with self._reloading:
             try:
                 await self.host.restart(group)
             except ConfigError as error:
                 problems = tuple(str(problem) for problem in error.problems)
-                log.warning(
-                    "handler.reload_refused", group=group, problems=list(problems), action="continue the old code"
-                )
+                log.warning("handler.reload_refused", group=group, problems=list(problems), **details)
                 return ReloadReport(problems=problems, refusal="the new code cannot be loaded; the old code continues")
+            if group in self.held:
+                self.held.discard(group)
+                scopes = {scope for scope in await self._pauses(group) if scope != WHOLE_GROUP}
+                await self.host.resume(group)
+                for scope in scopes:
+                    await self.host.pause(group, scope)
             return ReloadReport(GroupChanges(restarted=(group,)))
+
+    async def _restart_edited(self, files: HandlerFiles) -> None:
+        """Restart each group whose handler was edited. While the code cannot be loaded, the group is paused."""
+        while True:
+            await self._clock.sleep(POLL_SECONDS)
+            for group, changed in (await in_own_thread(files.changes)).items():
+                names = [str(file) for file in changed]
+                with contextlib.suppress(UnknownGroupError):  # a reload has removed it
+                    report = await self._restart(group, files=names, action="pause")
+                    if report.successful:
+                        log.info("handler.reloaded", group=group, files=names)
+                    elif WHOLE_GROUP not in await self._pauses(group):
+                        self.held.add(group)
+                        await self.host.pause(group)
+
+    async def _pauses(self, group: str) -> set[PauseScope]:
+        processes = (await self.host.view(with_queues=False)).processes
+        return {scope for process in processes for one in process.groups if one.name == group for scope in one.pauses}
 
     def about(self) -> DaemonAbout:
         """Return the daemon's own part of the status."""
@@ -265,6 +273,11 @@ class Daemon:
             tasks.create_task(logs.flush_repeats(), name="log flush"),
             tasks.create_task(self.recorder.run(), name="history"),
         ]
+        if self._options.reload:
+            from rmqd.daemon.handler_files import HandlerFiles
+
+            self._files = await in_own_thread(partial(HandlerFiles, self.config))
+            background.append(tasks.create_task(self._restart_edited(self._files), name="edited handlers"))
         await self.host.started(START_PATIENCE_SECONDS)
         http = tasks.create_task(self._http.serve(self), name="http") if not self.host.stopping else None
         await self._report_start()
@@ -294,6 +307,8 @@ class Daemon:
             if refused:
                 return ReloadReport(problems=refused)
             await in_own_thread(partial(prepare_state_dir, config))
+            if self._files is not None:
+                await in_own_thread(partial(self._files.follow, config))
             changes = await self.host.apply(config)
         except ConfigError as error:
             return ReloadReport(problems=tuple(str(problem) for problem in error.problems))

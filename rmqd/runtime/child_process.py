@@ -169,6 +169,10 @@ class ChildProcess(Generic[Snapshot]):
     """Whether the child leads a process group, which is killed with it, because it starts processes itself."""
     snapshot_type: ClassVar[type[Any]] = type(None)
     """The class of the values that `last_snapshot` keeps."""
+    patience_seconds = 2.0  # how long `refresh` waits for an answer
+    is_silent = False
+    """Whether it did not answer `refresh` in time, and has not answered since."""
+    asked_at = 0.0  # when `refresh` last sent a request (monotonic)
 
     def __init__(self, process: asyncio.subprocess.Process, channel: ChildChannel, faults: int) -> None:
         self._process = process
@@ -228,6 +232,24 @@ class ChildProcess(Generic[Snapshot]):
             return await answer
         finally:
             self._waiting.pop(number, None)
+
+    async def refresh(self, argument: object = None) -> Snapshot | None:
+        """Return a new snapshot; None if the child is silent. An unanswered request is not repeated.
+
+        Raises ChildGoneError.
+        """
+        if not self.is_silent:
+            self.asked_at = time.monotonic()
+            try:
+                async with asyncio.timeout(self.patience_seconds):
+                    answer: Snapshot = await self.ask("snapshot", argument)
+                    return answer
+            except TimeoutError:
+                self._note_silence(True)
+        return None
+
+    def report_silence(self, is_silent: bool) -> None:
+        """Called when the child becomes silent, and when it answers again."""
 
     async def ask_to_start(
         self, what: str, action: str, argument: object = None, limit_seconds: float | None = START_SECONDS
@@ -320,6 +342,7 @@ class ChildProcess(Generic[Snapshot]):
         while (answer := await self._channel.receive()) is not None:
             if isinstance(answer.value, self.snapshot_type):
                 self.last_snapshot = answer.value
+                self._note_silence(False)
             waiting = self._waiting.pop(answer.number, None)
             if waiting is None or waiting.done():
                 continue
@@ -333,6 +356,11 @@ class ChildProcess(Generic[Snapshot]):
                 waiting.set_exception(self._gone_error())
         await self._channel.close()
         return await self._process.wait()
+
+    def _note_silence(self, is_silent: bool) -> None:
+        if self.is_silent != is_silent:
+            self.is_silent = is_silent
+            self.report_silence(is_silent)
 
     async def _close_what_is_left(self) -> None:
         """When the child has ended, kill the processes that it started, and close the socket. They may hold its other

@@ -64,17 +64,11 @@ class DaemonClient:
             "POST", _path(group, action, topic=topic, broker=broker, queue=queue), _SWITCH_KEYS, TIMEOUT_SECONDS
         )
 
-    def change_concurrency(self, group: str, calls: str) -> dict[str, Any]:
-        """Change the number of calls of a group that run at once."""
-        return self._ask("POST", _path(group, "concurrency", calls=calls), _RELOAD_KEYS, RELOAD_TIMEOUT_SECONDS)
-
-    def change_canary(self, group: str, share: str | None) -> dict[str, Any]:
-        """Change the share of a group's canary. None makes the canary the only handler."""
-        return self._ask("POST", _path(group, "canary", share=share), _RELOAD_KEYS, RELOAD_TIMEOUT_SECONDS)
-
-    def restart(self, group: str) -> dict[str, Any]:
-        """Load the code of a group again. Returns when the group is drained and its new code begins."""
-        return self._ask("POST", _path(group, "restart"), _RELOAD_KEYS, RELOAD_TIMEOUT_SECONDS)
+    def change(
+        self, group: str, what: Literal["concurrency", "canary", "restart"], **given: str | None
+    ) -> dict[str, Any]:
+        """Change a group. Returns when the change is in force, if need be after a drain."""
+        return self._ask("POST", _path(group, what, **given), _RELOAD_KEYS, RELOAD_TIMEOUT_SECONDS)
 
     def reload(self) -> dict[str, Any]:
         """Reload the configuration. Returns when it is applied."""

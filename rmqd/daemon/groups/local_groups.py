@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from rmqd.client.client_options import ClientOptions
@@ -28,7 +27,6 @@ from rmqd.daemon.groups.group_engine import (
 from rmqd.daemon.groups.group_reload import ClusterClients, ConfigState, groups_with_changed_filters, plan_changes
 from rmqd.daemon.groups.supervisor import Backoff, GroupSupervisor, LoopMonitor, WorkerShare
 from rmqd.errors import ConfigError, FilterRefusedError, RmqdError
-from rmqd.handler_api.batch import LoadedHandler
 from rmqd.plugins.model_options import consumer_options
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.logs.log_writer import lines_dropped
@@ -52,15 +50,19 @@ class LocalGroups:
         clock: Clock,
         monitor: LoopMonitor,
         share: WorkerShare | None = None,
+        *,
+        imports_again: bool = False,
     ) -> None:
+        """`imports_again`: the code of a group that a reload starts or rebuilds may have changed since its import."""
         self._engine = engine
         self._clock = clock
         self._monitor = monitor
         self._share = share or WorkerShare()
         self._state = ConfigState.of(config)
         self._clients = ClusterClients(self._state, self._build_client)
+        self._imports_again = imports_again
+        self._apart: set[str] = set()  # groups in worker processes, because their code was imported again
         self._groups = self._build_groups(config, config.groups, self._clients.current)
-        self._restarted = False  # whether a group runs, or ran, in a worker process
         self._past: list[ProcessSnapshot] = []  # the counters of the ended processes of restarted groups
         self._running: dict[str, asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
@@ -92,6 +94,7 @@ class LocalGroups:
             await asyncio.sleep(READINESS_POLL_SECONDS)
 
     async def view(self, *, with_queues: bool = True) -> HostView:
+        await asyncio.gather(*(one.refresh(with_queues=with_queues) for one in self._worker_groups().values()))
         return HostView((await self.read() if with_queues else self.snapshot(),))
 
     async def read(self) -> ProcessSnapshot:
@@ -112,7 +115,7 @@ class LocalGroups:
             loop_delay=self._monitor.snapshot(),
             log_dropped=lines_dropped(),
         )
-        others = [process for one in self._apart().values() if (process := one.process) is not None]
+        others = [process for one in self._worker_groups().values() if (process := one.process) is not None]
         return merge_processes([own, *others], self._past) if others or self._past else own
 
     async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
@@ -126,15 +129,12 @@ class LocalGroups:
         async with self._changing:
             if self.stopping:
                 raise ConfigError(["the daemon is stopping and cannot restart a group"])
-            build: Callable[[], Consumer] = partial(self._build_apart, group)
-            if self._state.config.groups[group].engine == "spark":  # its driver is a new process anyway
-                options = self._share.of_group(consumer_options(self._state.config, group))
-                build = partial(self._build_on_spark, group, options, self._state.config)
-                following = build()
-            else:
-                following = await self._build_apart(group).load()
-                self._restarted = True
-            await supervisor.restart(following, build)
+            from rmqd.daemon.workers.worker_group import load
+
+            following = self._build_consumer(group, self._state.config, self._clients.current, is_apart=True)
+            await load([following])
+            self._apart.add(group)
+            await supervisor.restart(following)
 
     async def apply(self, config: RootConfig) -> GroupChanges:
         """Build new groups, drain changed and removed groups, and start the new ones.
@@ -147,32 +147,38 @@ class LocalGroups:
             state = ConfigState.of(config)
             changes = plan_changes(self._state, state)
             following = self._clients.prepare(self._state, state)
-            kept = (name for name in config.groups if config.groups[name].engine == "local")
-            apart = {name: self._apart()[name] for name in kept if name in self._apart()}
-            changed = [name for name in (*changes.updated, *changes.restarted) if name not in apart]
-            known = {name for name in changed if name in self._groups and not self._groups[name].failed}
-            live = known.intersection(changes.updated)
-            to_rebuild = [name for name in changed if name not in live]
+            ours = [name for name in (*changes.unchanged, *changes.updated) if name in self._groups]
+            apart = [name for name in ours if name in self._worker_groups()]
+            live = [name for name in ours if name in changes.updated and name not in apart]
+            live = [name for name in live if not self._groups[name].failed]
+            to_build = [name for name in config.groups if name not in (*changes.unchanged, *apart, *live)]
             try:
-                groups = self._build_groups(config, (*to_rebuild, *changes.started), following.clients)
+                apart_next = set(to_build) if self._imports_again else self._apart
+                groups = self._build_groups(config, to_build, following.clients, apart_next)
                 filtered = groups_with_changed_filters(self._state.config, config, changes)
                 await self._check_filters(config, filtered, following.clients)
-                await asyncio.gather(*(group.apply(config) for group in apart.values()))
+                if apart_next:
+                    from rmqd.daemon.workers.worker_group import load
+
+                    await load([group.consumer for group in groups.values()])
             except ConfigError:
                 await following.give_up()
                 raise
+            self._state = state
+            self._apart |= apart_next
             await asyncio.gather(
-                self._drain([*to_rebuild, *changes.stopped]),
-                *(self._change(name, config, following.clients) for name in live),
+                self._drain([*to_build, *changes.stopped]),
+                *(self._groups[name].change(self._options(config, name)) for name in live),
+                *(self._worker_groups()[name].apply(config) for name in apart),
             )
             await self._clients.take_over(following)
             for name in changes.stopped:
                 self._groups.pop(name, None)
+                self._apart.discard(name)
             for name in apart:
                 self._groups[name].shutdown_timeout_seconds = config.groups[name].shutdown_timeout_seconds
             for name, group in groups.items():
                 self._take_over(name, group, config.groups[name])
-            self._state = state
             return changes
 
     async def check_filters(self, names: Iterable[str]) -> None:
@@ -216,7 +222,11 @@ class LocalGroups:
         return self._engine.build_client(self._share.of_client(options))
 
     def _build_groups(
-        self, config: RootConfig, names: Iterable[str], clients: Mapping[str, ClientInstance]
+        self,
+        config: RootConfig,
+        names: Iterable[str],
+        clients: Mapping[str, ClientInstance],
+        apart: Collection[str] = (),
     ) -> dict[str, GroupSupervisor]:
         groups, problems = {}, []
         for name in names:
@@ -224,7 +234,7 @@ class LocalGroups:
             if not self._share.has(settings):
                 continue
             try:
-                groups[name] = self._build_group(name, config, clients[config.cluster_name(name)])
+                groups[name] = self._supervised(name, config, clients, is_apart=name in apart)
             except ConfigError as error:  # an invalid hook concerns all groups, and is reported once
                 problems += [problem for problem in error.problems if problem not in problems]
             except RmqdError as error:  # a name or an expression that only the engine checks
@@ -233,36 +243,42 @@ class LocalGroups:
             raise ConfigError(problems)
         return groups
 
-    def _build_group(self, name: str, config: RootConfig, client: ClientInstance) -> GroupSupervisor:
-        settings = config.groups[name]
-        options = self._share.of_group(consumer_options(config, name))
-        if settings.engine == "spark":
-            build: Callable[[], Consumer] = partial(self._build_on_spark, name, options, config)
-        else:
-            loaded = [self._engine.load_handler(name, settings, options)]
-            build = self._builder(name, settings, options, client, loaded)
-        edge = GroupEdge(config.cluster_name(name), options.namespace)
-        return GroupSupervisor(name, build, options.shutdown_timeout_seconds, self._clock, Backoff(), edge)
+    def _supervised(
+        self, name: str, config: RootConfig, clients: Mapping[str, ClientInstance], *, is_apart: bool
+    ) -> GroupSupervisor:
+        first = [self._build_consumer(name, config, clients, is_apart=is_apart)]
 
-    def _build_on_spark(self, name: str, options: ConsumerOptions, config: RootConfig) -> Consumer:
-        """Build a consumer on Spark. If the current configuration has the same group, it is used instead of `config`,
-        because other settings, such as the log level, may have changed.
+        def build() -> Consumer:
+            # later consumers have the configuration at that time, which may have changed while the group ran
+            now = self._state.config, self._clients.current
+            return first.pop() if first else self._build_consumer(name, *now, is_apart=name in self._apart)
+
+        edge = GroupEdge(config.cluster_name(name), config.cluster_of(name).client.namespace)
+        seconds = config.groups[name].shutdown_timeout_seconds
+        return GroupSupervisor(name, build, seconds, self._clock, Backoff(), edge)
+
+    def _build_consumer(
+        self, name: str, config: RootConfig, clients: Mapping[str, ClientInstance], *, is_apart: bool
+    ) -> Consumer:
+        """Build a consumer of a group with a new handler, because a handler serves only one.
+
+        `is_apart`: in a worker process, which imports the group's code again.
         """
-        now = self._state.config
-        is_same = now.groups.get(name) == config.groups[name]
-        return self._engine.build_spark_consumer(name, options, now if is_same else config)
+        settings, options = config.groups[name], self._options(config, name)
+        if settings.engine == "spark":  # its driver is a new process anyway
+            return self._engine.build_spark_consumer(name, options, config)
+        if is_apart:
+            from rmqd.daemon.workers.worker_group import WorkerGroup
 
-    def _build_apart(self, name: str) -> WorkerGroup:
-        """Build a consumer in a worker process, which imports the group's code again."""
-        from rmqd.daemon.workers.worker_group import WorkerGroup
+            return WorkerGroup(name, options, config, self._share, self._keep_counters)
+        handler = self._engine.load_handler(name, settings, options)
+        return self._engine.build_consumer(options, handler, clients[config.cluster_name(name)])
 
-        config = self._state.config
-        options = self._share.of_group(consumer_options(config, name))
-        return WorkerGroup(name, options, config, self._share, self._keep_counters)
+    def _options(self, config: RootConfig, name: str) -> ConsumerOptions:
+        return self._share.of_group(consumer_options(config, name))
 
-    def _apart(self) -> dict[str, WorkerGroup]:
-        """Return the restarted groups, each in a worker process."""
-        if not self._restarted:
+    def _worker_groups(self) -> dict[str, WorkerGroup]:
+        if not self._apart:
             return {}
         from rmqd.daemon.workers.worker_group import WorkerGroup
 
@@ -271,26 +287,6 @@ class LocalGroups:
 
     def _keep_counters(self, ended: ProcessSnapshot) -> None:
         self._past = [merge_processes([replace(ended, groups=())], self._past)]
-
-    def _builder(
-        self,
-        name: str,
-        settings: GroupConfig,
-        options: ConsumerOptions,
-        client: ClientInstance,
-        loaded: list[LoadedHandler],
-    ) -> Callable[[], Consumer]:
-        def build() -> Consumer:
-            # A handler serves one consumer. After a failure the next consumer gets a new handler.
-            handler = loaded.pop() if loaded else self._engine.load_handler(name, settings, options)
-            return self._engine.build_consumer(options, handler, client)
-
-        return build
-
-    async def _change(self, name: str, config: RootConfig, clients: Mapping[str, ClientInstance]) -> None:
-        settings, options = config.groups[name], self._share.of_group(consumer_options(config, name))
-        client = clients[config.cluster_name(name)]
-        await self._groups[name].change(options, self._builder(name, settings, options, client, []))
 
     async def _check_filters(
         self, config: RootConfig, names: Iterable[str], clients: Mapping[str, ClientInstance]

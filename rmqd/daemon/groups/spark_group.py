@@ -7,6 +7,7 @@ however it ends.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -28,7 +29,6 @@ log = structlog.get_logger(__name__)
 ENGINE: Final = "spark"
 DRIVER_MODULE: Final = "rmqd.spark.engine.driver"
 ASK_SECONDS: Final = 1.0
-WITH_QUEUES: Final = True
 # Java's garbage collection, or a busy machine, may delay the driver's responses for a while.
 SILENT_SECONDS: Final = 30.0
 
@@ -50,6 +50,12 @@ class SparkDriverProcess(ChildProcess[GroupSnapshot]):
 
     name = "Spark driver"
     snapshot_type = GroupSnapshot
+    log = log
+    """With the name of the group."""
+
+    def report_silence(self, is_silent: bool) -> None:
+        if is_silent:
+            self.log.error("spark.driver_silent", pid=self.pid, seconds=self.patience_seconds)
 
     @classmethod
     async def spawn(cls) -> Self:
@@ -61,9 +67,10 @@ Child = TypeVar("Child", bound=ChildProcess[Any])
 
 
 class ChildGroup(Generic[Child]):
-    """A group that runs in a child process. Its snapshot is at most a second old."""
+    """A group that runs in a child process. Its snapshot is at most a second old, unless `refresh` was called."""
 
-    def __init__(self, name: str, options: ConsumerOptions, silent_seconds: float) -> None:
+    def __init__(self, name: str, options: ConsumerOptions, silent_seconds: float = SILENT_SECONDS) -> None:
+        """`silent_seconds`: how long the child may be silent before the group is not ready."""
         self._options = options
         self._name = name
         self._silent_seconds = silent_seconds
@@ -72,7 +79,6 @@ class ChildGroup(Generic[Child]):
         self._child: Child | None = None
         self._stop = asyncio.Event()
         self._ended = False
-        self._is_silent = False
 
     def stop(self, *, shutdown_timeout_seconds: float | None = None) -> None:
         """Wait for the running batches, for at most the group's shutdown timeout, and commit their offsets."""
@@ -105,6 +111,12 @@ class ChildGroup(Generic[Child]):
         """Raise RmqdError: a reload restarts the group, or the child applies the configuration."""
         raise RmqdError(f"group {self._name} runs in another process and cannot change its options while it runs")
 
+    async def refresh(self, *, with_queues: bool = True) -> None:
+        """Request a new snapshot, if the child runs."""
+        if self._child is not None and not self._ended:
+            with suppress(ChildGoneError):
+                await self._child.refresh(with_queues)
+
     def _switch(self, action: str, scope: PauseScope) -> None:
         if self._child is not None:
             self._child.post(action, scope)
@@ -112,33 +124,18 @@ class ChildGroup(Generic[Child]):
     async def _follow(self, child: Child) -> None:
         """Request snapshots until the child ends."""
         while not child.reading.done():
-            await self._ask(child)
+            await self.refresh()
             await asyncio.wait({child.reading}, timeout=ASK_SECONDS)
-
-    async def _ask(self, child: Child) -> None:
-        try:
-            async with asyncio.timeout(self._silent_seconds):
-                await child.ask("snapshot", WITH_QUEUES)
-        except TimeoutError:
-            if not self._is_silent:
-                self._report_silent(child)
-            self._is_silent = True
-        else:
-            self._is_silent = False
-
-    def _report_silent(self, child: Child) -> None:
-        self._log.error("spark.driver_silent", pid=child.pid, seconds=self._silent_seconds)
 
     def _shown(self, group: GroupSnapshot) -> GroupSnapshot:
         """Return the child's last snapshot as it applies now."""
         group = replace(group, paused=self._pauses.whole, pauses=self._pauses.scopes)
         if self._ended:
             return replace(group, state="stopped" if group.state != "failed" else "failed", queues=(), assigned={})
-        if self._is_silent and self._child is not None:
-            who = f"the {self._child.name} (pid {self._child.pid})"
-            return replace(
-                group, ready=False, not_ready_reason=f"{who} has not responded for {self._silent_seconds:g} s"
-            )
+        child = self._child
+        if child is not None and child.is_silent and time.monotonic() - child.asked_at >= self._silent_seconds:
+            silence = f"the {child.name} (pid {child.pid}) has not responded for {self._silent_seconds:g} s"
+            return replace(group, ready=False, not_ready_reason=silence)
         return group
 
 
@@ -169,6 +166,7 @@ class SparkGroup(ChildGroup[SparkDriverProcess]):
             driver = self._child = await self._start()
         except ChildNotUsableError as error:
             raise SparkDriverError(f"cannot start Spark: {error}") from error
+        driver.patience_seconds, driver.log = self._silent_seconds, self._log
         is_wanted = not self._stop.is_set()
         try:
             if is_wanted:

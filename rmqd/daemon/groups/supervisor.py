@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import structlog
 
@@ -213,13 +214,13 @@ class GroupSupervisor:
         self.stop()
         self._force_stop.set()
 
-    async def restart(self, following: Consumer, build: Callable[[], Consumer]) -> None:
-        """Drain the current consumer, and continue with `following`. `build` creates later consumers."""
+    async def restart(self, following: Consumer) -> None:
+        """Drain the current consumer, and continue with `following`."""
         if self._stop.is_set():  # perhaps while `following` was loaded; `run` may have ended
             following.stop()
             await following.run()
             return
-        self._build, self._following = build, following
+        self._following = following
         self._taken_over.clear()
         self._wanted.set()
         await self._taken_over.wait()
@@ -249,9 +250,8 @@ class GroupSupervisor:
         """Whether the group waits for a restart after a failure."""
         return self._failure is not None
 
-    async def change(self, options: ConsumerOptions, build: Callable[[], Consumer]) -> None:
-        """Apply new options to the running consumer. `build` creates later consumers with them."""
-        self._build = build
+    async def change(self, options: ConsumerOptions) -> None:
+        """Apply new options to the running consumer."""
         self.shutdown_timeout_seconds = options.shutdown_timeout_seconds
         await self._consumer.change(options)
 
@@ -299,26 +299,16 @@ class GroupSupervisor:
                     raise GroupEndedError("the group was cancelled unexpectedly")
                 running.result()
                 raise GroupEndedError("the group ended unexpectedly")
-            await self._end(running)
+            self._consumer.stop()
+            drain_seconds = self.shutdown_timeout_seconds + END_GRACE_SECONDS
+            force = self._consumer.force_stop
+            if not await has_drained(running, drain_seconds, self._force_stop, force, HURRY_GRACE_SECONDS):
+                self._log.error("group.abandoned", after_seconds=drain_seconds + HURRY_GRACE_SECONDS)
+            elif running.exception() is not None:
+                self._log.error("group.drain_failed", exc_info=running.exception())
         finally:
             stop.cancel()
             await _cancelled(running)
-
-    async def _end(self, running: asyncio.Task[None]) -> None:
-        self._consumer.stop()
-        force_stop = asyncio.create_task(self._force_stop.wait(), name=f"force stop of {self.name}")
-        try:
-            drain_seconds = self.shutdown_timeout_seconds + END_GRACE_SECONDS
-            await asyncio.wait({running, force_stop}, timeout=drain_seconds, return_when=asyncio.FIRST_COMPLETED)
-            if not running.done():
-                self._consumer.force_stop()
-                await asyncio.wait({running}, timeout=HURRY_GRACE_SECONDS)
-        finally:
-            force_stop.cancel()
-        if not running.done():
-            self._log.error("group.abandoned", after_seconds=drain_seconds + HURRY_GRACE_SECONDS)
-        elif running.exception() is not None:
-            self._log.error("group.drain_failed", exc_info=running.exception())
 
     async def _rest(self, error: Exception, lived_seconds: float) -> None:
         seconds = self._backoff.after(lived_seconds)
@@ -343,6 +333,28 @@ class GroupSupervisor:
         for scope in self._pauses.scopes:
             consumer.pause(self._edge.to_broker_names(scope))
         self._log.info("group.restarted")
+
+
+async def has_drained(
+    running: asyncio.Future[Any],
+    seconds: float,
+    force_stop: asyncio.Event,
+    force: Callable[[], None],
+    hurry_seconds: float,
+) -> bool:
+    """Wait for the end of a drain. After `seconds`, or at `force_stop`, call `force` and wait for `hurry_seconds` more.
+
+    Returns whether it has ended.
+    """
+    forced = asyncio.ensure_future(force_stop.wait())
+    try:
+        await asyncio.wait((running, forced), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            force()
+            await asyncio.wait((running,), timeout=hurry_seconds)
+    finally:
+        forced.cancel()
+    return running.done()
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

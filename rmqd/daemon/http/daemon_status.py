@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import reduce
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 from rmqd.consumer.health.group_status import last_error
@@ -32,6 +33,10 @@ _ROW: Final = (
     f"lambda queue: {{{', '.join(f'{key!r}: queue.{key}' for key in _QUEUE_KEYS)}, 'worker': 0, 'client_id': 0}}"
 )
 _queue_row: Final[Callable[[QueueSnapshot], dict[str, Any]]] = eval(_ROW)
+_GROUP_KEYS: Final = (
+    "name", "cluster", "engine", "message_model", "state", "paused", "concurrency", "failure", "ready",
+    "not_ready_reason",
+)  # fmt: skip
 _queue_place: Final = attrgetter("topic", "is_retry", "broker", "queue")
 
 
@@ -129,28 +134,22 @@ def _is_meant(queue: QueueSnapshot, scope: PauseScope) -> bool:
 async def _group(group: GroupSnapshot, view: HostView, recorder: HistoryRecorder) -> dict[str, Any]:
     """Return a group: its state, its activity since the daemon's start and recently, and its queues."""
     members = _members_of(group.name, view)
-    owned = [(queue, process, member) for process, member in members for queue in member.queues]
-    owned.sort(key=lambda one: _queue_place(one[0]))
-    queues = [_queue(*one) async for found in slices(owned) for one in found]
+    owners = defaultdict[tuple[object, ...], list[tuple[float, ProcessSnapshot, GroupSnapshot]]](list)
+    for process, member in members:
+        async for found in slices(member.queues):
+            for queue in found:
+                owners[_queue_place(queue)].append((queue.since, process, member))
+    ordered = sorted(group.queues, key=_queue_place)
+    queues = [_queue(queue, owners[_queue_place(queue)]) async for part in slices(ordered) for queue in part]
     error = last_error(group.topics)
     totals = GroupTotals.of(group)
     recent = recorder.recent(group.name, totals)
-    return {
-        "name": group.name,
-        "cluster": group.cluster,
-        "engine": group.engine,
-        "message_model": group.message_model,
-        "state": group.state,
-        "paused": group.paused,
+    return {key: getattr(group, key) for key in _GROUP_KEYS} | {
         "pauses": [asdict(scope) for scope in group.pauses],
-        "concurrency": group.concurrency,
         "circuit": None if group.circuit is None else asdict(group.circuit),
         "canary": _canary(group),
         "client_id": group.client_id if view.workers is None else None,
-        "failure": group.failure,
         "failing": any(problem.cause == "failing_handler" for problem in group.problems),
-        "ready": group.ready,
-        "not_ready_reason": group.not_ready_reason,
         "problems": [asdict(problem) for problem in group.problems],
         "per_second": _rounded(group.rates),
         "last_error": None if error is None else _error(error),
@@ -189,9 +188,12 @@ def _canary(group: GroupSnapshot) -> dict[str, Any] | None:
     }
 
 
-def _queue(queue: QueueSnapshot, process: ProcessSnapshot, member: GroupSnapshot) -> dict[str, Any]:
+def _queue(queue: QueueSnapshot, owners: Sequence[tuple[float, ProcessSnapshot, GroupSnapshot]]) -> dict[str, Any]:
+    """Return a queue with its latest owner; without one if several workers pop it."""
+    _, process, member = max(owners, key=itemgetter(0))
+    is_shared = queue.popped and len(owners) > 1
     shown = _queue_row(queue)
-    shown["worker"], shown["client_id"] = process.worker, member.client_id
+    shown["worker"], shown["client_id"] = (None, None) if is_shared else (process.worker, member.client_id)
     if queue.stall is not None:
         shown["stall"] = asdict(queue.stall)
     return shown

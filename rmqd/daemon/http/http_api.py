@@ -7,6 +7,7 @@ import importlib
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final, Protocol
 
 from starlette.applications import Starlette
@@ -16,10 +17,15 @@ from starlette.routing import Route
 
 from rmqd.config.load import given_config, shown_config
 from rmqd.config.model.root_model import RootConfig
-from rmqd.consumer.pauses import PauseScope
+from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.daemon.group_history import HistoryRecorder
 from rmqd.daemon.groups.group_engine import GroupHost, UnknownGroupError, WholeGroupOnlyError
-from rmqd.daemon.groups.group_reload import ReloadReport
+from rmqd.daemon.groups.group_reload import (
+    ReloadReport,
+    with_canary_share,
+    with_concurrency,
+    with_promoted_canary,
+)
 from rmqd.daemon.groups.supervisor import HealthCheck, LoopMonitor, readiness
 from rmqd.daemon.http.daemon_status import DaemonAbout, as_json, pause_document, status_document
 from rmqd.daemon.http.http_access import AccessPolicy, HttpRefusal
@@ -32,19 +38,15 @@ _GZIP: Final = re.compile(r"\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))", re.IGNOR
 
 
 class DaemonControl(Protocol):
-    """The daemon as its HTTP endpoint uses it."""
+    """The daemon as its HTTP endpoint uses it. A reload replaces `access` and `config`."""
 
     host: GroupHost
     monitor: LoopMonitor
     recorder: HistoryRecorder
-
-    @property
-    def access(self) -> AccessPolicy:
-        """The current access rules. A reload replaces them."""
-
-    @property
-    def config(self) -> RootConfig:
-        """The configuration in force. A reload replaces it."""
+    access: AccessPolicy
+    config: RootConfig
+    held: set[str]
+    """Groups that are paused only because their new code cannot be loaded."""
 
     def about(self) -> DaemonAbout:
         """Return the daemon's own part of the status."""
@@ -52,14 +54,8 @@ class DaemonControl(Protocol):
     async def reload(self) -> ReloadReport:
         """Read the configuration again and apply it, or report the problems."""
 
-    async def change_concurrency(self, group: str, concurrency: str) -> ReloadReport:
-        """Change how many calls of a group run at once. Raises UnknownGroupError, ValueError."""
-
-    async def change_canary(self, group: str, share: str) -> ReloadReport:
-        """Change the share of a group's canary. Raises UnknownGroupError, ValueError."""
-
-    async def promote_canary(self, group: str) -> ReloadReport:
-        """Make a group's canary its only handler. Raises UnknownGroupError, ValueError."""
+    async def change(self, edit: Callable[[RootConfig], RootConfig]) -> ReloadReport:
+        """Apply an edit of the configuration, until the next reload. Raises the errors of `edit`."""
 
     async def restart(self, group: str) -> ReloadReport:
         """Load a group's code again. Raises UnknownGroupError."""
@@ -183,8 +179,8 @@ class HttpApi:
     async def concurrency(self, request: Request) -> Response:
         """Change how many calls of one group run at once to `calls`, until the next reload."""
         group, calls = request.path_params["group"], request.query_params.get("calls", "")
-        change = self._daemon.change_concurrency(group, calls)
-        return await _changed(change, {"group": group, "concurrency": calls})
+        edit = partial(with_concurrency, group=group, concurrency=calls)
+        return await _changed(self._daemon.change(edit), {"group": group, "concurrency": calls})
 
     async def canary(self, request: Request) -> Response:
         """Change the share of a group's canary to `share`, or, without it, make the canary the only handler.
@@ -192,9 +188,10 @@ class HttpApi:
         Both last until the next reload.
         """
         group, share = request.path_params["group"], request.query_params.get("share")
-        daemon = self._daemon
-        change = daemon.promote_canary(group) if share is None else daemon.change_canary(group, share)
-        return await _changed(change, {"group": group, "share": share})
+        edit = partial(with_promoted_canary, group=group)
+        if share is not None:
+            edit = partial(with_canary_share, group=group, share=share)
+        return await _changed(self._daemon.change(edit), {"group": group, "share": share})
 
     async def restart(self, request: Request) -> Response:
         """Load the code of one group again. If it cannot be loaded, respond 500 with the reasons and change nothing."""
@@ -208,6 +205,8 @@ class HttpApi:
         try:
             scope = _scope(request)
             await action(group, scope)
+            if scope == WHOLE_GROUP:
+                self._daemon.held.discard(group)
         except UnknownGroupError as error:
             return JSONResponse({"error": str(error)}, 404)
         except (ValueError, WholeGroupOnlyError) as error:

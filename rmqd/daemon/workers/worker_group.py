@@ -8,21 +8,23 @@ process is a new member of the group. Every later restart replaces it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Self
 
 from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.pauses import PauseScope
+from rmqd.consumer.services import Consumer
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
 from rmqd.daemon.groups.group_engine import ProcessSnapshot
-from rmqd.daemon.groups.spark_group import SILENT_SECONDS, ChildGroup, blank_snapshot
+from rmqd.daemon.groups.spark_group import ChildGroup, blank_snapshot
 from rmqd.daemon.groups.supervisor import WorkerShare
 from rmqd.daemon.workers.worker_pool import HIDDEN_COMMAND, WorkerProcess, WorkerSpec
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.runtime.child_process import ChildGoneError, ChildNotUsableError, how_it_ended
+
+PATIENCE_SECONDS = 1.0  # less than the parent of `--workers` waits for its worker, which may have such a group
 
 
 class WorkerEndedError(RmqdError):
@@ -41,12 +43,12 @@ class WorkerGroup(ChildGroup[WorkerProcess]):
         ended: Callable[[ProcessSnapshot], None],
     ) -> None:
         """`ended` is called with the last snapshot of the process, whose counters must be kept."""
-        super().__init__(name, options, SILENT_SECONDS)
+        super().__init__(name, options)
         self._spec = WorkerSpec(config.of_group(name), share, {})
         self._report_end = ended
         self._loaded: tuple[WorkerProcess, WorkerSpec] | None = None
 
-    async def load(self) -> Self:
+    async def load(self) -> None:
         """Import the group's code in a new process, which then waits for `run`. Raises ConfigError."""
         spec = self._spec
         try:
@@ -54,8 +56,8 @@ class WorkerGroup(ChildGroup[WorkerProcess]):
             await worker.ask_to_start("the handler's import", "build", spec)
         except ChildNotUsableError as error:
             raise ConfigError([error]) from error
+        worker.patience_seconds, worker.log = PATIENCE_SECONDS, self._log
         self._loaded = worker, spec
-        return self
 
     async def run(self) -> None:
         """Run the group until `stop` and its drain. Raises ConfigError, WorkerEndedError."""
@@ -71,7 +73,7 @@ class WorkerGroup(ChildGroup[WorkerProcess]):
                     await worker.ask("run", self._pauses.scopes)
                     self._log.info("handler.reloaded", pid=worker.pid)
                     if spec is not self._spec:  # reloaded during the import
-                        await worker.ask("apply", self._spec.config)
+                        await worker.apply(self._spec.config)
                     await self._follow(worker)
                 await asyncio.wait({worker.reading})
         finally:
@@ -84,11 +86,10 @@ class WorkerGroup(ChildGroup[WorkerProcess]):
             raise WorkerEndedError(f"the group's worker process (pid {worker.pid}) {how}")
 
     async def apply(self, config: RootConfig) -> None:
-        """Apply a configuration with this group. Raises ConfigError if the process refuses it."""
+        """Apply a configuration in which only settings of the group differ that it can change while it runs."""
         self._spec = replace(self._spec, config=config.of_group(self._name))
         if self._child is not None:
-            with suppress(ChildGoneError):
-                await self._child.ask("apply", self._spec.config)
+            await self._child.apply(self._spec.config)
 
     @property
     def process(self) -> ProcessSnapshot | None:
@@ -107,12 +108,24 @@ class WorkerGroup(ChildGroup[WorkerProcess]):
 
     def queue_snapshots(self) -> Iterator[QueueSnapshot]:
         """Yield the queues of the last snapshot."""
-        told = None if self._child is None or self._ended else self._child.last_snapshot
+        told = None if self._child is None or self._ended else self._child.last_report
         return (queue for _, queue in told.named_queues()) if told is not None else iter(())
 
     def _switch(self, action: str, scope: PauseScope) -> None:
         if self._child is not None:
             self._child.post(action, (self._name, scope))
 
-    def _report_silent(self, child: WorkerProcess) -> None:
-        self._log.warning("worker.silent", pid=child.pid, seconds=self._silent_seconds)
+
+async def load(consumers: Iterable[Consumer]) -> None:
+    """Load the code of those that run in a worker process. If one of them cannot, end all processes.
+
+    Raises ConfigError.
+    """
+    groups = [one for one in consumers if isinstance(one, WorkerGroup)]
+    results = await asyncio.gather(*(group.load() for group in groups), return_exceptions=True)
+    if refusals := [one for one in results if one is not None]:
+        for group, result in zip(groups, results, strict=True):
+            if result is None:
+                group.stop()
+                await group.run()
+        raise refusals[0]

@@ -74,7 +74,8 @@ async def _answer(channel: ChildChannel, request: Request, work: Awaitable[objec
 async def _build(spec: WorkerSpec, monitor: LoopMonitor) -> LocalGroups:
     configure_log(spec.config, worker=spec.share.worker)
     clock = SystemClock()
-    groups = LocalGroups(spec.config, local_engine(spec.config, clock), clock, monitor, spec.share)
+    engine, again = local_engine(spec.config, clock), spec.imports_again
+    groups = LocalGroups(spec.config, engine, clock, monitor, spec.share, imports_again=again)
     for group in spec.pauses.keys() & set(groups.names):
         for scope in spec.pauses[group]:
             await groups.pause(group, scope)

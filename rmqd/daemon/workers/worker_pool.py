@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final
 
 import structlog
 
@@ -27,8 +28,8 @@ from rmqd.daemon.groups.group_engine import (
     merge_processes,
 )
 from rmqd.daemon.groups.group_reload import ConfigState, groups_with_changed_filters, plan_changes
-from rmqd.daemon.groups.supervisor import Backoff, WorkerShare
-from rmqd.errors import ConfigError, ExitCode
+from rmqd.daemon.groups.supervisor import Backoff, WorkerShare, has_drained
+from rmqd.errors import ConfigError
 from rmqd.runtime.child_process import ChildGoneError, ChildNotUsableError, ChildProcess, how_it_ended
 from rmqd.runtime.clock import Clock, wait_within
 
@@ -43,6 +44,11 @@ class WorkerSpec:
     share: WorkerShare
     pauses: Mapping[str, tuple[PauseScope, ...]]
     """The paused scopes by group."""
+    imports_again: bool = False
+    """As in LocalGroups."""
+
+
+log = structlog.get_logger(__name__)
 
 
 class WorkerProcess(ChildProcess[WorkerReport]):
@@ -53,20 +59,40 @@ class WorkerProcess(ChildProcess[WorkerReport]):
     snapshot_type = WorkerReport
     queues: tuple[bytes, ...] = ()
     """The queues of the last report that has them."""
+    log = log
+    """With the number of the worker, or the name of its only group."""
+
+    async def refresh(self, with_queues: object = True) -> WorkerReport | None:
+        report = await super().refresh(with_queues)
+        if report is not None and with_queues:
+            self.queues = report.queues
+        return report
+
+    @property
+    def last_report(self) -> WorkerReport | None:
+        """The last report, with the last known queues."""
+        return None if self.last_snapshot is None else replace(self.last_snapshot, queues=self.queues)
+
+    def report_silence(self, is_silent: bool) -> None:
+        if is_silent:
+            self.log.warning("worker.silent", pid=self.pid, seconds=self.patience_seconds)
+        else:
+            self.log.info("worker.answers", pid=self.pid)
+
+    async def apply(self, config: RootConfig) -> None:
+        """Apply a configuration that was valid in a new process. If this process refuses it, a new one replaces it."""
+        try:
+            await self.ask("apply", config)
+        except ChildGoneError:  # its successor is built with the configuration
+            return
+        except ConfigError as error:
+            self.log.error("worker.reload_failed", error=str(error), action="restart")  # noqa: TRY400
+            self.kill()
 
 
-class _Built(NamedTuple):
-    """A worker that has built its groups, and the state of the pool before that."""
-
-    worker: WorkerProcess
-    spec: WorkerSpec
-    renewals: int
-
-
-log = structlog.get_logger(__name__)
-
-SNAPSHOT_SECONDS = 2.0
 SPAWN_SECONDS = 3.0
+# A worker that has built its groups, and their specification.
+_Built = tuple[WorkerProcess, WorkerSpec]
 # How long a worker may run after its groups' drains, and after a forced stop, before it is killed.
 END_GRACE_SECONDS = 20.0
 HURRY_GRACE_SECONDS = 10.0
@@ -75,38 +101,32 @@ KEEP_SECONDS = 1.0
 
 
 class WorkerPool:
-    """Runs groups in worker processes."""
+    """A GroupHost: runs groups in worker processes."""
 
-    def __init__(self, config: RootConfig, workers: int, clock: Clock) -> None:
+    def __init__(self, config: RootConfig, workers: int, clock: Clock, *, imports_again: bool = False) -> None:
         self._state = ConfigState.of(config)
         self._count = workers
+        self._imports_again = imports_again
         self._clock = clock
         self._live: dict[int, WorkerProcess] = {}
         self._past: dict[int, ProcessSnapshot] = {}
         self._pauses: dict[str, Pauses] = defaultdict(Pauses)
         self._restarts = 0
-        self._renewed: set[int] = set()  # the numbers of workers that end only to be replaced
-        self._renewals = 0
         self._stop = asyncio.Event()
         self._force_stop = asyncio.Event()
         self._changing = asyncio.Lock()
         self._all_run = asyncio.Event()
         self._logged_at = float("-inf")
-        self._silent: dict[int, tuple[WorkerProcess, WorkerReport | None]] = {}
-        """Workers that did not respond in time, each with its last snapshot before that."""
 
-    async def run(self, *, is_checked: bool = False) -> None:
-        """Run the workers until `stop`. Raises ConfigError, before any worker connects, if one cannot build its groups.
-
-        After a `check` it does not raise: a worker that fails to build them anyway is restarted repeatedly.
+    async def run(self) -> None:
+        """Run the workers until `stop`. Raises ConfigError, before any worker connects, if one cannot build its
+        groups.
         """
         numbers = range(1, self._count + 1)
-        first: Sequence[_Built | BaseException | None] = [None] * self._count
-        if not is_checked:
-            first = await asyncio.gather(*map(self._build, numbers), return_exceptions=True)
-            if refused := [one for one in first if isinstance(one, ConfigError)]:
-                await asyncio.gather(*(one.worker.dispose() for one in first if isinstance(one, _Built)))
-                raise refused[0]
+        first = await asyncio.gather(*map(self._build, numbers), return_exceptions=True)
+        if refused := [one for one in first if isinstance(one, ConfigError)]:
+            await asyncio.gather(*(one[0].dispose() for one in first if isinstance(one, tuple)))
+            raise refused[0]
         async with asyncio.TaskGroup() as tasks:
             keeping = tasks.create_task(self._keep_counters(), name="worker counters")
             pairs = zip(numbers, first, strict=True)
@@ -132,16 +152,11 @@ class WorkerPool:
         )
 
     async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Pause a group in all workers, including later replacements.
-
-        Raises UnknownGroupError, WholeGroupOnlyError.
-        """
         self._check_known(group, scope)
         self._pauses[group].add(scope)
         await self._ask_all("pause", (group, scope))
 
     async def resume(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Resume a group in all workers. Raises UnknownGroupError, WholeGroupOnlyError."""
         self._check_known(group, scope)
         self._pauses[group].end(scope)
         await self._ask_all("resume", (group, scope))
@@ -163,60 +178,23 @@ class WorkerPool:
         async with self._changing:
             if self.stopping:
                 raise ConfigError(["the daemon is stopping and cannot apply a new configuration"])
-            changes = plan_changes(self._state, ConfigState.of(config))
-            await self.check(config)
-            await self.take_over(config)
+            state = ConfigState.of(config)
+            changes = plan_changes(self._state, state)
+            await self._check(config, groups_with_changed_filters(self._state.config, config, changes))
+            self._state = state
+            for gone in self._pauses.keys() - config.groups.keys():
+                del self._pauses[gone]
+            await asyncio.gather(*(worker.apply(config) for worker in list(self._live.values())))
+            self._logged_at = float("-inf")  # new keys may be refused for another reason: log it at once
             return changes
 
-    async def check(self, config: RootConfig) -> None:
-        """Raise ConfigError if a new worker cannot build a configuration, or brokers refuse its filters."""
-        changes = plan_changes(self._state, ConfigState.of(config))
-        await self._check(config, groups_with_changed_filters(self._state.config, config, changes))
-
-    async def take_over(self, config: RootConfig) -> None:
-        """Apply a checked configuration in all workers."""
-        self.keep(config)
-        for number, problem in await self._ask_all("apply", config):
-            # The configuration was valid in a new process, so a new process replaces the worker that refuses it.
-            log.error("worker.reload_failed", worker=number, error=problem, action="restart")
-            if number in self._live:
-                self._live[number].kill()
-        self._logged_at = float("-inf")  # new keys may be refused for another reason, which must be logged at once
-
-    def keep(self, config: RootConfig) -> None:
-        """Store a configuration for workers that start later."""
-        self._state = ConfigState.of(config)
-        for gone in self._pauses.keys() - config.groups.keys():
-            del self._pauses[gone]
-
-    async def renew(self, resumed: str = "") -> None:
-        """Replace all workers by new ones, which import their handlers again. The old ones drain first.
-
-        `resumed` is a group whose pause ends together with the old workers, because these hand out no more messages.
-        Raises ConfigError, and changes nothing, if a new worker cannot build its groups.
-        """
-        async with self._changing:
-            await self._check(self._state.config, [])
-            if resumed:
-                self._pauses[resumed].end_whole()
-            self._renewals += 1
-            for number, worker in self._live.items():
-                self._renewed.add(number)
-                worker.post("stop")
-
-    def is_paused(self, group: str) -> bool:
-        """Whether a group is paused as a whole."""
-        return self._pauses[group].whole
-
     def stop(self) -> None:
-        """Drain all workers; `run` then ends."""
         self._stop.set()
         self._all_run.set()
         for worker in self._live.values():
             worker.post("stop")
 
     def force_stop(self) -> None:
-        """End the drains of all workers now."""
         self._stop.set()
         self._force_stop.set()
         for worker in self._live.values():
@@ -224,12 +202,10 @@ class WorkerPool:
 
     @property
     def stopping(self) -> bool:
-        """Whether `stop` was called."""
         return self._stop.is_set()
 
     @property
     def longest_drain_seconds(self) -> float:
-        """The longest shutdown timeout of all groups."""
         groups = self._state.config.groups.values()
         return max((group.shutdown_timeout_seconds for group in groups), default=0.0)
 
@@ -240,27 +216,25 @@ class WorkerPool:
 
     def _spec(self, number: int, config: RootConfig) -> WorkerSpec:
         pauses = {group: pauses.scopes for group, pauses in self._pauses.items()}
-        return WorkerSpec(config, WorkerShare(number, self._count), pauses)
+        return WorkerSpec(config, WorkerShare(number, self._count), pauses, self._imports_again)
 
     async def _supervise(self, number: int, built: _Built | BaseException | None) -> None:
         """Run a worker, and its successors. `built` is the first one, or why it could not be built."""
         backoff = Backoff()
         while not self.stopping:
             started = self._clock.monotonic()
-            exit_code: int | str
+            exit_code: int | str | None
             stacks: dict[str, str] = {}
             try:
                 if isinstance(built, BaseException):
                     raise built
-                exit_code, stacks = await self._run_worker(number, built or await self._build(number))
+                exit_code, stacks = await self._run_worker(number, *(built or await self._build(number)))
             except (ChildNotUsableError, ChildGoneError, ConfigError) as error:
                 exit_code = str(error)
             built = None
             if self.stopping:
                 break
-            if number in self._renewed and exit_code == ExitCode.OK:
-                self._renewed.discard(number)
-                backoff = Backoff()
+            if exit_code is None:
                 continue
             rest = backoff.after(self._clock.monotonic() - started)
             self._restarts += 1
@@ -271,24 +245,24 @@ class WorkerPool:
 
     async def _build(self, number: int) -> _Built:
         """Start a worker that builds its groups. Raises ConfigError, ChildNotUsableError, ChildGoneError."""
-        spec, renewals = self._spec(number, self._state.config), self._renewals
+        spec = self._spec(number, self._state.config)
         worker = await WorkerProcess.begin("rmqd", HIDDEN_COMMAND)
+        worker.log = log.bind(worker=number)
         try:
             await worker.ask("build", spec)
         except BaseException:
             await worker.dispose()
             raise
-        return _Built(worker, spec, renewals)
+        return worker, spec
 
-    async def _run_worker(self, number: int, built: _Built) -> tuple[int, dict[str, str]]:
-        """Return the worker's exit code, and the stacks of its threads if it crashed."""
-        worker = built.worker
+    async def _run_worker(
+        self, number: int, worker: WorkerProcess, spec: WorkerSpec
+    ) -> tuple[int | None, dict[str, str]]:
+        """Return the worker's exit code, and the stacks of its threads if it crashed; None if it was not started."""
         try:
-            if self.stopping:
-                return 0, {}  # it has not started: there is nothing to drain
-            if built.renewals != self._renewals or built.spec != self._spec(number, self._state.config):
-                self._renewed.add(number)  # changes while it imported its handlers were sent only to live workers
-                return 0, {}
+            # changes while it imported its handlers were sent only to live workers
+            if self.stopping or spec != self._spec(number, self._state.config):
+                return None, {}
             self._live[number] = worker  # before the request: later changes are sent after it
             await worker.ask("run")
             if len(self._live) == self._count:
@@ -304,19 +278,11 @@ class WorkerPool:
         return worker.reading.result(), {"stacks": stacks} if (stacks := worker.faults()) else {}
 
     async def _wait_for_end(self, worker: WorkerProcess) -> None:
-        reading: asyncio.Future[Any] = worker.reading
-        stop, force_stop = (asyncio.ensure_future(event.wait()) for event in (self._stop, self._force_stop))
-        try:
-            await asyncio.wait((reading, stop), return_when=asyncio.FIRST_COMPLETED)
-            grace = self.longest_drain_seconds + END_GRACE_SECONDS
-            await asyncio.wait((reading, force_stop), timeout=grace, return_when=asyncio.FIRST_COMPLETED)
-            if not reading.done():
-                worker.post("force_stop")
-            await asyncio.wait((reading,), timeout=HURRY_GRACE_SECONDS)
-        finally:
-            stop.cancel()
-            force_stop.cancel()
-        if not reading.done():
+        stop = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait((worker.reading, stop), return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        grace, force = self.longest_drain_seconds + END_GRACE_SECONDS, partial(worker.post, "force_stop")
+        if not await has_drained(worker.reading, grace, self._force_stop, force, HURRY_GRACE_SECONDS):
             log.error("worker.killed", pid=worker.pid, reason="the worker did not end in time")
 
     def _retire(self, number: int, worker: WorkerProcess) -> None:
@@ -330,25 +296,12 @@ class WorkerPool:
         worker = self._live.get(number)
         if worker is None:
             return None, f"worker {number} of {self._count} is not running; it is being started"
-        problem = f"worker {number} (pid {worker.pid}) does not respond"
-        known = self._silent.get(number)
-        if known is not None and known[0] is worker and known[1] is worker.last_snapshot:
-            return _last_report(worker), problem  # it has not responded to the previous request
         try:
-            async with asyncio.timeout(SNAPSHOT_SECONDS):
-                report: WorkerReport = await worker.ask("snapshot", with_queues)
-        except TimeoutError:
-            if known is None:
-                log.warning("worker.silent", worker=number, pid=worker.pid, seconds=SNAPSHOT_SECONDS)
-            self._silent[number] = worker, worker.last_snapshot
-            return _last_report(worker), problem
+            await worker.refresh(with_queues)
         except ChildGoneError:
             return None, f"worker {number} of {self._count} has died; it is being restarted"
-        if self._silent.pop(number, None) is not None:
-            log.info("worker.answers", worker=number, pid=worker.pid)
-        if with_queues:
-            worker.queues = report.queues
-        return report, ""
+        problem = f"worker {number} (pid {worker.pid}) does not respond" if worker.is_silent else ""
+        return worker.last_report if with_queues else worker.last_snapshot, problem
 
     async def _ask_all(self, action: str, argument: object) -> list[tuple[int, str]]:
         """Send a request to every worker. Returns the numbers of the workers that refused, with the reasons.
@@ -390,8 +343,3 @@ class WorkerPool:
         if (found := list(dict.fromkeys(reasons))) and self._clock.monotonic() - self._logged_at >= REPEAT_SECONDS:
             self._logged_at = self._clock.monotonic()
             log_refusals(found)
-
-
-def _last_report(worker: WorkerProcess) -> WorkerReport | None:
-    """Return the last report of a worker, with the last known queues."""
-    return None if worker.last_snapshot is None else replace(worker.last_snapshot, queues=worker.queues)

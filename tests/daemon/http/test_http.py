@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -44,6 +44,7 @@ class Served:
     config: RootConfig
     access: AccessPolicy = field(default_factory=lambda: AccessPolicy("", frozenset()))
     reloads: int = 0
+    held: set[str] = field(default_factory=set)
     report: ReloadReport = field(default_factory=lambda: ReloadReport(GroupChanges(unchanged=("mailer",))))
 
     def about(self) -> DaemonAbout:
@@ -55,15 +56,7 @@ class Served:
         self.reloads += 1
         return self.report
 
-    async def change_concurrency(self, group: str, concurrency: str) -> ReloadReport:
-        """Nothing."""
-        return self.report
-
-    async def change_canary(self, group: str, share: str) -> ReloadReport:
-        """Nothing."""
-        return self.report
-
-    async def promote_canary(self, group: str) -> ReloadReport:
+    async def change(self, edit: Callable[[RootConfig], RootConfig]) -> ReloadReport:
         """Nothing."""
         return self.report
 

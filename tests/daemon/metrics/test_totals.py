@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
 
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
-from rmqd.daemon.groups.group_engine import ProcessSnapshot, merge_processes
+from rmqd.daemon.group_history import HistoryRecorder
+from rmqd.daemon.groups.group_engine import HostView, ProcessSnapshot, merge_processes
+from rmqd.daemon.http.daemon_status import status_document
+from rmqd.runtime.clock import SystemClock
 from rmqd.runtime.histogram import Histogram
-from tests.daemon.fakes import client_snapshot, group_snapshot, queue_snapshot
+from tests.daemon.fakes import ABOUT, client_snapshot, group_snapshot, queue_snapshot
 
 
 def process(worker: int, *groups: GroupSnapshot) -> ProcessSnapshot:
@@ -62,6 +66,26 @@ def test_a_queue_that_moves_is_shown_once() -> None:
     new = process(2, group_snapshot(queues=(queue_snapshot(0, state="pulling", since=9.0),)))
     for order in ([old, new], [new, old]):
         assert [queue.state for queue in merge_processes(order).groups[0].queues] == ["pulling"]
+
+
+async def test_a_queue_that_workers_pop_together_is_listed_once() -> None:
+    """It has no owner among them; a queue of one worker has one."""
+    shared = replace(queue_snapshot(-1), popped=True, cached=3)
+    workers = [
+        process(1, group_snapshot(queues=(shared, queue_snapshot(0)))),
+        process(2, group_snapshot(queues=(shared,))),
+    ]
+    view = HostView(tuple(workers), workers={"running": 2})
+    document = await status_document(view, HistoryRecorder(SystemClock(), view_of(view)), ABOUT)
+    queues = [(one["queue"], one["worker"], one["cached"]) for one in document["groups"][0]["queues"]]
+    assert queues == [(-1, None, 6), (0, 1, 7)]
+
+
+def view_of(view: HostView) -> Callable[[], Awaitable[HostView]]:
+    async def told() -> HostView:
+        return view
+
+    return told
 
 
 def test_a_broker_that_one_worker_cannot_reach_is_down() -> None:

@@ -69,7 +69,7 @@ async def test_a_group_that_is_cancelled_by_its_own_code_comes_back() -> None:
 
 
 async def test_a_restart_drains_the_consumer_and_continues_with_the_next_one() -> None:
-    """With its pauses and counters, and the new way to build later ones; a failed group does not wait for its rest."""
+    """With its pauses and counters; a failed group does not wait for its rest."""
     build, later = Factory(), Factory()
     async with supervised(build, rest=60) as (group, _):
         await build.made[0].running.wait()
@@ -77,7 +77,7 @@ async def test_a_restart_drains_the_consumer_and_continues_with_the_next_one() -
         build.made[0].received = 7
         build.made[0].drained.clear()
         following = later()
-        restarting = asyncio.create_task(group.restart(following, later))
+        restarting = asyncio.create_task(group.restart(following))
         await eventually(lambda: build.made[0].running.is_set(), "it is asked to stop")
         assert not following.running.is_set(), "the old one still drains"
         build.made[0].drained.set()
@@ -87,7 +87,7 @@ async def test_a_restart_drains_the_consumer_and_continues_with_the_next_one() -
         assert group.snapshot().topics[0].received == 7
         following.fail(ValueError())
         await eventually(lambda: group.failed, "the new one fails")
-        await group.restart(next_one := later(), later)
+        await group.restart(next_one := later())
         await next_one.running.wait()
         assert len(build.made) == 1
         group.stop()
@@ -128,5 +128,5 @@ async def test_a_restart_after_the_end_ends_the_following_consumer() -> None:
         group.stop()
         await running
         following = FakeConsumer("mailer")
-        await asyncio.wait_for(group.restart(following, build), WAIT_SECONDS)
+        await asyncio.wait_for(group.restart(following), WAIT_SECONDS)
         assert following.ended

@@ -1,61 +1,155 @@
-"""A restarted group in its worker process, which does as the test says."""
+"""Restarted groups in their worker processes, which do as the test says."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from rmqd.daemon.groups.supervisor import WorkerShare
+from rmqd.config.model.root_model import RootConfig
+from rmqd.daemon.groups.group_engine import ProcessSnapshot, WorkerReport
+from rmqd.daemon.groups.local_groups import LocalGroups
+from rmqd.daemon.groups.supervisor import LoopMonitor, WorkerShare
 from rmqd.daemon.workers.worker_group import WorkerGroup
 from rmqd.daemon.workers.worker_pool import WorkerProcess
+from rmqd.errors import ConfigError
 from rmqd.plugins.model_options import consumer_options
+from rmqd.runtime.child_process import ChildNotUsableError
+from rmqd.runtime.clock import SystemClock
 from tests.config.configs import config
+from tests.daemon.fakes import FakeEngine, client_snapshot, group_snapshot
 from tests.waiting import WAIT_SECONDS, eventually
 
+DELAYS = LoopMonitor(SystemClock()).snapshot()
 
-class SlowWorker(WorkerProcess):
-    """Imports its code until `imported` is set."""
 
-    def __init__(self) -> None:
+@dataclass
+class Workers:
+    """All processes that were started; `refused` are the groups that no new one can build."""
+
+    started: list[FakeWorker] = field(default_factory=list)
+    refused: set[str] = field(default_factory=set)
+    imported: asyncio.Event = field(default_factory=asyncio.Event)
+    """Whether imports end."""
+
+    async def begin(self, *_command: str) -> FakeWorker:
+        self.started.append(FakeWorker(self))
+        return self.started[-1]
+
+    def last(self, group: str) -> FakeWorker:
+        """The newest process of a group."""
+        return [one for one in self.started if one.group == group][-1]
+
+
+class FakeWorker(WorkerProcess):
+    """A worker without a process."""
+
+    def __init__(self, workers: Workers) -> None:
         self.pid = 4711
         self.last_snapshot = None
-        self.imported = asyncio.Event()
+        self.group = ""
+        self.received = 0
         self.asked: list[tuple[str, Any]] = []
         self.reading: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._workers = workers
 
     def __del__(self) -> None:
         """It has no files."""
 
-    async def ask(self, action: str, argument: object = None) -> None:
+    async def ask(self, action: str, argument: object = None) -> object:
         self.asked.append((action, argument))
         if action == "build":
-            await self.imported.wait()
+            (self.group,) = argument.config.groups  # type: ignore[attr-defined]
+            await self._workers.imported.wait()
+            if self.group in self._workers.refused:
+                raise ChildNotUsableError(f"{self.group} is refused")
+        if action == "snapshot":
+            group = group_snapshot(self.group, received=self.received)
+            self.last_snapshot = WorkerReport(ProcessSnapshot(None, self.pid, client_snapshot(), (group,), DELAYS))
+        return self.last_snapshot
 
     def post(self, action: str, argument: object = None) -> None:
-        if action == "stop":
+        if action in ("stop", "force_stop") and not self.reading.done():
             self.reading.set_result(0)
 
     async def dispose(self) -> None:
         """It has no process."""
 
 
+@asynccontextmanager
+async def restarted(
+    monkeypatch: pytest.MonkeyPatch, settings: RootConfig
+) -> AsyncIterator[tuple[LocalGroups, Workers]]:
+    """All groups of a configuration, after `rmqd restart`."""
+    workers, clock = Workers(), SystemClock()
+    workers.imported.set()
+    monkeypatch.setattr(WorkerProcess, "begin", workers.begin)
+    groups = LocalGroups(settings, FakeEngine(), clock, LoopMonitor(clock))
+    task = asyncio.create_task(groups.run())
+    await groups.started(5)
+    for name in groups.names:
+        await groups.restart(name)
+    try:
+        yield groups, workers
+    finally:
+        groups.force_stop()
+        await task
+
+
 async def test_a_reload_during_the_import_is_applied_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The group imports its code again also after a failure, and a reload does not wait for that."""
     before, after = config("mailer"), config("mailer", changes={"mailer": {"shutdown_timeout": "7s"}})
-    worker = SlowWorker()
-
-    async def begin(*_command: str) -> SlowWorker:
-        return worker
-
-    monkeypatch.setattr(WorkerProcess, "begin", begin)
+    workers = Workers()
+    monkeypatch.setattr(WorkerProcess, "begin", workers.begin)
     group = WorkerGroup("mailer", consumer_options(before, "mailer"), before, WorkerShare(), lambda _: None)
     running = asyncio.create_task(group.run())
-    await eventually(lambda: bool(worker.asked), "the worker is asked to import its code")
+    await eventually(lambda: bool(workers.started) and bool(workers.started[0].group), "it imports the code")
     await group.apply(after)
-    worker.imported.set()
+    workers.imported.set()
     applied = ("apply", after.of_group("mailer"))
-    await eventually(lambda: applied in worker.asked, "the worker has the new configuration")
+    await eventually(lambda: applied in workers.last("mailer").asked, "the worker has the new configuration")
     group.stop()
     await asyncio.wait_for(running, WAIT_SECONDS)
+
+
+async def test_a_status_is_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with restarted(monkeypatch, config("mailer")) as (groups, workers):
+        for received in (3, 4):
+            workers.last("mailer").received = received
+            (group,) = (await groups.view()).processes[0].groups
+            assert group.topics[0].received == received
+
+
+FAR_CLIENT = {"nameserver": "127.0.0.1:2", "client": {"namespace": "ns"}}
+TWO = {"clusters": {"near": {"nameserver": "127.0.0.1:1"}, "far": FAR_CLIENT}}
+
+
+async def test_a_reload_moves_a_restarted_group_to_another_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a new process, with its counters; its status and its pauses use the names of the new cluster."""
+    near, far = ({"mailer": {"cluster": name}} for name in ("near", "far"))
+    async with restarted(monkeypatch, config("mailer", changes=near, **TWO)) as (groups, workers):
+        workers.last("mailer").received = 3
+        await groups.view()
+        moved = config("mailer", changes=far, **TWO)
+        assert (await groups.apply(moved)).restarted == ("mailer",)
+        assert len(workers.started) == 2
+        await eventually(lambda: ("run", ()) in workers.last("mailer").asked, "it runs")
+        (group,) = (await groups.view()).processes[0].groups
+        assert (group.cluster, group.topics[0].received) == ("far", 3)
+
+
+async def test_a_reload_that_one_restarted_group_refuses_changes_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with restarted(monkeypatch, config("mailer", "audit")) as (groups, workers):
+        before = {name: workers.last(name) for name in groups.names}
+        workers.refused.add("audit")
+        batch = {"consume_message_batch_max_size": 7}
+        with pytest.raises(ConfigError, match="audit is refused"):
+            await groups.apply(config("mailer", "audit", changes={"mailer": batch, "audit": batch}))
+        for worker in before.values():
+            assert not worker.reading.done()
+            assert "apply" not in [action for action, _ in worker.asked]
+        assert (await groups.apply(config("mailer", "audit"))).unchanged == ("mailer", "audit")
