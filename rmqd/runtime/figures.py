@@ -41,6 +41,8 @@ class Metric:
     """Returns the exported value of a snapshot, if it is not the field's."""
     over_queues: Rule | None = None
     """Combines the known values of a topic's queues. Without it, the metric exists only for single queues."""
+    worst: str = ""
+    """The name of the metric for the queues with the greatest lag, if single queues have no series."""
 
     def value(self, snapshot: object, name: str) -> Any:
         """Return a number or a HistogramSnapshot; with `by` a mapping from label values to them. None has no series."""
@@ -87,10 +89,11 @@ def gauge(
     keys: Sequence[str] = (),
     read: Callable[[Any], Any] | None = None,
     over_queues: Rule | None = None,
+    worst: str = "",
     **default: Any,
 ) -> Any:
     """Declare a value of the present. The series of a text's key is 1, and the series of the other `keys` are 0."""
-    return figure(rule, Metric(name, "gauge", help, tuple(by.split()), keys, read, over_queues), **default)
+    return figure(rule, Metric(name, "gauge", help, tuple(by.split()), keys, read, over_queues, worst), **default)
 
 
 def histogram(

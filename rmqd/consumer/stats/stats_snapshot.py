@@ -96,8 +96,7 @@ class TopicCounters:
         "Batches whose handler raised, by the exception's class; after 50 classes the rest is other.",
         by="exception",
     )
-    deduplicated: int = figure(operator.add, is_counter=True, default=0)
-    """Messages with a record of an earlier success, by `message.once` or `deduplicate`."""
+    deduplicated: int = figure(operator.add, is_counter=True, default=0)  # by `message.once` or `deduplicate`
     invalid_payloads: int = counter(
         "rmqd_invalid_payloads_total",
         "Attempts with messages whose body is invalid for the typed handler; on_invalid decides about them.",
@@ -195,6 +194,7 @@ class QueueSnapshot:
         "Messages above the committed offset on the broker.",
         _larger,
         over_queues=operator.add,
+        worst="rmqd_worst_queue_lag_messages",
         default=None,
     )
     lag_seconds: float | None = gauge(
@@ -202,6 +202,7 @@ class QueueSnapshot:
         "Age of the oldest uncommitted message; 0 if no message waits.",
         _larger,
         over_queues=_larger,
+        worst="rmqd_worst_queue_lag_seconds",
         default=None,
     )
     cached: int = _amount("rmqd_cached_messages", "Messages pulled and not finished, including those being handled.")
@@ -361,7 +362,7 @@ class GroupSnapshot:
     trace_records: dict[str, int] = counter(
         "rmqd_trace_records_total",
         "Records of message trace: sent, or dropped because too many waited (full) or because sending failed (failed).",
-        by="result",
+        by="outcome",
     )
     handler_processes: int | None = gauge(
         "rmqd_handler_processes",

@@ -72,13 +72,17 @@ def _specs(snapshot: type) -> Iterator[FamilySpec]:
             yield FamilySpec(figure.metric, name, (*_LABELS[snapshot], *figure.metric.by))
 
 
-def _worst_spec(field: str, what: str) -> FamilySpec:
-    help_text = f"{what} of the ten queues of each group with the greatest lag, if single queues have no other series."
-    return FamilySpec(Metric(f"rmqd_worst_queue_{field}", "gauge", help_text), field.removesuffix("_messages"), _QUEUE)
+def _worst_specs() -> Iterator[FamilySpec]:
+    for spec in _QUEUE_SPECS:
+        if spec.metric.worst:
+            help_text = (
+                f"{spec.metric.help} Only the {WORST} queues of each group with the greatest lag; see per_queue."
+            )
+            yield spec._replace(metric=replace(spec.metric, name=spec.metric.worst, help=help_text))
 
 
-_WORST_SPECS: Final = (_worst_spec("lag_messages", "Lag"), _worst_spec("lag_seconds", "Age of the oldest message"))
 _QUEUE_SPECS: Final = tuple(_specs(QueueSnapshot))
+_WORST_SPECS: Final = tuple(_worst_specs())
 CATALOGUE: Final = {spec.metric.name: spec for specs in (*map(_specs, _LABELS), _WORST_SPECS) for spec in specs}
 """Every metric that the daemon exports, by name."""
 

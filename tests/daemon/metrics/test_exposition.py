@@ -167,6 +167,18 @@ def test_the_document_lists_every_metric_with_its_labels() -> None:
     assert documented == {name: (spec.metric.kind, spec.labels) for name, spec in CATALOGUE.items()}
 
 
+def test_each_label_has_one_documented_meaning() -> None:
+    """A metric that gets a label must be listed beside the label's meaning, or the label needs another name."""
+    used = {label for spec in CATALOGUE.values() for label in spec.labels}
+    expected = {label: {name for name, spec in CATALOGUE.items() if label in spec.labels} for label in used}
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| [^|]+ \| (all|`)([^|]*) \|$", DOCUMENT.read_text(), re.MULTILINE)
+    documented = [(label, more, listed) for labels, more, listed in rows for label in re.findall(r"`(\w+)`", labels)]
+    assert sorted(label for label, *_ in documented) == sorted({*used, "variant"})
+    for label, more, listed in documented:
+        if more != "all":
+            assert set(re.findall(r"\w+", listed)) == expected[label], label
+
+
 def test_names_follow_the_conventions() -> None:
     """Counters end in _total, and nothing else does; no milliseconds."""
     for name, spec in CATALOGUE.items():

@@ -55,5 +55,5 @@ def test_mqadmin_shows_what_rmqd_sent_and_consumed(
                 ("Sub", failing, "success"),
             }  # fmt: skip
             wait_until(lambda msg_id=msg_id, wanted=wanted: shown(msg_id) == wanted, f"the trace of {msg_id}", 40)  # type: ignore[misc]
-        assert daemon.metric("rmqd_trace_records_total", group=group, result="sent") == 14
+        assert daemon.metric("rmqd_trace_records_total", group=group, outcome="sent") == 14
         assert daemon.terminate()[0] == 0
