@@ -23,6 +23,8 @@ GROUP_LOOKS: Final = {
     "stopped": ("calm", "■"),
     "paused": ("held", "‖"),
     "circuit open": ("bad", "▲"),
+    "circuit half open": ("bad", "▲"),
+    "stuck": ("bad", "▲"),
     "failing": ("bad", "▲"),
     "failed": ("bad", "✕"),
 }
@@ -178,8 +180,8 @@ def trouble(group: Fields) -> str:
 def state_word(group: Fields) -> str:
     """Return a group's state in a word: an operator's actions before problems."""
     told = state_text(dict(group))
-    for word, sign in (("paused", "paused"), ("failing", "failing"), ("stuck", "every queue is stuck")):
-        if group["state"] == "running" and sign in told:
+    for word in ("paused", "circuit open", "circuit half open", "failing", "stuck"):
+        if group["state"] == "running" and word in told:
             return word
     return str(group["state"])
 

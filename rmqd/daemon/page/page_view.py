@@ -7,6 +7,7 @@ in slices, with turns of the event loop between them, because thousands of queue
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,7 +17,17 @@ from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from rmqd.daemon.http.status_view import GROUP_LOOKS, QUEUE_LOOKS, canary_line, cell
+from rmqd.daemon.http.status_view import (
+    GROUP_LOOKS,
+    QUEUE_LOOKS,
+    age,
+    canary_line,
+    cell,
+    number,
+    rate,
+    state_word,
+    took,
+)
 from rmqd.runtime.event_loop import slices
 from rmqd.runtime.figures import largest_known, sum_of_known
 from rmqd.runtime.own_threads import in_own_thread
@@ -53,66 +64,11 @@ def address_of(name: str) -> str:
 
 
 PIECES: Final = 500  # of text in a slice; a queue has about fifty
-UNKNOWN: Final = "–"  # noqa: RUF001  a dash as wide as a digit
-_COMPACT: Final = ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k"))
 
 
 def whole(value: float | None) -> str:
     """Return a count with separated thousands."""
-    return UNKNOWN if value is None else f"{value:,.0f}".replace(",", "\u202f")
-
-
-def compact(value: float | None) -> str:
-    """Return a count in about five characters: 9,999, 12.3k, 4.5M."""
-    if value is None or abs(value) < 10_000:
-        return whole(value)
-    size, unit = next(one for one in _COMPACT if abs(value) >= one[0])
-    return f"{value / size:.1f}{unit}" if abs(value) < 100 * size else f"{value / size:.0f}{unit}"
-
-
-def rate(value: float | None) -> str:
-    """Return a number per second."""
-    if value is None:
-        return UNKNOWN
-    return compact(value) if value >= 100 else f"{value:.1f}"
-
-
-def seconds(value: float | None) -> str:
-    """Return a duration in its one or two largest units: 850 µs, 12 ms, 3.4 s, 2 min 5 s, 3 h 20 min, 4 d 2 h."""
-    if value is None:
-        return UNKNOWN
-    if value < 60:
-        return _short_seconds(value)
-    minutes, rest = divmod(round(value), 60)
-    if minutes < 60:
-        return _pair(minutes, "min", rest, "s")
-    hours, minutes = divmod(minutes, 60)
-    if hours < 24:
-        return _pair(hours, "h", minutes, "min")
-    return _pair(hours // 24, "d", hours % 24, "h")
-
-
-def _short_seconds(value: float) -> str:
-    if value == 0:
-        return "0 s"
-    if value < 0.001:
-        return f"{value * 1e6:.0f} µs"
-    if value < 0.01:
-        return f"{value * 1e3:.1f} ms"
-    if value < 1:
-        return f"{value * 1e3:.0f} ms"
-    return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
-
-
-def _pair(large: int, large_unit: str, small: int, small_unit: str) -> str:
-    return f"{large} {large_unit} {small} {small_unit}" if small else f"{large} {large_unit}"
-
-
-def bound(value: float) -> str:
-    """Return a bound of a histogram: 5 ms, 2.5 s, 15 min."""
-    if value < 1:
-        return f"{value * 1000:g} ms"
-    return f"{value:g} s" if value < 60 else f"{value / 60:g} min"
+    return "-" if value is None else f"{value:,.0f}"
 
 
 def moment(at: float) -> str:
@@ -130,9 +86,9 @@ def iso(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
 
 
-def plural(count: int, one: str, many: str = "") -> str:
+def plural(count: int, noun: str) -> str:
     """Return a count and its noun: 1 queue, 12 queues."""
-    return f"{whole(count)} {one if count == 1 else many or one + 's'}"
+    return f"{whole(count)} {noun if count == 1 else f'{noun}s'}"
 
 
 MAX_OPEN_QUEUES: Final = 24  # groups with more queues are collapsed unless they are requested
@@ -222,21 +178,13 @@ def _group(group: dict[str, Any], config: Mapping[str, Any], given: Mapping[str,
     set_keys = {key for key, _ in flat(given["groups"].get(name, {}))}
     return GroupView(
         data=group,
-        state=_state(group),
+        state=state_word(group),
         body=body,
         topics=_topics(group["queues"]) if body else [],
         bars=_bars(group["latency"]) if body else [],
         findings=group["findings"],
         settings=[(key, value, key in set_keys) for key, value in flat(settings)] if body else [],
     )
-
-
-def _state(group: dict[str, Any]) -> str:
-    if group["state"] == "running" and (group.get("circuit") or {"state": "closed"})["state"] != "closed":
-        return "circuit open"
-    if group["failing"] and group["state"] == "running":
-        return "failing"
-    return "paused" if group["paused"] and group["state"] == "running" else str(group["state"])
 
 
 def _topics(queues: list[dict[str, Any]]) -> list[TopicQueues]:
@@ -256,7 +204,7 @@ def _bars(latency: Mapping[str, Any]) -> list[Bar]:
     highest = max(counts)
     return [
         Bar(
-            f"≤ {bound(bounds[i])}" if i < len(bounds) else f"> {bound(bounds[-1])}",
+            f"≤ {took(bounds[i])}" if i < len(bounds) else f"> {took(bounds[-1])}",
             counts[i],
             counts[i] / highest,
         )
@@ -276,15 +224,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 def written(value: object) -> str:
     """Return a value roughly as YAML."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if value is None:
-        return "null"
-    if isinstance(value, list):
-        return f"[{', '.join(written(one) for one in value)}]"
-    if isinstance(value, Mapping):
-        return "{}"
-    return '""' if value == "" else str(value)
+    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False, default=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,9 +274,8 @@ class StatusPage:
             lstrip_blocks=True,
         )
         self._compiled: dict[str, Template] = {}
-        for name in ("whole", "compact", "rate", "seconds", "moment", "clock_time", "iso", "plural"):
-            self._templates.filters[name] = globals()[name]
-        self._templates.filters["canary"] = canary_line
+        filters = (whole, number, rate, age, took, moment, clock_time, iso, plural, canary_line)
+        self._templates.filters |= {function.__name__: function for function in filters}
         self._templates.globals |= {
             "cell": cell,
             "queue_looks": QUEUE_LOOKS,

@@ -15,8 +15,6 @@ import pytest
 
 from rmqd.consumer.stats.stats_snapshot import QUEUE_STATES
 from rmqd.daemon.http.status_view import rate, took
-from rmqd.daemon.page.page_view import rate as page_rate
-from rmqd.daemon.page.page_view import seconds
 from tests.cli.command import rmqd
 from tests.daemon.daemon_process import daemon
 from tests.nightly.demo.terminal import on_terminal
@@ -192,9 +190,9 @@ def same_on_the_page(group: dict[str, Any], article: str) -> None:
     figures = dict(re.findall(r'<div class="figure[^>]*><dt>([^<]*)</dt><dd[^>]*>([^<]*)</dd>', article))
     assert (figures["Lag"], figures["Dead"]) == (str(group["lag"]), str(group["totals"]["dead_lettered"]))
     assert figures["Failed"] == str(group["totals"]["failed"])
-    assert figures["p99"] == seconds(group["recent_latency"]["p99"])
-    assert figures["In/s"] == page_rate(group["rates"]["received"])
-    assert figures["Out/s"] == page_rate(group["rates"]["handled"])
+    assert figures["p99"] == took(group["recent_latency"]["p99"])
+    assert figures["In/s"] == rate(group["rates"]["received"])
+    assert figures["Out/s"] == rate(group["rates"]["handled"])
     totals = dict(re.findall(r'<div data-key="(\w+)"><dt>[^<]*</dt><dd>([^<]*)</dd>', article))
     assert {name: totals[name] for name in COUNTED} == {name: str(group["totals"][name]) for name in COUNTED}
     shown = [
