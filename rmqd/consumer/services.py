@@ -93,6 +93,9 @@ class RetryPolicy(Protocol):
     def delay_level(self, message: Message, asked: int) -> int:
         """Return the delay level of a retry. `asked` is the level that handler or group requested; 0 for none."""
 
+    def delay_seconds(self, message: Message, level: int) -> float:
+        """Return the delay of a level. Brokers may have other delays (messageDelayLevel)."""
+
     async def retry(self, message: Message, delay_level: int) -> bool:
         """Retry the message later."""
 

@@ -165,7 +165,7 @@ class HeldBatches(CircuitBreaker):
         is_releasing = process_queue.is_releasing and not self._must_stay(batch, error)
         if fate is FailureEffect.COUNTS or is_releasing or process_queue.dropped:
             return await self._settlement.settle(process_queue, batch, error)
-        report(process_queue, batch, error, self._clock.wall())
+        report(process_queue, batch, error, self._clock.wall(), lambda *_: self._until)
         process_queue.begin_turn()  # a release of the queue waits for it
         now = self._clock.monotonic()
         self._held.append(_Held(process_queue, batch, error, now, is_repeated=fate is FailureEffect.REPEATED))
@@ -176,8 +176,11 @@ class HeldBatches(CircuitBreaker):
         if held is None:
             return None
         failed_at = held.batch[next(iter(failures_of(held.batch, held.error)))].msg_id
-        until = f"sent back when a later call succeeds, or {self.circuit.options.window_seconds:g} s after it failed"
-        return found("failing_handler", f"the handler failed at message {failed_at}; it is {until}", group=group)
+        return found("failing_handler", f"the handler failed at message {failed_at}; it is {self._until}", group=group)
+
+    @property
+    def _until(self) -> str:
+        return f"sent back when a later call succeeds, or {self.circuit.options.window_seconds:g} s after it failed"
 
     def _judge(self) -> None:
         circuit = self.circuit
@@ -234,7 +237,8 @@ class ForgivingRetry:
         self.doubtful: Counter[Message] = Counter()  # attempts that may still be subtracted
         self.excused: set[Message] = set()  # messages whose current attempt does not count
         self._retry_policy = retry_policy
-        self.delay_level, self.retry = retry_policy.delay_level, retry_policy.retry
+        self.delay_level, self.delay_seconds = retry_policy.delay_level, retry_policy.delay_seconds
+        self.retry = retry_policy.retry
         self.dead_letter = retry_policy.dead_letter
 
     def is_last_attempt(self, message: Message, not_counted: int = 0) -> bool:

@@ -137,7 +137,7 @@ class OrderlySettlement(OrderlyRules):
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Finish the acknowledged messages, and retry the rest later. Returns whether the queue is suspended."""
-        report(process_queue, batch, error, self._clock.wall())
+        report(process_queue, batch, error, self._clock.wall(), self._next_attempt)
         decisions = decisions_of(batch, error)
         reasons, dead = self.reasons(batch, decisions), set[int]()
         if reasons and self._confirm_settled is not None and not self._is_by_key:
@@ -151,6 +151,11 @@ class OrderlySettlement(OrderlyRules):
         if self._confirm_settled is not None:  # for a dropped queue too: its next owner then skips finished messages
             await self._confirm_settled(batch, self.acknowledged(batch, decisions, dead))
         return still_ours(process_queue, unfinished) and self._carry_out(process_queue, batch, decisions, dead, error)
+
+    def _next_attempt(self, message: Message, decision: Decision) -> str:
+        if (reason := given_up(self._retry_policy, message, decision, self._delay_level)) is not None:
+            return f"none: {reason}"
+        return f"in {suspension_seconds(decision.error, self._usual_seconds):g} s, here"
 
     def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
         """Settle a batch whose handler returned, without waiting.

@@ -109,7 +109,8 @@ SEND_BACK_TIMEOUT_SECONDS: Final = 5.0  # Java: consumerSendMessageBack
 CONCURRENT_MAX_RECONSUME_TIMES: Final = 16  # Java's meaning of -1 in a concurrent group
 ORDERLY_MAX_RECONSUME_TIMES: Final = 2**31 - 1  # Java: Integer.MAX_VALUE
 FIRST_DELAY_LEVEL: Final = 3  # the broker adds the number of attempts to this level
-LAST_DELAY_LEVEL: Final = 18
+LEVEL_SECONDS: Final[tuple[float, ...]] = (1, 5, 10, 30, *range(60, 660, 60), 1200, 1800, 3600, 7200)
+LAST_DELAY_LEVEL: Final = len(LEVEL_SECONDS)
 MAX_REFUSED: Final = 1000  # refused messages that are remembered for reports
 
 _BROKERS_PROPERTIES_BYTES: Final = 512  # room for two property names of ours, and for properties that the broker adds
@@ -149,6 +150,10 @@ class SendBack:
     def delay_level(self, message: Message, asked: int) -> int:
         """Return the delay level of a retry. If none was asked for (0), it is the broker's choice."""
         return min(asked or FIRST_DELAY_LEVEL + message.reconsume_times, LAST_DELAY_LEVEL)
+
+    def delay_seconds(self, message: Message, level: int) -> float:
+        """Return the delay of a level with RocketMQ's default messageDelayLevel."""
+        return LEVEL_SECONDS[level - 1]
 
     async def retry(self, message: Message, delay_level: int) -> bool:
         """Retry the message by send-back; if that fails, as a new message to the group's retry topic.

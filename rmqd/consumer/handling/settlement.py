@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 import structlog
@@ -13,6 +14,7 @@ from rmqd.consumer.handling.handler_failures import (
     EXPIRED,
     dead_letter_cause,
     decisions_of,
+    default_decision,
     given_up,
     is_duplicate,
 )
@@ -48,6 +50,10 @@ class ConfirmSettled(Protocol):
 
 AWAY_SHOWN_SECONDS: Final = 60.0  # after its wait: in-place retries of a call may take about that long
 LOCAL_RETRY_SECONDS: Final = 5.0  # Java: submitConsumeRequestLater
+
+
+NextAttempt = Callable[[Message, Decision], str]
+"""Returns when a message is handled again after this decision, for the log."""
 
 
 class Settlement:
@@ -100,13 +106,21 @@ class Settlement:
         `is_reported` means that the exceptions are already counted and logged. Returns False: the queue continues.
         """
         if not is_reported:
-            report(process_queue, batch, error, self._clock.wall())
+            report(process_queue, batch, error, self._clock.wall(), self.next_attempt)
         self.busy += 1
         try:
             await self._settle(process_queue, batch, error)
         finally:
             self.busy -= 1
         return False
+
+    def next_attempt(self, message: Message, decision: Decision) -> str:
+        """Return when a message that failed is handled again, for the log."""
+        if (reason := given_up(self._retry_policy, message, decision, self._delay_level)) is not None:
+            return f"none: {reason}"
+        level = self._delay_level if decision.delay_level is None else decision.delay_level
+        level = self._retry_policy.delay_level(message, level)
+        return f"in {self._retry_policy.delay_seconds(message, level):g} s (delay level {level})"
 
     async def _settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> None:
         acknowledged: list[int] = []
@@ -195,7 +209,9 @@ class Settlement:
             self._resubmit(process_queue)
 
 
-def report(process_queue: ProcessQueue, batch: Batch, error: BaseException | None, at: float) -> None:
+def report(
+    process_queue: ProcessQueue, batch: Batch, error: BaseException | None, at: float, next_attempt: NextAttempt
+) -> None:
     """Count and log the exceptions of a call that has ended, and of its messages, at a Unix time."""
     batch.end()
     told: set[int] = set()
@@ -203,9 +219,12 @@ def report(process_queue: ProcessQueue, batch: Batch, error: BaseException | Non
         if decision.error is not None and id(decision.error) not in told:
             told.add(id(decision.error))
             is_acknowledged = decision.outcome is Outcome.ACK
-            report_error(process_queue, [batch[index]], decision.error, at, is_acknowledged=is_acknowledged)
+            following = partial(next_attempt, batch[index], decision)
+            report_error(process_queue, [batch[index]], decision.error, at, following, is_acknowledged=is_acknowledged)
     if error is not None:
-        report_error(process_queue, batch, error, at)
+        undecided = next((message for index, message in enumerate(batch) if index not in batch.decisions()), batch[0])
+        following = partial(next_attempt, undecided, default_decision(error, batch))
+        report_error(process_queue, batch, error, at, following)
 
 
 def explain_unavailable(process_queue: ProcessQueue, at: float, group: str) -> Problem | None:
@@ -258,12 +277,14 @@ def report_error(
     messages: Sequence[Message],
     error: BaseException,
     at: float,
+    next_attempt: Callable[[], str] = str,
     *,
     is_acknowledged: bool = False,
 ) -> None:
     """Count and log one error of all these messages, at a Unix time.
 
-    With `is_acknowledged` the log line is the only trace of an invalid message.
+    `next_attempt` returns when the first of them is handled again. With `is_acknowledged` the line is the only trace
+    of an invalid message.
     """
     first, stats = messages[0], process_queue.stats.of(messages[0])
     leaves = leaves_of(error)
@@ -300,6 +321,7 @@ def report_error(
     if is_decision:
         logger.info("handler.declined", decision=class_name(leaves[0]))
         return
+    logger = logger.bind(next_attempt=next_attempt())
     try:
         logger.error("handler.failed", error=text, exc_info=error)
     except BaseException:  # noqa: BLE001  formatting a traceback reads the exception's attributes, which may raise

@@ -207,6 +207,11 @@ class PopSendBack(SendBack):
             return super().delay_level(message, asked)
         return min(asked or message.reconsume_times, len(DELAY_SECONDS) - 1)
 
+    def delay_seconds(self, message: Message, level: int) -> float:
+        """Return the invisible time of a popped message at a level."""
+        is_popped = isinstance(message.block, PopBlock)
+        return DELAY_SECONDS[level] if is_popped else super().delay_seconds(message, level)
+
     async def retry(self, message: Message, delay_level: int) -> bool:
         """Retry the message. If the request fails, the message is redelivered when its invisible time is over."""
         block = message.block
@@ -214,6 +219,6 @@ class PopSendBack(SendBack):
             # a broker's copy of a message in a pop retry topic would lose its original topic
             sent = block.origin is not None and await self._to_retry_topic(message, delay_level)
             return sent or await super().retry(message, delay_level)
-        seconds = DELAY_SECONDS[self.delay_level(message, delay_level)]
+        seconds = self.delay_seconds(message, self.delay_level(message, delay_level))
         await self._receipts.retry_later(block, message.queue_offset, seconds)
         return True

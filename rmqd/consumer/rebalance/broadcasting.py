@@ -49,6 +49,9 @@ class NoRetry:
         """Return `asked`, which is not used, because nothing is sent back."""
         return asked
 
+    def delay_seconds(self, message: Message, level: int) -> float:
+        return 0.0
+
     async def retry(self, message: Message, delay_level: int) -> bool:
         """Drop the message, because redelivery is impossible. Callers check `is_last_attempt` first."""
         return await self.dead_letter(message, self.limit, None)

@@ -23,6 +23,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.consumer.allocate import AllocateStrategy, averagely
 from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.consumer.handling.settlement import LOCAL_RETRY_SECONDS
 from rmqd.consumer.hooks import Hook, HookContext
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.errors import RmqdError
@@ -53,6 +54,9 @@ class ReplayRetry:
     def delay_level(self, message: Message, asked: int) -> int:
         """Return the requested level, which has no effect here: no broker delays the message."""
         return asked
+
+    def delay_seconds(self, message: Message, level: int) -> float:
+        return LOCAL_RETRY_SECONDS
 
     async def retry(self, message: Message, delay_level: int) -> bool:
         """Return False: no broker takes the message, so the consumer counts the attempt and handles it again."""

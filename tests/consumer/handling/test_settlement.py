@@ -460,6 +460,23 @@ async def test_a_bug_in_sending_back_concerns_its_message_alone(case: Case) -> N
     assert [entry["offset"] for entry in logs if entry["event"] == "settlement.failed"] == [0]
 
 
+@pytest.mark.parametrize(
+    ("level", "times", "told"),
+    [
+        (0, 0, "in 10 s (delay level 3)"),
+        (0, 2, "in 60 s (delay level 5)"),
+        (14, 2, "in 600 s (delay level 14)"),
+        (0, 3, "none: max_reconsume_times reached"),
+    ],
+)
+async def test_a_failure_tells_when_the_message_is_handled_again(case: Case, level: int, times: int, told: str) -> None:
+    queue, batch = batch_of(2, reconsume_times=times)
+    batch.ack(batch[0])
+    with capture_logs() as logs:
+        await case.settlement(delay_level=level, max_reconsume_times=3).settle(queue, batch, RuntimeError("no"))
+    assert [one["next_attempt"] for one in logs if one["event"] == "handler.failed"] == [told]
+
+
 async def test_while_no_address_is_known_messages_wait(broker: ScriptedBroker) -> None:
     """Dead letters too: nothing is lost, and nothing counts."""
     client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))

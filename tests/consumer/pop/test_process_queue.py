@@ -131,6 +131,9 @@ class NoRetry:
     def delay_level(self, _message: Message, level: int) -> int:
         return level
 
+    def delay_seconds(self, _message: Message, _level: int) -> float:
+        return 0.0
+
     async def retry(self, message: Message, _level: int) -> bool:
         self.sent.append(message.queue_offset)
         return True
