@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -67,7 +67,14 @@ _LAGS: Final[Columns] = (
     ("queues", lambda one: str(len(one["queues"]))),
     "lag",
     ("age", "lag_seconds"),
+    ("largest queue", lambda one: _largest(one["queues"], one["lag"])),
 )
+
+
+def _largest(queues: list[dict[str, Any]], lag: int) -> str:
+    """Return the queue with the most waiting messages of a topic, and its share."""
+    most = max(queues, key=lambda queue: queue["lag"], default={"lag": 0})
+    return f"{most['broker']}:{most['queue']} has {most['lag'] / lag:.0%}" if most["lag"] else "-"
 
 
 def set_mode(
@@ -153,7 +160,7 @@ def show_group(cluster: ClusterOptions, group: GroupName) -> None:
     """Show one group: its members, subscriptions, the owner of each queue, and its settings on brokers.
 
     The command queries the brokers, and through them the members of any client. OWNER is - if no member reports owning
-    the queue.
+    the queue. If members have different subscriptions, each is listed with its members.
 
     Example: rmqd groups show order-mailer -o json
     """
@@ -169,17 +176,33 @@ def _say_group(group: dict[str, Any]) -> None:
     how = ", ".join(filter(None, (group["consume_type"], group["message_model"]))) or "no members"
     lag = sum(queue["lag"] for queue in group["queues"])
     say([f"{group['group']}  {how}  {count(len(group['members']), 'member')}, {count(lag, 'message')} behind"])
-    subscriptions = [{"topic": topic, "subscription": text} for topic, text in group["subscriptions"].items()]
     brokers = [{"broker": name} | settings for name, settings in group["brokers"].items()]
     for columns, rows in (
         (_MEMBERS, group["members"]),
-        (("topic", "subscription"), subscriptions),
+        *_subscriptions(group),
         (_QUEUES, group["queues"]),
         (_BROKERS, brokers),
     ):
         if rows:
             say([""])
             say_table(columns, rows)
+
+
+def _subscriptions(group: dict[str, Any]) -> Iterator[tuple[Columns, list[dict[str, Any]]]]:
+    """Yield the table of subscriptions: the group's, or, if members differ, each with its members."""
+    members: dict[tuple[str, str], list[str]] = {}
+    telling = [one for one in group["members"] if one["subscriptions"] is not None]
+    for one in telling:
+        for pair in one["subscriptions"].items():
+            members.setdefault(pair, []).append(one["client_id"])
+    if all(len(who) == len(telling) for who in members.values()):
+        yield (
+            ("topic", "subscription"),
+            [{"topic": key, "subscription": of} for key, of in group["subscriptions"].items()],
+        )
+        return
+    rows = [{"topic": pair[0], "subscription": pair[1], "members": ", ".join(who)} for pair, who in members.items()]
+    yield ("topic", "subscription", "members"), sorted(rows, key=lambda row: row["topic"])
 
 
 def lag(
@@ -197,7 +220,8 @@ def lag(
 
     Without a GROUP all groups of the configuration are shown, each from its own cluster. The command queries the
     brokers, without joining a group or pulling. All messages of a queue without a committed offset count. %RETRY%
-    topics have their own lines.
+    topics have their own lines. LARGEST QUEUE is the queue with the most waiting messages; `rmqd diagnose` names its
+    most frequent keys.
 
     With --fail-over the command exits with 1 if the oldest waiting message of any topic is older than AGE.
 

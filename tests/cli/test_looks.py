@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,34 @@ async def test_a_group_is_listed_and_shown_with_its_member_and_places(cluster: C
     assert re.search(rf"^shown +broker-a +0 +{re.escape(client_id)} +4 +4 +0 +0s$", table, re.MULTILINE), table
 
 
+async def test_members_with_different_subscriptions_are_told_apart(cluster: Cluster) -> None:
+    cluster.fill("apart", 1)
+    options: dict[str, Any] = {"group": "unlike", "persist_consumer_offset_interval_seconds": 0.05}
+    async with (
+        member(cluster.nameserver, Seen(), **options, subscriptions={"apart": "*"}) as one,
+        member(cluster.nameserver, Seen(), **options, subscriptions={"apart": "paid"}) as other,
+    ):
+        ids = {"*": one.client.client_id, "paid": other.client.client_id}
+
+        async def told() -> dict[str, str]:
+            table = (await asyncio.to_thread(cluster.ask, "groups", "show", "unlike")).out
+            return dict(re.findall(r"^apart +(\S+) +(\S+)$", table.partition("SUBSCRIPTION  MEMBERS")[2], re.MULTILINE))
+
+        await eventually(lambda: _equals(told(), ids), "each subscription with its member")
+
+
+async def _equals(found: Awaitable[object], wanted: object) -> bool:
+    return await found == wanted
+
+
+def test_lag_names_the_largest_queue(cluster: Cluster) -> None:
+    cluster.fill("skewed", 10)
+    cluster.commit("skewed_group", "skewed", 10, 2, 9, 9)
+    lines = cluster.ask("lag", "skewed_group").out.splitlines()
+    assert [line.partition("LARGEST QUEUE")[1] for line in lines] == ["LARGEST QUEUE", ""]
+    assert re.search(r"^skewed_group +skewed +4 +10 .*  broker-a:1 has 80%$", lines[1]), lines
+
+
 async def test_a_group_is_diagnosed(cluster: Cluster) -> None:
     cluster.fill("diagnosed", 4)
     options: dict[str, Any] = {
@@ -119,7 +148,7 @@ def test_lag_of_the_configuration_and_the_exit_code_above_a_limit(cluster: Clust
 
     cluster.commit("later", "late", 4, 4, 4, 4)
     table = cluster.ask("lag", "later")  # by what the brokers alone know
-    assert (table.code, table.out.splitlines()[1].split()) == (0, ["later", "late", "4", "0", "0s"])
+    assert (table.code, table.out.splitlines()[1].split()) == (0, ["later", "late", "4", "0", "0s", "-"])
     config = Path("rmqd.yaml")
     config.write_text(config.read_text().replace('late: "*"', 'late: "*", absent: "*"'))
     some = rmqd(*here, "-o", "json")

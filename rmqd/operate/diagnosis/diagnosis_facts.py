@@ -11,6 +11,7 @@ from typing import Final
 
 from rmqd.client.group_reader import MemberReport, QueueLag
 from rmqd.consumer.health.causes import Problem
+from rmqd.operate.queries.message_queries import FoundMessage
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
 from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo, PopProcessQueueInfo, ProcessQueueInfo
 from rmqd.wire.bodies.route_data import TopicRouteData
@@ -73,18 +74,6 @@ class TopicFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenMessage:
-    """A stored message that a finding names."""
-
-    msg_id: str
-    queue: MessageQueue
-    offset: int
-    keys: str | None = None
-    reconsume_times: int = 0
-    stored_at: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosisSnapshot:
     """All facts at one moment."""
 
@@ -102,11 +91,11 @@ class DiagnosisSnapshot:
     queues: Mapping[MessageQueue, QueueLag] = field(default_factory=dict)
     modes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """POP or PULL by topic and broker name, without topics whose mode was never set."""
-    heads: Mapping[MessageQueue, SeenMessage] = field(default_factory=dict)
+    heads: Mapping[MessageQueue, FoundMessage] = field(default_factory=dict)
     """The first waiting message of a stalled queue."""
     samples: Mapping[MessageQueue, tuple[str, ...]] = field(default_factory=dict)
     """The keys of the first waiting messages of the queue with most of its topic's lag."""
-    retried: tuple[SeenMessage, ...] = ()
+    retried: tuple[FoundMessage, ...] = ()
     """The latest messages of the group's retry topic, where handlers failed recently."""
 
     def skewed(self) -> dict[MessageQueue, float]:

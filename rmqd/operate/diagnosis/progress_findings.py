@@ -51,7 +51,7 @@ def illegal_offsets(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
 def failures(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield a problem if handlers failed often in the last minute, or repeatedly with the same message."""
     ok, failed = snapshot.rates
-    tried = [seen for seen in snapshot.retried if snapshot.at - seen.stored_at < RECENT_SECONDS]
+    tried = [seen for seen in snapshot.retried if snapshot.at - seen.stored_at_ms / 1000 < RECENT_SECONDS]
     poisoned = {seen.msg_id: seen for seen in tried if seen.reconsume_times >= POISONED_TIMES}
     if failed > 0 and poisoned and len({seen.msg_id for seen in tried}) <= MAX_POISONED:
         failing = named(

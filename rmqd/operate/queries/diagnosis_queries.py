@@ -17,7 +17,7 @@ from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.route_table import RouteTable
 from rmqd.consumer.health.causes import Problem
 from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
-from rmqd.operate.diagnosis.diagnosis_facts import BrokerFacts, DiagnosisSnapshot, Finding, SeenMessage, TopicFacts
+from rmqd.operate.diagnosis.diagnosis_facts import BrokerFacts, DiagnosisSnapshot, Finding, TopicFacts
 from rmqd.operate.diagnosis.progress_findings import judge, needs_second_snapshot, stuck
 from rmqd.operate.queries.message_queries import FoundMessage, decoded
 from rmqd.wire.bodies.route_data import MASTER_ID, ClusterInfo
@@ -96,16 +96,11 @@ MAX_RETRIED: Final = 32
 
 async def first_waiting(
     client: ClientInstance, snapshot: DiagnosisSnapshot, queues: Iterable[MessageQueue]
-) -> dict[MessageQueue, SeenMessage]:
+) -> dict[MessageQueue, FoundMessage]:
     """Return the first waiting message of each of the first eight queues, if it can be read."""
     asked = list(queues)[:MAX_HEADS]
-    found = await asyncio.gather(*(_first(client, queue, snapshot.place(queue) or 0) for queue in asked))
-    return {queue: one for queue, one in zip(asked, found, strict=True) if one is not None}
-
-
-async def _first(client: ClientInstance, queue: MessageQueue, offset: int) -> SeenMessage | None:
-    messages = await _waiting(client, queue, offset, 1)
-    return _seen(messages[0]) if messages else None
+    found = await asyncio.gather(*(_waiting(client, queue, snapshot.place(queue) or 0, 1) for queue in asked))
+    return {queue: messages[0] for queue, messages in zip(asked, found, strict=True) if messages}
 
 
 async def _sample(client: ClientInstance, queue: MessageQueue, offset: int) -> tuple[str, ...]:
@@ -125,7 +120,7 @@ async def _waiting(client: ClientInstance, queue: MessageQueue, offset: int, mos
         return []
 
 
-async def newest_retried(brokers: Brokers, snapshot: DiagnosisSnapshot) -> tuple[SeenMessage, ...]:
+async def newest_retried(brokers: Brokers, snapshot: DiagnosisSnapshot) -> tuple[FoundMessage, ...]:
     """Return the newest messages of the group's retry topic; none unless a member reports recent failures."""
     if not snapshot.rates[1]:
         return ()
@@ -140,18 +135,7 @@ async def newest_retried(brokers: Brokers, snapshot: DiagnosisSnapshot) -> tuple
         return found
 
     answers = await brokers.ask(question)
-    return tuple(_seen(one) for messages in answers.found.values() for one in messages)
-
-
-def _seen(message: FoundMessage) -> SeenMessage:
-    return SeenMessage(
-        msg_id=message.msg_id,
-        queue=MessageQueue(message.topic, message.broker, message.queue),
-        offset=message.offset,
-        keys=message.keys,
-        reconsume_times=message.reconsume_times,
-        stored_at=message.stored_at_ms / 1000,
-    )
+    return tuple(one for messages in answers.found.values() for one in messages)
 
 
 SECOND_LOOK_SECONDS: Final = 7.0

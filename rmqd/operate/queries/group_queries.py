@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from rmqd.client.api.admin_requests import (
     consume_stats,
@@ -20,7 +21,8 @@ from rmqd.client.group_reader import GroupReader, MemberReport, QueueLag, TopicL
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.errors import RmqdError
 from rmqd.errors.broker_errors import RequestCodeNotSupportedError, TopicNotExistError
-from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody, SubscriptionGroupConfig
+from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody
+from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 from rmqd.wire.bodies.stats_bodies import ConsumerConnection
 from rmqd.wire.command import version_name
 from rmqd.wire.message_queue import MessageQueue
@@ -29,13 +31,16 @@ from rmqd.wire.topics import dlq_topic, is_system_group, retry_topic
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One member, as brokers see it. `queues` is the number of queues that it owns; None if it does not answer."""
+    """One member, as brokers see it. If it does not answer, `queues`, the number of its queues, and `subscriptions` are
+    None.
+    """
 
     client_id: str
     address: str
     language: str
     version: str
     queues: int | None
+    subscriptions: Mapping[str, str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +52,6 @@ class OwnedQueue(QueueLag):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSettings:
-    """The group's settings on one broker. `modes` are the topics with a pull or pop setting."""
-
-    consume_enable: bool
-    consume_broadcast_enable: bool
-    consume_message_orderly: bool
-    retry_queue_nums: int
-    retry_max_times: int
-    modes: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
 class GroupDetail:
     """One group. Without members, `consume_type` and `message_model` are None, and `subscriptions` is empty."""
 
@@ -67,9 +60,10 @@ class GroupDetail:
     message_model: str | None
     members: tuple[GroupMember, ...]
     subscriptions: Mapping[str, str]
-    """Tag expressions or SQL conditions, by topic."""
+    """Tag expressions or SQL conditions, by topic, of the last heartbeat. Members may have others."""
     queues: tuple[OwnedQueue, ...]
-    brokers: Mapping[str, GroupSettings]
+    brokers: Mapping[str, Mapping[str, Any]]
+    """The group's settings on each broker, and `modes`: the topics with a pull or pop setting."""
 
 
 async def show_group(brokers: Brokers, group: str) -> tuple[GroupDetail, dict[str, RmqdError]]:
@@ -91,9 +85,13 @@ async def show_group(brokers: Brokers, group: str) -> tuple[GroupDetail, dict[st
         None if any_known is None else consume_type(any_known),
         None if any_known is None else message_model(any_known),
         tuple(map(_member, members.values())),
-        {} if any_known is None else {topic: one.sub_string for topic, one in any_known.subscription_table.items()},
+        {} if any_known is None else _texts(any_known.subscription_table),
         tuple(_owned(lags, members.values())),
-        {name: _settings(config, modes.found.get(name, {})) for name, config in with_settings.items()},
+        {
+            name: asdict(config)
+            | {"modes": {topic: one.mode.lower() for topic, one in modes.found.get(name, {}).items()}}
+            for name, config in with_settings.items()
+        },
     )
     return detail, errors
 
@@ -101,7 +99,12 @@ async def show_group(brokers: Brokers, group: str) -> tuple[GroupDetail, dict[st
 def _member(member: MemberReport) -> GroupMember:
     one = [*member.connections.values()][-1][-1]
     queues = None if member.info is None else len(member.queues)
-    return GroupMember(member.client_id, one.client_addr, one.language, version_name(one.version), queues)
+    own = None if member.subscriptions is None else _texts(member.subscriptions)
+    return GroupMember(member.client_id, one.client_addr, one.language, version_name(one.version), queues, own)
+
+
+def _texts(subscriptions: Mapping[str, SubscriptionData]) -> dict[str, str]:
+    return {topic: one.sub_string for topic, one in subscriptions.items()}
 
 
 def _owned(lags: Iterable[TopicLag], members: Iterable[MemberReport]) -> Iterable[OwnedQueue]:
@@ -110,17 +113,6 @@ def _owned(lags: Iterable[TopicLag], members: Iterable[MemberReport]) -> Iterabl
             queue = MessageQueue(lag.topic, one.broker, one.queue)
             owners = [member.client_id for member in members if member.owns(queue)]
             yield OwnedQueue(**asdict(one), topic=lag.topic, owner=", ".join(owners))
-
-
-def _settings(config: SubscriptionGroupConfig, modes: Mapping[str, SetMessageRequestModeRequestBody]) -> GroupSettings:
-    return GroupSettings(
-        config.consume_enable,
-        config.consume_broadcast_enable,
-        config.consume_message_orderly,
-        config.retry_queue_nums,
-        config.retry_max_times,
-        {topic: one.mode.lower() for topic, one in modes.items()},
-    )
 
 
 _TYPES = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}

@@ -6,7 +6,7 @@ import asyncio
 import heapq
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from rmqd.client.api.admin_requests import topic_config, topic_configs, topic_consumers, topic_stats
 from rmqd.client.api.offset_requests import get_max_offset, get_min_offset, query_consumer_offset, search_offset
@@ -51,16 +51,6 @@ class TopicQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicSettings:
-    """The topic's settings on one broker."""
-
-    read_queues: int
-    write_queues: int
-    permissions: str
-    attributes: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
 class TopicDetail:
     """One topic. `messages` is the number of messages on its brokers, `groups` are its present and past consumers."""
 
@@ -68,7 +58,8 @@ class TopicDetail:
     messages: int
     queues: tuple[TopicQueue, ...]
     groups: tuple[str, ...]
-    brokers: Mapping[str, TopicSettings]
+    brokers: Mapping[str, Mapping[str, Any]]
+    """Its settings on each broker."""
 
 
 async def list_topics(
@@ -140,8 +131,13 @@ def _queues(tables: Iterable[TopicStatsTable]) -> Iterable[TopicQueue]:
             )
 
 
-def _settings(config: TopicConfig) -> TopicSettings:
-    return TopicSettings(config.read_queue_nums, config.write_queue_nums, _permissions(config.perm), config.attributes)
+def _settings(config: TopicConfig) -> dict[str, Any]:
+    return {
+        "read_queues": config.read_queue_nums,
+        "write_queues": config.write_queue_nums,
+        "permissions": _permissions(config.perm),
+        "attributes": config.attributes,
+    }
 
 
 def _permissions(perm: int) -> str:

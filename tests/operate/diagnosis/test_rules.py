@@ -13,10 +13,10 @@ from rmqd.operate.diagnosis.cluster_findings import findings_of_daemon
 from rmqd.operate.diagnosis.diagnosis_facts import (
     BrokerFacts,
     DiagnosisSnapshot,
-    SeenMessage,
     TopicFacts,
 )
 from rmqd.operate.diagnosis.progress_findings import consequences, judge, needs_second_snapshot
+from rmqd.operate.queries.message_queries import FoundMessage
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
 from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo
 from rmqd.wire.bodies.heartbeat_data import tag_subscription
@@ -215,11 +215,12 @@ def test_handlers_that_fail(ok: float, failed: float, expected: list[str]) -> No
 
 def test_one_message_that_fails_again_and_again() -> None:
     status = ConsumeStatus(consume_ok_tps=9.0, consume_failed_tps=0.05)
-    seen = SeenMessage(msg_id="C0A8", queue=RETRY, offset=3, keys="k1", reconsume_times=4, stored_at=NOW - 20)
+    at_ms = round(NOW - 20) * 1000
+    seen = FoundMessage(RETRY.topic, BROKER, 0, 3, "C0A8", "", "k1", None, 0, at_ms, "", "", 4, {}, b"")
     well = member("one", *BOTH, status=status)
     (found,) = judge(snapshot(well, retried=(seen,)))
     assert (found.cause, "C0A8 [k1] (sent back 4 times)" in found.evidence) == ("poison_message", True)
-    for other in (replace(seen, reconsume_times=1), replace(seen, stored_at=NOW - 4000)):
+    for other in (replace(seen, reconsume_times=1), replace(seen, stored_at_ms=at_ms - 4_000_000)):
         assert judge(snapshot(well, retried=(other,))) == []
 
 
