@@ -22,6 +22,7 @@ from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.client.sending.outgoing_message import OutgoingMessage, by_hash, by_id
 from rmqd.errors import RmqdError
+from rmqd.plugins.handler_catalogue import load_canary, with_canary
 from rmqd.runtime.event_loop import close_loop, keep_running
 from rmqd.runtime.logs.log_setup import log_by_logging
 from rmqd.testing.handler_run import HandlerRun, RunResult
@@ -272,6 +273,9 @@ class RocketMQ:
     ) -> RunResult:
         """Run a checked group as `run_handler` does, without chaos."""
         options, handler = group.options(self._state_dir), group.make_handler()
+        if group.settings.handler is not None and group.settings.handler.canary is not None:
+            canary = load_canary(group.name, group.settings, handler)
+            handler = with_canary(handler, canary, options, self._clock)
 
         async def run() -> RunResult:
             broker = self._embedded.broker

@@ -95,7 +95,12 @@ def handle_by_name(batch: Batch) -> None:
     raise DeadLetter("found by name")
 
 
-@pytest.mark.parametrize("named", [f"{__name__}:handle_by_name", {"plugin": f"{__name__}:handle_by_name"}])
+BY_NAME = f"{__name__}:handle_by_name"
+
+
+@pytest.mark.parametrize(
+    "named", [BY_NAME, {"plugin": BY_NAME}, {"plugin": "log", "canary": {"plugin": BY_NAME, "share": "100%"}}]
+)
 def test_a_handler_by_its_name(rocketmq: RocketMQ, run_handler: Run, named: object) -> None:
     rocketmq.send("orders", "one")
     run_handler(named, topic="orders", group="mailer")
