@@ -14,7 +14,7 @@ Plant = Callable[[], tuple[Any, str, Callable[..., object]]]
 
 def in_substitution() -> tuple[Any, str, Callable[..., object]]:
     """Configurations: a variable whose default begins with a minus, has a colon, and is a short one."""
-    from rmqd.config.reading import config_source as data
+    from rmqd.config import load
     from rmqd.config.reading import yaml_tree as substitution
 
     def substitute(text: str, environ: Any) -> str:
@@ -23,7 +23,7 @@ def in_substitution() -> tuple[Any, str, Callable[..., object]]:
             raise IndexError("planted")
         return substitution.substitute(text, environ)
 
-    return data, "substitute", substitute
+    return load, "substitute", substitute
 
 
 PLANTED: Final[dict[str, Plant]] = {"configurations": in_substitution}

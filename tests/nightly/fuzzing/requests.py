@@ -27,6 +27,8 @@ from rmqd.daemon.http.daemon_status import DaemonAbout
 from rmqd.daemon.http.http_access import AccessPolicy
 from rmqd.daemon.http.http_api import HttpApi
 from rmqd.daemon.http.http_server import HttpServer, LimitedProtocol
+from rmqd.daemon.metrics import exposition
+from rmqd.daemon.page import page_view
 from tests.config.configs import config
 from tests.daemon.fakes import ABOUT, FakeEngine
 from tests.nightly.fuzzing.request_changes import changed_requests
@@ -100,7 +102,9 @@ class Requests(Target):
             group[-1].pauses = Pauses()
         logger = logging.getLogger("uvicorn.error")
         with replaced(
-            (http_api, "in_own_thread", _at_once), (logger, "handlers", [self._errors]), (logger, "propagate", False)
+            *((module, "in_own_thread", _at_once) for module in (http_api, exposition, page_view)),
+            (logger, "handlers", [self._errors]),
+            (logger, "propagate", False),
         ):
             transport = self._loop.run_until_complete(self._converse(flags, data[1:].split(PAUSE)))
         self.cases += max(1, len(self._statuses))

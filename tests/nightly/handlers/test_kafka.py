@@ -112,7 +112,7 @@ async def test_a_kafka_that_is_killed_and_comes_back_is_waited_for(
     kafka_server: KafkaServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = kafka_server.create_topic(partitions=2)
-    async with started(kafka_server, topic, retry_for="1m") as handler:
+    async with started(kafka_server, topic, retry_for="4m") as handler:
         await asyncio.gather(*(handler.handle(batch_of(b"%d" % n, first=n)) for n in range(6)))
         await asyncio.to_thread(kafka_server.kill)
         waiting = [asyncio.create_task(handler.handle(batch_of(b"%d" % n, first=n))) for n in range(6, 12)]

@@ -16,12 +16,12 @@ MIXED_SEEDS = 8
 MAX_TO_FIND = 60
 QUICKLY_FOUND = {
     "broker_wakes_no_pull": 2,
-    "broker_loses_a_retry": 2,
+    "broker_loses_a_retry": 3,
     "commit_one_too_few": 2,
     "commit_one_too_many": 2,
     "file_one_too_many": 18,
     "drained_without_end": 13,
-    "forgets_attempts": 25,
+    "forgets_attempts": 71,
     "given_back_at_once": 84,
     "gives_up_early": 14,
     "last_of_a_batch_forgotten": 3,

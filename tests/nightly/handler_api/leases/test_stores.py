@@ -100,7 +100,7 @@ async def test_a_postgresql_that_falls_silent_says_so_and_is_used_by_new_connect
         accepted = line.accepted
         line.swallow()
 
-        with pytest.raises(ClaimStoreError, match=r"PostgreSQL: .* no answer for 1 s"):
+        with pytest.raises(ClaimStoreError, match=r"PostgreSQL: .* did not respond for 1 s"):
             await store.claim([A], "1:2")
         assert await store.claim([A], "1:3") == [OURS]
         assert line.accepted > accepted
