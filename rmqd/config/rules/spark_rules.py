@@ -226,5 +226,6 @@ def missing_findings(name: str, group: GroupConfig) -> Iterator[ConfigFinding]:
         yield ConfigFinding(("groups", name, "sink", "format"), message)
     absent = [package for package in PACKAGES if find_spec(package) is None]
     if absent:
-        message = f"spark needs {' and '.join(absent)}, which is not installed; use local, or run {INSTALL}"
+        which = "which are" if len(absent) > 1 else "which is"
+        message = f"spark needs {' and '.join(absent)}, {which} not installed; use local, or run {INSTALL}"
         yield ConfigFinding(("groups", name, "engine"), message)
