@@ -15,7 +15,7 @@ import uvloop
 
 from bench import process_figures
 from bench.handler import STAMP_DIGITS
-from bench.raw_puller import FOUND, PullRequest, find_queues
+from bench.raw_puller import FOUND, PullRequest, argument_parser, find_queues
 from rmqd.wire.command import FrameDecoder, decode_command
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
@@ -77,12 +77,7 @@ async def run(options: argparse.Namespace) -> None:
 
 def main() -> None:
     """Run the contender."""
-    parser = argparse.ArgumentParser(prog="python -m bench.floor", description=__doc__)
-    parser.add_argument("--namesrv", required=True, help="host:port of the name server")
-    parser.add_argument("--topic", required=True)
-    parser.add_argument("--group", required=True, help="the consumer group to pull for; nothing is committed")
-    parser.add_argument("--messages", type=int, required=True)
-    parser.add_argument("--pull-batch", type=int, default=32)
+    parser = argument_parser("floor", __doc__)
     parser.add_argument("--warm", type=int, default=0, help="messages at the start that do not count")
     uvloop.run(run(parser.parse_args()))
 

@@ -46,8 +46,8 @@ class Goal:
 
 
 GOALS = (
-    Goal("messages/s against Java's, batch size 1", "batch 1", "messages_per_second", "java", 2.5, at_least=True),
-    Goal("messages/s against Java's, batch size 32", "batch 32", "messages_per_second", "java", 3.0, at_least=True),
+    Goal("messages/s against Java's, batch size 1", "batch 1", "messages_per_second", "java", 4.0, at_least=True),
+    Goal("messages/s against Java's, batch size 32", "batch 32", "messages_per_second", "java", 5.0, at_least=True),
     Goal("messages/s against Go's, batch size 1", "batch 1", "messages_per_second", "go", 1.5, at_least=True),
     Goal("messages/s against the raw puller's, batch size 32", "batch 32", "messages_per_second", "raw", 0.75, True),
     Goal("messages/s against the raw puller's, batch size 1", "batch 1", "messages_per_second", "raw", 0.6, True),

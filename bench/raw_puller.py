@@ -165,14 +165,20 @@ class Drain:
         return self._requests[queue].at(next_offset)
 
 
-def main() -> int:
-    """Drain the topic, and print one line of figures."""
-    parser = argparse.ArgumentParser(prog="python -m bench.raw_puller", description=__doc__)
+def argument_parser(name: str, description: str | None) -> argparse.ArgumentParser:
+    """Return the parser of a contender that has no group, with the options of all of them."""
+    parser = argparse.ArgumentParser(prog=f"python -m bench.{name}", description=description)
     parser.add_argument("--namesrv", required=True, help="host:port of the name server")
     parser.add_argument("--topic", required=True)
     parser.add_argument("--group", required=True, help="the consumer group to pull for; nothing is committed")
     parser.add_argument("--messages", type=int, required=True)
     parser.add_argument("--pull-batch", type=int, default=32)
+    return parser
+
+
+def main() -> int:
+    """Drain the topic, and print one line of figures."""
+    parser = argument_parser("raw_puller", __doc__)
     parser.add_argument("--tls", action="store_true", help="use the certificates of tests/certificates")
     options = parser.parse_args()
     tls = certificates.client_context() if options.tls else None
