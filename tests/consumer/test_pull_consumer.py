@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from rmqd.errors import (
     PullConsumerError,
     RemotingError,
     RmqdError,
+    RouteNotFoundError,
     SettingError,
 )
 from rmqd.wire.bodies.heartbeat_data import HeartbeatData
@@ -226,6 +228,29 @@ async def test_errors_of_the_network_have_the_address_and_the_next_step(two: Two
         await two.name_server.down()
         with pytest.raises(NameServerError, match=f"{at}.*; start a name server, or check.*{tested}"):
             await one.queues(TOPIC)
+
+
+async def test_two_broadcasting_consumers_do_not_share_a_file_of_offsets(
+    broker: ScriptedBroker, tmp_path: Path
+) -> None:
+    """Each would overwrite the offsets of the other. The first one ended, the second one may begin."""
+    settings: dict[str, Any] = {"message_model": "broadcasting", "state_dir": str(tmp_path)}
+    broker.create_topic(TOPIC)
+    async with consumer(broker, subscribed=False, **settings) as second:
+        async with consumer(broker, **settings):
+            with pytest.raises(PullConsumerError, match=rf"another consumer .* broadcasts to {GROUP}.* offsets in /"):
+                await second.subscribe(TOPIC)
+            async with consumer(broker, **settings | {"state_dir": str(tmp_path / "other")}):
+                pass
+        await second.subscribe(TOPIC)
+
+
+async def test_errors_have_the_names_of_the_user(broker: ScriptedBroker) -> None:
+    async with consumer(broker, subscribed=False, namespace="ns") as one:
+        with pytest.raises(RouteNotFoundError) as missing:
+            await one.subscribe("nothing")
+    assert "nothing" in str(missing.value)
+    assert "ns%" not in str(missing.value)
 
 
 @pytest.mark.parametrize(

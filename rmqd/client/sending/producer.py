@@ -44,6 +44,7 @@ SEND_TIMEOUT_SECONDS = 3.0  # Java: sendMsgTimeout, for all attempts together
 MAX_TRIES = 3  # Java: 1 + retryTimesWhenSendFailed
 DEFAULT_TOPIC_QUEUE_NUMS = 4
 SAME_BROKER_PAUSE_SECONDS = 0.05
+SHORTEST_TRY_SECONDS = 0.1  # another attempt with less time would only replace the error by "within 0 s"
 TIMERS_SINCE_VERSION = 413  # 5.0.0 in MQVersion; an older broker delivers a timer message at once
 
 # Java: DefaultMQProducer.retryResponseCodes
@@ -179,20 +180,22 @@ class Producer:
             ) from None
 
     async def _try(self, sending: _Sending) -> SendResult:
-        last_broker = ""
-        tries = 0
+        last_broker, tries = "", 0
+        outcome: SendResult | RmqdError | None = None
         while True:
             tries += 1
             queue = next(sending.choices)
             if queue.broker_name == last_broker:
                 await self._clock.sleep(SAME_BROKER_PAUSE_SECONDS)
             last_broker, remaining = queue.broker_name, max(sending.deadline - self._clock.monotonic(), 0)
+            if isinstance(outcome, RmqdError) and remaining < SHORTEST_TRY_SECONDS:
+                raise outcome  # its text has the time that the broker had
             # a broker that hangs must leave time for an attempt at another one
             outcome = await self._send_once(queue, sending, remaining / 2 if tries < MAX_TRIES else remaining)
             if isinstance(outcome, SendResult):
                 return outcome
             self._routes.refresh_soon([sending.message.topic])
-            if tries == MAX_TRIES or self._clock.monotonic() >= sending.deadline:
+            if tries == MAX_TRIES:
                 raise outcome
             log.debug("send.retried", topic=queue.topic, broker=queue.broker_name, error=str(outcome))
 

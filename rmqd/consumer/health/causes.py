@@ -97,13 +97,15 @@ _IN_ORDER: Final = (
     Cause("no_members", "start a member (`rmqd run --group {group}`, or the group's application)"),
     Cause(
         "consumption_disabled",
-        "`mqadmin updateSubGroup -c CLUSTER -g {group} -s true` allows the group to consume again",
+        "`mqadmin updateSubGroup -c CLUSTER -g {group} -s true` allows the group to consume again, and resets its "
+        "other settings: add those that `rmqd groups show {group}` lists",
         QUEUE | GROUP | STUCK,
         explains="no_members orphaned_queue stalled_queue",
     ),
     Cause(
         "retries_dropped",
-        "`mqadmin updateSubGroup -c CLUSTER -g {group} -q 1` gives the group a retry queue",
+        "`mqadmin updateSubGroup -c CLUSTER -g {group} -q 1` gives the group a retry queue, and resets its other "
+        "settings: add those that `rmqd groups show {group}` lists",
         GROUP,
     ),
     Cause(

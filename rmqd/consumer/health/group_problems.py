@@ -7,9 +7,11 @@ Differences between the members of a group.
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rmqd.consumer.health.causes import Problem, found
@@ -82,19 +84,39 @@ def closed_problem(topic: str, brokers: list[str]) -> Problem:
     return found("no_permission", evidence, topic=topic)
 
 
+def update_command(settings: SubscriptionGroupConfig, attributes: str = "") -> str:
+    """Return the command that stores a group's settings, and changes `attributes`.
+
+    mqadmin resets every setting that it is not given, except attributes.
+    """
+    values = (
+        ("s", settings.consume_enable), ("m", settings.consume_from_min_enable),
+        ("d", settings.consume_broadcast_enable), ("q", settings.retry_queue_nums), ("r", settings.retry_max_times),
+        ("i", settings.broker_id), ("w", settings.which_broker_when_consume_slowly),
+        ("a", settings.notify_consumer_ids_changed_enable),
+    )  # fmt: skip
+    command = f"`mqadmin updateSubGroup -c CLUSTER -g {settings.group_name}"
+    command += "".join(f" -{option} {str(value).lower()}" for option, value in values)
+    command += " -o true" if settings.consume_message_orderly else ""  # brokers of 4.x do not know it
+    if settings.group_retry_policy != SubscriptionGroupConfig(group_name="").group_retry_policy:
+        command += f" -p {shlex.quote(json.dumps(settings.group_retry_policy))}"
+    return f"{command} --attributes {attributes}`" if attributes else f"{command}`"
+
+
 def settings_problem(where: str, group: str, settings: SubscriptionGroupConfig, model: str) -> Problem | None:
     """Return how a broker's settings forbid the group to consume; None if they allow it."""
     if not settings.consume_enable:
-        return found(
-            "consumption_disabled", f"{where} forbids the group to consume (consumeEnable is false)", group=group
-        )
+        evidence = f"{where} forbids the group to consume (consumeEnable is false)"
+        step = f"{update_command(replace(settings, consume_enable=True))} allows the group to consume again"
+        return Problem("consumption_disabled", evidence, step)
     if model == MessageModel.BROADCASTING and not settings.consume_broadcast_enable:
-        step = "`mqadmin updateSubGroup -c CLUSTER -g {group} -d true` allows it to broadcast"
+        step = f"{update_command(replace(settings, consume_broadcast_enable=True))} allows it to broadcast"
         evidence = f"{where} forbids broadcasting (consumeBroadcastEnable is false)"
-        return found("consumption_disabled", evidence, group=group, step=step)
+        return Problem("consumption_disabled", evidence, step)
     if model == MessageModel.CLUSTERING and settings.retry_queue_nums < 1:
         evidence = f"{where} has no retry queue for the group (retryQueueNums): sent-back messages are dropped there"
-        return found("retries_dropped", f"{evidence}, as if it were handled", group=group)
+        step = f"{update_command(replace(settings, retry_queue_nums=1))} gives the group a retry queue"
+        return Problem("retries_dropped", f"{evidence}, as if it were handled", step)
     return None
 
 

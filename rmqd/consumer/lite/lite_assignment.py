@@ -18,6 +18,7 @@ from rmqd.client.api.offset_requests import get_max_offset, query_consumer_offse
 from rmqd.codes import RequestCode
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
+from rmqd.consumer.health.group_problems import update_command
 from rmqd.consumer.lite.lite_queues import LiteProcessQueue, UnhandledPops, divided_by_lite_topic, place
 from rmqd.consumer.pop.pop_assignment import PopAssignment
 from rmqd.consumer.pop.pop_block import PopBlock
@@ -26,7 +27,7 @@ from rmqd.consumer.pop.receipts import PopProcessQueue, PopReceipts
 from rmqd.consumer.rebalance.rebalance import Division, MemberShare
 from rmqd.errors import BrokerAwayError, LiteTopicsRefusedError, RmqdError
 from rmqd.runtime.clock import wait_within
-from rmqd.wire.bodies.config_bodies import LITE, MESSAGE_TYPE
+from rmqd.wire.bodies.config_bodies import LITE, MESSAGE_TYPE, SubscriptionGroupConfig
 from rmqd.wire.bodies.pop_bodies import LiteSubscription, LiteSubscriptionAction
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop_headers import (
@@ -217,13 +218,13 @@ class LiteDivision(Division):
             return False
         try:
             attributes = (await topic_config(client.remoting, address, topic)).attributes
-            group_attributes = (await subscription_group(client.remoting, address, group)).attributes
+            settings = await subscription_group(client.remoting, address, group)
         except RmqdError as error:
             if not error.is_reported:
                 log.warning("lite.unknown", topic=topic, address=address, error=str(error))
             return False
         _check_topic(topic, broker_name, attributes.get(MESSAGE_TYPE))
-        _check_group(group, topic, broker_name, group_attributes)
+        _check_group(settings, topic, broker_name)
         self._served.add(broker_name)
         return True
 
@@ -237,13 +238,14 @@ def _check_topic(topic: str, broker_name: str, message_type: str | None) -> None
         )
 
 
-def _check_group(group: str, topic: str, broker_name: str, attributes: dict[str, str]) -> None:
+def _check_group(settings: SubscriptionGroupConfig, topic: str, broker_name: str) -> None:
+    group, attributes = settings.group_name, settings.attributes
     bound = attributes.get(BIND_TOPIC)
     if bound != topic:
         is_bound = f"is bound to {bound}" if bound else "is not bound to a topic"
         raise LiteTopicsRefusedError(
             f"lite_topics needs a group that is bound to {topic}, but {group} on {broker_name} {is_bound}; "
-            f"bind it with `mqadmin updateSubGroup -c CLUSTER -g {group} -a +{BIND_TOPIC}={topic}`"
+            f"bind it with {update_command(settings, f'+{BIND_TOPIC}={topic}')}"
         )
     if WILDCARD in attributes:
         raise LiteTopicsRefusedError(
@@ -253,5 +255,5 @@ def _check_group(group: str, topic: str, broker_name: str, attributes: dict[str,
     if (model := attributes.get(MODEL, SHARED)) != SHARED:
         raise LiteTopicsRefusedError(
             f"{group} on {broker_name} has {MODEL}={model}, but members of rmqd share lite topics; "
-            f"run `mqadmin updateSubGroup -c CLUSTER -g {group} -a +{MODEL}={SHARED}`"
+            f"run {update_command(settings, f'+{MODEL}={SHARED}')}"
         )

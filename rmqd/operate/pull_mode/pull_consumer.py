@@ -267,6 +267,7 @@ class PullConsumer:
         if not by_topic:
             return
         client, options = self._connected(), self._settings.options(by_topic)
+        self._settings.hold_offsets(options)
         self._polls = PollService(client.clock, chosen)
         self._consumer = consumer = PushConsumer(options, _NO_HANDLER, client, polls=self._polls)
         for scope in paused:
@@ -284,6 +285,7 @@ class PullConsumer:
         """Release all queues. With `is_done` and `auto_commit`, all returned messages are confirmed first."""
         if self._consumer is None:
             return
+        self._settings.release_offsets()
         if is_done and self._settings.auto_commit:
             self._confirm()
         for one in self._own().values():
@@ -370,15 +372,15 @@ class PullConsumer:
         context, problems = consumer.context, [*consumer.context.problems]
         for queue, one in consumer.assigned.items():
             if isinstance(one, AssignedQueue) and one.loop is not None and one.loop.stuck is not None:
-                raise PullConsumerError(f"{one.loop.stuck.evidence}; {one.loop.stuck.next}")
+                raise PullConsumerError(self._settings.plain(f"{one.loop.stuck.evidence}; {one.loop.stuck.next}"))
             if (failure := one.status.failure) is not None and not is_retry_topic(queue.topic):
                 problems.append(explain_failure(failure, context.plain_group, queue.without(self._namespace).topic))
         for problem in problems:
             if problem.cause in _LASTING:
-                raise PullConsumerError(f"{problem.evidence}; {problem.next}")
+                raise PullConsumerError(self._settings.plain(f"{problem.evidence}; {problem.next}"))
         names = context.options.group, *context.options.subscriptions
         if (refusal := client.remoting.security.refusals.about(names)) is not None:
-            raise PullConsumerError(refusal)
+            raise PullConsumerError(self._settings.plain(refusal))
 
     def _raise_end(self) -> None:
         """Raise the error that has ended a task; PullConsumerError if it ended without, or with its event loop."""
@@ -387,6 +389,8 @@ class PullConsumer:
                 error = None if task.cancelled() else task.exception()
                 while isinstance(error, BaseExceptionGroup):
                     error = error.exceptions[0]
+                if isinstance(error, RmqdError):
+                    error.args = self._settings.plain(error.args)
                 raise error or PullConsumerError("the consumer has ended; create another consumer")
 
 

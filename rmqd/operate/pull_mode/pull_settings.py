@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import UnionType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rmqd.client.client_options import ClientOptions
 from rmqd.config.load import Loading
@@ -25,12 +25,14 @@ from rmqd.errors import (
     BrokerAwayError,
     ConfigError,
     NameServerError,
+    PullConsumerError,
     RemotingError,
     RouteNotFoundError,
     SettingError,
 )
 from rmqd.errors.broker_errors import BrokerError
 from rmqd.plugins.model_options import consumer_options
+from rmqd.wire.topics import without_namespace
 
 STATE_DIR: Final = "~/.rmqd"  # a program runs as its user, who may not write to the daemon's folder
 _PLACE: Final = "PullConsumer"
@@ -38,6 +40,8 @@ _ROOT_KEYS: Final = ("nameserver", "nameserver_url", "state_dir")
 _GROUP_KEYS: Final = ("consume_from_where", "consume_timestamp", "message_model", "pull_batch_size")
 KEYWORDS: Final = ("auto_commit", *_GROUP_KEYS, *_ROOT_KEYS, *keys_of(ClientConfig))
 
+_held_offsets: dict[Settings, Path] = {}  # the folders of running broadcasting consumers
+T = TypeVar("T")
 Expression = str | Mapping[str, str]
 """A tag expression, or `{"sql": CONDITION}`."""
 
@@ -63,6 +67,26 @@ class Settings:
         self._root.setdefault("state_dir", str(Path(STATE_DIR).expanduser()))
         self.client: ClientOptions = self._config({"TOPIC": "*"}).client_options()
 
+    def hold_offsets(self, options: ConsumerOptions) -> None:
+        """Raise PullConsumerError if another consumer of this process writes the same file of offsets."""
+        folder = Path(options.local_offsets_directory, self.group)
+        if options.message_model != "broadcasting":
+            return
+        if folder in (one for settings, one in _held_offsets.items() if settings is not self):
+            raise PullConsumerError(
+                f"another consumer of this process broadcasts to {self.group}, and both would store their offsets in "
+                f"{folder}; close it first, or use another group or state_dir"
+            )
+        _held_offsets[self] = folder
+
+    def release_offsets(self) -> None:
+        """Let another consumer use the file of offsets."""
+        _held_offsets.pop(self, None)
+
+    def plain(self, told: T) -> T:
+        """Return texts with the names of topics and groups as the user gave them."""
+        return without_namespace(told, self.client.namespace)
+
     def options(self, subscriptions: Mapping[str, Expression]) -> ConsumerOptions:
         """Return the options of a group with these subscriptions. Raises SettingError."""
         return replace(consumer_options(self._config(subscriptions), self.group), auto_commit=self.auto_commit)
@@ -80,7 +104,7 @@ class Settings:
                 step = f"start {server}, or check the network: `rmqd topics show {topic} --nameserver {at}` tests it"
             elif isinstance(error, RouteNotFoundError) and not isinstance(error, BrokerAwayError):
                 step = missing_problem(topic).next
-            error.args = (f"{error}; {step}",)
+            error.args = (self.plain(f"{error}; {step}"),)
             raise
 
     def _config(self, subscriptions: Mapping[str, Expression]) -> RootConfig:

@@ -227,6 +227,14 @@ async def test_the_timeout_is_for_all_tries_together(world: World, brokers: list
     assert counts(brokers) == [1, 1, 1]
 
 
+async def test_a_timeout_tells_how_long_the_broker_had(world: World, brokers: list[Peer]) -> None:
+    """Also if the tries at one broker have used up the time."""
+    world.known["T"] = route_of({"b0": brokers[0].address})
+    brokers[0].on(SEND, None)
+    with pytest.raises(RemotingTimeoutError, match=r"within 0\.[1-9]"):
+        await world.producer.send(OutgoingMessage("T", b""), timeout_seconds=0.25)
+
+
 async def test_a_missing_topic_goes_where_the_default_topic_is(world: World, brokers: list[Peer]) -> None:
     """The broker makes the topic with four queues, or as many as the default topic has."""
     world.known["TBW102"] = route_of({"b1": brokers[1].address}, queues=8, perm=7)

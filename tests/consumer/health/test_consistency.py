@@ -121,8 +121,17 @@ def settings(**values: Any) -> Reply:
 
 
 SETTINGS: list[tuple[Reply, str, str]] = [
-    (settings(retry_queue_nums=0), "retries_dropped", f"-g {GROUP} -q 1`"),
-    (settings(consume_enable=False), "consumption_disabled", f"-g {GROUP} -s true`"),
+    # with the other settings, which mqadmin would reset
+    (
+        settings(retry_queue_nums=0, retry_max_times=5),
+        "retries_dropped",
+        f"`mqadmin updateSubGroup -c CLUSTER -g {GROUP} -s true -m true -d true -q 1 -r 5 -i 0 -w 1 -a true`",
+    ),
+    (
+        settings(consume_enable=False, consume_broadcast_enable=False),
+        "consumption_disabled",
+        f"`mqadmin updateSubGroup -c CLUSTER -g {GROUP} -s true -m true -d false -q 1 -r 16 -i 0 -w 1 -a true`",
+    ),
     (Reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "no group"), "group_unknown", f"-c CLUSTER -g {GROUP}`"),
 ]
 
