@@ -151,7 +151,7 @@ async def test_a_new_configuration_beside_broken_code_is_taken_over_or_changes_n
             await eventually(lambda: len(running.events("signal.received")) == 3, "the third signal", 60)
             edited.write_text(f"{PLAIN}# an edit while the configuration is applied\n")
             await eventually(lambda: _edits(running) == 2, "the edit is taken over", 60)
-            assert len(running.events("config.reloaded")) == 2
+            await eventually(lambda: len(running.events("config.reloaded")) == 2, "the configuration is applied", 60)
             running.send(signal.SIGTERM)
             assert await running.exit_code() == ExitCode.OK
 

@@ -17,6 +17,8 @@ from tests.testing.test_offset_stores import OWN, Effects, MemoryOffsets, Run, b
 
 __all__ = ["bodies", "memory"]
 
+ADD = "tests.testing.test_offset_stores:add"
+
 
 def test_a_former_owner_has_no_effect(run_handler: Run, memory: type[MemoryOffsets], bodies: list[str]) -> None:
     """Another member has taken the queue, and finished some of it, while calls were under way."""
@@ -66,7 +68,7 @@ def test_a_batch_of_which_a_part_is_acknowledged_keeps_the_offset_below(
         ),
         ({"deduplicate": {}}, "with deduplicate, because committed messages are not redelivered"),
         ({"offset_store": {"plugin": "nowhere"}}, "no offset store 'nowhere' is installed; expected broker, "),
-        ({"offset_store": {"plugin": f"{__name__}:add"}}, "not an offset store; expected a class with open, close"),
+        ({"offset_store": {"plugin": ADD}}, "not an offset store; expected a class with open, close"),
         (
             {"offset_store": "elsewhere"},
             "'elsewhere' is not a mapping; expected broker | {plugin: elsewhere, options: {...}}",
@@ -79,7 +81,7 @@ def test_a_batch_of_which_a_part_is_acknowledged_keeps_the_offset_below(
 )
 def test_what_cannot_be_is_refused_with_what_is_accepted(run_handler: Run, keys: Any, problem: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        run_handler(f"{__name__}:add", topic="orders", group="g", **{**OWN, **keys})
+        run_handler(ADD, topic="orders", group="g", **{**OWN, **keys})
     assert problem in str(raised.value)
 
 

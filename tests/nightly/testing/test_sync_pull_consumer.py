@@ -18,7 +18,7 @@ from rmqd.testing import RocketMQ
 
 
 def test_the_script_of_the_docs_counts_each_order_once(rocketmq: RocketMQ) -> None:
-    page = Path(__file__).parents[2] / "docs" / "pull-consumer.md"
+    page = Path(__file__).parents[3] / "docs" / "pull-consumer.md"
     [code] = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
     script: dict[str, Any] = {}
     exec(code, script)
