@@ -183,6 +183,7 @@ class _Daemon:
     recorder: HistoryRecorder
     config: RootConfig
     access: AccessPolicy = field(default_factory=lambda: AccessPolicy("", frozenset()))
+    held: set[str] = field(default_factory=set)
     reloads: int = 0
 
     def begin(self, flags: int) -> None:
