@@ -13,34 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final, NamedTuple, Self
 
 from rmqd.errors import RmqdError
-from rmqd.wire.bodies.config_bodies import (
-    BATCH_QUEUE,
-    CLEANUP_POLICIES,
-    CLEANUP_POLICY,
-    MESSAGE_TYPE,
-    MESSAGE_TYPES,
-    QUEUE_TYPE,
-)
-
-TAKES_RESETS: Final = 28  # V3_0_7_SNAPSHOT: RESET_CONSUMER_CLIENT_OFFSET, GET_CONSUMER_STATUS_FROM_CLIENT
-REPORTS_TO_OPERATORS: Final = 62  # V3_1_8_SNAPSHOT: GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY
-
-_BEFORE_3_0_1: Final = (
-    "SNAPSHOT ALPHA1 BETA1 BETA2 BETA3 BETA4 BETA5 BETA6_SNAPSHOT BETA6 BETA7_SNAPSHOT BETA7 BETA8_SNAPSHOT BETA8 "
-    "BETA9_SNAPSHOT BETA9 FINAL"
-).split()
-_FIRST_3_1: Final = 46
-
-
-def version_desc(version: int) -> str:
-    """Return the name of a version below TELLS_OPERATORS. Since 3.0.1, snapshots have their own numbers."""
-    if version < len(_BEFORE_3_0_1):
-        return f"V3_0_0_{_BEFORE_3_0_1[max(0, version)]}"
-    suffix = "" if version % 2 else "_SNAPSHOT"
-    if version < _FIRST_3_1:
-        return f"V3_0_{(version - len(_BEFORE_3_0_1)) // 2 + 1}{suffix}"
-    return f"V3_1_{(version - _FIRST_3_1) // 2}{suffix}"
-
+from rmqd.wire.bodies import config_bodies
 
 MASTER_ID: Final = 0
 
@@ -169,9 +142,9 @@ class _Attribute(NamedTuple):
 
 
 _ATTRIBUTES: Final = {
-    QUEUE_TYPE: _Attribute(False, ("SimpleCQ", BATCH_QUEUE)),
-    CLEANUP_POLICY: _Attribute(False, CLEANUP_POLICIES),
-    MESSAGE_TYPE: _Attribute(True, MESSAGE_TYPES),
+    config_bodies.QUEUE_TYPE: _Attribute(False, ("SimpleCQ", config_bodies.BATCH_QUEUE)),
+    config_bodies.CLEANUP_POLICY: _Attribute(False, config_bodies.CLEANUP_POLICIES),
+    config_bodies.MESSAGE_TYPE: _Attribute(True, config_bodies.MESSAGE_TYPES),
     "reserve.time": _Attribute(True),
     "lite.topic.expiration": _Attribute(True, most=30 * 24 * 60),
 }

@@ -142,7 +142,6 @@ class BrokerStatsManager:
         return lambda seconds: gained(self.now(), seconds)
 
     def forget_topic(self, topic: str) -> None:
-        """Forget the counters of a deleted topic."""
         self._topics.pop(topic, None)
         for key in [key for key in self._groups if key.startswith(_group_key("", topic))]:
             del self._groups[key]

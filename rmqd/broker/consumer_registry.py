@@ -82,7 +82,6 @@ class SubscriptionGroupManager:
         return dict(self._configs)
 
     def put(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-        """Create or change a group."""
         self._configs[config.group_name] = config
         self._journal.put(JournalKind.GROUP, config.group_name, config.to_json().decode())
         self._changed()
@@ -101,7 +100,6 @@ class SubscriptionGroupManager:
             self._changed()
 
     def forbid_reading(self, group: str, topic: str) -> None:
-        """Forbid a group to read a topic."""
         self._forbidden.add((group, topic))
         self._journal.put(JournalKind.FORBIDDEN, f"{group}@{topic}", "")
         self._changed()
@@ -127,7 +125,6 @@ class SubscriptionGroupManager:
         return list(self._modes.values())
 
     def request_mode(self, topic: str, group: str) -> SetMessageRequestModeRequestBody | None:
-        """Return the mode that was set for a group and a topic."""
         return self._modes.get((topic, group))
 
     def set_request_mode(self, mode: SetMessageRequestModeRequestBody) -> None:
@@ -200,14 +197,6 @@ class ConsumerOffsetManager:
         """Return the groups that have committed in the topic."""
         return [group for group, one in self._committed if one == topic]
 
-    def committed_table(self) -> dict[str, dict[int, int]]:
-        """Return all committed offsets by `topic@group`, as in the response to GET_ALL_CONSUMER_OFFSET (43)."""
-        return _by_name(self._committed)
-
-    def pulled_table(self) -> dict[str, dict[int, int]]:
-        """Return the pulled offsets of all groups, by `topic@group`."""
-        return _by_name(self._pulled)
-
     def note_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Record that a group pulled up to an offset."""
         self._pulled[group, topic][queue_id] = offset
@@ -245,7 +234,6 @@ class ConsumerOffsetManager:
         return offset
 
     def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
-        """Delete all offsets of a group, of a topic, or of a group in a topic."""
         for table, kind in (
             (self._committed, JournalKind.OFFSET),
             (self._pulled, None),
@@ -261,12 +249,4 @@ class ConsumerOffsetManager:
 
 
 def _key(group: str, topic: str, queue_id: int) -> str:
-    return f"{_name(group, topic)}{_SEPARATOR}{queue_id}"
-
-
-def _name(group: str, topic: str) -> str:
-    return f"{topic}{_SEPARATOR}{group}"
-
-
-def _by_name(table: _Table) -> dict[str, dict[int, int]]:
-    return {_name(group, topic): dict(queues) for (group, topic), queues in table.items()}
+    return f"{topic}{_SEPARATOR}{group}{_SEPARATOR}{queue_id}"

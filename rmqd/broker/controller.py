@@ -232,7 +232,6 @@ class TopicQueueMappingManager:
         return replace(detail, hosted_queues=old.hosted_queues | detail.hosted_queues)
 
     def put(self, detail: TopicQueueMappingDetail) -> None:
-        """Store a mapping."""
         self._details[detail.topic] = detail
         self._journal.put(JournalKind.STATIC_TOPIC, detail.topic, detail.to_json().decode())
 

@@ -47,7 +47,6 @@ class ConsumerGroupInfo:
         return self.message_model == MessageModel.BROADCASTING
 
     def client(self, client_id: str) -> ClientChannel | None:
-        """Return a member by its client id."""
         return next((client for client in self.channels.values() if client.client_id == client_id), None)
 
     def join(self, client: ClientChannel) -> bool:
@@ -100,7 +99,6 @@ class ConsumerManager:
         return known or (group, topic) in self._popped
 
     def find_client(self, group: str, client_id: str) -> ClientChannel | None:
-        """Return a member by its group and client id."""
         info = self._groups.get(group)
         return None if info is None else info.client(client_id)
 
@@ -172,7 +170,6 @@ class ProducerManager:
         known.heard_at = client.heard_at
 
     def unregister(self, group: str, channel: Channel) -> None:
-        """Remove a producer that unregisters."""
         clients = self._groups.get(group, {})
         clients.pop(channel, None)
         if not clients:

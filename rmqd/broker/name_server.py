@@ -19,17 +19,8 @@ from rmqd.broker.broker_settings import NameServerSettings
 from rmqd.broker.peer_channel import SEE_FAQ, Channel, Processors, Refusal, Reply
 from rmqd.broker.store.journal import Journal, JournalKind
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.bodies import route_data
 from rmqd.wire.bodies.config_bodies import TopicConfig
-from rmqd.wire.bodies.route_data import (
-    PERM_READ,
-    PERM_WRITE,
-    BrokerData,
-    ClusterInfo,
-    KVTable,
-    QueueData,
-    TopicList,
-    TopicRouteData,
-)
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers import topic_headers as headers
 from rmqd.wire.loose_json import dump_properties, load_properties
@@ -87,8 +78,7 @@ CLUSTER_ID: Final = ("RMQD", "cluster_id")  # where rmqd keeps the id of a clust
 REGISTER_SECONDS: Final = 30.0  # Java: registerNameServerPeriod
 _JAVA_NULL: Final = "null"  # the text in place of a missing topic
 _STRICT_JSON_SINCE: Final = 401  # 4.9.4
-_READ_WRITE: Final = PERM_READ | PERM_WRITE
-_UNIT, _UNIT_SUB = 1, 2  # TopicSysFlag
+_READ_WRITE: Final = route_data.PERM_READ | route_data.PERM_WRITE
 _PROTECTED: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
 
 
@@ -100,7 +90,7 @@ class _OwnView(NamedTuple):
     """
 
     config: TopicConfig | None
-    queues: QueueData | None
+    queues: route_data.QueueData | None
     until: float = float("inf")
 
 
@@ -131,13 +121,7 @@ class NameServer:
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.topics,
             RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_of_cluster,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
-            RequestCode.GET_UNIT_TOPIC_LIST: self._listing(lambda flag: flag & _UNIT != 0),
-            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._listing(lambda flag: flag & _UNIT_SUB != 0),
-            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._listing(
-                lambda flag: flag & (_UNIT | _UNIT_SUB) == _UNIT_SUB
-            ),
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
-            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
             RequestCode.UPDATE_NAMESRV_CONFIG: self.update_settings,
             RequestCode.GET_NAMESRV_CONFIG: self.get_settings,
         }
@@ -153,30 +137,30 @@ class NameServer:
         strict = request.version >= _STRICT_JSON_SINCE or header.accept_standard_json_only is True
         static = self._broker.static_topics.get(header.topic)
         mappings = () if static is None else (static.as_route(),)
-        route = TopicRouteData((queues,), (self._broker_data(),), ordered, mappings)
+        route = route_data.TopicRouteData((queues,), (self._broker_data(),), ordered, mappings)
         return Reply(body=route.to_json(strict=strict))
 
     def cluster(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_BROKER_CLUSTER_INFO (106): the brokers and clusters, one each."""
         name, cluster = self._broker.name, self._broker.settings.brokerClusterName
-        return Reply(body=ClusterInfo({name: self._broker_data()}, {cluster: (name,)}).to_json())
+        return Reply(body=route_data.ClusterInfo({name: self._broker_data()}, {cluster: (name,)}).to_json())
 
     def topics(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206): the names of all topics."""
         _refuse_unless(self.settings.enableAllTopicList)
-        return Reply(body=TopicList(tuple(self._view())).to_json())
+        return Reply(body=route_data.TopicList(tuple(self._view())).to_json())
 
     def topics_of_cluster(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_TOPICS_BY_CLUSTER (224): the names of a cluster's topics."""
         _refuse_unless(self.settings.enableTopicList)
         header = headers.GetTopicsByClusterRequestHeader.from_ext_fields(request.ext_fields)
         own = header.cluster == self._broker.settings.brokerClusterName
-        return Reply(body=TopicList(tuple(self._view()) if own else ()).to_json())
+        return Reply(body=route_data.TopicList(tuple(self._view()) if own else ()).to_json())
 
     def system_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_SYSTEM_TOPIC_LIST_FROM_NS (304): the names of clusters and brokers, because these are also topics."""
         names = (self._broker.settings.brokerClusterName, self._broker.name)
-        return Reply(body=TopicList(names, self._broker.address).to_json())
+        return Reply(body=route_data.TopicList(names, self._broker.address).to_json())
 
     def delete_topic(self, channel: Channel, request: RemotingCommand) -> Reply:
         """DELETE_TOPIC_IN_NAMESRV (216): omit the topic until the broker changes it, or registers again."""
@@ -186,18 +170,10 @@ class NameServer:
             self._own[header.topic] = _OwnView(config, None, self._now() + REGISTER_SECONDS)
         return Reply()
 
-    def register_topic(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """REGISTER_TOPIC_IN_NAMESRV (217): use the given queues of a topic on this broker; ignore other brokers."""
-        header = headers.RegisterTopicRequestHeader.from_ext_fields(request.ext_fields)
-        for queues in TopicRouteData.from_json(request.body).queue_datas:
-            if queues.broker_name == self._broker.name:
-                self._own[header.topic] = _OwnView(self._broker.topics.registered(header.topic), queues)
-        return Reply()
-
     def wipe_write_perm(self, channel: Channel, request: RemotingCommand) -> Reply:
         """WIPE_WRITE_PERM_OF_BROKER (205): show no topic as writeable until the broker changes the topic."""
         header = headers.WipeWritePermOfBrokerRequestHeader.from_ext_fields(request.ext_fields)
-        count = self._change_perms(header.broker_name, lambda perm: perm & ~PERM_WRITE)
+        count = self._change_perms(header.broker_name, lambda perm: perm & ~route_data.PERM_WRITE)
         return Reply(ext_fields=headers.WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count).ext_fields())
 
     def add_write_perm(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -235,7 +211,7 @@ class NameServer:
         table = self._key_values.table(header.namespace)
         if table is None:
             raise _no_item(header.namespace)
-        return Reply(body=KVTable(table).to_json())
+        return Reply(body=route_data.KVTable(table).to_json())
 
     def update_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
         """UPDATE_NAMESRV_CONFIG (318): change settings until the process ends."""
@@ -250,16 +226,6 @@ class NameServer:
     def get_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
         return Reply(body=dump_properties(self.settings.as_properties()))
 
-    def _listing(self, wanted: Callable[[int], bool]) -> Callable[[Channel, RemotingCommand], Reply]:
-        """GET_UNIT_TOPIC_LIST (311) and the next two: the names of topics whose sysFlag is wanted."""
-
-        def answer(channel: Channel, request: RemotingCommand) -> Reply:
-            _refuse_unless(self.settings.enableTopicList)
-            topics = (topic for topic, queues in self._view().items() if wanted(queues.topic_sys_flag))
-            return Reply(body=TopicList(tuple(topics)).to_json())
-
-        return answer
-
     def _change_perms(self, broker_name: str, change: Callable[[int], int]) -> int:
         if broker_name != self._broker.name:
             return 0
@@ -270,12 +236,12 @@ class NameServer:
             )
         return len(view)
 
-    def _view(self) -> dict[str, QueueData]:
+    def _view(self) -> dict[str, route_data.QueueData]:
         """Return the topics that clients see, with their queues."""
         names = dict.fromkeys([*self._broker.topics.all(), *self._own])
         return {topic: queues for topic in names if (queues := self._queues(topic)) is not None}
 
-    def _queues(self, topic: str) -> QueueData | None:
+    def _queues(self, topic: str) -> route_data.QueueData | None:
         config, own = self._broker.topics.registered(topic), self._own.get(topic)
         if own is not None:
             if own.config is config and self._now() < own.until:
@@ -286,13 +252,13 @@ class NameServer:
         # a broker registers its topics with its own permission if that lacks reading or writing
         permission = self._broker.settings.brokerPermission
         perm = config.perm if permission & _READ_WRITE == _READ_WRITE else config.perm & permission
-        return QueueData(
+        return route_data.QueueData(
             self._broker.name, config.read_queue_nums, config.write_queue_nums, perm, config.topic_sys_flag
         )
 
-    def _broker_data(self) -> BrokerData:
+    def _broker_data(self) -> route_data.BrokerData:
         settings = self._broker.settings
-        return BrokerData(settings.brokerClusterName, settings.brokerName, {0: self._broker.address})
+        return route_data.BrokerData(settings.brokerClusterName, settings.brokerName, {0: self._broker.address})
 
 
 def _refuse_unless(enabled: bool) -> None:

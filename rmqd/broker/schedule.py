@@ -25,24 +25,12 @@ from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError, RmqdError
 from rmqd.runtime.clock import Clock
 from rmqd.wire.fields import parse_integer
+from rmqd.wire.messages import properties as names
 from rmqd.wire.messages.encode import StoredMessage, decode_record, encode_properties
-from rmqd.wire.messages.properties import (
-    DELAY,
-    REAL_QUEUE_ID,
-    REAL_TOPIC,
-    TIMER_DEL_UNIQKEY,
-    TIMER_DELAY_MS,
-    TIMER_DELAY_SEC,
-    TIMER_DELIVER_MS,
-    TIMER_DEQUEUE_MS,
-    TIMER_ENQUEUE_MS,
-    TIMER_OUT_MS,
-    UNIQ_KEY,
-)
 from rmqd.wire.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 
 PRECISION_MS: Final = 1000  # Java: timerPrecisionMs
-REQUESTED: Final = frozenset((TIMER_DELIVER_MS, TIMER_DELAY_MS, TIMER_DELAY_SEC))
+REQUESTED: Final = frozenset((names.TIMER_DELIVER_MS, names.TIMER_DELAY_MS, names.TIMER_DELAY_SEC))
 """The properties with a producer's delivery time."""
 _QUEUE_ID: Final = 0
 _SEPARATOR: Final = "@"
@@ -54,21 +42,21 @@ def timer_out_ms(properties: Mapping[str, str], now_ms: int, settings: BrokerSet
     Raises Refusal if the time is too far ahead or invalid, or if the message recalls another one and the time has
     passed.
     """
-    if TIMER_OUT_MS in properties:  # the message was already a timer message
+    if names.TIMER_OUT_MS in properties:  # the message was already a timer message
         return None
     try:
-        if TIMER_DELAY_SEC in properties:
-            deliver_ms = now_ms + parse_integer(properties[TIMER_DELAY_SEC], TIMER_DELAY_SEC) * 1000
-        elif TIMER_DELAY_MS in properties:
-            deliver_ms = now_ms + parse_integer(properties[TIMER_DELAY_MS], TIMER_DELAY_MS)
+        if names.TIMER_DELAY_SEC in properties:
+            deliver_ms = now_ms + parse_integer(properties[names.TIMER_DELAY_SEC], names.TIMER_DELAY_SEC) * 1000
+        elif names.TIMER_DELAY_MS in properties:
+            deliver_ms = now_ms + parse_integer(properties[names.TIMER_DELAY_MS], names.TIMER_DELAY_MS)
         else:
-            deliver_ms = parse_integer(properties[TIMER_DELIVER_MS], TIMER_DELIVER_MS)
+            deliver_ms = parse_integer(properties[names.TIMER_DELIVER_MS], names.TIMER_DELIVER_MS)
     except ProtocolError:
         raise _illegal(settings) from None
     if deliver_ms - now_ms > settings.timerMaxDelaySec * 1000:
         raise _illegal(settings)
     if deliver_ms <= now_ms:
-        if TIMER_DEL_UNIQKEY in properties:
+        if names.TIMER_DEL_UNIQKEY in properties:
             raise _illegal(settings)
         return None
     return (deliver_ms - 1) // PRECISION_MS * PRECISION_MS
@@ -112,15 +100,15 @@ class TimerMessageStore:
         """Store a message until its due time. Returns it as stored. Raises like MessageStore.put."""
         properties = {
             **message.properties,
-            TIMER_OUT_MS: str(out_ms),
-            REAL_TOPIC: message.topic,
-            REAL_QUEUE_ID: str(message.queue_id),
+            names.TIMER_OUT_MS: str(out_ms),
+            names.REAL_TOPIC: message.topic,
+            names.REAL_QUEUE_ID: str(message.queue_id),
         }
         encode_properties(_delivered(properties, out_ms, out_ms))  # the message must still fit when it is delivered
         waiting = replace(message, topic=TIMER_TOPIC, queue_id=_QUEUE_ID, properties=properties)
         stored = self._store.put(waiting)
         due_ms = out_ms + PRECISION_MS
-        key = properties.get(TIMER_DEL_UNIQKEY, "")
+        key = properties.get(names.TIMER_DEL_UNIQKEY, "")
         self._journal.put(
             JournalKind.TIMER, str(stored.queue_offset), f"{due_ms}{_SEPARATOR}{key}" if key else str(due_ms)
         )
@@ -158,9 +146,9 @@ class TimerMessageStore:
         if record is None:  # its topic was deleted
             return
         message = decode_record(record)
-        if TIMER_DEL_UNIQKEY in message.properties:
+        if names.TIMER_DEL_UNIQKEY in message.properties:
             return
-        topic, unique_key = message.properties[REAL_TOPIC], message.properties.get(UNIQ_KEY)
+        topic, unique_key = message.properties[names.REAL_TOPIC], message.properties.get(names.UNIQ_KEY)
         if recalled and unique_key and delete_key(topic, unique_key, self.settings) in recalled:
             return
         enqueue_ms = message.store_timestamp // PRECISION_MS * PRECISION_MS
@@ -168,7 +156,7 @@ class TimerMessageStore:
             replace(
                 message,
                 topic=topic,
-                queue_id=int(message.properties[REAL_QUEUE_ID]),
+                queue_id=int(message.properties[names.REAL_QUEUE_ID]),
                 properties=_delivered(message.properties, enqueue_ms, now_ms),
             )
         )
@@ -180,7 +168,7 @@ class TimerMessageStore:
 
 
 def _delivered(properties: Mapping[str, str], enqueue_ms: int, dequeue_ms: int) -> dict[str, str]:
-    return {**properties, TIMER_ENQUEUE_MS: str(enqueue_ms), TIMER_DEQUEUE_MS: str(dequeue_ms)}
+    return {**properties, names.TIMER_ENQUEUE_MS: str(enqueue_ms), names.TIMER_DEQUEUE_MS: str(dequeue_ms)}
 
 
 log = structlog.get_logger(__name__)
@@ -249,7 +237,7 @@ class ScheduleMessageService:
         invalid.
         """
         properties = message.properties
-        if DELAY in properties and (level := delay_level(properties)) > 0:
+        if names.DELAY in properties and (level := delay_level(properties)) > 0:
             return self._delay(message, min(level, len(self._delays_ms)))
         if not REQUESTED.isdisjoint(properties) and message.topic != TIMER_TOPIC:
             out_ms = timer_out_ms(properties, self._now_ms(), self._settings)
@@ -297,7 +285,11 @@ class ScheduleMessageService:
 
     def _delay(self, message: StoredMessage, level: int) -> Scheduled:
         properties = {key: value for key, value in message.properties.items() if key not in REQUESTED}
-        properties |= {DELAY: str(level), REAL_TOPIC: message.topic, REAL_QUEUE_ID: str(message.queue_id)}
+        properties |= {
+            names.DELAY: str(level),
+            names.REAL_TOPIC: message.topic,
+            names.REAL_QUEUE_ID: str(message.queue_id),
+        }
         waiting = replace(message, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=properties)
         due_ms = self._now_ms() + self._delays_ms[level - 1]
         stored = self._store.put(waiting, tags_code=due_ms)
@@ -360,13 +352,15 @@ class ScheduleMessageService:
 
 def delay_level(properties: Mapping[str, str]) -> int:
     """Return the delay level in a message's properties; 0 for none. Raises ProtocolError if it is not a number."""
-    return parse_integer(properties.get(DELAY, "0"), DELAY)
+    return parse_integer(properties.get(names.DELAY, "0"), names.DELAY)
 
 
 def _time_up(record: bytes) -> StoredMessage:
     """Return a delayed message as it is delivered to its own topic. Its properties are unchanged."""
     message = decode_record(record)
-    return replace(message, topic=message.properties[REAL_TOPIC], queue_id=int(message.properties[REAL_QUEUE_ID]))
+    return replace(
+        message, topic=message.properties[names.REAL_TOPIC], queue_id=int(message.properties[names.REAL_QUEUE_ID])
+    )
 
 
 def _delays_ms(levels: str) -> list[int]:

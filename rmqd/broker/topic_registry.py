@@ -12,18 +12,9 @@ from typing import Final
 
 from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.store.journal import Journal, JournalKind
+from rmqd.wire import topics
 from rmqd.wire.bodies.config_bodies import TopicConfig
 from rmqd.wire.bodies.route_data import PERM_READ, PERM_WRITE
-from rmqd.wire.topics import (
-    DEFAULT_TOPIC,
-    DLQ_PREFIX,
-    MAX_TOPIC_LENGTH,
-    RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
-    is_light_queue,
-    is_system_topic,
-)
 
 PERM_INHERIT: Final = 1
 READ_WRITE: Final = PERM_READ | PERM_WRITE
@@ -35,19 +26,19 @@ _ONE_QUEUE: Final = (
     "RMQ_SYS_TRANS_OP_HALF_TOPIC",
     "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
     "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
-    TIMER_TOPIC,
+    topics.TIMER_TOPIC,
 )
 _RESERVED: Final = (
     "RMQ_SYS_TRANS_HALF_TOPIC",
     "BenchmarkTest",
     "TRANS_CHECK_MAX_TIME_TOPIC",
     "OFFSET_MOVED_EVENT",
-    DEFAULT_TOPIC,
+    topics.DEFAULT_TOPIC,
     "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
     "SELF_TEST_TOPIC",
-    SCHEDULE_TOPIC,
+    topics.SCHEDULE_TOPIC,
     "RMQ_SYS_TRACE_TOPIC",
-    TIMER_TOPIC,
+    topics.TIMER_TOPIC,
     "CHECKPOINT_TOPIC",
     "RMQ_SYS_TRANS_OP_HALF_TOPIC",
     "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
@@ -58,10 +49,10 @@ def system_topics(settings: BrokerSettings) -> Iterator[TopicConfig]:
     """Yield the topics of every new broker. Tools also expect topics of features that this broker lacks."""
     cluster, broker = settings.brokerClusterName, settings.brokerName
     if settings.autoCreateTopicEnable:
-        yield _topic(DEFAULT_TOPIC, settings.defaultTopicQueueNums, READ_WRITE | PERM_INHERIT)
+        yield _topic(topics.DEFAULT_TOPIC, settings.defaultTopicQueueNums, READ_WRITE | PERM_INHERIT)
     for topic in _ONE_QUEUE:
         yield _topic(topic, 1)
-    yield _topic(SCHEDULE_TOPIC, DELAY_LEVELS)
+    yield _topic(topics.SCHEDULE_TOPIC, DELAY_LEVELS)
     yield _topic("BenchmarkTest", 1024)
     yield _topic(cluster, 16, READ_WRITE | PERM_INHERIT)
     yield _topic(broker, 1, READ_WRITE | PERM_INHERIT)
@@ -78,7 +69,7 @@ def reserved_topics(settings: BrokerSettings) -> tuple[str, ...]:
 
 def is_reserved(topic: str, settings: BrokerSettings) -> bool:
     """Return whether administrators can neither change nor delete the topic."""
-    return is_system_topic(topic) or topic in reserved_topics(settings)
+    return topics.is_system_topic(topic) or topic in reserved_topics(settings)
 
 
 def _topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
@@ -103,14 +94,14 @@ def fault_of_topic(topic: str) -> str:
         return "The specified topic is blank."
     if not _ALLOWED.fullmatch(topic):
         return f"The specified topic: {topic}, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
-    if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+    if topic.startswith((topics.RETRY_PREFIX, topics.DLQ_PREFIX)):
         if len(topic) > _MAX_DERIVED_LENGTH:
             return (
                 f"The specified topic is DLQ or Retry topic: {topic}, and it's longer than topic max length: "
                 f"{_MAX_DERIVED_LENGTH}"
             )
-    elif len(topic) > MAX_TOPIC_LENGTH:
-        return f"The specified topic: {topic}, is longer than topic max length: {MAX_TOPIC_LENGTH}"
+    elif len(topic) > topics.MAX_TOPIC_LENGTH:
+        return f"The specified topic: {topic}, is longer than topic max length: {topics.MAX_TOPIC_LENGTH}"
     return ""
 
 
@@ -130,7 +121,7 @@ class TopicConfigManager:
     def get(self, topic: str) -> TopicConfig | None:
         """Return a topic's configuration. Any light queue has one, even a missing one (`LmqTopicConfigManager`)."""
         config = self._configs.get(topic)
-        if config is None and self.settings.enableLmq and is_light_queue(topic):
+        if config is None and self.settings.enableLmq and topics.is_light_queue(topic):
             return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
         return config
 
@@ -143,7 +134,6 @@ class TopicConfigManager:
         return dict(self._configs)
 
     def put(self, config: TopicConfig) -> TopicConfig:
-        """Create or change a topic."""
         self._configs[config.topic_name] = config
         self._journal.put(JournalKind.TOPIC, config.topic_name, config.to_json().decode())
         self.revision += 1
@@ -164,9 +154,9 @@ class TopicConfigManager:
         default = self._configs.get(default_topic)
         if default is None:
             return None
-        if default_topic == DEFAULT_TOPIC and not self.settings.autoCreateTopicEnable:
+        if default_topic == topics.DEFAULT_TOPIC and not self.settings.autoCreateTopicEnable:
             # as in RocketMQ, this is valid until the next start, even if the setting is changed back
-            self._configs[DEFAULT_TOPIC] = default = replace(default, perm=READ_WRITE)
+            self._configs[topics.DEFAULT_TOPIC] = default = replace(default, perm=READ_WRITE)
         if not default.perm & PERM_INHERIT:
             return None
         queues = max(0, min(queue_nums, default.write_queue_nums))

@@ -18,17 +18,9 @@ from rmqd.client.api.remoting_request import request
 from rmqd.client.instance import ClientInstance
 from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.consumer_options import ConsumerOptions, Subscription
+from rmqd.consumer.health import group_problems
 from rmqd.consumer.health.causes import Problem, found
 from rmqd.consumer.health.consistency import why_refused
-from rmqd.consumer.health.group_problems import (
-    Difference,
-    closed_problem,
-    differences,
-    missing_problem,
-    model_difference,
-    settings_problem,
-    unknown_problem,
-)
 from rmqd.errors import ExitCode, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.errors.broker_errors import (
     AccessRefusedError,
@@ -64,7 +56,6 @@ class Check:
     message: str
 
     def line(self) -> str:
-        """Return the check as a line of text."""
         return f"{'OK' if self.level == 'ok' else self.level:<11}  {self.subject}: {self.message}"
 
 
@@ -146,7 +137,7 @@ class _GroupCheck:
     def _route_checks(self, topic: str, route: TopicRouteData | RmqdError) -> Iterator[Check]:
         subject = f"{self._subject}.subscriptions.{topic}"
         if isinstance(route, RouteNotFoundError):
-            yield _of("error", subject, missing_problem(topic))
+            yield _of("error", subject, group_problems.missing_problem(topic))
         elif isinstance(route, RmqdError):
             yield Check("unreachable" if isinstance(route, RemotingError) else "error", subject, str(route))
         else:
@@ -154,7 +145,7 @@ class _GroupCheck:
             queues = self._client.routes.queues(topic)
             if closed:
                 level: Level = "warning" if queues else "error"
-                yield _of(level, subject, closed_problem(topic, closed))
+                yield _of(level, subject, group_problems.closed_problem(topic, closed))
             if queues:
                 brokers = len({queue.broker_name for queue in queues})
                 yield Check("ok", subject, f"{count(len(queues), 'queue')} on {count(brokers, 'broker')}")
@@ -249,11 +240,11 @@ class _GroupCheck:
             return
         settings = groups.get(self._name)
         if settings is None and not makes_groups:
-            yield _of("error", self._subject, unknown_problem(where, self._name))
+            yield _of("error", self._subject, group_problems.unknown_problem(where, self._name))
         elif settings is None:
             told = "creates it when the group first connects, if autoCreateSubscriptionGroup is on there"
             yield Check("warning", self._subject, f"{where} does not know the group yet; it {told}")
-        elif problem := settings_problem(where, self._name, settings, self._group.announced_model):
+        elif problem := group_problems.settings_problem(where, self._name, settings, self._group.announced_model):
             yield _of("error", self._subject, problem)
         else:
             yield Check("ok", self._subject, f"{where} allows the group to consume")
@@ -268,21 +259,21 @@ class _GroupCheck:
         clients: dict[str, list[str]] = {}
         for connection in members.connection_set:
             clients.setdefault(connection.client_id, []).append(connection.client_addr)
-        differences = list(self._differences(members))
-        for difference in differences:
+        found_differences = list(self._differences(members))
+        for difference in found_differences:
             evidence = f"the members {_join(clients)} on {where} {difference.text}"
             yield _of("error", self._subject, found(difference.cause, evidence, group=self._name))
         for client, addresses in clients.items():
             if len(addresses) > 1:
                 yield _of("error", self._subject, conflict_problem(client, where, addresses))
-        if not differences:
+        if not found_differences:
             yield Check("ok", self._subject, f"agrees with {count(len(clients), 'member')} on {where}")
 
-    def _differences(self, members: ConsumerConnection) -> Iterator[Difference]:
+    def _differences(self, members: ConsumerConnection) -> Iterator[group_problems.Difference]:
         """Yield the differences between the members' last heartbeat and the configuration."""
         us, ours = "the configuration", {topic: _data(topic, it) for topic, it in self._group.subscriptions.items()}
-        yield from differences(members.subscription_table, ours, us)
-        yield from model_difference(members.message_model, self._group.announced_model, us)
+        yield from group_problems.differences(members.subscription_table, ours, us)
+        yield from group_problems.model_difference(members.message_model, self._group.announced_model, us)
 
     async def _filter_check(self, address: str, where: str, topic: str) -> Check | None:
         wanted = self._group.subscriptions[topic]

@@ -15,29 +15,13 @@ from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.daemon_client import DaemonClient, DaemonRefusedError, DaemonUnreachableError, find_daemon
 from rmqd.cli.terminal.options import GroupName, Http, Output, group_names, topic_names
 from rmqd.cli.terminal.output import Answer, count, say, say_json, table
-from rmqd.daemon.http.status_view import (
-    GROUP_COLUMNS,
-    QUEUE_COLUMNS,
-    canary_line,
-    cell,
-    is_alarming,
-    last_error_line,
-    left_out_line,
-    outcome_text,
-    problem_line,
-    rates_line,
-    slave_lines,
-    stall_lines,
-    state_text,
-    written_scope,
-)
+from rmqd.daemon.http import status_view
 from rmqd.errors import ExitCode
 from rmqd.runtime.plain_text import printable_values
 
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Configuration with daemon address and token")]
 TokenFile = Annotated[
-    Path | None,
-    typer.Option("--token-file", help="File with the daemon's token; default: the configuration's"),
+    Path | None, typer.Option("--token-file", help="File with the daemon's token; default: the configuration's")
 ]
 
 
@@ -82,7 +66,7 @@ def pause(queues: QueueOptions, daemon: DaemonOptions, group: GroupName) -> None
     Example: rmqd pause order-mailer --topic orders --broker broker-a --queue 3
     """
     report = daemon.ask(lambda client: client.switch("pause", group, queues.topic, queues.broker, queues.queue))
-    daemon.say(report, outcome_text(report))
+    daemon.say(report, status_view.outcome_text(report))
 
 
 def resume(queues: QueueOptions, daemon: DaemonOptions, group: GroupName) -> None:
@@ -91,7 +75,7 @@ def resume(queues: QueueOptions, daemon: DaemonOptions, group: GroupName) -> Non
     Example: rmqd resume order-mailer
     """
     report = daemon.ask(lambda client: client.switch("resume", group, queues.topic, queues.broker, queues.queue))
-    daemon.say(report, outcome_text(report))
+    daemon.say(report, status_view.outcome_text(report))
 
 
 def concurrency(
@@ -164,10 +148,7 @@ def reload(daemon: DaemonOptions) -> None:
 
 
 def ask(
-    config: Path | None,
-    http: str | None,
-    token_file: Path | None,
-    question: Callable[[DaemonClient], Answer],
+    config: Path | None, http: str | None, token_file: Path | None, question: Callable[[DaemonClient], Answer]
 ) -> Answer:
     """Return the running daemon's response. Ends the command with the documented exit code if there is none."""
     try:
@@ -197,17 +178,20 @@ def status(
     if output == "json":
         say_json(document)
         return
+    typer.echo("\n".join(_lines(status_lines, document)))
+
+
+def _lines(of: Callable[[dict[str, Any]], list[str]], document: dict[str, Any]) -> list[str]:
     try:
-        lines = status_lines(printable_values(document))
+        return of(printable_values(document))
     except (KeyError, TypeError, AttributeError):
         fail(ExitCode.UNAVAILABLE, "rmqd: the server is not an rmqd of this version; -o json shows its response")
-    typer.echo("\n".join(lines))
 
 
 def status_lines(document: dict[str, Any]) -> list[str]:
     """Return the document of /api/v1/status as lines of text."""
     workers = document.get("workers")
-    columns = [column.key for column in QUEUE_COLUMNS if column.key != "worker" or workers is not None]
+    columns = [column.key for column in status_view.QUEUE_COLUMNS if column.key != "worker" or workers is not None]
     client_id = document["client_id"]
     lines = [
         f"rmqd {document['version']}  {f'client {client_id}' if client_id else count(len(workers or ()), 'worker')}"
@@ -217,22 +201,22 @@ def status_lines(document: dict[str, Any]) -> list[str]:
         model = ", broadcasting" if group["message_model"] == "broadcasting" else ""
         engine = ", on Spark" if group["engine"] == "spark" else ""
         cluster = f", on {group['cluster']}" if group.get("cluster") not in (None, "default") else ""
-        head = f"{group['name']}  {state_text(group)}{model}{engine}{cluster}"
-        lines += ["", _in_red(head) if is_alarming(group) else head]
+        head = f"{group['name']}  {status_view.state_text(group)}{model}{engine}{cluster}"
+        lines += ["", _in_red(head) if status_view.is_alarming(group) else head]
         reason = group["failure"] or group["not_ready_reason"]
         lines += [f"  {reason}"] if reason else []
-        lines.append(f"  {rates_line(group)}")
-        error = last_error_line(group)
+        lines.append(f"  {status_view.rates_line(group)}")
+        error = status_view.last_error_line(group)
         lines += [f"  {_in_red(error)}"] if error else []
-        canary_text = canary_line(group)
+        canary_text = status_view.canary_line(group)
         lines += [f"  {canary_text}"] if canary_text else []
-        left_out = left_out_line(group)
+        left_out = status_view.left_out_line(group)
         lines += [f"  {left_out}"] if left_out else []
-        lines += [f"  paused: {text}" for scope in group["pauses"] if (text := written_scope(scope))]
-        lines += [f"  {problem_line(problem)}" for problem in group["problems"]]
-        lines += [f"  {line}" for line in stall_lines(group["queues"])]
-        lines += [f"  {line}" for line in slave_lines(group["queues"])]
-        lines += _table(columns, [[cell(queue, column) for column in columns] for queue in group["queues"]])
+        lines += [f"  paused: {text}" for scope in group["pauses"] if (text := status_view.written_scope(scope))]
+        lines += [f"  {status_view.problem_line(problem)}" for problem in group["problems"]]
+        lines += [f"  {line}" for line in status_view.stall_lines(group["queues"])]
+        lines += [f"  {line}" for line in status_view.slave_lines(group["queues"])]
+        lines += _table(columns, [[status_view.cell(queue, column) for column in columns] for queue in group["queues"]])
     return lines
 
 
@@ -269,10 +253,7 @@ def top(
     if output == "json":
         say_json(document)
         return
-    try:
-        lines = top_lines(document)
-    except (KeyError, TypeError):
-        fail(ExitCode.UNAVAILABLE, "rmqd: the server is not an rmqd of this version; -o json shows its response")
+    lines = _lines(top_lines, document)
     if once or not _is_terminal():
         say(lines)
         return
@@ -283,9 +264,8 @@ def top(
 
 def top_lines(document: dict[str, Any]) -> list[str]:
     """Return the list of groups as lines, with every column."""
-    groups = printable_values(document)["groups"]
-    rows = [[column.cell(group) for column in GROUP_COLUMNS] for group in groups]
-    return table([column.title for column in GROUP_COLUMNS], rows)
+    rows = [[column.cell(group) for column in status_view.GROUP_COLUMNS] for group in document["groups"]]
+    return table([column.title for column in status_view.GROUP_COLUMNS], rows)
 
 
 def _is_terminal() -> bool:

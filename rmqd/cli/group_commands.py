@@ -165,11 +165,7 @@ def show_group(cluster: ClusterOptions, group: GroupName) -> None:
     Example: rmqd groups show order-mailer -o json
     """
     target = cluster.target(group)
-    cluster.show(
-        target,
-        lambda brokers: group_queries.show_group(brokers, target.wrapped(group)),
-        _say_group,
-    )
+    cluster.show(target, lambda brokers: group_queries.show_group(brokers, target.wrapped(group)), _say_group)
 
 
 def _say_group(group: dict[str, Any]) -> None:

@@ -39,10 +39,7 @@ def handlers(output: Output = "table") -> None:
     elif found:
         typer.echo("\n\n".join("\n".join(handler_lines(handler)) for handler in found))
     else:
-        typer.echo(
-            "no handlers are installed; rmqd's own are in the folder handlers/ of its source",
-            err=True,
-        )
+        typer.echo("no handlers are installed; rmqd's own are in the folder handlers/ of its source", err=True)
 
 
 def handler_lines(handler: HandlerDescription) -> list[str]:

@@ -11,20 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from rmqd.cli.terminal import output
 from rmqd.cli.terminal.cluster_command import ClusterOptions
 from rmqd.cli.terminal.options import TopicName, moment_or_age_ms, topic_names
-from rmqd.cli.terminal.output import (
-    Columns,
-    body_cell,
-    body_text,
-    message_body,
-    message_document,
-    message_lines,
-    plain,
-    say,
-    say_table,
-    written_time,
-)
 from rmqd.errors import InvalidNameError, RmqdError
 from rmqd.runtime.lazy_imports import lazily
 from rmqd.runtime.plain_text import printable_lines
@@ -41,14 +30,14 @@ if TYPE_CHECKING:
     from rmqd.operate.queries.message_queries import Found, FoundMessage, MessageTraceReport
     from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 
-_MESSAGES: Final[Columns] = (
+_MESSAGES: Final[output.Columns] = (
     ("stored", "stored_at_ms"),
     "broker",
     "queue",
     "offset",
     ("id", "msg_id"),
     "tags",
-    ("body", body_cell),
+    ("body", output.body_cell),
 )
 
 
@@ -79,12 +68,12 @@ def get(
 
     def say_messages(messages: list[dict[str, Any]]) -> None:
         for number, one in enumerate(messages):
-            say([""] * (number > 0))
-            say(message_lines(one))
+            output.say([""] * (number > 0))
+            output.say(output.message_lines(one))
 
     def write_body(messages: list[dict[str, Any]]) -> None:
         if messages:
-            sys.stdout.buffer.write(message_body(messages[0]))
+            sys.stdout.buffer.write(output.message_body(messages[0]))
 
     if raw:
         cluster = replace(cluster, output="table")
@@ -111,7 +100,7 @@ def query(
             raise RmqdError(f"no broker has a message of {topic} with the key {key}, or it is not indexed yet")
         return found, errors
 
-    cluster.show(target, ask, partial(say_table, _MESSAGES), _documents)
+    cluster.show(target, ask, partial(output.say_table, _MESSAGES), _documents)
 
 
 def trace(
@@ -155,10 +144,10 @@ def trace(
     cluster.show(target, ask, _say_traces, _traces)
 
 
-_GROUPS: Final[Columns] = (
+_GROUPS: Final[output.Columns] = (
     "group", "state", ("newest copy", "topic"), "broker", "queue", "offset", "committed", "attempts", "reason",
 )  # fmt: skip
-_EVENTS: Final[Columns] = (
+_EVENTS: Final[output.Columns] = (
     ("at", "at_ms"),
     "kind",
     "group",
@@ -170,7 +159,7 @@ _EVENTS: Final[Columns] = (
 
 
 def _traces(reports: list[MessageTraceReport]) -> list[dict[str, Any]]:
-    return [plain(report) | {"copies": _documents(list(report.copies))} for report in reports]
+    return [output.plain(report) | {"copies": _documents(list(report.copies))} for report in reports]
 
 
 def _say_traces(reports: list[dict[str, Any]]) -> None:
@@ -179,14 +168,14 @@ def _say_traces(reports: list[dict[str, Any]]) -> None:
 
 
 def _say_trace(report: dict[str, Any]) -> None:
-    say([f"message {report['msg_id']}"])
-    say_table(("topic", *_MESSAGES[:4], ("reconsumed", "reconsume_times")), report["copies"])
-    say_table(_GROUPS, report["groups"]) if report["groups"] else say(["no group reads its topic"])
-    say_table(_EVENTS, report["events"]) if report["events"] else say(["no message trace of it"])
+    output.say([f"message {report['msg_id']}"])
+    output.say_table(("topic", *_MESSAGES[:4], ("reconsumed", "reconsume_times")), report["copies"])
+    output.say_table(_GROUPS, report["groups"]) if report["groups"] else output.say(["no group reads its topic"])
+    output.say_table(_EVENTS, report["events"]) if report["events"] else output.say(["no message trace of it"])
 
 
 def _documents(messages: list[FoundMessage]) -> list[dict[str, Any]]:
-    return [message_document(one) for one in messages]
+    return [output.message_document(one) for one in messages]
 
 
 def tail(
@@ -219,7 +208,7 @@ def tail(
         await message_queries.follow(client, subscription, print_message, _complain, since_ms=since_ms, most=most)
 
     def print_message(message: FoundMessage) -> None:
-        typer.echo(write(message_document(without_namespace(message, namespace))))
+        typer.echo(write(output.message_document(without_namespace(message, namespace))))
 
     try:
         target.ask(run)
@@ -244,10 +233,17 @@ def _subscription(topic: str, tags: str | None, sql: str | None) -> Subscription
 
 def _as_line(message: dict[str, Any]) -> str:
     place = f"{message['broker']}:{message['queue']}:{message['offset']}"
-    stored = written_time(message["stored_at_ms"])
-    parts = (stored, place, message["msg_id"], message["tags"] or "-", message["keys"] or "-", body_text(message))
+    stored = output.written_time(message["stored_at_ms"])
+    parts = (
+        stored,
+        place,
+        message["msg_id"],
+        message["tags"] or "-",
+        message["keys"] or "-",
+        output.body_text(message),
+    )
     return printable_lines("  ".join(parts))
 
 
 def _complain(where: str, error: RmqdError) -> None:
-    say([f"rmqd: {where}: {error}; retrying every second"], err=True)
+    output.say([f"rmqd: {where}: {error}; retrying every second"], err=True)

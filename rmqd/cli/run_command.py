@@ -46,8 +46,7 @@ def run(
         int, typer.Option("--workers", min=1, max=64, help="Processes that share the groups' queues")
     ] = 1,
     reload: Annotated[
-        bool,
-        typer.Option("--reload", help="For development: restart a group when files of its handler change"),
+        bool, typer.Option("--reload", help="For development: restart a group when files of its handler change")
     ] = False,
 ) -> None:
     """Run the consumer groups of a configuration until a signal.

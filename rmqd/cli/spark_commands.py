@@ -128,11 +128,7 @@ def pack(
     typer.echo(f"{archive}: {archive.stat().st_size / 1e6:.0f} MB")
 
 
-def run(
-    group: SparkGroup = "",
-    config: ConfigPath = None,
-    overrides: Overrides = None,
-) -> None:
+def run(group: SparkGroup = "", config: ConfigPath = None, overrides: Overrides = None) -> None:
     """Run one group with engine: spark here, in the foreground, until a signal.
 
     As with rmqd run, its messages are handled in micro-batches and its offsets are committed. Without the daemon there

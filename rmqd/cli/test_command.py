@@ -62,8 +62,7 @@ def run_cases(
         typer.Option("--chaos", help="Also test whether the effect is repeatable: repeat and cancel calls, mix queues"),
     ] = False,
     chaos_kills: Annotated[
-        bool,
-        typer.Option("--chaos-kills", help="Like --chaos, and kill the handler's process, which has no fakes"),
+        bool, typer.Option("--chaos-kills", help="Like --chaos, and kill the handler's process, which has no fakes")
     ] = False,
     watch: Annotated[
         bool, typer.Option("--watch", help="Run again when a .py or .yaml file here changes, until Ctrl-C")

@@ -39,8 +39,7 @@ def list_topics(cluster: ClusterOptions, with_system: WithSystem = False) -> Non
 
 
 def show_topic(
-    cluster: ClusterOptions,
-    topic: Annotated[str, typer.Argument(help="The topic's name", autocompletion=topic_names)],
+    cluster: ClusterOptions, topic: Annotated[str, typer.Argument(help="The topic's name", autocompletion=topic_names)]
 ) -> None:
     """Show one topic: its queues with first and last offsets, the groups that read it, and its settings.
 

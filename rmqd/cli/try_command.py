@@ -47,7 +47,6 @@ class TrialReporter:
     _outcomes: Counter[str] = field(default_factory=Counter)
 
     def batch(self, report: BatchReport) -> None:
-        """Print the outcome of a batch."""
         self._batches += 1
         self.failures += report.result.is_failure
         for message, verdict in zip(report.messages, report.result.verdicts, strict=True):
@@ -81,7 +80,6 @@ class TrialReporter:
 
 
 def document(message: Message, verdict: TrialDecision, report: BatchReport, lie_in: str) -> dict[str, Any]:
-    """Return a message and its outcome."""
     result = report.result
     return _place(message, lie_in) | {
         "outcome": verdict.outcome,

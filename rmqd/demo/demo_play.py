@@ -257,8 +257,7 @@ class Play:
             settle_garbage_collection()
             async with reports_received(stage.ledger) if self._is_on_spark else contextlib.nullcontext():
                 await self._perform(
-                    stage,
-                    Setting(self._group, rocketmq.nameserver, str(self._log_file), is_on_spark=self._is_on_spark),
+                    stage, Setting(self._group, rocketmq.nameserver, str(self._log_file), is_on_spark=self._is_on_spark)
                 )
             return Summary(
                 stage.figures("ended"),

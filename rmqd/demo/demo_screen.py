@@ -110,7 +110,6 @@ class Summary:
     is_on_spark: bool = False
 
     def lines(self) -> Iterator[str]:
-        """Yield the summary as lines of text."""
         figures, account = self.figures, self.figures.account
         seconds = max(figures.elapsed_seconds, 0.001)
         yield f"rmqd demo ran for {duration(figures.elapsed_seconds)}"

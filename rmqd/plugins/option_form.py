@@ -19,16 +19,7 @@ from pydantic_core import ErrorDetails
 from rmqd.config.load import hide_options
 from rmqd.config.model.forms import model_at
 from rmqd.config.problems import KeyPath, unknown
-from rmqd.handler_api.typed.signatures import (
-    AnnotationError,
-    TypedHandler,
-    hint_of,
-    options_parameter,
-    owner_of_unbound,
-    parameters_of,
-    room,
-    unbound_part,
-)
+from rmqd.handler_api.typed import signatures
 from rmqd.runtime.value_kinds import Substituted, as_list
 
 
@@ -118,10 +109,10 @@ class OptionsForm:
     @classmethod
     def of(cls, target: Callable[..., Any], place: int) -> OptionsForm:
         """Inspect a callable with `place` arguments before its options. Raises ValueError, as `room` does."""
-        needs, most = room(target, ("options",))
-        taken = options_parameter(target, place)
+        needs, most = signatures.room(target, ("options",))
+        taken = signatures.options_parameter(target, place)
         if taken is None:
-            defaults = (one.name for one in parameters_of(target)[place:] if one.default is not one.empty)
+            defaults = (one.name for one in signatures.parameters_of(target)[place:] if one.default is not one.empty)
             return cls(False, needs=needs, most=most, default=next((one for one in defaults if one != "options"), ""))
         by_place = taken.kind is taken.POSITIONAL_ONLY
         if taken.kind is not taken.KEYWORD_ONLY:
@@ -180,8 +171,8 @@ def refuse_unbound(name: str, target: object, instead: str) -> None:
 
     `instead` is the next step, with `{owner}` for `module:Class`.
     """
-    function = target.function if isinstance(target, TypedHandler) else unbound_part(target)
-    if owner := owner_of_unbound(function):
+    function = target.function if isinstance(target, signatures.TypedHandler) else signatures.unbound_part(target)
+    if owner := signatures.owner_of_unbound(function):
         is_path = ":" in name and name.endswith(f".{function.__name__}")
         owner = name.rpartition(".")[0] if is_path else f"{function.__module__}:{owner}"
         raise plugin_fault(f"{name} is a method; {instead.format(owner=owner)}")
@@ -196,8 +187,8 @@ def model_of(
 ) -> type[BaseModel] | None:
     """Return the pydantic model in a parameter's annotation; None if there is none. `names` as in `hint_of`."""
     try:
-        hint = hint_of(target, parameter, names)
-    except AnnotationError:
+        hint = signatures.hint_of(target, parameter, names)
+    except signatures.AnnotationError:
         return None
     return hint if inspect.isclass(hint) and issubclass(hint, BaseModel) else None
 

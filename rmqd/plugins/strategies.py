@@ -32,14 +32,7 @@ from typing import Any, Final
 
 from rmqd.config.model.group_model import BROKER, GroupConfig
 from rmqd.config.problems import KeyPath
-from rmqd.consumer.allocate import (
-    ALLOCATE_STRATEGIES,
-    STRATEGY_NAMES,
-    AllocateMessageQueueStrategy,
-    AllocateStrategy,
-    ByConfig,
-    ByMachineRoom,
-)
+from rmqd.consumer import allocate
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, checked, wrapped
 from rmqd.consumer.hooks import Hook
@@ -156,31 +149,31 @@ _EXPECTED_STRATEGY: Final = (
 )
 
 
-def load_strategy(group: str, settings: GroupConfig, namespace: str = "") -> AllocateStrategy:
+def load_strategy(group: str, settings: GroupConfig, namespace: str = "") -> allocate.AllocateStrategy:
     """Return the strategy of a group. It receives the brokers' names. Raises ConfigError with all problems."""
     name = settings.allocate_strategy
     try:
-        return AllocateStrategy(name, _built_in(settings, namespace) or _installed(name))
+        return allocate.AllocateStrategy(name, _built_in(settings, namespace) or _installed(name))
     except EntryPointError as error:
         raise ConfigError([settings.problem(group, _KEY, str(error))]) from error
 
 
-def _built_in(settings: GroupConfig, namespace: str) -> AllocateMessageQueueStrategy | None:
+def _built_in(settings: GroupConfig, namespace: str) -> allocate.AllocateMessageQueueStrategy | None:
     if settings.allocate_strategy == "by_config":
         named = [(wrap_namespace(one.topic, namespace), one) for one in settings.allocate_queues]
-        return ByConfig(tuple(MessageQueue(topic, one.broker_name, one.queue_id) for topic, one in named))
+        return allocate.ByConfig(tuple(MessageQueue(topic, one.broker_name, one.queue_id) for topic, one in named))
     if settings.allocate_strategy == "by_machine_room":
-        return ByMachineRoom(frozenset(settings.machine_rooms))
-    return ALLOCATE_STRATEGIES.get(settings.allocate_strategy)
+        return allocate.ByMachineRoom(frozenset(settings.machine_rooms))
+    return allocate.ALLOCATE_STRATEGIES.get(settings.allocate_strategy)
 
 
-def _installed(name: str) -> AllocateMessageQueueStrategy:
+def _installed(name: str) -> allocate.AllocateMessageQueueStrategy:
     entry_points = installed(STRATEGY_ENTRY_POINTS)
     if name not in entry_points:
-        raise not_installed("allocate strategy", name, dict.fromkeys([*STRATEGY_NAMES, *entry_points]))
+        raise not_installed("allocate strategy", name, dict.fromkeys([*allocate.STRATEGY_NAMES, *entry_points]))
     strategy: Any = import_object("allocate strategy", entry_points[name], otherwise="a unique name")
     _check_form(entry_points[name][0].value, strategy)
-    found: AllocateMessageQueueStrategy = strategy
+    found: allocate.AllocateMessageQueueStrategy = strategy
     return found
 
 

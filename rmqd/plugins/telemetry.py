@@ -274,7 +274,6 @@ class GroupSpans:
 
 
 def _message_attributes(message: Message) -> dict[str, AttributeValue]:
-    """Return the attributes of a call with one message."""
     attributes: dict[str, AttributeValue] = {"messaging.message.id": message.msg_id}
     if message.tags:
         attributes["messaging.rocketmq.message.tag"] = message.tags

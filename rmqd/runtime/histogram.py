@@ -25,7 +25,6 @@ class HistogramSnapshot:
 
     @property
     def count(self) -> int:
-        """The number of observed values."""
         return sum(self.counts)
 
     def merge(self, other: HistogramSnapshot) -> HistogramSnapshot:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
 from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ
-from rmqd.broker.held_requests import HeldQueue
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.cache.process_queue import ProcessQueue
@@ -238,7 +237,7 @@ class HandlerRun:
         if not assignments:
             return False
         broker = self._rocketmq.broker
-        held, held_pops = broker.held_pulls.queues_of(self._group), broker.held_pops.places_of(self._group)
+        held, held_pops = broker.held_pulls.queues_of(self._group), broker.held_pops.queues_of(self._group)
         return all(
             pops_rest(assigned, held_pops)
             if isinstance(assigned, PopAssignment)
@@ -282,16 +281,15 @@ def is_at_rest(process_queue: ProcessQueue, held: set[tuple[str, int]]) -> bool:
     return not process_queue.in_flight and (process_queue.retrying > 0 or is_held)
 
 
-def pops_rest(assignment: PopAssignment, held: set[HeldQueue]) -> bool:
+def pops_rest(assignment: PopAssignment, held: set[tuple[str, int]]) -> bool:
     """Return whether a popped assignment rests: a pop is held, and cached messages wait for a delay or a full batch."""
     queue = assignment.message_queue
-    places = [place for place in held if (place.topic, place.queue_id) == (queue.topic, queue.queue_id)]
     queues = assignment.loop.process_queues
     waits = any(one.is_batching or one.retrying for one in queues) and all(
         one.is_batching or one.cached_count == one.retrying for one in queues
     )
     is_still = assignment.is_acknowledged or (waits and not any(one.in_flight for one in queues))
-    return is_still and assignment.loop.pops_in_flight == len(places) == 1
+    return is_still and assignment.loop.pops_in_flight == 1 and (queue.topic, queue.queue_id) in held
 
 
 def _only_one(error: BaseException) -> BaseException:

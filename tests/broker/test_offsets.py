@@ -15,7 +15,7 @@ from rmqd.wire.command import RemotingCommand
 from tests.broker.beats import beat, consumer
 from tests.broker.peer import Peer, connected
 
-PULL, QUERY, UPDATE, ALL_OFFSETS, RESET_MEMBER, RESET, CORRECTION, CLONE = 11, 14, 15, 43, 220, 222, 308, 314
+PULL, QUERY, UPDATE, RESET_MEMBER, RESET, CLONE = 11, 14, 15, 220, 222, 314
 QUEUES = 4
 
 

@@ -41,10 +41,10 @@ def offset(embedded: EmbeddedRocketMQ) -> int:
     return embedded.broker.store.put(MESSAGE).commit_log_offset
 
 
-async def send_back(peer: Peer, version: int = 475, **changed: Any) -> RemotingCommand:
+async def send_back(peer: Peer, **changed: Any) -> RemotingCommand:
     values = {"group": "g", "delayLevel": 0, "originMsgId": "o", "originTopic": "T", "unitMode": "false"}
     fields = {key: str(value) for key, value in (values | changed).items() if value is not None}
-    return await peer.call(SEND_BACK, fields, version=version)
+    return await peer.call(SEND_BACK, fields)
 
 
 async def test_it_waits_and_comes_on_the_retry_topic(
@@ -105,7 +105,6 @@ async def test_delay_levels(embedded: EmbeddedRocketMQ, peer: Peer, asked: int, 
         pytest.param({"maxReconsumeTimes": 0}, id="by the request's limit"),
         pytest.param({"maxReconsumeTimes": -1}, id="also a negative one"),
         pytest.param({"group": "strict"}, id="by the group's limit"),
-        pytest.param({"group": "strict", "maxReconsumeTimes": 5, "version": 120}, id="which holds for old clients"),
     ],
 )
 async def test_dead_letters(embedded: EmbeddedRocketMQ, peer: Peer, offset: int, changed: dict[str, Any]) -> None:

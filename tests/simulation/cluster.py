@@ -10,8 +10,7 @@ from functools import partial
 
 from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.controller import BrokerController
-from rmqd.broker.embedded_rocketmq import RemotingServer
-from rmqd.broker.peer_channel import Answer, Channel, Processor, Refusal
+from rmqd.broker.peer_channel import Answer, Channel, Processor, Refusal, RemotingServer
 from rmqd.broker.processors.assignment_processor import QueryAssignmentProcessor
 from rmqd.broker.processors.processor_table import broker_processors
 from rmqd.codes import RequestCode, ResponseCode

@@ -6,8 +6,7 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rmqd.broker.embedded_rocketmq import RemotingServer
-from rmqd.broker.peer_channel import Channel, Refusal, Reply
+from rmqd.broker.peer_channel import Channel, Refusal, RemotingServer, Reply
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.route_data import BrokerData, QueueData, TopicRouteData
 from rmqd.wire.headers.topic_headers import GetRouteInfoRequestHeader

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.controller import BrokerController
-from rmqd.broker.embedded_rocketmq import RemotingServer
-from rmqd.broker.peer_channel import Answer, Channel, Processor, Reply
+from rmqd.broker.peer_channel import Answer, Channel, Processor, RemotingServer, Reply
 from rmqd.broker.processors.client_processor import ClientManageProcessor, ConnectionsProcessor, ConsumerManageProcessor
 from rmqd.broker.processors.lite_processor import LockProcessor
 from rmqd.broker.processors.pull_processor import PullMessageProcessor
@@ -154,12 +153,12 @@ class Slave:
                     self._controller.topics.put(topic)
                 for mode in master.groups.request_modes():
                     self._controller.groups.set_request_mode(mode)
-                for name, queues in master.offsets.committed_table().items():
-                    topic_name, _, group = name.partition("@")
-                    former = self._controller.offsets.queues(group, topic_name)
-                    for queue, offset in queues.items():
-                        if former.get(queue) != offset:
-                            self._controller.offsets.commit(group, topic_name, queue, offset)
+                for topic_name in master.topics.all():
+                    for group in master.offsets.groups_of(topic_name):
+                        former = self._controller.offsets.queues(group, topic_name)
+                        for queue, offset in master.offsets.queues(group, topic_name).items():
+                            if former.get(queue) != offset:
+                                self._controller.offsets.commit(group, topic_name, queue, offset)
                 self.synced_at = self._loop.now
             await asyncio.sleep(SYNC_SECONDS)
 

@@ -13,13 +13,7 @@ from typing import Final
 from rmqd.broker.filter.sql_condition import Condition, EvaluationError, ExpressionError, compile_condition
 from rmqd.broker.store.queue_store import MessageFilter
 from rmqd.errors import InvalidNameError
-from rmqd.wire.bodies.heartbeat_data import (
-    EXPRESSION_SQL92,
-    EXPRESSION_TAG,
-    SUBSCRIPTION_ALL,
-    SubscriptionData,
-    java_hash,
-)
+from rmqd.wire.bodies import heartbeat_data
 from rmqd.wire.messages.decode import stored_properties
 
 _MAX_FILTERS: Final = 1000  # cached, of pulling groups
@@ -60,36 +54,38 @@ class SqlFilter:
 
 def is_tag_type(expression_type: str | None) -> bool:
     """Return whether an expression selects tags."""
-    return expression_type in (None, "", EXPRESSION_TAG)
+    return expression_type in (None, "", heartbeat_data.EXPRESSION_TAG)
 
 
 @lru_cache(_MAX_FILTERS)
-def filter_of(subscription: SubscriptionData) -> MessageFilter | None:
+def filter_of(subscription: heartbeat_data.SubscriptionData) -> MessageFilter | None:
     """Return the filter of a subscription; None if all messages pass. Raises ExpressionError."""
     if subscription.class_filter_mode:
         return None
     if is_tag_type(subscription.expression_type):
-        return None if subscription.sub_string == SUBSCRIPTION_ALL else TagFilter(subscription.code_set)
+        return None if subscription.sub_string == heartbeat_data.SUBSCRIPTION_ALL else TagFilter(subscription.code_set)
     return SqlFilter(compiled(subscription.expression_type, subscription.sub_string))
 
 
 @lru_cache(_MAX_FILTERS)
-def requested_subscription(topic: str, text: str | None, expression_type: str | None) -> SubscriptionData:
+def requested_subscription(
+    topic: str, text: str | None, expression_type: str | None
+) -> heartbeat_data.SubscriptionData:
     """Return the subscription in a pull's own fields. Raises InvalidNameError if Java's parser throws an exception."""
-    if expression_type not in (None, EXPRESSION_TAG):
+    if expression_type not in (None, heartbeat_data.EXPRESSION_TAG):
         if not text:
             raise InvalidNameError(f"an expression of type {expression_type} must not be empty")
-        return SubscriptionData(topic, text, expression_type=expression_type)
-    if not text or text == SUBSCRIPTION_ALL:
-        return SubscriptionData(topic)
+        return heartbeat_data.SubscriptionData(topic, text, expression_type=expression_type)
+    if not text or text == heartbeat_data.SUBSCRIPTION_ALL:
+        return heartbeat_data.SubscriptionData(topic)
     if not text.replace("||", ""):
         raise InvalidNameError(f"the tag expression {text!r:.80} contains no tag")
     tags = frozenset(filter(None, map(str.strip, text.split("||"))))
-    return SubscriptionData(topic, text, tags, frozenset(map(java_hash, tags)))
+    return heartbeat_data.SubscriptionData(topic, text, tags, frozenset(map(heartbeat_data.java_hash, tags)))
 
 
 def compiled(expression_type: str, text: str) -> Condition:
     """Parse a condition. Raises ExpressionError, also if the kind of expression is unknown."""
-    if expression_type != EXPRESSION_SQL92:
+    if expression_type != heartbeat_data.EXPRESSION_SQL92:
         raise ExpressionError(f"unknown type of expression {expression_type!r:.80}; expected TAG or SQL92")
     return compile_condition(text)

@@ -17,15 +17,7 @@ from rmqd.errors import ProtocolError
 from rmqd.wire import fields, loose_json
 from rmqd.wire.bodies.config_bodies import MESSAGE_TYPE, SubscriptionGroupConfig, TopicConfig
 from rmqd.wire.fields import parse_integer
-from rmqd.wire.messages.properties import (
-    DELAY,
-    PRIORITY,
-    SHARDING_KEY,
-    TIMER_DELAY_MS,
-    TIMER_DELAY_SEC,
-    TIMER_DELIVER_MS,
-    TRANSACTION_PREPARED,
-)
+from rmqd.wire.messages import properties as names
 from rmqd.wire.receipt_handle import OrderCounts, PoppedQueue
 
 _SEPARATOR: Final = "@"  # names of topics and groups never contain it
@@ -201,7 +193,9 @@ def _by_offset(data: dict[Any, Any], name: str) -> dict[int, int]:
 
 _FACTOR: Final = "priority.factor"
 _ALWAYS: Final = 100
-_OTHER_KINDS: Final = frozenset((DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, SHARDING_KEY))
+_OTHER_KINDS: Final = frozenset(
+    (names.DELAY, names.TIMER_DELAY_MS, names.TIMER_DELAY_SEC, names.TIMER_DELIVER_MS, names.SHARDING_KEY)
+)
 
 
 def queue_by_priority(properties: dict[str, str], config: TopicConfig) -> int | None:
@@ -211,14 +205,14 @@ def queue_by_priority(properties: dict[str, str], config: TopicConfig) -> int | 
     removed. Java: `SendMessageProcessor.sendMessage`, `TopicMessageType.parseFromMessageProperty`.
     """
     try:
-        priority = parse_integer(properties.get(PRIORITY, "-1"), PRIORITY)
+        priority = parse_integer(properties.get(names.PRIORITY, "-1"), names.PRIORITY)
     except ProtocolError:
         return None
     if priority < 0:
         return None
-    if _OTHER_KINDS.isdisjoint(properties) and properties.get(TRANSACTION_PREPARED, "").lower() != "true":
+    if _OTHER_KINDS.isdisjoint(properties) and properties.get(names.TRANSACTION_PREPARED, "").lower() != "true":
         return min(priority, config.write_queue_nums - 1)
-    del properties[PRIORITY]
+    del properties[names.PRIORITY]
     return None
 
 

@@ -76,7 +76,6 @@ class PopReviveService:
         store.keep(self._needed_from)
 
     def hide(self, messages: Iterable[Popped]) -> None:
-        """Hide messages, or hide them longer."""
         for popped in messages:
             self._journal.put(JournalKind.POPPED, _key(popped), "")
             self._add(popped)
@@ -91,7 +90,6 @@ class PopReviveService:
                 heapify(self._due)
 
     def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
-        """Forget the hidden messages of a group, of a topic, or of a group in a topic."""
         for one in [one for one in self._hidden if group in (None, one.group) and topic in (None, one.topic)]:
             self._remove(one)
 

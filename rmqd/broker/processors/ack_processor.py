@@ -72,9 +72,7 @@ class LiteAcks:
         else:
             broker.pop_order.hide(key, header.offset, handle.pop_time, until_ms)
         answer = ChangeInvisibleTimeResponseHeader(
-            pop_time=handle.pop_time,
-            invisible_time=until_ms - handle.pop_time,
-            revive_qid=handle.revive_queue_id,
+            pop_time=handle.pop_time, invisible_time=until_ms - handle.pop_time, revive_qid=handle.revive_queue_id
         )
         return Reply(ext_fields=answer.ext_fields())
 
@@ -188,12 +186,7 @@ class AckProcessor(RequestProcessor):
 
 def _popped(header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader, handle: PopHandle) -> Popped:
     return Popped(
-        header.topic,
-        header.consumer_group,
-        header.queue_id,
-        header.offset,
-        handle.pop_time,
-        handle.invisible_time,
+        header.topic, header.consumer_group, header.queue_id, header.offset, handle.pop_time, handle.invisible_time
     )
 
 

@@ -52,11 +52,7 @@ STRATEGIES: Final[Mapping[str, Allocate]] = MappingProxyType({"AVG": averagely, 
 
 
 def allocate_for_pop(
-    allocate: Allocate,
-    client_id: str,
-    queues: Sequence[MessageQueue],
-    client_ids: Sequence[str],
-    share_queues: int,
+    allocate: Allocate, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], share_queues: int
 ) -> set[MessageQueue]:
     """Return the queues that a member pops: any of the broker, or its own and the queues of `share_queues` others."""
     if share_queues <= 0 or share_queues >= len(client_ids) - 1:

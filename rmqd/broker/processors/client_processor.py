@@ -16,32 +16,13 @@ from rmqd.broker.processors.processor_base import RequestProcessor, answers
 from rmqd.broker.processors.pull_processor import no_property_filter
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import ProtocolError
-from rmqd.wire.bodies.group_bodies import (
-    GetConsumerListByGroupResponseBody,
-    GroupList,
-    ProducerConnection,
-    ProducerInfo,
-    ProducerTableInfo,
-    QuerySubscriptionResponseBody,
-)
+from rmqd.wire.bodies import group_bodies
 from rmqd.wire.bodies.heartbeat_data import CheckClientRequestBody, ConsumerData, HeartbeatData
 from rmqd.wire.bodies.route_data import TopicList
 from rmqd.wire.bodies.stats_bodies import Connection, ConsumerConnection
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.fields import parse_integer
-from rmqd.wire.headers.group_headers import (
-    GetConsumerConnectionListRequestHeader,
-    GetConsumerListByGroupRequestHeader,
-    OffsetResponseHeader,
-    QueryConsumerOffsetRequestHeader,
-    QuerySubscriptionByConsumerRequestHeader,
-    UnregisterClientRequestHeader,
-)
-from rmqd.wire.headers.topic_headers import (
-    GetProducerConnectionListRequestHeader,
-    QueryTopicConsumeByWhoRequestHeader,
-    QueryTopicsByConsumerRequestHeader,
-)
+from rmqd.wire.headers import group_headers, topic_headers
 from rmqd.wire.topics import retry_topic
 
 if TYPE_CHECKING:
@@ -93,7 +74,7 @@ class ClientManageProcessor(RequestProcessor):
         """UNREGISTER_CLIENT (35): a client leaves a group."""
         broker = self._broker
         # The client id may be missing, because the connection identifies the member.
-        header = UnregisterClientRequestHeader.from_ext_fields({"clientID": "", **request.ext_fields})
+        header = group_headers.UnregisterClientRequestHeader.from_ext_fields({"clientID": "", **request.ext_fields})
         if header.producer_group is not None:
             broker.producers.unregister(header.producer_group, channel)
         if header.consumer_group is not None:
@@ -129,7 +110,7 @@ class ConnectionsProcessor(RequestProcessor):
     @answers(RequestCode.GET_CONSUMER_CONNECTION_LIST)
     def consumers(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_CONSUMER_CONNECTION_LIST (203): a group's members."""
-        header = GetConsumerConnectionListRequestHeader.from_ext_fields(request.ext_fields)
+        header = group_headers.GetConsumerConnectionListRequestHeader.from_ext_fields(request.ext_fields)
         info = self._broker.consumers.get(header.consumer_group)
         if info is None:
             text = f"the consumer group[{header.consumer_group}] not online"
@@ -146,12 +127,12 @@ class ConnectionsProcessor(RequestProcessor):
     @answers(RequestCode.GET_PRODUCER_CONNECTION_LIST)
     def producers(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_PRODUCER_CONNECTION_LIST (204): a group's producers."""
-        header = GetProducerConnectionListRequestHeader.from_ext_fields(request.ext_fields)
+        header = topic_headers.GetProducerConnectionListRequestHeader.from_ext_fields(request.ext_fields)
         clients = self._broker.producers.get(header.producer_group)
         if not clients:
             text = f"the producer group[{header.producer_group}] not exist"
             raise Refusal(ResponseCode.SYSTEM_ERROR, text)
-        return Reply(body=ProducerConnection(tuple(map(_connection, clients))).to_json())
+        return Reply(body=group_bodies.ProducerConnection(tuple(map(_connection, clients))).to_json())
 
     @answers(RequestCode.GET_ALL_PRODUCER_INFO)
     def all_producers(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -159,7 +140,7 @@ class ConnectionsProcessor(RequestProcessor):
         wall, now = self._broker.clock.wall(), self._broker.now()
         groups = {
             group: tuple(
-                ProducerInfo(
+                group_bodies.ProducerInfo(
                     client.client_id,
                     f"/{client.channel.address}",  # in Java's notation of an address
                     client.language.name,
@@ -170,20 +151,20 @@ class ConnectionsProcessor(RequestProcessor):
             )
             for group, clients in self._broker.producers.all().items()
         }
-        return Reply(body=ProducerTableInfo(groups).to_json())
+        return Reply(body=group_bodies.ProducerTableInfo(groups).to_json())
 
     @answers(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
     def groups_of_topic(self, channel: Channel, request: RemotingCommand) -> Reply:
         """QUERY_TOPIC_CONSUME_BY_WHO (300): groups that subscribe to the topic or committed an offset in it."""
-        topic = QueryTopicConsumeByWhoRequestHeader.from_ext_fields(request.ext_fields).topic
+        topic = topic_headers.QueryTopicConsumeByWhoRequestHeader.from_ext_fields(request.ext_fields).topic
         online = (info.group for info in self._broker.consumers.all() if topic in info.subscriptions)
         groups = dict.fromkeys([*online, *self._broker.offsets.groups_of(topic)])
-        return Reply(body=GroupList(tuple(groups)).to_json())
+        return Reply(body=group_bodies.GroupList(tuple(groups)).to_json())
 
     @answers(RequestCode.QUERY_TOPICS_BY_CONSUMER)
     def topics_of_group(self, channel: Channel, request: RemotingCommand) -> Reply:
         """QUERY_TOPICS_BY_CONSUMER (343): topics in which the group committed an offset."""
-        header = QueryTopicsByConsumerRequestHeader.from_ext_fields(request.ext_fields)
+        header = topic_headers.QueryTopicsByConsumerRequestHeader.from_ext_fields(request.ext_fields)
         return Reply(
             body=TopicList(tuple(self._broker.offsets.topics_of(header.group)), self._broker.address).to_json()
         )
@@ -191,10 +172,10 @@ class ConnectionsProcessor(RequestProcessor):
     @answers(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
     def subscription(self, channel: Channel, request: RemotingCommand) -> Reply:
         """QUERY_SUBSCRIPTION_BY_CONSUMER (345): a group's subscription to a topic, from its members' heartbeats."""
-        header = QuerySubscriptionByConsumerRequestHeader.from_ext_fields(request.ext_fields)
+        header = group_headers.QuerySubscriptionByConsumerRequestHeader.from_ext_fields(request.ext_fields)
         info = self._broker.consumers.get(header.group)
         data = None if info is None or header.topic is None else info.subscriptions.get(header.topic)
-        return Reply(body=QuerySubscriptionResponseBody(header.group, header.topic, data).to_json())
+        return Reply(body=group_bodies.QuerySubscriptionResponseBody(header.group, header.topic, data).to_json())
 
 
 def _connection(client: ClientChannel) -> Connection:
@@ -228,16 +209,16 @@ class ConsumerManageProcessor(RequestProcessor):
     @answers(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
     def consumer_list(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_CONSUMER_LIST_BY_GROUP (38): the client ids of the members."""
-        header = GetConsumerListByGroupRequestHeader.from_ext_fields(request.ext_fields)
+        header = group_headers.GetConsumerListByGroupRequestHeader.from_ext_fields(request.ext_fields)
         info = self._broker.consumers.get(header.consumer_group)
         if info is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}")
-        return Reply(body=GetConsumerListByGroupResponseBody(tuple(info.client_ids)).to_json())
+        return Reply(body=group_bodies.GetConsumerListByGroupResponseBody(tuple(info.client_ids)).to_json())
 
     @answers(RequestCode.QUERY_CONSUMER_OFFSET)
     def query_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
         """QUERY_CONSUMER_OFFSET (14): the offset; 0 for a new group if the queue still has its first message."""
-        header = QueryConsumerOffsetRequestHeader.from_ext_fields(request.ext_fields)
+        header = group_headers.QueryConsumerOffsetRequestHeader.from_ext_fields(request.ext_fields)
         offset = self._broker.offsets.get(header.consumer_group, header.topic, header.queue_id)
         if offset is None:
             if header.set_zero_if_not_found is False:
@@ -249,7 +230,7 @@ class ConsumerManageProcessor(RequestProcessor):
                     ResponseCode.QUERY_NOT_FOUND, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
                 )
             offset = 0
-        return Reply(ext_fields=OffsetResponseHeader(offset=offset).ext_fields())
+        return Reply(ext_fields=group_headers.OffsetResponseHeader(offset=offset).ext_fields())
 
     @answers(RequestCode.UPDATE_CONSUMER_OFFSET)
     def update_offset(self, channel: Channel, request: RemotingCommand) -> Reply:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from rmqd.broker.broker_settings import TAKES_RESETS, version_desc
 from rmqd.broker.consumer_registry import validate_group
-from rmqd.broker.peer_channel import Channel, Refusal, Reply
+from rmqd.broker.peer_channel import NO_CODE, Channel, Refusal, Reply
 from rmqd.broker.processors.processor_base import RequestProcessor, answers
 from rmqd.codes import LanguageCode, RequestCode, ResponseCode
 from rmqd.wire import fields, loose_json
@@ -20,25 +19,12 @@ from rmqd.wire.bodies.config_bodies import (
     SubscriptionGroupWrapper,
     TopicConfig,
 )
-from rmqd.wire.bodies.group_bodies import ConsumerOffsetSerializeWrapper, QueryCorrectionOffsetBody, ResetOffsetBody
+from rmqd.wire.bodies.group_bodies import ResetOffsetBody
 from rmqd.wire.bodies.json_body import DataVersion
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.group_headers import (
-    CloneGroupOffsetRequestHeader,
-    DeleteSubscriptionGroupRequestHeader,
-    GetAllSubscriptionGroupRequestHeader,
-    GetAllSubscriptionGroupResponseHeader,
-    GetSubscriptionGroupConfigRequestHeader,
-    QueryCorrectionOffsetHeader,
-    ResetOffsetRequestHeader,
-    UpdateGroupForbiddenRequestHeader,
-)
+from rmqd.wire.headers import group_headers
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
-
-if TYPE_CHECKING:
-    from rmqd.broker.controller import BrokerController
-
 
 _MAX_GROUPS: Final = 2000  # limit for one reply; Java: splitMetadataSize
 
@@ -66,20 +52,20 @@ class GroupAdminProcessor(RequestProcessor):
         If the table changed since the last page, paging restarts at the first page.
         """
         groups = self._broker.groups
-        header = GetAllSubscriptionGroupRequestHeader.from_ext_fields(request.ext_fields)
+        header = group_headers.GetAllSubscriptionGroupRequestHeader.from_ext_fields(request.ext_fields)
         table, total, forbidden = groups.all(), len(groups.all()), groups.forbidden_table()
         if (header.group_seq, header.data_version, header.max_group_num) != (None, None, None):
             most = _MAX_GROUPS if header.max_group_num is None else min(header.max_group_num, _MAX_GROUPS)
             begin = (header.group_seq or 0) if self._is_current(header.data_version) else 0
             table = dict(islice(sorted(table.items()), begin, begin + most))
             forbidden = {group: topics for group, topics in forbidden.items() if group in table}
-        fields = GetAllSubscriptionGroupResponseHeader(total_group_num=total).ext_fields()
+        fields = group_headers.GetAllSubscriptionGroupResponseHeader(total_group_num=total).ext_fields()
         return Reply(ext_fields=fields, body=SubscriptionGroupWrapper(table, groups.data_version, forbidden).to_json())
 
     @answers(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
     def config(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_SUBSCRIPTIONGROUP_CONFIG (352): one group. The request creates it if it does not exist."""
-        header = GetSubscriptionGroupConfigRequestHeader.from_ext_fields(request.ext_fields)
+        header = group_headers.GetSubscriptionGroupConfigRequestHeader.from_ext_fields(request.ext_fields)
         config = self._broker.groups.find(header.group)
         if config is None:
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
@@ -88,7 +74,7 @@ class GroupAdminProcessor(RequestProcessor):
     @answers(RequestCode.DELETE_SUBSCRIPTIONGROUP)
     def delete(self, channel: Channel, request: RemotingCommand) -> Reply:
         """DELETE_SUBSCRIPTIONGROUP (207): delete a group, and its offsets if requested. Its retry topic stays."""
-        header = DeleteSubscriptionGroupRequestHeader.from_ext_fields(request.ext_fields)
+        header = group_headers.DeleteSubscriptionGroupRequestHeader.from_ext_fields(request.ext_fields)
         self._broker.groups.delete(header.group_name)
         if header.clean_offset:
             self._broker.offsets.forget(group=header.group_name)
@@ -100,7 +86,7 @@ class GroupAdminProcessor(RequestProcessor):
     def forbidden(self, channel: Channel, request: RemotingCommand) -> Reply:
         """UPDATE_AND_GET_GROUP_FORBIDDEN (353): whether a group may read a topic; the request may change it."""
         groups = self._broker.groups
-        header = UpdateGroupForbiddenRequestHeader.from_ext_fields(request.ext_fields)
+        header = group_headers.UpdateGroupForbiddenRequestHeader.from_ext_fields(request.ext_fields)
         if header.readable:
             groups.allow_reading(header.group)
         elif header.readable is False:
@@ -145,63 +131,25 @@ class GroupAdminProcessor(RequestProcessor):
         return DataVersion.from_dict(version) == self._broker.groups.data_version
 
 
-NOT_SET: Final = "not set any response code"  # the remark of responses whose code RocketMQ forgets to set
 _UNSET: Final = {"group": "null", "timestamp": "0", "isForce": "false"}  # Java's values of missing fields
 _ALL_QUEUES: Final = -1
-_MAX_LONG: Final = 2**63 - 1
 
 
 class OffsetAdminProcessor(RequestProcessor):
-    """Answers administrators about groups' offsets: lists, resets, copies."""
-
-    def __init__(self, broker: BrokerController) -> None:
-        super().__init__(broker)
-        self._since = DataVersion(0, int(broker.clock.wall() * 1000))
-
-    @answers(RequestCode.GET_ALL_CONSUMER_OFFSET)
-    def all_offsets(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_ALL_CONSUMER_OFFSET (43): all offsets, as RocketMQ stores them in consumerOffset.json."""
-        offsets = self._broker.offsets
-        topics: dict[str, tuple[str, ...]] = {}
-        for key in offsets.committed_table():
-            topic, _, group = key.partition("@")
-            topics[group] = (*topics.get(group, ()), topic)
-        body = ConsumerOffsetSerializeWrapper(offsets.committed_table(), offsets.pulled_table(), topics, self._since)
-        return Reply(body=body.to_json())
+    """Answers administrators about groups' offsets: resets and copies."""
 
     @answers(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset(self, channel: Channel, request: RemotingCommand) -> Reply:
         """INVOKE_BROKER_TO_RESET_OFFSET (222): reset here, or by a push to members (useServerSideResetOffset)."""
-        header = ResetOffsetRequestHeader.from_ext_fields({**_UNSET, **request.ext_fields})
+        header = group_headers.ResetOffsetRequestHeader.from_ext_fields({**_UNSET, **request.ext_fields})
         if self._broker.settings.useServerSideResetOffset:
             return self._reset_here(header)
         return self._reset_members(header, as_list=request.language is LanguageCode.CPP)
 
-    @answers(RequestCode.QUERY_CORRECTION_OFFSET)
-    def correction(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """QUERY_CORRECTION_OFFSET (308): the lowest offsets of a topic's groups, if the given group is not behind them.
-
-        RocketMQ also deletes the offsets of the excluded groups, which cannot be intended.
-        """
-        header = QueryCorrectionOffsetHeader.from_ext_fields(request.ext_fields)
-        offsets, store = self._broker.offsets, self._broker.store
-        left_out = (header.filter_groups or "").split(",")
-        least: dict[int, int] = {}
-        for group in offsets.groups_of(header.topic):
-            if group in left_out:
-                continue
-            for queue_id, offset in offsets.queues(group, header.topic).items():
-                if offset >= store.min_offset(header.topic, queue_id):
-                    least[queue_id] = min(offset, least.get(queue_id, offset))
-        for queue_id, offset in offsets.queues(header.compare_group, header.topic).items():
-            if least.get(queue_id, _MAX_LONG) > offset:
-                least[queue_id] = _MAX_LONG
-        return Reply(body=QueryCorrectionOffsetBody(least).to_json())
-
     @answers(RequestCode.CLONE_GROUP_OFFSET)
     def clone(self, channel: Channel, request: RemotingCommand) -> Reply:
         """CLONE_GROUP_OFFSET (314): copy the offsets of one group to another."""
-        header = CloneGroupOffsetRequestHeader.from_ext_fields(request.ext_fields)
+        header = group_headers.CloneGroupOffsetRequestHeader.from_ext_fields(request.ext_fields)
         broker = self._broker
         info = None if header.offline else broker.consumers.get(header.src_group)
         for topic in [header.topic] if header.topic else broker.offsets.topics_of(header.src_group):
@@ -210,7 +158,7 @@ class OffsetAdminProcessor(RequestProcessor):
                 broker.offsets.clone(header.src_group, header.dest_group, topic)
         return Reply()
 
-    def _reset_here(self, header: ResetOffsetRequestHeader) -> Reply:
+    def _reset_here(self, header: group_headers.ResetOffsetRequestHeader) -> Reply:
         broker, topic, group = self._broker, header.topic, header.group
         config = broker.topics.get(topic)
         if config is None:
@@ -224,7 +172,7 @@ class OffsetAdminProcessor(RequestProcessor):
             broker.offsets.reset(group, topic, queue_id, offset)
         return Reply(body=self._body(topic, targets).to_json())
 
-    def _targets(self, header: ResetOffsetRequestHeader, config: TopicConfig) -> dict[int, int]:
+    def _targets(self, header: group_headers.ResetOffsetRequestHeader, config: TopicConfig) -> dict[int, int]:
         topic, queue_id, offset = header.topic, header.queue_id, header.offset
         if queue_id is None or queue_id <= _ALL_QUEUES:
             return {one: self._search(topic, one, header.timestamp) for one in range(config.read_queue_nums)}
@@ -236,7 +184,7 @@ class OffsetAdminProcessor(RequestProcessor):
             raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
         return {queue_id: offset}
 
-    def _reset_members(self, header: ResetOffsetRequestHeader, *, as_list: bool) -> Reply:
+    def _reset_members(self, header: group_headers.ResetOffsetRequestHeader, *, as_list: bool) -> Reply:
         """Send RESET_CONSUMER_CLIENT_OFFSET (220) to each member.
 
         Without force, queues only move backward. The fields `queueId` and `offset` are ignored.
@@ -257,20 +205,15 @@ class OffsetAdminProcessor(RequestProcessor):
         if info is None:
             remark = "Consumer not online, so can not reset offset, Group: {} Topic: {} Timestamp: {}"
             raise Refusal(ResponseCode.CONSUMER_NOT_ONLINE, remark.format(group, topic, header.timestamp))
-        push = ResetOffsetRequestHeader(
+        push = group_headers.ResetOffsetRequestHeader(
             topic=topic, group=group, timestamp=header.timestamp, is_force=False, queue_id=_ALL_QUEUES
         )
         body = self._body(topic, targets)
         for client in info.channels.values():
-            if client.version < TAKES_RESETS:
-                raise Refusal(
-                    ResponseCode.SYSTEM_ERROR,
-                    f"the client does not support this feature. version={version_desc(client.version)}",
-                )
             client.channel.send_oneway(
                 RequestCode.RESET_CONSUMER_CLIENT_OFFSET, push.ext_fields(), body.to_json(as_list=as_list)
             )
-        return Reply(remark=NOT_SET, body=body.to_json())
+        return Reply(remark=NO_CODE, body=body.to_json())
 
     def _search(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Return the offset at a time; the end of the queue for a time below 0."""

@@ -5,9 +5,10 @@ Java: `LiteSubscriptionCtlProcessor`, `PopLiteMessageProcessor`, `AdminBrokerPro
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.held_requests import HeldPop, HeldQueue
+from rmqd.broker.held_requests import HeldQueue, HeldRequest
 from rmqd.broker.peer_channel import SEE_FAQ, Answer, Channel, Refusal, Reply, refusing_with
 from rmqd.broker.pop.pop_orders import OrderKey
 from rmqd.broker.processors.pop_processor import LATE_MS, from_legal_offset, start_of
@@ -66,7 +67,8 @@ class LiteProcessor(RequestProcessor):
         code: ResponseCode | None = ResponseCode.SUCCESS
         if not records:
             place = HeldQueue(header.client_id, header.consumer_group, ANY_QUEUE)
-            pop = HeldPop(place, channel, request, lambda one, same: self._answer(one, same, header, until_ms))
+            again = partial(self._answer, header=header, until_ms=until_ms)
+            pop = HeldRequest(place, place.group, channel, request, again)
             code = broker.held_lite_pops.hold(pop, until_ms - now_ms, header.poll_time)
         if code is None:
             return None

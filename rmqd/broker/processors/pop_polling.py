@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 
-from rmqd.broker.held_requests import HeldPop, HeldQueue
+from rmqd.broker.held_requests import HeldQueue, HeldRequest
 from rmqd.broker.peer_channel import NO_CODE, Answer, Channel, Reply, refusing_with
 from rmqd.broker.pop.pop_orders import OrderKey
 from rmqd.broker.processors.pop_processor import DICE, NOTHING_POPPED, QueueOfGroup, check_reading, retry_topic_to_read
@@ -70,7 +71,8 @@ class PopPollingProcessor(RequestProcessor):
         has_message, code = any(self._has_message(header, *queue) for queue in self._queues(header)), None
         if not has_message:
             place = HeldQueue(header.topic, header.consumer_group, header.queue_id)
-            pop = HeldPop(place, channel, request, lambda one, same: self._notify(one, same, header, until_ms))
+            again = partial(self._notify, header=header, until_ms=until_ms)
+            pop = HeldRequest(place, place.group, channel, request, again)
             code = broker.held_notifications.hold(pop, until_ms - broker.now_ms(), header.poll_time)
             if code is None:
                 return None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import random
 from dataclasses import dataclass, field
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Final, Protocol
 
 from rmqd.broker.filter.message_filter import filter_of, requested_subscription
 from rmqd.broker.filter.sql_condition import ExpressionError
-from rmqd.broker.held_requests import HeldPop, HeldQueue
+from rmqd.broker.held_requests import HeldQueue, HeldRequest
 from rmqd.broker.peer_channel import SEE_FAQ, Answer, Channel, Refusal, Reply, refusing_with
 from rmqd.broker.pop.pop_orders import OrderKey, pops_by_priority
 from rmqd.broker.pop.revive import Popped
@@ -19,22 +20,12 @@ from rmqd.broker.store.queue_store import GetMessageStatus as Status
 from rmqd.broker.store.queue_store import GetResult
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import InvalidNameError
+from rmqd.wire import receipt_handle
 from rmqd.wire.bodies.route_data import PERM_READ
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop_headers import PopMessageRequestHeader, PopMessageResponseHeader
 from rmqd.wire.messages.encode import decode_record, encode_message
 from rmqd.wire.messages.properties import POP_CK
-from rmqd.wire.receipt_handle import (
-    MAX_POP_MESSAGES,
-    ORDER_REVIVE_QUEUE,
-    OrderCounts,
-    PopHandle,
-    PoppedQueue,
-    RetryFlag,
-    format_message_offsets,
-    format_order_counts,
-    format_start_offsets,
-)
 from rmqd.wire.topics import is_retry_topic, pop_retry_topic, pop_retry_topic_v2
 
 if TYPE_CHECKING:
@@ -124,9 +115,9 @@ class Taking:
     revive_queue_id: int
     rest: int = 0
     records: list[bytes] = field(default_factory=list)
-    starts: dict[PoppedQueue, int] = field(default_factory=dict)
-    offsets: dict[PoppedQueue, list[int]] = field(default_factory=dict)
-    counts: OrderCounts = field(default_factory=lambda: OrderCounts({}, {}))
+    starts: dict[receipt_handle.PoppedQueue, int] = field(default_factory=dict)
+    offsets: dict[receipt_handle.PoppedQueue, list[int]] = field(default_factory=dict)
+    counts: receipt_handle.OrderCounts = field(default_factory=lambda: receipt_handle.OrderCounts({}, {}))
 
     @property
     def room(self) -> int:
@@ -157,15 +148,15 @@ class Taking:
 
     def start_offset_info(self) -> str:
         """Return the ext field with the first offset of each queue."""
-        return format_start_offsets(self.starts)
+        return receipt_handle.format_start_offsets(self.starts)
 
     def msg_offset_info(self) -> str:
         """Return the ext field with the offsets of all messages, queue by queue."""
-        return format_message_offsets(self.offsets)
+        return receipt_handle.format_message_offsets(self.offsets)
 
     def order_count_info(self) -> str | None:
         """Return the ext field of orderly pops that holds how often each message was popped before."""
-        return format_order_counts(self.counts) if self.header.order else None
+        return receipt_handle.format_order_counts(self.counts) if self.header.order else None
 
     def _take_of_topic(self, topic: str, dice: int) -> None:
         config = self.broker.topics.get(topic)
@@ -193,11 +184,11 @@ class Taking:
     def _keep(self, key: OrderKey, start: int, found: GetResult) -> None:
         broker, header = self.broker, self.header
         topic, group, queue_id = key
-        queue = PoppedQueue(RetryFlag.of(topic), queue_id)
+        queue = receipt_handle.PoppedQueue(receipt_handle.RetryFlag.of(topic), queue_id)
         offsets = [_queue_offset(record)[0] for record in found.records]
         if header.order:
             counts = broker.pop_order.took(key, queue, header.attempt_id, self.pop_time, header.invisible_time, offsets)
-            self.counts = OrderCounts(
+            self.counts = receipt_handle.OrderCounts(
                 {**self.counts.queues, **counts.queues}, {**self.counts.messages, **counts.messages}
             )
             broker.offsets.commit(group, topic, queue_id, start)
@@ -215,10 +206,10 @@ class Taking:
             self.records += found.records
         broker.stats.pulled(group, topic, len(offsets), sum(map(len, found.records)))
 
-    def _as_of_the_topic(self, record: bytes, queue: PoppedQueue, start: int, offset: int) -> bytes:
+    def _as_of_the_topic(self, record: bytes, queue: receipt_handle.PoppedQueue, start: int, offset: int) -> bytes:
         """Return a retried message with the original topic's name. Its handle names the topic that stores it."""
         message = decode_record(record)
-        handle = PopHandle(
+        handle = receipt_handle.PopHandle(
             start,
             self.pop_time,
             self.header.invisible_time,
@@ -283,7 +274,7 @@ class PopMessageProcessor(RequestProcessor):
         if now_ms - born_ms - header.poll_time > LATE_MS:
             remark = f"the broker[{ip}] pop message is timeout too much"
             raise Refusal(ResponseCode.POLLING_TIMEOUT, remark, NOTHING_POPPED)
-        if header.max_msg_nums > MAX_POP_MESSAGES:
+        if header.max_msg_nums > receipt_handle.MAX_POP_MESSAGES:
             remark = f"the broker[{ip}] pop message's num is greater than 32"
             raise Refusal(ResponseCode.INVALID_PARAMETER, remark, NOTHING_POPPED)
         return self._answer(channel, request, header, born_ms + header.poll_time)
@@ -300,7 +291,8 @@ class PopMessageProcessor(RequestProcessor):
         place = HeldQueue(header.topic, header.consumer_group, header.queue_id)
         code: ResponseCode | None = ResponseCode.SUCCESS
         if not taking.records:
-            pop = HeldPop(place, channel, request, lambda one, same: self._answer(one, same, header, until_ms), wanted)
+            again = partial(self._answer, header=header, until_ms=until_ms)
+            pop = HeldRequest(place, place.group, channel, request, again, wanted)
             code = broker.held_pops.hold(pop, until_ms - taking.pop_time, header.poll_time)
         if taking.rest > 0 and header.max_msg_nums > 0 and code in (None, ResponseCode.SUCCESS):
             broker.held_pops.wake(place)  # another pop, or another queue, may have more messages
@@ -330,7 +322,8 @@ class PopMessageProcessor(RequestProcessor):
         return wanted
 
     def _revive_queue(self, header: PopMessageRequestHeader) -> int:
-        """Return the revive queue for a pop's handles."""
         return (
-            ORDER_REVIVE_QUEUE if header.order else next(self._numbers) % max(1, self._broker.settings.reviveQueueNum)
+            receipt_handle.ORDER_REVIVE_QUEUE
+            if header.order
+            else next(self._numbers) % max(1, self._broker.settings.reviveQueueNum)
         )

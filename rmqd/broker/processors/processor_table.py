@@ -18,7 +18,7 @@ from rmqd.broker.processors.lite_processor import LiteProcessor, LockProcessor
 from rmqd.broker.processors.pop_polling import PopPollingProcessor
 from rmqd.broker.processors.pop_processor import PopMessageProcessor
 from rmqd.broker.processors.pull_processor import PullMessageProcessor
-from rmqd.broker.processors.query_processor import QueryMessageProcessor, RecallProcessor, ScheduleProcessor
+from rmqd.broker.processors.query_processor import QueryMessageProcessor, RecallProcessor
 from rmqd.broker.processors.send_processor import SendBackProcessor, SendMessageProcessor
 from rmqd.broker.processors.stats_processor import OperatorProcessor, RuntimeProcessor, StatsProcessor
 from rmqd.broker.processors.topic_processor import QueueEndsProcessor, StaticTopicProcessor, TopicAdminProcessor
@@ -47,7 +47,6 @@ ALL = (
     QueueEndsProcessor,
     RecallProcessor,
     RuntimeProcessor,
-    ScheduleProcessor,
     SendBackProcessor,
     SendMessageProcessor,
     StaticTopicProcessor,

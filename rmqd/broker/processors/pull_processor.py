@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from rmqd.broker.filter.message_filter import filter_of, is_tag_type, requested_subscription
 from rmqd.broker.filter.sql_condition import ExpressionError
-from rmqd.broker.held_requests import HeldPull
-from rmqd.broker.peer_channel import LANGUAGE, SEE_FAQ, VERSION, Answer, Channel, Refusal
+from rmqd.broker.held_requests import HeldQueue, HeldRequest
+from rmqd.broker.peer_channel import SEE_FAQ, Answer, Channel, Refusal, Reply
 from rmqd.broker.processors.processor_base import RequestProcessor, answers
 from rmqd.broker.store.queue_store import GetMessageStatus as Status
 from rmqd.broker.store.queue_store import GetResult
@@ -21,16 +21,10 @@ from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig, TopicConfig
 from rmqd.wire.bodies.heartbeat_data import MessageModel, SubscriptionData
 from rmqd.wire.bodies.route_data import PERM_READ
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.pull_headers import (
-    PullMessageRequestHeader,
-    PullMessageResponseHeader,
-    PullReplyTemplate,
-    decode_pull_request,
-)
+from rmqd.wire.headers.pull_headers import PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.messages.properties import PullSysFlag
 
 if TYPE_CHECKING:
-    from rmqd.broker.controller import BrokerController
     from rmqd.broker.store.queue_store import MessageFilter
 
 
@@ -42,7 +36,6 @@ _CODES: Final = {
     Status.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
     Status.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
 }
-_REMARKS: Final = {status: status.value.encode() for status in Status}
 
 
 class _Forbidden(Refusal):
@@ -57,10 +50,6 @@ class _Forbidden(Refusal):
 class PullMessageProcessor(RequestProcessor):
     """Answers pulls (PULL_MESSAGE) with messages, at once or when messages arrive, or with the reason for none."""
 
-    def __init__(self, broker: BrokerController) -> None:
-        super().__init__(broker)
-        self._frame = PullReplyTemplate(LANGUAGE, VERSION).frame
-
     @answers(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
     def pull(self, channel: Channel, request: RemotingCommand) -> Answer:
         """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): answer at once, or when a message arrives."""
@@ -71,7 +60,7 @@ class PullMessageProcessor(RequestProcessor):
         return self._answer(channel, request, first=False)
 
     def _answer(self, channel: Channel, request: RemotingCommand, *, first: bool) -> Answer:
-        header = decode_pull_request(request.ext_fields)
+        header = PullMessageRequestHeader.from_ext_fields(request.ext_fields)
         broker = self._broker
         group, topic, queue_id, sys_flag = header.consumer_group, header.topic, header.queue_id, header.sys_flag
         group_config, topic_config = self._checked(channel, request, header)
@@ -86,9 +75,8 @@ class PullMessageProcessor(RequestProcessor):
         if code is ResponseCode.PULL_NOT_FOUND and first and sys_flag & PullSysFlag.SUSPEND:
             settings = broker.settings
             millis = header.suspend_timeout_millis if settings.longPollingEnable else settings.shortPollingTimeMills
-            broker.held_pulls.hold(
-                HeldPull(channel, request, self.pull_again, group, topic, queue_id, wanted), millis / 1000
-            )
+            place = HeldQueue(topic, "", queue_id)
+            broker.held_pulls.keep(HeldRequest(place, group, channel, request, self.pull_again, wanted), millis / 1000)
             return None
         if request.is_oneway or channel.closed:
             return None
@@ -101,8 +89,7 @@ class PullMessageProcessor(RequestProcessor):
         )
         records = found.records
         broker.stats.pulled(group, topic, len(records), sum(map(len, records)))
-        channel.write(self._frame(request.opaque, code, _REMARKS[found.status], reply, records))
-        return None
+        return Reply(code, found.status, reply.ext_fields(), b"".join(records))
 
     def _checked(
         self, channel: Channel, request: RemotingCommand, header: PullMessageRequestHeader

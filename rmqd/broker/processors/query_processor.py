@@ -1,6 +1,6 @@
-"""Single messages: found by key, unique key or commit log offset, or recalled; and the progress of delayed messages.
+"""Single messages: found by key, unique key or commit log offset, or recalled.
 
-Java: `QueryMessageProcessor`, `RecallMessageProcessor`, `AdminBrokerProcessor`.
+Java: `QueryMessageProcessor`, `RecallMessageProcessor`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from rmqd.broker.processors.send_processor import REGION
 from rmqd.broker.schedule import delete_key
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import ProtocolError
-from rmqd.wire.bodies.group_bodies import DelayOffsetSerializeWrapper
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.send_headers import RecallMessageRequestHeader, RecallMessageResponseHeader
 from rmqd.wire.headers.topic_headers import (
@@ -25,17 +24,8 @@ from rmqd.wire.headers.topic_headers import (
     ViewMessageRequestHeader,
 )
 from rmqd.wire.lite_topic import RecallHandle
+from rmqd.wire.messages import properties as names
 from rmqd.wire.messages.encode import StoredMessage, decode_record
-from rmqd.wire.messages.properties import (
-    BORN_TIMESTAMP,
-    KEYS,
-    MSG_REGION,
-    PRODUCER_GROUP,
-    TAGS,
-    TIMER_DEL_UNIQKEY,
-    TIMER_DELIVER_MS,
-    UNIQ_KEY,
-)
 
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 MAX_FOR_UNIQUE_KEY: Final = 32  # Java: defaultQueryMaxNum
@@ -92,15 +82,15 @@ class QueryMessageProcessor(RequestProcessor):
 
 
 def _keyed(properties: Mapping[str, str], key: str) -> bool:
-    return properties.get(UNIQ_KEY) == key or key in properties.get(KEYS, "").split(" ")
+    return properties.get(names.UNIQ_KEY) == key or key in properties.get(names.KEYS, "").split(" ")
 
 
 def _tagged(properties: Mapping[str, str], tag: str) -> bool:
-    return properties.get(TAGS) == tag
+    return properties.get(names.TAGS) == tag
 
 
 _TAG: Final = "_RECALL_TAG_"
-_FIELDS: Final = {MSG_REGION: REGION}
+_FIELDS: Final = {names.MSG_REGION: REGION}
 """Ext fields of all responses, including refusals."""
 
 
@@ -117,21 +107,17 @@ class RecallProcessor(RequestProcessor):
             raise _failed(ResponseCode.TOPIC_NOT_EXIST, f"the topic[{header.topic}] not exist")
         handle, now_ms = self._handle(header), broker.now_ms()
         properties = {
-            TAGS: _TAG,
-            TIMER_DEL_UNIQKEY: delete_key(handle.topic, handle.msg_id, broker.settings),
-            UNIQ_KEY: handle.msg_id,
-            TIMER_DELIVER_MS: str(handle.deliver_at_ms),
-            BORN_TIMESTAMP: str(now_ms),
+            names.TAGS: _TAG,
+            names.TIMER_DEL_UNIQKEY: delete_key(handle.topic, handle.msg_id, broker.settings),
+            names.UNIQ_KEY: handle.msg_id,
+            names.TIMER_DELIVER_MS: str(handle.deliver_at_ms),
+            names.BORN_TIMESTAMP: str(now_ms),
         }
         if header.producer_group is not None:
-            properties[PRODUCER_GROUP] = header.producer_group
+            properties[names.PRODUCER_GROUP] = header.producer_group
         broker.schedule.put(
             StoredMessage(
-                topic=handle.topic,
-                body=b"0",
-                born_timestamp=now_ms,
-                born_host=channel.address,
-                properties=properties,
+                topic=handle.topic, body=b"0", born_timestamp=now_ms, born_host=channel.address, properties=properties
             )
         )
         return Reply(
@@ -156,13 +142,3 @@ class RecallProcessor(RequestProcessor):
 
 def _failed(code: ResponseCode, why: str) -> Refusal:
     return Refusal(code, f"recall failed, {why}", _FIELDS)
-
-
-class ScheduleProcessor(RequestProcessor):
-    """Answers administrators' requests about delayed messages."""
-
-    @answers(RequestCode.GET_ALL_DELAY_OFFSET)
-    def all_delay_offsets(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_ALL_DELAY_OFFSET (45): the progress of all levels, as RocketMQ stores it in delayOffset.json."""
-        offsets = {level: offset for level, (offset, _) in sorted(self._broker.schedule.progress().items())}
-        return Reply(body=DelayOffsetSerializeWrapper(offsets).to_json())

@@ -27,30 +27,9 @@ from rmqd.wire.headers.send_headers import (
     SendMessageResponseHeader,
 )
 from rmqd.wire.lite_topic import RecallHandle, queue_of
+from rmqd.wire.messages import properties as names
 from rmqd.wire.messages.encode import StoredMessage, decode_batch, decode_record
 from rmqd.wire.messages.message_id import UniqueKeys, offset_message_id, parse_host
-from rmqd.wire.messages.properties import (
-    CLUSTER,
-    DELAY,
-    INNER_BATCH,
-    INNER_MULTI_DISPATCH,
-    INNER_NUM,
-    LITE_TOPIC,
-    MSG_REGION,
-    NEED_UNWRAP,
-    ORIGIN_MESSAGE_ID,
-    POP_CK,
-    REAL_TOPIC,
-    RETRY_TOPIC,
-    TIMER_OUT_MS,
-    TRACE_ON,
-    TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
-    TRANSACTION_PREPARED,
-    UNIQ_KEY,
-    WAIT,
-    parse_properties,
-)
 from rmqd.wire.topics import RETRY_PREFIX, dlq_topic, retry_topic
 
 if TYPE_CHECKING:
@@ -59,9 +38,7 @@ if TYPE_CHECKING:
 
 REGION: Final = "DefaultRegion"  # Java: regionId
 DLQ_QUEUES: Final = 1
-HEEDS_MAX_RECONSUME_TIMES: Final = 121
-"""Client version 3.4.9: the first whose own maxReconsumeTimes is used."""
-_FIELDS: Final = {MSG_REGION: REGION, TRACE_ON: "true"}
+_FIELDS: Final = {names.MSG_REGION: REGION, names.TRACE_ON: "true"}
 """Ext fields of all responses to sends, including refusals; properties of all records except members of a batch."""
 _MAX_V1_TOPIC: Final = 127
 
@@ -96,20 +73,22 @@ class SendMessageProcessor(RequestProcessor):
     ) -> Reply:
         broker, topic = self._broker, header.topic
         queue_id = _queue(header, config)
-        properties = parse_properties(header.properties)
-        properties.pop(POP_CK, None)
-        if properties.get(LITE_TOPIC):
-            properties[INNER_MULTI_DISPATCH] = queue_of(topic, properties[LITE_TOPIC], self._broker.name).topic
+        properties = names.parse_properties(header.properties)
+        properties.pop(names.POP_CK, None)
+        if properties.get(names.LITE_TOPIC):
+            properties[names.INNER_MULTI_DISPATCH] = queue_of(
+                topic, properties[names.LITE_TOPIC], self._broker.name
+            ).topic
         properties |= _FIELDS
         if (by_priority := queue_by_priority(properties, config)) is not None:
             queue_id = by_priority
-        if topic.startswith(RETRY_PREFIX) and self._is_dead_letter(request, header):
+        if topic.startswith(RETRY_PREFIX) and self._is_dead_letter(header):
             topic, queue_id = dlq_topic(topic.removeprefix(RETRY_PREFIX)), 0
-            properties[DELAY] = "-1"
+            properties[names.DELAY] = "-1"
             broker.topics.create_in_send_back(topic, DLQ_QUEUES)
-        if UNIQ_KEY not in properties:
-            properties[UNIQ_KEY] = self._unique_keys.next(broker.clock.wall())
-        properties[CLUSTER] = broker.settings.brokerClusterName
+        if names.UNIQ_KEY not in properties:
+            properties[names.UNIQ_KEY] = self._unique_keys.next(broker.clock.wall())
+        properties[names.CLUSTER] = broker.settings.brokerClusterName
         self._check(header, properties, topic, body)
         message = StoredMessage(
             topic=topic,
@@ -127,7 +106,7 @@ class SendMessageProcessor(RequestProcessor):
             msg_id=offset_message_id(self._store_host, stored.result.commit_log_offset),
             queue_id=queue_id,
             queue_offset=stored.result.queue_offset,
-            transaction_id=properties[UNIQ_KEY],
+            transaction_id=properties[names.UNIQ_KEY],
             recall_handle=None if stored.message is message else self._recall_handle(stored.message),
         )
         return Reply(ext_fields=_FIELDS | reply.ext_fields())
@@ -139,14 +118,14 @@ class SendMessageProcessor(RequestProcessor):
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {len(topic)}")
         if topic.startswith(RETRY_PREFIX):
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {topic}")
-        properties = parse_properties(header.properties)
+        properties = names.parse_properties(header.properties)
         later = delay_level(properties) > 0 or not REQUESTED.isdisjoint(properties)
-        if later or header.sys_flag & (TRANSACTION_MASK | INNER_BATCH):
+        if later or header.sys_flag & (names.TRANSACTION_MASK | names.INNER_BATCH):
             raise self._illegal()
         if len(body) > self._broker.settings.maxMessageSize:
             raise ProtocolError("message body size exceeded")
         members = decode_batch(body)
-        if config.attributes.get(QUEUE_TYPE) == BATCH_QUEUE and UNIQ_KEY in properties:
+        if config.attributes.get(QUEUE_TYPE) == BATCH_QUEUE and names.UNIQ_KEY in properties:
             return self._store_as_one(channel, header, body, queue_id, len(members))
         stored = [
             self._broker.store.put(
@@ -168,7 +147,7 @@ class SendMessageProcessor(RequestProcessor):
             msg_id=",".join(offset_message_id(self._store_host, one.commit_log_offset) for one in stored),
             queue_id=queue_id,
             queue_offset=stored[0].queue_offset,
-            transaction_id=properties.get(UNIQ_KEY),
+            transaction_id=properties.get(names.UNIQ_KEY),
         )
         return Reply(ext_fields=_FIELDS | reply.ext_fields())
 
@@ -176,16 +155,16 @@ class SendMessageProcessor(RequestProcessor):
         self, channel: Channel, header: ReceivedSendHeader, body: bytes, queue_id: int, members: int
     ) -> Reply:
         """Store a batch as one record. Consumers split it."""
-        properties = parse_properties(header.properties)
-        unique_key = properties[UNIQ_KEY]
-        properties |= _FIELDS | {CLUSTER: self._broker.settings.brokerClusterName, INNER_NUM: str(members)}
+        properties = names.parse_properties(header.properties)
+        unique_key = properties[names.UNIQ_KEY]
+        properties |= _FIELDS | {names.CLUSTER: self._broker.settings.brokerClusterName, names.INNER_NUM: str(members)}
         stored = self._broker.store.put(
             StoredMessage(
                 topic=header.topic,
                 body=body,
                 queue_id=queue_id,
                 flag=header.flag,
-                sys_flag=header.sys_flag | NEED_UNWRAP | INNER_BATCH,
+                sys_flag=header.sys_flag | names.NEED_UNWRAP | names.INNER_BATCH,
                 born_timestamp=header.born_timestamp,
                 born_host=channel.address,
                 reconsume_times=header.reconsume_times,
@@ -234,43 +213,41 @@ class SendMessageProcessor(RequestProcessor):
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
         return config
 
-    def _is_dead_letter(self, request: RemotingCommand, header: ReceivedSendHeader) -> bool:
+    def _is_dead_letter(self, header: ReceivedSendHeader) -> bool:
         """Return whether a retry that a consumer sent as a separate message has had all its attempts."""
         group = header.topic.removeprefix(RETRY_PREFIX)
         config = self._broker.groups.find(group)
         if config is None:
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group} {SEE_FAQ}")
-        most = config.retry_max_times
-        if header.max_reconsume_times is not None and request.version >= HEEDS_MAX_RECONSUME_TIMES:
-            most = header.max_reconsume_times
+        most = config.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
         # an orderly group sends a message here only after its last attempt
         return header.reconsume_times > most or self._broker.locks.has_any(group)
 
     def _check(self, header: ReceivedSendHeader, properties: Mapping[str, str], topic: str, body: bytes) -> None:
         """Raise Refusal if RocketMQ's store would reject the message, or if it is part of a transaction."""
-        if properties.get(TRANSACTION_PREPARED, "").lower() == "true":
+        if properties.get(names.TRANSACTION_PREPARED, "").lower() == "true":
             old_client = header.reconsume_times > 0 and delay_level(properties) > 0
             transactional = not old_client
         else:
-            transactional = header.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT)
+            transactional = header.sys_flag & names.TRANSACTION_MASK not in (0, names.TRANSACTION_COMMIT)
         if transactional:
             remark = f"the broker[{self._host}] sending transaction message is forbidden"
             raise Refusal(ResponseCode.NO_PERMISSION, remark)
         if (
             len(body) > self._broker.settings.maxMessageSize
             or (len(topic) > _MAX_V1_TOPIC and not topic.startswith(RETRY_PREFIX))
-            or header.sys_flag & INNER_BATCH
-            or INNER_NUM in properties
+            or header.sys_flag & names.INNER_BATCH
+            or names.INNER_NUM in properties
         ):
             raise self._illegal()
 
     def _recall_handle(self, waiting: StoredMessage) -> str | None:
         """Return the handle that a producer needs to recall a timer message; None for other messages."""
         properties = waiting.properties
-        out_ms, topic = properties.get(TIMER_OUT_MS), properties[REAL_TOPIC]
+        out_ms, topic = properties.get(names.TIMER_OUT_MS), properties[names.REAL_TOPIC]
         if out_ms is None or topic.startswith(RETRY_PREFIX):
             return None
-        return str(RecallHandle(topic, self._broker.name, int(out_ms) + 1, properties[UNIQ_KEY]))
+        return str(RecallHandle(topic, self._broker.name, int(out_ms) + 1, properties[names.UNIQ_KEY]))
 
     def _illegal(self) -> Refusal:
         return Refusal(
@@ -335,11 +312,9 @@ class SendBackProcessor(RequestProcessor):
         record = broker.store.record(header.offset)
         if record is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
-        most = config.retry_max_times
-        if header.max_reconsume_times is not None and request.version >= HEEDS_MAX_RECONSUME_TIMES:
-            most = header.max_reconsume_times
+        most = config.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
         message = decode_record(record)
-        if message.sys_flag & INNER_BATCH:  # a retry topic has no queues for batches
+        if message.sys_flag & names.INNER_BATCH:  # a retry topic has no queues for batches
             raise Refusal(ResponseCode.SYSTEM_ERROR, "MESSAGE_ILLEGAL")
         queue_id, level = random.randrange(config.retry_queue_nums), header.delay_level
         if message.reconsume_times >= most or level < 0:
@@ -356,15 +331,13 @@ class SendBackProcessor(RequestProcessor):
 
 def _again(message: StoredMessage, topic: str, queue_id: int, level: int) -> StoredMessage:
     properties = dict(message.properties)
-    properties.setdefault(RETRY_TOPIC, message.topic)
-    properties[WAIT] = "false"
-    properties[DELAY] = str(level)
-    if not properties.get(ORIGIN_MESSAGE_ID, "").strip():
-        properties[ORIGIN_MESSAGE_ID] = offset_message_id(parse_host(message.store_host), message.commit_log_offset)
+    properties.setdefault(names.RETRY_TOPIC, message.topic)
+    properties[names.WAIT] = "false"
+    properties[names.DELAY] = str(level)
+    if not properties.get(names.ORIGIN_MESSAGE_ID, "").strip():
+        properties[names.ORIGIN_MESSAGE_ID] = offset_message_id(
+            parse_host(message.store_host), message.commit_log_offset
+        )
     return replace(
-        message,
-        topic=topic,
-        queue_id=queue_id,
-        reconsume_times=message.reconsume_times + 1,
-        properties=properties,
+        message, topic=topic, queue_id=queue_id, reconsume_times=message.reconsume_times + 1, properties=properties
     )

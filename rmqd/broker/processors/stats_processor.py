@@ -13,43 +13,19 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from rmqd.broker import broker_stats
-from rmqd.broker.broker_settings import REPORTS_TO_OPERATORS, TAKES_RESETS, UnknownSettingError, version_desc
+from rmqd.broker.broker_settings import UnknownSettingError
 from rmqd.broker.controller import runtime_info
 from rmqd.broker.member_registry import ClientChannel
 from rmqd.broker.peer_channel import NO_CODE, Channel, Refusal, Reply
-from rmqd.broker.processors.group_processor import NOT_SET
 from rmqd.broker.processors.processor_base import RequestProcessor, answers
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import ProtocolError, RemotingClosedError, RemotingTimeoutError
+from rmqd.wire.bodies import stats_bodies
 from rmqd.wire.bodies.group_bodies import GetConsumerStatusBody, QueryConsumeTimeSpanBody, QueueTimeSpan
 from rmqd.wire.bodies.json_body import DataVersion
 from rmqd.wire.bodies.route_data import KVTable
-from rmqd.wire.bodies.stats_bodies import (
-    BrokerStatsData,
-    BrokerStatsItem,
-    ConsumeQueueData,
-    ConsumeStats,
-    ConsumeStatsList,
-    OffsetWrapper,
-    QueryConsumeQueueResponseBody,
-    TopicOffset,
-    TopicStatsTable,
-)
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.group_headers import (
-    ConsumeMessageDirectlyResultRequestHeader,
-    GetConsumerRunningInfoRequestHeader,
-    GetConsumerStatusRequestHeader,
-)
-from rmqd.wire.headers.topic_headers import (
-    GetBrokerConfigResponseHeader,
-    GetConsumeStatsInBrokerHeader,
-    GetConsumeStatsRequestHeader,
-    GetTopicStatsInfoRequestHeader,
-    QueryConsumeQueueRequestHeader,
-    QueryConsumeTimeSpanRequestHeader,
-    ViewBrokerStatsDataRequestHeader,
-)
+from rmqd.wire.headers import group_headers, topic_headers
 from rmqd.wire.loose_json import dump_properties, load_properties
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message_id import parse_offset_message_id
@@ -78,36 +54,33 @@ class OperatorProcessor(RequestProcessor):
     @answers(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
     async def consumer_status(self, channel: Channel, request: RemotingCommand) -> Reply:
         """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): members' offsets. Members that do not answer are omitted."""
-        header = GetConsumerStatusRequestHeader.from_ext_fields(request.ext_fields)
+        header = group_headers.GetConsumerStatusRequestHeader.from_ext_fields(request.ext_fields)
         info = self._broker.consumers.get(header.group)
         if info is None:
             remark = f"No Any Consumer online in the consumer group: [{header.group}]"
             raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
         asked = []
         for client in info.channels.values():
-            if client.version < TAKES_RESETS:
-                remark = f"the client does not support this feature. version={version_desc(client.version)}"
-                raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
             if not header.client_addr or header.client_addr == client.client_id:
                 asked.append(client)
             if asked and header.client_addr:
                 break
-        question = GetConsumerStatusRequestHeader(topic=header.topic, group=header.group)
+        question = group_headers.GetConsumerStatusRequestHeader(topic=header.topic, group=header.group)
         tables = await asyncio.gather(*(self._held_offsets(client, question) for client in asked))
         told = {client.client_id: table for client, table in zip(asked, tables, strict=True) if table is not None}
-        return Reply(remark=NOT_SET, body=GetConsumerStatusBody(consumer_table=told).to_json())
+        return Reply(remark=NO_CODE, body=GetConsumerStatusBody(consumer_table=told).to_json())
 
     @answers(RequestCode.GET_CONSUMER_RUNNING_INFO)
     async def running_info(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_CONSUMER_RUNNING_INFO (307): a member's running info."""
-        header = GetConsumerRunningInfoRequestHeader.from_ext_fields(request.ext_fields)
+        header = group_headers.GetConsumerRunningInfoRequestHeader.from_ext_fields(request.ext_fields)
         return await self._relay(request, header.consumer_group, header.client_id, request.ext_fields)
 
     @answers(RequestCode.CONSUME_MESSAGE_DIRECTLY)
     async def consume_directly(self, channel: Channel, request: RemotingCommand) -> Reply:
         """CONSUME_MESSAGE_DIRECTLY (309): ask a member to handle the stored message with this offset id."""
         broker = self._broker
-        header = ConsumeMessageDirectlyResultRequestHeader.from_ext_fields(request.ext_fields)
+        header = group_headers.ConsumeMessageDirectlyResultRequestHeader.from_ext_fields(request.ext_fields)
         fields = {**request.ext_fields, "brokerName": broker.name}
         topic = broker.topics.get(header.topic or "")
         if topic is not None:
@@ -127,12 +100,6 @@ class OperatorProcessor(RequestProcessor):
         client = self._broker.consumers.find_client(group, client_id)
         if client is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
-        if client.version < REPORTS_TO_OPERATORS:
-            raise Refusal(
-                ResponseCode.SYSTEM_ERROR,
-                f"The Consumer <{client_id}> Version <{version_desc(client.version)}> too low to finish, "
-                "please upgrade it to V3_1_8_SNAPSHOT",
-            )
         try:
             reply = await client.channel.call(request.code, fields, body, timeout_seconds=self._call_seconds)
         except (RemotingTimeoutError, RemotingClosedError) as error:  # RocketMQ also waits for a member that leaves
@@ -141,7 +108,7 @@ class OperatorProcessor(RequestProcessor):
         return Reply(reply.code, reply.remark, reply.ext_fields, reply.body)
 
     async def _held_offsets(
-        self, client: ClientChannel, question: GetConsumerStatusRequestHeader
+        self, client: ClientChannel, question: group_headers.GetConsumerStatusRequestHeader
     ) -> Mapping[MessageQueue, int] | None:
         try:
             reply = await client.channel.call(
@@ -185,7 +152,9 @@ class RuntimeProcessor(RequestProcessor):
     @answers(RequestCode.GET_BROKER_CONFIG)
     def get_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_BROKER_CONFIG (26): the settings of this broker."""
-        version = GetBrokerConfigResponseHeader(version=json.dumps(self._version.to_dict(), separators=(",", ":")))
+        version = topic_headers.GetBrokerConfigResponseHeader(
+            version=json.dumps(self._version.to_dict(), separators=(",", ":"))
+        )
         return Reply(ext_fields=version.ext_fields(), body=dump_properties(self._broker.settings.as_properties()))
 
     @answers(RequestCode.GET_BROKER_RUNTIME_INFO)
@@ -214,37 +183,37 @@ class StatsProcessor(RequestProcessor):
     @answers(RequestCode.GET_TOPIC_STATS_INFO)
     def topic_stats(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_TOPIC_STATS_INFO (202): the ends of each queue of a topic."""
-        config = self._topic(GetTopicStatsInfoRequestHeader.from_ext_fields(request.ext_fields).topic)
-        store, topic, table = self._broker.store, config.topic_name, dict[MessageQueue, TopicOffset]()
+        config = self._topic(topic_headers.GetTopicStatsInfoRequestHeader.from_ext_fields(request.ext_fields).topic)
+        store, topic, table = self._broker.store, config.topic_name, dict[MessageQueue, stats_bodies.TopicOffset]()
         for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
             end = store.max_offset(topic, queue_id)
             last = max(0, self._store_time(topic, queue_id, end - 1))
-            table[self._queue(topic, queue_id)] = TopicOffset(store.min_offset(topic, queue_id), end, last)
-        return Reply(body=TopicStatsTable(table, self._broker.stats.put_per_second(topic)).to_json())
+            table[self._queue(topic, queue_id)] = stats_bodies.TopicOffset(store.min_offset(topic, queue_id), end, last)
+        return Reply(body=stats_bodies.TopicStatsTable(table, self._broker.stats.put_per_second(topic)).to_json())
 
     @answers(RequestCode.GET_CONSUME_STATS)
     def consume_stats(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_CONSUME_STATS (208): a group's offsets in a topic, or in all its subscribed topics with offsets."""
-        header = GetConsumeStatsRequestHeader.from_ext_fields(request.ext_fields)
+        header = topic_headers.GetConsumeStatsRequestHeader.from_ext_fields(request.ext_fields)
         group = header.consumer_group
         if header.topic_list:
             topics = [topic for topic in header.topic_list.split(";") if topic]
         else:
             asked = [header.topic] if (header.topic or "").strip() else self._broker.offsets.topics_of(group)
             topics = [topic for topic in asked if topic and self._broker.consumers.may_consume(group, topic)]
-        table, tps = dict[MessageQueue, OffsetWrapper](), 0.0
+        table, tps = dict[MessageQueue, stats_bodies.OffsetWrapper](), 0.0
         for topic in dict.fromkeys(topics):
             config = self._broker.topics.get(topic)
             if config is not None:
                 table |= self._place(group, topic, config.read_queue_nums, with_pulled=True)
                 tps += self._broker.stats.get_per_second(group, topic)
-        return Reply(body=ConsumeStats(table, tps).to_json())
+        return Reply(body=stats_bodies.ConsumeStats(table, tps).to_json())
 
     @answers(RequestCode.GET_BROKER_CONSUME_STATS)
     def all_consume_stats(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_BROKER_CONSUME_STATS (317): the offsets of every group."""
-        header = GetConsumeStatsInBrokerHeader.from_ext_fields(request.ext_fields)
-        broker, groups = self._broker, dict[str, tuple[ConsumeStats, ...]]()
+        header = topic_headers.GetConsumeStatsInBrokerHeader.from_ext_fields(request.ext_fields)
+        broker, groups = self._broker, dict[str, tuple[stats_bodies.ConsumeStats, ...]]()
         for group in broker.groups.all():
             stats = []
             for topic in broker.offsets.topics_of(group):
@@ -254,14 +223,14 @@ class StatsProcessor(RequestProcessor):
                 if not broker.consumers.may_consume(group, topic):
                     continue
                 place = self._place(group, topic, config.write_queue_nums, with_pulled=False)
-                stats.append(ConsumeStats(place, broker.stats.get_per_second(group, topic)))
+                stats.append(stats_bodies.ConsumeStats(place, broker.stats.get_per_second(group, topic)))
             groups[group] = tuple(stats)
-        return Reply(body=ConsumeStatsList(groups, broker.address).to_json())
+        return Reply(body=stats_bodies.ConsumeStatsList(groups, broker.address).to_json())
 
     @answers(RequestCode.QUERY_CONSUME_TIME_SPAN)
     def time_span(self, channel: Channel, request: RemotingCommand) -> Reply:
         """QUERY_CONSUME_TIME_SPAN (303): times of the first, the last and the first unhandled message of each queue."""
-        header = QueryConsumeTimeSpanRequestHeader.from_ext_fields(request.ext_fields)
+        header = topic_headers.QueryConsumeTimeSpanRequestHeader.from_ext_fields(request.ext_fields)
         config = self._topic(header.topic)
         spans = (self._span(header.group, header.topic, number) for number in range(config.write_queue_nums))
         return Reply(body=QueryConsumeTimeSpanBody(tuple(spans)).to_json())
@@ -269,18 +238,22 @@ class StatsProcessor(RequestProcessor):
     @answers(RequestCode.VIEW_BROKER_STATS_DATA)
     def counter(self, channel: Channel, request: RemotingCommand) -> Reply:
         """VIEW_BROKER_STATS_DATA (315): a counter over the last minute, hour and day."""
-        header = ViewBrokerStatsDataRequestHeader.from_ext_fields(request.ext_fields)
+        header = topic_headers.ViewBrokerStatsDataRequestHeader.from_ext_fields(request.ext_fields)
         gained = self._broker.stats.named(header.stats_name, header.stats_key)
         if gained is None:
             text = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
             raise Refusal(ResponseCode.SYSTEM_ERROR, text)
         spans = (broker_stats.MINUTE, broker_stats.HOUR, broker_stats.DAY)
-        return Reply(body=BrokerStatsData(*(BrokerStatsItem(*gained(seconds)) for seconds in spans)).to_json())
+        return Reply(
+            body=stats_bodies.BrokerStatsData(
+                *(stats_bodies.BrokerStatsItem(*gained(seconds)) for seconds in spans)
+            ).to_json()
+        )
 
     @answers(RequestCode.QUERY_CONSUME_QUEUE)
     def consume_queue(self, channel: Channel, request: RemotingCommand) -> Reply:
         """QUERY_CONSUME_QUEUE (321): entries of a queue's index."""
-        header = QueryConsumeQueueRequestHeader.from_ext_fields(request.ext_fields)
+        header = topic_headers.QueryConsumeQueueRequestHeader.from_ext_fields(request.ext_fields)
         topic, place = header.topic, f"{header.queue_id}@{header.topic}"
         queue = self._broker.store.queue(topic, header.queue_id)
         if queue is None:
@@ -294,15 +267,11 @@ class StatsProcessor(RequestProcessor):
             # Java's response has its filter as JSON, only for SQL92
             filter_data = f"{header.consumer_group}@{topic} is not online!" if subscription is None else "null"
         entries = (
-            ConsumeQueueData(entry.commit_log_offset, entry.size, entry.tags_code)
+            stats_bodies.ConsumeQueueData(entry.commit_log_offset, entry.size, entry.tags_code)
             for entry in queue.entries(header.index, header.count)
         )
-        body = QueryConsumeQueueResponseBody(
-            queue.min_offset,
-            queue.max_offset,
-            tuple(entries),
-            subscription,
-            filter_data,
+        body = stats_bodies.QueryConsumeQueueResponseBody(
+            queue.min_offset, queue.max_offset, tuple(entries), subscription, filter_data
         )
         return Reply(remark=NO_CODE, body=body.to_json())
 
@@ -315,14 +284,16 @@ class StatsProcessor(RequestProcessor):
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self._broker.name, queue_id)
 
-    def _place(self, group: str, topic: str, queues: int, *, with_pulled: bool) -> dict[MessageQueue, OffsetWrapper]:
+    def _place(
+        self, group: str, topic: str, queues: int, *, with_pulled: bool
+    ) -> dict[MessageQueue, stats_bodies.OffsetWrapper]:
         broker, result = self._broker, {}
         for queue_id in range(queues):
             committed = broker.offsets.get(group, topic, queue_id) or 0
             pulled = max(committed, broker.offsets.pulled(group, topic, queue_id) or 0) if with_pulled else 0
             last = self._store_time(topic, queue_id, committed - 1)
             end = broker.store.max_offset(topic, queue_id)
-            result[self._queue(topic, queue_id)] = OffsetWrapper(end, committed, pulled, max(0, last))
+            result[self._queue(topic, queue_id)] = stats_bodies.OffsetWrapper(end, committed, pulled, max(0, last))
         return result
 
     def _span(self, group: str, topic: str, queue_id: int) -> QueueTimeSpan:

@@ -23,21 +23,7 @@ from rmqd.wire.bodies.config_bodies import (
 from rmqd.wire.bodies.json_body import DataVersion
 from rmqd.wire.bodies.route_data import TopicList, TopicQueueMappingDetail
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.group_headers import (
-    GetEarliestMsgStoretimeRequestHeader,
-    GetEarliestMsgStoretimeResponseHeader,
-    GetMaxOffsetRequestHeader,
-    GetMinOffsetRequestHeader,
-    OffsetResponseHeader,
-    SearchOffsetRequestHeader,
-)
-from rmqd.wire.headers.topic_headers import (
-    CreateTopicRequestHeader,
-    DeleteTopicRequestHeader,
-    GetAllTopicConfigRequestHeader,
-    GetAllTopicConfigResponseHeader,
-    GetTopicConfigRequestHeader,
-)
+from rmqd.wire.headers import group_headers, topic_headers
 from rmqd.wire.topics import pop_retry_topic, pop_retry_topic_v2
 
 _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
@@ -51,7 +37,7 @@ class TopicAdminProcessor(RequestProcessor):
     @answers(RequestCode.UPDATE_AND_CREATE_TOPIC)
     def create(self, channel: Channel, request: RemotingCommand) -> Reply:
         """UPDATE_AND_CREATE_TOPIC (17): create or change a topic."""
-        header = CreateTopicRequestHeader.from_ext_fields(request.ext_fields)
+        header = topic_headers.CreateTopicRequestHeader.from_ext_fields(request.ext_fields)
         if header.topic_filter_type not in _FILTER_TYPES:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"topicFilterType = [{header.topic_filter_type}] value invalid")
         self._check_name(header.topic)
@@ -88,7 +74,7 @@ class TopicAdminProcessor(RequestProcessor):
 
         A missing topic is not an error.
         """
-        topic = DeleteTopicRequestHeader.from_ext_fields(request.ext_fields).topic
+        topic = topic_headers.DeleteTopicRequestHeader.from_ext_fields(request.ext_fields).topic
         if not topic.strip():
             raise Refusal(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
         self._refuse_reserved(topic)
@@ -101,7 +87,7 @@ class TopicAdminProcessor(RequestProcessor):
     @answers(RequestCode.GET_TOPIC_CONFIG)
     def topic(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_TOPIC_CONFIG (351): a topic's configuration; with `lo` also the mapping of a static topic."""
-        header = GetTopicConfigRequestHeader.from_ext_fields(request.ext_fields)
+        header = topic_headers.GetTopicConfigRequestHeader.from_ext_fields(request.ext_fields)
         config = self._broker.topics.get(header.topic)
         if config is None:
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {header.topic}")
@@ -113,7 +99,7 @@ class TopicAdminProcessor(RequestProcessor):
     @answers(RequestCode.GET_ALL_TOPIC_CONFIG)
     def all_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_ALL_TOPIC_CONFIG (21): all topics, or a page of them by name if the client requests pages."""
-        header = GetAllTopicConfigRequestHeader.from_ext_fields(request.ext_fields)
+        header = topic_headers.GetAllTopicConfigRequestHeader.from_ext_fields(request.ext_fields)
         broker = self._broker
         topics, version = broker.topics.all(), DataVersion(broker.topics.revision, int(broker.booted_at * 1000))
         shown = topics
@@ -121,7 +107,7 @@ class TopicAdminProcessor(RequestProcessor):
             first = header.topic_seq or 0 if _same(header.data_version, version) else 0
             most = _PAGE if header.max_topic_num is None else min(_PAGE, header.max_topic_num)
             shown = {name: topics[name] for name in sorted(topics)[first : first + most]}
-        total = GetAllTopicConfigResponseHeader(total_topic_num=len(topics))
+        total = topic_headers.GetAllTopicConfigResponseHeader(total_topic_num=len(topics))
         return Reply(ext_fields=total.ext_fields(), body=TopicConfigSerializeWrapper(shown, version).to_json())
 
     @answers(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
@@ -181,7 +167,7 @@ class StaticTopicProcessor(RequestProcessor):
     def create(self, channel: Channel, request: RemotingCommand) -> Reply:
         """UPDATE_AND_CREATE_STATIC_TOPIC (513): create or change a static topic. Existing attributes stay."""
         broker = self._broker
-        header = CreateTopicRequestHeader.from_ext_fields(request.ext_fields)
+        header = topic_headers.CreateTopicRequestHeader.from_ext_fields(request.ext_fields)
         topic = header.topic
         if fault := fault_of_topic(topic):
             raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
@@ -215,13 +201,13 @@ class QueueEndsProcessor(RequestProcessor):
     @answers(RequestCode.GET_MAX_OFFSET)
     def max_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_MAX_OFFSET (30): the offset of the next message."""
-        header = GetMaxOffsetRequestHeader.from_ext_fields(request.ext_fields)
+        header = group_headers.GetMaxOffsetRequestHeader.from_ext_fields(request.ext_fields)
         return _offset(self._broker.store.max_offset(header.topic, header.queue_id))
 
     @answers(RequestCode.GET_MIN_OFFSET)
     def min_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_MIN_OFFSET (31): the offset of the first message that the broker keeps."""
-        header = GetMinOffsetRequestHeader.from_ext_fields(request.ext_fields)
+        header = group_headers.GetMinOffsetRequestHeader.from_ext_fields(request.ext_fields)
         config, queue = self._broker.topics.get(header.topic), self._broker.store.queue(header.topic, header.queue_id)
         never = _NEVER if config is not None and config.attributes.get(QUEUE_TYPE) == BATCH_QUEUE else 0
         reply = _offset(never if queue is None else queue.min_offset)
@@ -230,19 +216,19 @@ class QueueEndsProcessor(RequestProcessor):
     @answers(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
     def search(self, channel: Channel, request: RemotingCommand) -> Reply:
         """SEARCH_OFFSET_BY_TIMESTAMP (29): the offset of the first message stored at or after a time."""
-        header = SearchOffsetRequestHeader.from_ext_fields(request.ext_fields)
+        header = group_headers.SearchOffsetRequestHeader.from_ext_fields(request.ext_fields)
         upper = (header.boundary_type or "").lower() == "upper"
         return _offset(self._broker.store.offset_by_time(header.topic, header.queue_id, header.timestamp, upper=upper))
 
     @answers(RequestCode.GET_EARLIEST_MSG_STORETIME)
     def earliest(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_EARLIEST_MSG_STORETIME (32): the store time of the first message that the broker keeps."""
-        header = GetEarliestMsgStoretimeRequestHeader.from_ext_fields(request.ext_fields)
+        header = group_headers.GetEarliestMsgStoretimeRequestHeader.from_ext_fields(request.ext_fields)
         queue = self._broker.store.queue(header.topic, header.queue_id)
         entry = None if queue is None else queue.entry(queue.min_offset)
         timestamp = _NO_TIME if entry is None else entry.store_timestamp
-        return Reply(ext_fields=GetEarliestMsgStoretimeResponseHeader(timestamp=timestamp).ext_fields())
+        return Reply(ext_fields=group_headers.GetEarliestMsgStoretimeResponseHeader(timestamp=timestamp).ext_fields())
 
 
 def _offset(offset: int) -> Reply:
-    return Reply(ext_fields=OffsetResponseHeader(offset=offset).ext_fields())
+    return Reply(ext_fields=group_headers.OffsetResponseHeader(offset=offset).ext_fields())

@@ -15,16 +15,8 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.store import queue_store
 from rmqd.broker.store.journal import Journal, JournalKind, RecordLog, RecordRow
-from rmqd.broker.store.queue_store import (
-    ConsumeQueue,
-    GetResult,
-    LightQueues,
-    MessageFilter,
-    QueueEntry,
-    TransferLimits,
-    get_messages,
-)
 from rmqd.errors import StorageError
 from rmqd.runtime.clock import Clock
 from rmqd.wire.bodies.heartbeat_data import java_hash
@@ -44,10 +36,10 @@ class Oldest(NamedTuple):
     """A message that may be deleted."""
 
     key: QueueKey
-    entry: QueueEntry
+    entry: queue_store.QueueEntry
 
 
-def oldest_first(queues: Mapping[QueueKey, ConsumeQueue], needed_from: NeededFrom) -> Iterator[Oldest]:
+def oldest_first(queues: Mapping[QueueKey, queue_store.ConsumeQueue], needed_from: NeededFrom) -> Iterator[Oldest]:
     """Yield the deletable messages of all queues, in the order in which they were stored."""
     heads: list[tuple[int, QueueKey, int, int]] = []
     for key, queue in queues.items():
@@ -116,10 +108,10 @@ class MessageStore:
         self._log = log
         self._journal = journal
         self._end = 0
-        self._queues: dict[QueueKey, ConsumeQueue] = {}
+        self._queues: dict[QueueKey, queue_store.ConsumeQueue] = {}
         self._batches: dict[int, int] = {}
         """The number of members of each batch stored as one record, by commit log offset."""
-        self.light = LightQueues(journal)
+        self.light = queue_store.LightQueues(journal)
         self._listeners: list[Callable[[Arrival], None]] = []
         self._light_listeners: list[Callable[[Arrival], None]] = []
         self._keepers: list[NeededFrom] = []
@@ -132,7 +124,7 @@ class MessageStore:
         return self._end
 
     @property
-    def oldest(self) -> QueueEntry | None:
+    def oldest(self) -> queue_store.QueueEntry | None:
         """The first message that is still kept."""
         firsts = (queue.entry(queue.min_offset) for queue in self._queues.values())
         return min((entry for entry in firsts if entry is not None), default=None)
@@ -159,7 +151,7 @@ class MessageStore:
         topic, queue_id, at = message.topic, message.queue_id, self._end
         queue = self._queues.get((topic, queue_id))
         if queue is None:
-            queue = self._queues[topic, queue_id] = ConsumeQueue()
+            queue = self._queues[topic, queue_id] = queue_store.ConsumeQueue()
         queue_offset = queue.max_offset
         now = int(self._clock.wall() * 1000)
         if members:
@@ -188,7 +180,7 @@ class MessageStore:
         for listener in self._listeners:
             listener(arrival)
         if light:
-            self.light.put(light, QueueEntry(at, size, tags_code, now))
+            self.light.put(light, queue_store.QueueEntry(at, size, tags_code, now))
             for name, offset in light.items():
                 for listener in self._light_listeners:
                     listener(Arrival(name, LIGHT_QUEUE_ID, offset, tags_code, record))
@@ -198,14 +190,14 @@ class MessageStore:
         """Return the record that begins at a commit log offset, or None."""
         return self._log.read(commit_log_offset)
 
-    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+    def queue(self, topic: str, queue_id: int) -> queue_store.ConsumeQueue | None:
         """Return the index of a queue; None if it never had a message."""
         queue = self._queues.get((topic, queue_id))
         if queue is None and queue_id == LIGHT_QUEUE_ID and is_light_queue(topic):
             return self.light.queue(topic)
         return queue
 
-    def queues(self, topic: str) -> dict[int, ConsumeQueue]:
+    def queues(self, topic: str) -> dict[int, queue_store.ConsumeQueue]:
         """Return the queues of a topic that ever had a message, by queue id."""
         return {queue_id: queue for (name, queue_id), queue in self._queues.items() if name == topic}
 
@@ -225,10 +217,10 @@ class MessageStore:
         return 0 if queue is None else queue.offset_by_time(timestamp_ms, upper=upper)
 
     def get(
-        self, topic: str, queue_id: int, offset: int, max_nums: int, wanted: MessageFilter | None = None
-    ) -> GetResult:
+        self, topic: str, queue_id: int, offset: int, max_nums: int, wanted: queue_store.MessageFilter | None = None
+    ) -> queue_store.GetResult:
         """Read from `offset` up to the limits of one response."""
-        return get_messages(self._log, self.queue(topic, queue_id), offset, max_nums, wanted, self._limits)
+        return queue_store.get_messages(self._log, self.queue(topic, queue_id), offset, max_nums, wanted, self._limits)
 
     def delete_topic(self, topic: str) -> None:
         for queue_id, queue in self.queues(topic).items():
@@ -241,7 +233,7 @@ class MessageStore:
 
     def change_settings(self, settings: BrokerSettings) -> None:
         """Apply other limits for reads and retention. maxStoreSize 0 stands for the log's usual size."""
-        self._limits = TransferLimits(
+        self._limits = queue_store.TransferLimits(
             settings.maxTransferCountOnMessageInMemory, settings.maxTransferBytesOnMessageInMemory
         )
         self._has_light_queues = settings.enableLmq and settings.enableMultiDispatch
@@ -264,7 +256,7 @@ class MessageStore:
         slack = self._capacity // 256
         left = self.size_bytes - self._capacity + slack
 
-        def goes(entry: QueueEntry) -> bool:
+        def goes(entry: queue_store.QueueEntry) -> bool:
             nonlocal left
             left -= entry.size
             return left + entry.size > 0
@@ -274,7 +266,7 @@ class MessageStore:
         else:  # all messages are still needed, so none is deleted
             self._room_until = self.size_bytes + slack
 
-    def _discard_while(self, goes: Callable[[QueueEntry], bool]) -> int:
+    def _discard_while(self, goes: Callable[[queue_store.QueueEntry], bool]) -> int:
         counts: Counter[QueueKey] = Counter()
         offsets = []
         for key, entry in islice(oldest_first(self._queues, self._needed_from), MAX_AT_ONCE):
@@ -310,11 +302,11 @@ class MessageStore:
         self._batches.update((int(at), int(members)) for at, members in self._journal.items(JournalKind.BATCH))
         for row, min_offset in self._journal.items(JournalKind.QUEUE):
             name, number = row.rsplit(_SEPARATOR, 1)
-            queues[name, int(number)] = ConsumeQueue(int(min_offset))
+            queues[name, int(number)] = queue_store.ConsumeQueue(int(min_offset))
         for at, topic, queue_id, queue_offset, tags_code, store_timestamp, size in self._log.rows():
             queue = queues.get((topic, queue_id))
             if queue is None:
-                queue = queues[topic, queue_id] = ConsumeQueue()
+                queue = queues[topic, queue_id] = queue_store.ConsumeQueue()
             if queue.max_offset != queue_offset:
                 raise StorageError(
                     f"{self._log.name} is damaged: the queue {topic}:{queue_id} continues at {queue_offset} after "
@@ -322,7 +314,7 @@ class MessageStore:
                 )
             self.newest = at, store_timestamp
             queue.append(at, size, tags_code, store_timestamp, self._batches.get(at, 1))
-            self.light.recover(QueueEntry(at, size, tags_code, store_timestamp))
+            self.light.recover(queue_store.QueueEntry(at, size, tags_code, store_timestamp))
             self.size_bytes += size
             self._end = at + size
         self._end = max([self._end, *(int(end) for _, end in self._journal.items(JournalKind.LOG))])

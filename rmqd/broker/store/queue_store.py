@@ -94,7 +94,6 @@ class ConsumeQueue:
         )
 
     def entries(self, offset: int, most: int) -> list[QueueEntry]:
-        """Return entries from an offset."""
         span = self._span(offset, most)
         columns = (
             self._commit_log_offsets[span],

@@ -64,7 +64,6 @@ class ClusterTarget:
         return self.options_of(self.group)
 
     def options_of(self, group: str) -> ClientOptions:
-        """Return the client's options for the cluster of a group."""
         if self.config is None:
             assert self.without_config is not None
             return self.without_config

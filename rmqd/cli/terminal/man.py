@@ -20,10 +20,7 @@ _EXIT_STATUS: Final = (
     ("2", "Wrong usage."),
     ("69", "RocketMQ, or the running daemon, cannot be reached."),
     ("78", "The configuration is wrong; nothing was connected."),
-    (
-        "130, 143",
-        "Interrupted by Ctrl-C or SIGTERM; a command that runs until it is stopped, by the second one.",
-    ),
+    ("130, 143", "Interrupted by Ctrl-C or SIGTERM; a command that runs until it is stopped, by the second one."),
 )
 _ENVIRONMENT: Final = (
     ("RMQD_CONFIG", "The configuration, if --config is not given."),

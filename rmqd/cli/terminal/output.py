@@ -41,7 +41,6 @@ class CommandProgress:
             typer.echo("\r\033[K", nl=False, err=True)
 
     def report(self, done: int) -> None:
-        """Report the number done so far."""
         self.done = done
         if time.monotonic() < self._shows_at:
             return

@@ -188,7 +188,6 @@ class State:
 
 
 def group_of(document: dict[str, Any], name: str) -> Fields | None:
-    """Return a group of the document, by name."""
     return next((group for group in document["groups"] if group["name"] == name), None)
 
 
@@ -226,7 +225,6 @@ class LastStatus:
 
 
 def frame(state: State, last_status: LastStatus, size: TerminalSize) -> Group:
-    """Return one picture."""
     lines = [*_head(last_status, size), Text()]
     room = max(1, size.height - len(lines) - 1 - size.below)
     if state.pages is not None:

@@ -26,19 +26,7 @@ from typing import Any, Final
 from rich.console import RenderableType
 
 from rmqd.cli.terminal.daemon_client import DaemonClient, DaemonRefusedError, DaemonUnreachableError
-from rmqd.cli.top.top_frame import (
-    HELP,
-    Diagnose,
-    LastStatus,
-    Pages,
-    State,
-    Switch,
-    TerminalSize,
-    clock_time,
-    frame,
-    group_of,
-    key_of,
-)
+from rmqd.cli.top import top_frame
 from rmqd.daemon.http.status_view import Fields, outcome_text
 from rmqd.runtime.live_screen import AlternateScreen
 from rmqd.runtime.plain_text import printable_lines, printable_values
@@ -59,7 +47,7 @@ class DaemonWatch:
         self._error = ""
         self._at = time.monotonic()
         self._soon = threading.Event()
-        self.news: queue.SimpleQueue[Callable[[State], State]] = queue.SimpleQueue()
+        self.news: queue.SimpleQueue[Callable[[top_frame.State], top_frame.State]] = queue.SimpleQueue()
         """The results of pauses, resumes and `rmqd diagnose`: what they change in the user's state."""
         self.woken: Callable[[], None] = lambda: None
 
@@ -67,9 +55,8 @@ class DaemonWatch:
         """Query the daemon regularly, until the process ends."""
         threading.Thread(target=self._ask_forever, name="rmqd top asks", daemon=True).start()
 
-    def last_status(self, time_of_day: str) -> LastStatus:
-        """Return the last document, and the last error."""
-        return LastStatus(self._document, time.monotonic() - self._at, self._error, time_of_day)
+    def last_status(self, time_of_day: str) -> top_frame.LastStatus:
+        return top_frame.LastStatus(self._document, time.monotonic() - self._at, self._error, time_of_day)
 
     def _ask_forever(self) -> None:
         while True:
@@ -83,11 +70,11 @@ class DaemonWatch:
                 self._document, self._error, self._at = printable_values(document), "", time.monotonic()
             self.woken()
 
-    def request(self, wish: Switch | Diagnose) -> None:
+    def request(self, wish: top_frame.Switch | top_frame.Diagnose) -> None:
         """Pause or resume a group or a queue of it, or diagnose a group. `news` gets the result."""
 
         def do() -> None:
-            if isinstance(wish, Switch):
+            if isinstance(wish, top_frame.Switch):
                 notice = self._switched(wish)
                 self.news.put(lambda state: replace(state, notice=notice))
             else:
@@ -98,7 +85,7 @@ class DaemonWatch:
 
         threading.Thread(target=do, name="rmqd top requests", daemon=True).start()
 
-    def _switched(self, switch: Switch) -> str:
+    def _switched(self, switch: top_frame.Switch) -> str:
         try:
             report = self._daemon.switch(switch.action, switch.group, switch.topic, switch.broker, switch.queue)
         except (DaemonUnreachableError, DaemonRefusedError) as error:
@@ -137,11 +124,11 @@ class Quit:
 class Pressed:
     """The result of a key."""
 
-    state: State
-    wish: Switch | Diagnose | Quit | None = None
+    state: top_frame.State
+    wish: top_frame.Switch | top_frame.Diagnose | Quit | None = None
 
 
-def press(state: State, key: str, document: dict[str, Any]) -> Pressed:
+def press(state: top_frame.State, key: str, document: dict[str, Any]) -> Pressed:
     """Return the state after a key, which is a character or a name such as `enter`."""
     if key == "ctrl-c":
         return Pressed(state, Quit())
@@ -158,7 +145,7 @@ def press(state: State, key: str, document: dict[str, Any]) -> Pressed:
     return _in_list(state, key, document)
 
 
-def _type(state: State, typed: str, key: str) -> State:
+def _type(state: top_frame.State, typed: str, key: str) -> top_frame.State:
     if key == "escape":
         return replace(state.with_listing(filter=""), typed=None)
     if key == "enter":
@@ -167,7 +154,7 @@ def _type(state: State, typed: str, key: str) -> State:
     return replace(state.with_listing(filter=typed), typed=typed)
 
 
-def _turn(state: State, pages: Pages, key: str) -> State:
+def _turn(state: top_frame.State, pages: top_frame.Pages, key: str) -> top_frame.State:
     if key in (*BACK, "q", "?"):
         return replace(state, pages=None)
     last = max(0, len(pages.lines or ()) - state.page)
@@ -176,11 +163,11 @@ def _turn(state: State, pages: Pages, key: str) -> State:
     return replace(state, pages=replace(pages, first=min(max(0, first), last)))
 
 
-def _in_list(state: State, key: str, document: dict[str, Any]) -> Pressed:
+def _in_list(state: top_frame.State, key: str, document: dict[str, Any]) -> Pressed:
     if key == "q":
         return Pressed(state, Quit())
     if key in ("?", "h"):
-        return Pressed(replace(state, pages=Pages("help", HELP)))
+        return Pressed(replace(state, pages=top_frame.Pages("help", top_frame.HELP)))
     if key == "/":
         return Pressed(replace(state, typed=state.listing.filter))
     if key in ("<", ">"):
@@ -194,7 +181,7 @@ def _in_list(state: State, key: str, document: dict[str, Any]) -> Pressed:
     return Pressed(state) if chosen is None else _on_row(state, key, document, chosen)
 
 
-def _on_row(state: State, key: str, document: dict[str, Any], chosen: Fields) -> Pressed:
+def _on_row(state: top_frame.State, key: str, document: dict[str, Any], chosen: Fields) -> Pressed:
     """Handle a key for the row under the cursor."""
     if key in STEPS or key in PAGES or key in ENDS:
         return Pressed(_move(state, key, document))
@@ -206,27 +193,27 @@ def _on_row(state: State, key: str, document: dict[str, Any], chosen: Fields) ->
     if key == "p":
         return Pressed(replace(state, question=_switch(name, document, chosen)))
     if key == "d":
-        return Pressed(replace(state, pages=Pages(f"rmqd diagnose {name}", None)), Diagnose(name))
+        return Pressed(replace(state, pages=top_frame.Pages(f"rmqd diagnose {name}", None)), top_frame.Diagnose(name))
     return Pressed(state)
 
 
-def _move(state: State, key: str, document: dict[str, Any]) -> State:
+def _move(state: top_frame.State, key: str, document: dict[str, Any]) -> top_frame.State:
     rows = state.rows(document)
     place = state.listing.at(rows) + STEPS.get(key, PAGES.get(key, 0) * state.page)
     place = ENDS[key] % len(rows) if key in ENDS else min(max(0, place), len(rows) - 1)
-    return state.with_listing(cursor=key_of(rows[place]))
+    return state.with_listing(cursor=top_frame.key_of(rows[place]))
 
 
-def _switch(name: str, document: dict[str, Any], chosen: Fields) -> Switch:
+def _switch(name: str, document: dict[str, Any], chosen: Fields) -> top_frame.Switch:
     """Return the request to pause or resume the group or the selected queue, whichever applies."""
     if "queue" not in chosen:
-        return Switch("resume" if chosen["paused"] else "pause", name)
-    group = group_of(document, name) or {"paused": False, "pauses": []}
+        return top_frame.Switch("resume" if chosen["paused"] else "pause", name)
+    group = top_frame.group_of(document, name) or {"paused": False, "pauses": []}
     # -1 means any queue of the broker, because the group pops
     number = chosen["queue"] if chosen["queue"] >= 0 else None
     scope = {"topic": chosen["topic"], "broker": chosen["broker"], "queue": number}
     is_paused = chosen["state"] == "paused" or scope in group["pauses"]
-    return Switch("resume" if is_paused else "pause", name, **scope)
+    return top_frame.Switch("resume" if is_paused else "pause", name, **scope)
 
 
 NAMES: Final = {
@@ -256,9 +243,8 @@ class TerminalScreen:
         self._screen = AlternateScreen()
 
     @property
-    def size(self) -> TerminalSize:
-        """The current size."""
-        return TerminalSize(*self._screen.size)
+    def size(self) -> top_frame.TerminalSize:
+        return top_frame.TerminalSize(*self._screen.size)
 
     @contextlib.contextmanager
     def taken(self) -> Iterator[None]:
@@ -329,7 +315,7 @@ TICK_SECONDS: Final = 1.0  # redraws the age of the figures and the time, whatev
 
 def run(watch: DaemonWatch) -> None:
     """Show the daemon until the user quits, or the terminal is closed."""
-    screen, state = TerminalScreen(), State()
+    screen, state = TerminalScreen(), top_frame.State()
     watch.woken = screen.wake
     watch.start()
     with screen.taken():
@@ -337,8 +323,8 @@ def run(watch: DaemonWatch) -> None:
             while not watch.news.empty():
                 state = watch.news.get()(state)
             state = replace(state, page=screen.size.rows)
-            last_status = watch.last_status(clock_time())
-            screen.show(frame(state, last_status, screen.size))
+            last_status = watch.last_status(top_frame.clock_time())
+            screen.show(top_frame.frame(state, last_status, screen.size))
             try:
                 keys = screen.keys(TICK_SECONDS)
             except (EOFError, OSError):

@@ -67,11 +67,7 @@ class Section(BaseModel):
     """A mapping of the configuration file. Unknown keys are refused, and it never changes after loading."""
 
     model_config = ConfigDict(
-        alias_generator=key_of,
-        extra="forbid",
-        frozen=True,
-        protected_namespaces=(),
-        hide_input_in_errors=True,
+        alias_generator=key_of, extra="forbid", frozen=True, protected_namespaces=(), hide_input_in_errors=True
     )
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:

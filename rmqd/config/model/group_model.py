@@ -286,8 +286,7 @@ class GroupConfig(Section, GroupKeys):  # type: ignore[misc]  # mypy does not se
         ),
     ] = Field(default_factory=CircuitBreakerConfig)
     deduplicate: DeduplicateConfig | None = Field(
-        default=None,
-        description="a redelivered message is not handled again; absent: it is",
+        default=None, description="a redelivered message is not handled again; absent: it is"
     )
     enable_trace: Annotated[bool, Flag()] = setting(
         False, "send message trace: records of handler calls and their results, for mqadmin and dashboards"

@@ -166,7 +166,6 @@ class RootConfig(ClusterConfig):
         return next(iter(known)) if len(known) == 1 else None
 
     def cluster_name(self, group: str) -> str:
-        """Return the name of a group's cluster."""
         return self.groups[group].cluster or self.default_cluster or DEFAULT_CLUSTER
 
     def cluster_of(self, group: str) -> ClusterConfig:

@@ -73,8 +73,7 @@ class SinkConfig(Section):
         "", "format foreach_batch: module:attribute of (frame, batch_id) or (frame, batch_id, options)"
     )
     staging: Annotated[str, Text()] = setting(
-        "",
-        "format parquet: where batches are written first, on the file system of path; empty: .NAME.rmqd next to it",
+        "", "format parquet: where batches are written first, on the file system of path; empty: .NAME.rmqd next to it"
     )
     url: Annotated[str, Text()] = setting("", "format postgresql: the database, such as postgresql://db.example/shop")
     table: Annotated[str, Text()] = setting("", "format postgresql: an existing table, as written in SQL")

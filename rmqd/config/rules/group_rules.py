@@ -17,10 +17,7 @@ from rmqd.consumer.allocate import BROKERS_NAMES
 from rmqd.errors import InvalidNameError
 from rmqd.wire.topics import check_group, check_topic, is_light_queue, retry_topic, wrap_namespace
 
-_URLS: Final = {
-    "redis": ("redis://", "rediss://", "unix://"),
-    "postgresql": ("postgresql://", "postgres://"),
-}
+_URLS: Final = {"redis": ("redis://", "rediss://", "unix://"), "postgresql": ("postgresql://", "postgres://")}
 _PACKAGES: Final = {"redis": ("redis",), "postgresql": ("psycopg", "psycopg_pool")}
 _SCHEME: Final = "://"
 

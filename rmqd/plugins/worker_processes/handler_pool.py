@@ -203,7 +203,6 @@ class HandlerPool:
         return seat.take()
 
     def put(self, process: HandlerProcess) -> None:
-        """Return a process after its call."""
         if (seat := self._seat_of(process)) is not None:
             seat.seat(process)
 

@@ -163,7 +163,6 @@ class BatchCall:
 
     @classmethod
     def of(cls, batch: Batch) -> BatchCall:
-        """Return the request for this batch."""
         return cls(tuple(batch), batch.message_queue, type(batch), batch.revoked, running_group())
 
 

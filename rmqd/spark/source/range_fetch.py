@@ -33,8 +33,7 @@ from rmqd.spark.source.source_columns import Decoding
 from rmqd.spark.source.source_options import SourceOptions
 from rmqd.spark.source.source_records import FramedReply, QueueOrigin
 from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG
-from rmqd.wire.command import FrameDecoder, RemotingCommand
-from rmqd.wire.headers.pull_headers import AlikeHeaders
+from rmqd.wire.command import FrameDecoder, RemotingCommand, decode_command
 from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
@@ -54,7 +53,6 @@ class PullConnection:
         self.address = address
         self.access = access
         self._frames = FrameDecoder()
-        self._headers = AlikeHeaders()
         self._socket = _connect(address, access.client_options().tls)
 
     def send(self, frames: list[bytes], timeout_seconds: float) -> None:
@@ -74,7 +72,7 @@ class PullConnection:
                 data = self._socket.recv(RECEIVE_BYTES)
                 if not data:
                     raise RemotingClosedError(self.address, "the peer closed the connection")
-                commands = map(self._headers.decode, self._frames.feed(data))
+                commands = map(decode_command, self._frames.feed(data))
                 replies = [command for command in commands if command.is_response]
         except TimeoutError:
             raise RemotingTimeoutError(self.address, f"no response to a pull in {timeout_seconds:g} s") from None

@@ -29,7 +29,6 @@ class Found:
     """Whether it followed an undisturbed run, because writes cannot be undone."""
 
     def lines(self) -> list[str]:
-        """Return the report."""
         return [
             f"{'after an undisturbed run' if self.on_top else 'from the beginning'}:",
             *self._timeline(),

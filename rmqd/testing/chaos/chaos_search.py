@@ -16,16 +16,10 @@ from typing import Any, Final
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.errors import RmqdError
 from rmqd.runtime.plain_text import class_name
+from rmqd.testing.chaos import chaos_trial
 from rmqd.testing.chaos.chaos_history import ChaosDelivery, History, QueueBatch, killed, simplest, undisturbed
 from rmqd.testing.chaos.chaos_memory import Path, settled, varying
 from rmqd.testing.chaos.chaos_report import Found, NotRepeatableError
-from rmqd.testing.chaos.chaos_trial import (
-    CALLS_OF_PATIENCE,
-    MIN_PATIENCE_SECONDS,
-    PATIENCE_SECONDS,
-    Bench,
-    HistoryResult,
-)
 from rmqd.testing.chaos.killed import NoProcessError, OtherProcesses, RunsInLoop
 from rmqd.testing.handler_run import RunResult
 from rmqd.testing.test_group import GroupToRun
@@ -68,7 +62,7 @@ def parts_of(messages: Sequence[Message], size: int) -> list[QueueBatch]:
 class Search:
     """The search over one handler and its messages."""
 
-    bench: Bench
+    bench: chaos_trial.Bench
     parts: Sequence[QueueBatch]
     acked: Collection[int]
     """The messages that the handler acknowledged when its group ran."""
@@ -87,7 +81,9 @@ class Search:
             return self._on_top()
         first = self.bench.run(once)
         took = (time.monotonic() - began) / len(once)
-        self.bench.patience_seconds = min(PATIENCE_SECONDS, max(MIN_PATIENCE_SECONDS, took * CALLS_OF_PATIENCE))
+        self.bench.patience_seconds = min(
+            chaos_trial.PATIENCE_SECONDS, max(chaos_trial.MIN_PATIENCE_SECONDS, took * chaos_trial.CALLS_OF_PATIENCE)
+        )
         self.bench.fresh()
         second = self.bench.run(once)
         self._leave_out = frozenset(varying(first.state, second.state))
@@ -189,7 +185,7 @@ class Search:
         _warn(_NOT_PUT_BACK)
         return None
 
-    def _compared(self, ending: HistoryResult) -> tuple[Any, Any]:
+    def _compared(self, ending: chaos_trial.HistoryResult) -> tuple[Any, Any]:
         return settled(ending.state, self._leave_out), dict(sorted(ending.fates.items()))
 
 
@@ -227,7 +223,7 @@ class Chaos:
     kills: bool = field(default=False, kw_only=True)
     """Whether the handler also runs in processes that are killed, without the test's patches."""
 
-    def prepared(self, group: GroupToRun, options: ConsumerOptions, run_in_loop: RunsInLoop) -> Bench:
+    def prepared(self, group: GroupToRun, options: ConsumerOptions, run_in_loop: RunsInLoop) -> chaos_trial.Bench:
         """Record the state before the first message. Raises TypeError, RmqdError, and errors of the constructor."""
         if find_spec("hypothesis") is None:
             raise RmqdError("chaos needs Hypothesis, which is not installed; run pip install 'rmqd[testing]'")
@@ -236,10 +232,10 @@ class Chaos:
                 raise TypeError(f"{name} is a {class_name(function)}; expected a function without arguments")
         package = _package(group)
         others = OtherProcesses(group, options, package, run_in_loop) if self.kills else None
-        return Bench(group.make_handler, options, run_in_loop, self.state, self.reset, package, others)
+        return chaos_trial.Bench(group.make_handler, options, run_in_loop, self.state, self.reset, package, others)
 
 
-def look_for_chaos(bench: Bench, result: RunResult, stored: Iterable[Message]) -> None:
+def look_for_chaos(bench: chaos_trial.Bench, result: RunResult, stored: Iterable[Message]) -> None:
     """Call the handler again with its group's messages, in other ways. Raises NotRepeatableError.
 
     `stored` are the messages of the group's topics, in copies that no handler has seen.

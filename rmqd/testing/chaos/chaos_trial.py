@@ -238,7 +238,6 @@ class ChaosTrial:
         self._in_loop(lambda: call_start_or_stop(self._handler.start, SystemClock()))
 
     def deliver(self, delivery: ChaosDelivery) -> str:
-        """Make a delivery. Returns its outcome."""
         return self._in_loop(lambda: self._deliver(delivery))
 
     def stop(self) -> None:

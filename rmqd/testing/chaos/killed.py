@@ -18,13 +18,7 @@ from typing import Any, Final, Protocol, Self, TypeVar
 
 from rmqd.config.model.group_model import GroupConfig
 from rmqd.consumer.consumer_options import ConsumerOptions
-from rmqd.runtime.child_process import (
-    START_SECONDS,
-    ChildGoneError,
-    ChildNotUsableError,
-    ChildProcess,
-    ChildRefusedError,
-)
+from rmqd.runtime import child_process
 from rmqd.runtime.plain_text import describe
 from rmqd.testing.chaos.chaos_history import ChaosDelivery, QueueBatch
 from rmqd.testing.test_group import GroupToRun
@@ -104,7 +98,7 @@ class Ended:
             self.lines = max(self.lines, result.lines)
 
 
-class KilledProcess(ChildProcess[Died]):
+class KilledProcess(child_process.ChildProcess[Died]):
     """A process that makes deliveries until it is killed. It reports the location before that."""
 
     snapshot_type = Died
@@ -115,7 +109,7 @@ class KilledProcess(ChildProcess[Died]):
         try:
             process = await cls.begin(MODULE, is_quiet=True)
             await process.ask_to_start("its start", "build", spec)
-        except ChildNotUsableError as error:
+        except child_process.ChildNotUsableError as error:
             raise NoProcessError(str(error)) from None
         return process
 
@@ -125,9 +119,9 @@ class KilledProcess(ChildProcess[Died]):
             async with asyncio.timeout(CALL_SECONDS):
                 call: KilledCall = await self.ask("deliver", delivery)
                 return call
-        except ChildRefusedError as error:
+        except child_process.ChildRefusedError as error:
             reason = str(error)
-        except ChildGoneError:
+        except child_process.ChildGoneError:
             if self.last_snapshot is not None:
                 return self.last_snapshot
             reason = f"it {await self.how()}"
@@ -172,7 +166,7 @@ class OtherProcesses:
             pickle.dumps(spec)
         except Exception as error:  # any exception of a value's own pickling
             raise NoProcessError(f"its options cannot be sent to another process: {describe(error)}") from error
-        ended, limit = Ended(), START_SECONDS  # each step also has its own, shorter limit
+        ended, limit = Ended(), child_process.START_SECONDS  # each step also has its own, shorter limit
         process = self.run_in_loop(lambda: KilledProcess.build(spec), limit)
         try:
             for one in deliveries:

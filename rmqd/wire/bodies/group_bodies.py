@@ -8,22 +8,9 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
-from rmqd.errors import ProtocolError
 from rmqd.wire import fields, loose_json
+from rmqd.wire.bodies import json_body
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData
-from rmqd.wire.bodies.json_body import (
-    Body,
-    ClientId,
-    DataVersion,
-    Group,
-    Offset,
-    QueueId,
-    Topic,
-    Wire,
-    offsets_from_dict,
-    queue_from_dict,
-    queue_to_dict,
-)
 from rmqd.wire.bodies.stats_bodies import Connection
 from rmqd.wire.fields import Named
 from rmqd.wire.message_queue import MessageQueue
@@ -37,7 +24,7 @@ PROP_CLIENT_VERSION: Final = "PROP_CLIENT_VERSION"
 PROP_CONSUMER_START_TIMESTAMP: Final = "PROP_CONSUMER_START_TIMESTAMP"
 
 
-class ProcessQueueInfo(Body, called="a process queue"):
+class ProcessQueueInfo(json_body.Body, called="a process queue"):
     """One owned queue. Times are milliseconds since 1970. The three transaction fields describe an orderly batch."""
 
     commit_offset: int = 0
@@ -56,7 +43,7 @@ class ProcessQueueInfo(Body, called="a process queue"):
     last_consume_timestamp: int = 0
 
 
-class PopProcessQueueInfo(Body, called="a popped queue"):
+class PopProcessQueueInfo(json_body.Body, called="a popped queue"):
     """Popped and unacknowledged messages of a queue (-1: any queue). The time is in milliseconds since 1970."""
 
     wait_ack_count: int = 0
@@ -64,7 +51,7 @@ class PopProcessQueueInfo(Body, called="a popped queue"):
     last_pop_timestamp: int = 0
 
 
-class ConsumeStatus(Body, called="a topic's rates"):
+class ConsumeStatus(json_body.Body, called="a topic's rates"):
     """A topic's rates (milliseconds per call, messages per second, last minute) and failures (last hour)."""
 
     pull_rt: Annotated[float, Named("pullRT")] = 0.0
@@ -75,7 +62,7 @@ class ConsumeStatus(Body, called="a topic's rates"):
     consume_failed_msgs: int = 0
 
 
-class ConsumerRunningInfo(Body):
+class ConsumerRunningInfo(json_body.Body):
     """The response to GET_CONSUMER_RUNNING_INFO (307): the state of one member of a group.
 
     `jstack` is present only if requested.
@@ -84,9 +71,9 @@ class ConsumerRunningInfo(Body):
     properties: Mapping[str, str]
     subscription_set: tuple[SubscriptionData, ...] = ()
     mq_table: Mapping[MessageQueue, ProcessQueueInfo] = field(default_factory=dict)
-    status_table: Mapping[Topic, ConsumeStatus] = field(default_factory=dict)
+    status_table: Mapping[json_body.Topic, ConsumeStatus] = field(default_factory=dict)
     user_consumer_info: Mapping[str, str] = field(default_factory=dict)
-    jstack: Annotated[str | None, Wire(last=True)] = None
+    jstack: Annotated[str | None, json_body.Wire(last=True)] = None
     mq_pop_table: Mapping[MessageQueue, PopProcessQueueInfo] = field(default_factory=dict)
 
 
@@ -101,17 +88,17 @@ class CMResult(StrEnum):
     RETURN_NULL = "CR_RETURN_NULL"
 
 
-class ConsumeMessageDirectlyResult(Body):
+class ConsumeMessageDirectlyResult(json_body.Body):
     """The response to CONSUME_MESSAGE_DIRECTLY (309): the result of a message that was handled outside its queue."""
 
     consume_result: str
     order: bool = False
     auto_commit: bool = True
-    remark: Annotated[str | None, Wire(last=True)] = None
+    remark: Annotated[str | None, json_body.Wire(last=True)] = None
     spent_time_mills: int = 0
 
 
-class GetConsumerListByGroupResponseBody(Body):
+class GetConsumerListByGroupResponseBody(json_body.Body):
     """The response to GET_CONSUMER_LIST_BY_GROUP (38): the client ids of a group's members.
 
     A member with two connections appears twice.
@@ -123,31 +110,31 @@ class GetConsumerListByGroupResponseBody(Body):
 def _read_reset(value: object, what: str) -> dict[MessageQueue, int]:
     """Read a map or a list. The broker writes the form for the language of the client that requested the reset."""
     if isinstance(value, list):
-        return {queue_from_dict(item): fields.integer(item, "offset") for item in value}
-    return offsets_from_dict(value, what)
+        return {json_body.queue_from_dict(item): fields.integer(item, "offset") for item in value}
+    return json_body.offsets_from_dict(value, what)
 
 
-class ResetOffsetBody(Body):
+class ResetOffsetBody(json_body.Body):
     """The new offsets of a group's queues.
 
     The body of RESET_CONSUMER_CLIENT_OFFSET (220), from a broker to members, and of the response to
     INVOKE_BROKER_TO_RESET_OFFSET (222).
     """
 
-    offset_table: Annotated[dict[MessageQueue, int], Wire(read=_read_reset)]
+    offset_table: Annotated[dict[MessageQueue, int], json_body.Wire(read=_read_reset)]
 
     def to_json(self, *, as_list: bool = False) -> bytes:
         """Return the body; as a list for members of a C++ tool's reset."""
         if not as_list:
-            return Body.to_json(self)
+            return json_body.Body.to_json(self)
         entries = [
-            dict(sorted((queue_to_dict(queue) | {"offset": offset}).items()))
+            dict(sorted((json_body.queue_to_dict(queue) | {"offset": offset}).items()))
             for queue, offset in self.offset_table.items()
         ]
         return loose_json.dumps({"offsetTable": entries})
 
 
-class GetConsumerStatusBody(Body):
+class GetConsumerStatusBody(json_body.Body):
     """The offsets that members hold.
 
     The response to GET_CONSUMER_STATUS_FROM_CLIENT (221), for one member, and to INVOKE_BROKER_TO_GET_CONSUMER_STATUS
@@ -155,10 +142,10 @@ class GetConsumerStatusBody(Body):
     """
 
     message_queue_table: Mapping[MessageQueue, int] = field(default_factory=dict)
-    consumer_table: Mapping[ClientId, Mapping[MessageQueue, int]] | None = None
+    consumer_table: Mapping[json_body.ClientId, Mapping[MessageQueue, int]] | None = None
 
 
-class QuerySubscriptionResponseBody(Body):
+class QuerySubscriptionResponseBody(json_body.Body):
     """The response to QUERY_SUBSCRIPTION_BY_CONSUMER (345): the broker's copy of a group's subscription to one topic.
 
     `subscription_data` is None if the broker has no copy.
@@ -169,54 +156,19 @@ class QuerySubscriptionResponseBody(Body):
     subscription_data: SubscriptionData | None = None
 
 
-_Offsets = Mapping[str, Mapping[QueueId, Offset]]
-
-
-def _read_offsets(value: object, what: str) -> _Offsets:
-    table = fields.as_object(value, what)
-    return {
-        fields.as_text(key, what): {
-            fields.as_integer(queue_id, "a queue id"): fields.as_integer(offset, "an offset")
-            for queue_id, offset in fields.mapping(table, key).items()
-        }
-        for key in table
-    }
-
-
-class ConsumerOffsetSerializeWrapper(Body, bare_keys=True):
-    """The response to GET_ALL_CONSUMER_OFFSET (43): all offsets of a broker, by `topic@group` and queue id.
-
-    `pull_offset_table` holds the offsets that groups have pulled up to.
-    """
-
-    offset_table: Annotated[_Offsets, Wire(read=_read_offsets)]
-    pull_offset_table: Annotated[_Offsets, Wire(read=_read_offsets)] = field(default_factory=dict)
-    group_topic_map: Mapping[Group, tuple[str, ...]] = field(default_factory=dict)
-    data_version: DataVersion = field(default_factory=DataVersion)
-
-
-class QueryCorrectionOffsetBody(Body, bare_keys=True):
-    """The response to QUERY_CORRECTION_OFFSET (308): the least offset of all groups, by queue id.
-
-    It is the largest possible number if the compared group is behind.
-    """
-
-    correction_offsets: Mapping[QueueId, Offset]
-
-
-class GroupList(Body):
+class GroupList(json_body.Body):
     """The response to QUERY_TOPIC_CONSUME_BY_WHO (300): names of groups."""
 
     groups: Annotated[tuple[str, ...], Named("groupList")]
 
 
-class ProducerConnection(Body):
+class ProducerConnection(json_body.Body):
     """The response to GET_PRODUCER_CONNECTION_LIST (204): a group's producers."""
 
     connection_set: tuple[Connection, ...]
 
 
-class ProducerInfo(Body, called="a producer"):
+class ProducerInfo(json_body.Body, called="a producer"):
     """A producer, with the time of its last heartbeat in milliseconds since 1970."""
 
     client_id: str = ""
@@ -226,28 +178,13 @@ class ProducerInfo(Body, called="a producer"):
     last_update_timestamp: int = 0
 
 
-class ProducerTableInfo(Body):
+class ProducerTableInfo(json_body.Body):
     """The response to GET_ALL_PRODUCER_INFO (328): every group's producers."""
 
-    data: dict[Group, tuple[ProducerInfo, ...]]
+    data: dict[json_body.Group, tuple[ProducerInfo, ...]]
 
 
-def _by_level(value: object, what: str) -> dict[int, int]:
-    """Read levels and offsets. Unlike elsewhere, every text that `int` accepts is a number."""
-    try:
-        return {int(level): int(offset) for level, offset in fields.as_object(value, what).items()}
-    except (TypeError, ValueError) as error:
-        raise ProtocolError(f"the delay offsets are not numbers: {error}") from error
-
-
-class DelayOffsetSerializeWrapper(Body, bare_keys=True):
-    """The response to GET_ALL_DELAY_OFFSET (45): the offset of the next message to deliver, by delay level from 1."""
-
-    offset_table: Annotated[Mapping[int, int], Wire(read=_by_level)]
-    data_version: DataVersion = field(default_factory=DataVersion)
-
-
-class LockBatchRequestBody(Body):
+class LockBatchRequestBody(json_body.Body):
     """LOCK_BATCH_MQ (41): the queues to lock, or to keep locked. UNLOCK_BATCH_MQ (42): the queues to unlock."""
 
     consumer_group: str
@@ -256,13 +193,13 @@ class LockBatchRequestBody(Body):
     only_this_broker: bool = False
 
 
-class LockBatchResponseBody(Body):
+class LockBatchResponseBody(json_body.Body):
     """The response to LOCK_BATCH_MQ (41): the caller's locked queues. Another member has the missing ones."""
 
     queues: Annotated[frozenset[MessageQueue], Named("lockOKMQSet")]
 
 
-class QueueTimeSpan(Body, called="a queue's time span"):
+class QueueTimeSpan(json_body.Body, called="a queue's time span"):
     """Times of one queue in milliseconds since 1970, `delay_time` in milliseconds.
 
     `delay_time` is the age of the message at the group's offset, by the broker's clock. It is 0 if no message waits,
@@ -277,12 +214,12 @@ class QueueTimeSpan(Body, called="a queue's time span"):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object. Next to each time is its text in the format of Java's tools."""
-        times = Body.to_dict(self)
+        times = json_body.Body.to_dict(self)
         printed = {f"{name}Str": _local(value) for name, value in times.items() if name.endswith("TimeStamp")}
         return dict(sorted((times | printed).items()))
 
 
-class QueryConsumeTimeSpanBody(Body):
+class QueryConsumeTimeSpanBody(json_body.Body):
     """The response to QUERY_CONSUME_TIME_SPAN (303): the time spans of a topic's queues on one broker."""
 
     consume_time_span_set: tuple[QueueTimeSpan, ...]

@@ -220,7 +220,6 @@ _READERS: Final[dict[Any, Read]] = {
 
 
 def _reader(hint: Any) -> Read:
-    """Return the function that reads a value of a type."""
     if hint in _READERS:
         return _READERS[hint]
     origin, kinds = get_origin(hint), get_args(hint)

@@ -188,11 +188,3 @@ class CloneGroupOffsetRequestHeader(RequestHeader, code=RequestCode.CLONE_GROUP_
     dest_group: str
     topic: str | None = None
     offline: bool | None = None
-
-
-class QueryCorrectionOffsetHeader(RequestHeader, code=RequestCode.QUERY_CORRECTION_OFFSET):
-    """Asks for the least offsets of a topic's groups, except groups in `filter_groups`, a comma-separated list."""
-
-    compare_group: str
-    topic: str
-    filter_groups: str | None = None

@@ -1,23 +1,17 @@
-"""Headers of pulls, and a faster way for each: templates to write them, and a pattern to read the responses.
-
-A broker writes the headers of all pull responses alike: only the opaque and three offsets change. The first such header
-becomes a pattern with groups for these numbers and every other byte fixed. A header that matches the pattern has the
-same fields except for the numbers. All other headers go to `decode_command`, the only judge of valid commands.
-"""
+"""Headers of pulls, and templates to write requests faster."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from struct import Struct
 from typing import Final, NamedTuple, Self
 
-from rmqd.codes import LanguageCode, RequestCode, ResponseCode, SerializeType
+from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import ProtocolError
 from rmqd.wire.acl import Credentials, signed_content
 from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG
-from rmqd.wire.command import LANGUAGE, VERSION, RemotingCommand, decode_command
+from rmqd.wire.command import LANGUAGE, VERSION
 from rmqd.wire.headers.request_header import RequestHeader
 
 PULLED: Final = frozenset(
@@ -53,27 +47,6 @@ class PullMessageRequestHeader(RequestHeader, code=RequestCode.PULL_MESSAGE):
     max_msg_bytes: int | None = None
 
 
-def decode_pull_request(ext_fields: Mapping[str, str]) -> PullMessageRequestHeader:
-    """Read a request's header by hand, because brokers get thousands each second. Raises ProtocolError."""
-    get = ext_fields.get
-    try:
-        return PullMessageRequestHeader(
-            consumer_group=ext_fields["consumerGroup"],
-            topic=ext_fields["topic"],
-            queue_id=int(ext_fields["queueId"]),
-            queue_offset=int(ext_fields["queueOffset"]),
-            max_msg_nums=int(ext_fields["maxMsgNums"]),
-            sys_flag=int(ext_fields["sysFlag"]),
-            commit_offset=int(ext_fields["commitOffset"]),
-            suspend_timeout_millis=int(ext_fields["suspendTimeoutMillis"]),
-            subscription=get("subscription"),
-            sub_version=int(ext_fields["subVersion"]),
-            expression_type=get("expressionType"),
-        )
-    except (KeyError, ValueError):
-        return PullMessageRequestHeader.from_ext_fields(ext_fields)  # raises the error with the wrong field
-
-
 class PullMessageResponseHeader(NamedTuple):
     """The offset of the next pull, and the queue's ends. A tuple, because thousands are created each second."""
 
@@ -105,7 +78,6 @@ class PullMessageResponseHeader(NamedTuple):
         return header
 
     def ext_fields(self) -> dict[str, str]:
-        """Return the header as ext fields."""
         return {
             "nextBeginOffset": str(self.next_begin_offset),
             "minOffset": str(self.min_offset),
@@ -171,120 +143,9 @@ class PullRequestTemplate:
         suspend_ms: int,
         max_msg_nums: int,
     ) -> bytes:
-        """Return the whole frame of one pull request."""
         header = self._format % (opaque, queue_offset, commit_offset, sys_flag, sub_version, suspend_ms, max_msg_nums)
         if self._credentials is not None:
             changing = (commit_offset, max_msg_nums, queue_offset, sub_version, suspend_ms, sys_flag)
             header = b'%s%s"}}' % (header, self._credentials.sign(self._content % changing))
         size = len(header)
         return _PREFIX.pack(size + 4, size) + header
-
-
-class PullReplyTemplate:
-    """Writes a broker's responses to pulls. The constant parts are encoded once."""
-
-    __slots__ = ("_format",)
-
-    def __init__(self, language: LanguageCode, version: int) -> None:
-        self._format = (
-            b'{"code":%d,"flag":1,"language":"'
-            + language.name.encode()
-            + b'","opaque":%d,"version":'
-            + str(version).encode()
-            + b',"remark":"%s","extFields":{"nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d",'
-            + b'"suggestWhichBrokerId":"%d","topicSysFlag":"%d","groupSysFlag":"%d"}}'
-        )
-
-    def frame(
-        self, opaque: int, code: int, remark: bytes, header: PullMessageResponseHeader, records: Iterable[bytes]
-    ) -> bytes:
-        """Return the whole frame of one response. `remark` is written unescaped, and the offset delta is omitted."""
-        head = self._format % (code, opaque, remark, *header[:-1])
-        body = b"".join(records)
-        size = len(head)
-        return b"".join((_PREFIX.pack(size + len(body) + 4, size), head, body))
-
-
-_OFFSETS: Final = ("nextBeginOffset", "minOffset", "maxOffset")
-_OPAQUE: Final = "opaque"
-_OPAQUE_NUMBER: Final = r"(0|[1-9]\d{0,9})"  # the form of numbers in JSON
-_OFFSET_NUMBER: Final = r"(\d{1,19})"  # Java writes offsets as JSON strings
-_BYTES: Final = "latin-1"  # one character for each byte: decoding the header once is cheaper than decoding each number
-_OPAQUE_MAX: Final = 2**31 - 1
-_MAX_PATTERNS: Final = 4  # limit for one broker; more patterns would cost more than they save
-
-
-class AlikeHeaders:
-    """Decodes the pull responses of one broker."""
-
-    __slots__ = ("_patterns",)
-
-    def __init__(self) -> None:
-        self._patterns: list[_Pattern] = []
-
-    def decode(self, payload: bytes) -> RemotingCommand:
-        """Decode a frame without its length field, as `decode_command` does. Raises ProtocolError."""
-        for pattern in self._patterns:
-            if (reply := pattern.decode(payload)) is not None:
-                return reply
-        command = decode_command(payload)
-        if (
-            command.code == ResponseCode.SUCCESS
-            and len(self._patterns) < _MAX_PATTERNS
-            and (found := _pattern_of(command)) is not None
-        ):
-            self._patterns.append(found)
-        return command
-
-
-class _Pattern:
-    """Headers like that of `sample`. The groups of `expression` have the order of `names`."""
-
-    __slots__ = ("_expression", "_fields", "_names", "_opaque_at", "_same")
-
-    def __init__(self, sample: RemotingCommand, expression: re.Pattern[str], names: list[str]) -> None:
-        self._same = sample.code, sample.flag, sample.remark, sample.language, sample.version
-        self._fields = sample.ext_fields.copy()
-        self._expression = expression
-        self._opaque_at = names.index(_OPAQUE)
-        self._names = [name for name in names if name != _OPAQUE]
-
-    def decode(self, payload: bytes) -> RemotingCommand | None:
-        body_start = 4 + int.from_bytes(payload[:4])  # the first byte is the serialize type: 0 for JSON
-        found = self._expression.fullmatch(payload[4:body_start].decode(_BYTES))
-        if found is None or body_start > len(payload):
-            return None
-        numbers = [*found.groups()]
-        opaque = int(numbers.pop(self._opaque_at))
-        if opaque > _OPAQUE_MAX:
-            return None
-        fields = self._fields.copy()
-        fields.update(zip(self._names, numbers, strict=True))
-        code, flag, remark, language, version = self._same
-        return RemotingCommand(code, opaque, flag, fields, payload, body_start, remark, language, version)
-
-
-def _pattern_of(command: RemotingCommand) -> _Pattern | None:
-    """Return the pattern of a header; None if one of its numbers could be read in two ways."""
-    header = command.payload[4 : command.body_start]
-    # Without escapes, quotes start and end strings alternately. So a quoted name that occurs once is a member's name.
-    if command.payload[0] != SerializeType.JSON or b"\\" in header:
-        return None
-    members = {name: (f'"{name}":"', command.ext_fields.get(name, "")) for name in _OFFSETS}
-    members[_OPAQUE] = (f'"{_OPAQUE}":', str(command.opaque))
-    places: list[tuple[int, int, str]] = []
-    for name, (before, number) in members.items():
-        start = header.find((before + number).encode()) + len(before)
-        # other scripts have digits as well, with several bytes each
-        is_number = number.isascii() and number.isdecimal()
-        if start < len(before) or not is_number or header.count(f'"{name}"'.encode()) != 1:
-            return None
-        places.append((start, start + len(number), name))
-    places.sort()
-    written, end = [], 0
-    for start, until, name in places:
-        same = re.escape(header[end:start].decode(_BYTES))
-        written += [same, _OPAQUE_NUMBER if name == _OPAQUE else _OFFSET_NUMBER]
-        end = until
-    expression = "".join([*written, re.escape(header[end:].decode(_BYTES))])
-    return _Pattern(command, re.compile(expression, re.ASCII), [name for *_, name in places])

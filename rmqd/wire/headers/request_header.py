@@ -32,7 +32,6 @@ class Header(LazyDataclass, kw_only=True):
     """Base of all headers."""
 
     def ext_fields(self) -> dict[str, str]:
-        """Return the header as ext fields."""
         result = {}
         for field in _fields(type(self)):
             value = getattr(self, field.name)

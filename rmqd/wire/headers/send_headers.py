@@ -134,7 +134,6 @@ class SendMessageResponseHeader(NamedTuple):
             raise ProtocolError(f"the response to a send has no field {error}") from error
 
     def ext_fields(self) -> dict[str, str]:
-        """Return the header as ext fields."""
         fields = {"msgId": self.msg_id, "queueId": str(self.queue_id), "queueOffset": str(self.queue_offset)}
         if self.transaction_id is not None:
             fields["transactionId"] = self.transaction_id

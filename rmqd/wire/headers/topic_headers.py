@@ -219,9 +219,3 @@ class DeleteTopicFromNamesrvRequestHeader(RequestHeader, code=RequestCode.DELETE
 
     topic: str
     cluster_name: str | None = None
-
-
-class RegisterTopicRequestHeader(RequestHeader, code=RequestCode.REGISTER_TOPIC_IN_NAMESRV):
-    """Registers a topic that no broker has registered."""
-
-    topic: str

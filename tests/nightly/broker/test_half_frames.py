@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rmqd.broker import embedded_rocketmq as server
+from rmqd.broker import peer_channel as server
 from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ, embedded_rocketmq
 from tests.broker.peer import Peer
 

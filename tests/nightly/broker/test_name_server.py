@@ -12,7 +12,7 @@ import pytest
 
 from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.embedded_rocketmq import EmbeddedOptions
-from rmqd.wire.bodies.route_data import QueueData, TopicList, TopicRouteData
+from rmqd.wire.bodies.route_data import TopicList
 from tests.nightly.broker.asking import Asking, asking, body, told
 from tests.nightly.broker.test_name_server_routes import (
     ALL_TOPICS,
@@ -20,11 +20,9 @@ from tests.nightly.broker.test_name_server_routes import (
     GET_KV,
     KV_LIST,
     PUT_KV,
-    REGISTER_TOPIC,
     SYSTEM_TOPICS,
     TOPICS_OF_CLUSTER,
     mq,
-    no_route,
     perm,
     topics,
 )
@@ -32,22 +30,14 @@ from tests.nightly.broker.test_name_server_routes import (
 __all__ = ["mq"]
 
 
-UNIT_TOPICS, UNIT_SUB_TOPICS, UNIT_SUB_UNUNIT_TOPICS = 311, 312, 313
 UPDATE_CONFIG, GET_CONFIG = 318, 319
 
 
 async def test_lists_of_topics(mq: Asking) -> None:
-    await mq.create("UNIT", topic_sys_flag=1)
-    await mq.create("SUB", topic_sys_flag=2)
-    await mq.create("BOTH", topic_sys_flag=3)
-
     assert {"T", "TBW102", "BenchmarkTest", "broker-a", "DefaultCluster"} <= await topics(mq, ALL_TOPICS)
     assert await topics(mq, TOPICS_OF_CLUSTER, cluster="DefaultCluster") == await topics(mq, ALL_TOPICS)
     assert await topics(mq, TOPICS_OF_CLUSTER, cluster="nope") == set()
     assert await topics(mq, TOPICS_OF_CLUSTER) == set()
-    assert await topics(mq, UNIT_TOPICS) == {"UNIT", "BOTH"}
-    assert await topics(mq, UNIT_SUB_TOPICS) == {"SUB", "BOTH"}
-    assert await topics(mq, UNIT_SUB_UNUNIT_TOPICS) == {"SUB"}
     system = TopicList.from_json((await mq.name_server.call(SYSTEM_TOPICS)).body)
     assert set(system.topics) == {"DefaultCluster", "broker-a"}
     assert system.broker_addr == mq.rocketmq.broker.address
@@ -106,16 +96,6 @@ async def test_order_of_a_topic_is_told_only_where_that_is_switched_on(mq: Askin
     assert body(await mq.route("T"))["orderTopicConf"] == "broker-a:2"
 
 
-async def test_topic_that_is_told_to_the_name_server_alone(mq: Asking) -> None:
-    route = TopicRouteData((QueueData("broker-a", 1, 1, 6), QueueData("unknown", 1, 1, 6)), ())
-    await mq.name_server.call(REGISTER_TOPIC, {"topic": "R"}, route.to_json())
-    assert TopicRouteData.from_json((await mq.route("R")).body).queue_datas == (QueueData("broker-a", 1, 1, 6),)
-
-    unknown = TopicRouteData((QueueData("unknown", 1, 1, 6),), ())
-    await mq.name_server.call(REGISTER_TOPIC, {"topic": "R2"}, unknown.to_json())
-    assert told(await mq.route("R2")) == no_route("R2")
-
-
 async def test_permission_of_the_broker_holds_for_its_topics() -> None:
     async with asking(EmbeddedOptions(settings=BrokerSettings(brokerPermission=4), topics={"T": 1})) as mq:
         assert await perm(mq, "T") == 4
@@ -127,8 +107,7 @@ async def test_settings(mq: Asking) -> None:
     assert told(await ns.call(UPDATE_CONFIG, body=b"kvConfigPath=/tmp\n")) == refused
     assert told(await ns.call(UPDATE_CONFIG, body=b"noSetting=1\nenableTopicList=false\n")) == (0, None)
     assert b"enableTopicList=false\n" in (await ns.call(GET_CONFIG)).body
-    for code in (TOPICS_OF_CLUSTER, UNIT_TOPICS, UNIT_SUB_TOPICS, UNIT_SUB_UNUNIT_TOPICS):
-        assert told(await ns.call(code, {"cluster": "DefaultCluster"})) == (1, "disable")
+    assert told(await ns.call(TOPICS_OF_CLUSTER, {"cluster": "DefaultCluster"})) == (1, "disable")
 
     await ns.call(UPDATE_CONFIG, body=b"enableAllTopicList=no\n")  # what is not true is false
     assert told(await ns.call(ALL_TOPICS)) == (1, "disable")

@@ -11,15 +11,13 @@ import pytest
 
 from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ
 from rmqd.codes import LanguageCode
-from rmqd.wire.bodies.group_bodies import ConsumerOffsetSerializeWrapper, QueryCorrectionOffsetBody, ResetOffsetBody
+from rmqd.wire.bodies.group_bodies import ResetOffsetBody
 from rmqd.wire.loose_json import loads
 from rmqd.wire.message_queue import MessageQueue
-from tests.broker.beats import beat, consumer, heard
+from tests.broker.beats import beat, consumer
 from tests.broker.peer import Peer
 from tests.broker.test_offsets import (
-    ALL_OFFSETS,
     CLONE,
-    CORRECTION,
     QUEUES,
     RESET_MEMBER,
     UPDATE,
@@ -57,21 +55,6 @@ async def test_offsets_of_a_topic_without_subscription_are_not_copied(peer: Peer
     await peer.call(CLONE, texts(srcGroup="g", destGroup="other", offline="false"))
 
     assert (await stored(peer, "other"), await stored(peer, "other", "T2")) == (None, 3)
-
-
-async def test_least_offsets_of_a_topic(peer: Peer) -> None:
-    """Of the groups that are not left out; none where the compared group is behind."""
-    for group, offset in (("g", 3), ("h", 2), ("i", 1)):
-        await peer.call(352, {"group": group})
-        await commit(peer, offset, group)
-
-    async def least(**fields: str) -> dict[int, int]:
-        reply = await peer.call(CORRECTION, texts(topic="T", **fields))
-        return dict(QueryCorrectionOffsetBody.from_json(reply.body).correction_offsets)
-
-    assert await least(compareGroup="g") == {0: 1}
-    assert await least(compareGroup="g", filterGroups="i,x") == {0: 2}
-    assert await least(compareGroup="i", filterGroups="i") == {0: 2**63 - 1}
 
 
 @pytest.mark.parametrize(
@@ -124,9 +107,6 @@ async def test_push_is_refused(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
     assert await refusal(group="never") == (1, "THe consumer group <never> not exist")
     offline = "Consumer not online, so can not reset offset, Group: g Topic: T Timestamp: 0"
     assert await refusal() == (206, offline)
-    await beat(peer, "old", consumer(), version=20)
-    assert await refusal() == (1, "the client does not support this feature. version=V3_0_3_SNAPSHOT")
-    assert await heard(peer) == ["g"], "nothing was pushed to it"
     broker.offsets.forget(group="g", topic="T")
     assert await refusal() == (1, "THe consumer group <g> not exist")
 
@@ -167,16 +147,3 @@ async def test_commit_is_refused(peer: Peer, changed: dict[str, Any], code: int,
     reply = await peer.call(UPDATE, texts(**(fields | changed)))
 
     assert (reply.code, reply.remark) == (code, remark)
-
-
-async def test_all_offsets(peer: Peer) -> None:
-    await commit(peer, 2)
-    await commit(peer, 1000, queue=2)
-    await commit(peer, 3, topic="T2")
-
-    reply = await peer.call(ALL_OFFSETS)
-
-    body = ConsumerOffsetSerializeWrapper.from_json(reply.body)
-    assert body.offset_table == {"T@g": {0: 2, 2: 1000}, "T2@g": {0: 3}}
-    assert body.group_topic_map == {"g": ("T", "T2")}
-    assert b"{0:2," in reply.body, "numbers that are keys stand without quotes"

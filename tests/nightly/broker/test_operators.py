@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rmqd.broker.broker_settings import version_desc
 from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.broker.peer_channel import Refusal
 from rmqd.broker.processors.stats_processor import OperatorProcessor
@@ -134,25 +133,6 @@ async def test_member_that_is_not_there(peer: Peer, one: Peer) -> None:
     assert refusal(await peer.call(RUNNING_INFO, about("two"))) == (1, "The Consumer <g> <two> not online")
     nobody = await peer.call(STATUS, {"topic": "T", "group": "never"})
     assert refusal(nobody) == (1, "No Any Consumer online in the consumer group: [never]")
-
-
-async def test_member_that_is_too_old(peer: Peer) -> None:
-    await beat(peer, "old", consumer(), version=20)
-
-    status = await peer.call(STATUS, {"topic": "T", "group": "g"})
-    info = await peer.call(RUNNING_INFO, about("old"))
-
-    assert refusal(status) == (1, "the client does not support this feature. version=V3_0_3_SNAPSHOT")
-    too_low = "The Consumer <old> Version <V3_0_3_SNAPSHOT> too low to finish, please upgrade it to V3_1_8_SNAPSHOT"
-    assert refusal(info) == (1, too_low)
-
-
-@pytest.mark.parametrize(
-    ("version", "name"),
-    [(0, "V3_0_0_SNAPSHOT"), (15, "V3_0_0_FINAL"), (28, "V3_0_7_SNAPSHOT"), (45, "V3_0_15"), (61, "V3_1_7")],
-)
-def test_old_versions_have_names(version: int, name: str) -> None:
-    assert version_desc(version) == name
 
 
 async def test_member_that_goes_while_it_is_asked(peer: Peer, one: Peer) -> None:

@@ -11,13 +11,10 @@ import pytest
 import structlog
 
 from rmqd.broker.broker_settings import BrokerSettings, UnknownSettingError
-from rmqd.broker.embedded_rocketmq import embedded_rocketmq
 from rmqd.broker.peer_channel import Refusal
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError
-from rmqd.wire.bodies.group_bodies import DelayOffsetSerializeWrapper
 from rmqd.wire.messages.encode import StoredMessage
-from tests.broker.peer import connected
 from tests.broker.stores import bodies, in_memory
 from tests.clock import ManualClock
 from tests.nightly.broker.test_delay_levels import delayed, running, service
@@ -109,21 +106,6 @@ def test_levels_that_are_none(levels: str) -> None:
         schedule.change_settings(BrokerSettings(messageDelayLevel=levels))
     schedule.put(delayed(18))
     assert schedule.next_due() == clock.wall() + 7200
-
-
-async def test_how_far_it_is_can_be_asked() -> None:
-    clock = ManualClock()
-    async with embedded_rocketmq(clock=clock) as rocketmq, connected(rocketmq.broker.address) as peer:
-        assert DelayOffsetSerializeWrapper.from_json((await peer.call(45)).body).offset_table == {}
-        for level in (1, 1, 18):
-            rocketmq.broker.schedule.put(delayed(level))
-        clock.turn(1)
-        rocketmq.broker.schedule.wake()
-
-        reply = await peer.call(45)
-
-    assert b'"offsetTable":{1:2,18:0}' in reply.body
-    assert DelayOffsetSerializeWrapper.from_json(reply.body).offset_table == {1: 2, 18: 0}
 
 
 async def test_a_store_that_takes_nothing_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

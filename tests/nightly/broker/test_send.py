@@ -183,12 +183,12 @@ async def test_batches_that_are_refused(
     assert embedded.broker.store.end == 0
 
 
-async def test_a_clients_limit_holds_from_3_4_9_on(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    for version in (120, 121):
-        await peer.call(SEND_V2, letters("%RETRY%g", j=4, l=3), b"%d" % version, version=version)
+async def test_a_clients_limit_replaces_the_groups(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    for limit in (3, 5):
+        await peer.call(SEND_V2, letters("%RETRY%g", j=4, l=limit), b"%d" % limit)
 
-    assert bodies(embedded.broker.store, "%RETRY%g") == ["120"]
-    assert bodies(embedded.broker.store, "%DLQ%g") == ["121"]
+    assert bodies(embedded.broker.store, "%RETRY%g") == ["5"]
+    assert bodies(embedded.broker.store, "%DLQ%g") == ["3"]
 
 
 async def test_the_groups_limit(embedded: EmbeddedRocketMQ, peer: Peer) -> None:

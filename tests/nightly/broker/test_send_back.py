@@ -94,12 +94,10 @@ async def test_what_it_was_first_stays_known(embedded: EmbeddedRocketMQ, peer: P
     assert origin.items() <= waiting.properties.items()
 
 
-async def test_the_limit_of_a_new_client_replaces_the_groups(
-    embedded: EmbeddedRocketMQ, peer: Peer, offset: int
-) -> None:
+async def test_the_limit_of_the_client_replaces_the_groups(embedded: EmbeddedRocketMQ, peer: Peer, offset: int) -> None:
     embedded.broker.groups.put(SubscriptionGroupConfig(group_name="strict", retry_max_times=0))
 
-    await send_back(peer, 121, group="strict", offset=offset, maxReconsumeTimes=5)
+    await send_back(peer, group="strict", offset=offset, maxReconsumeTimes=5)
 
     assert not records(embedded.broker.store, "%DLQ%strict")
     assert len(records(embedded.broker.store, "SCHEDULE_TOPIC_XXXX", 2)) == 1

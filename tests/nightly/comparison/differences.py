@@ -73,11 +73,6 @@ ACCEPTED: tuple[Accepted, ...] = (
         "*",
         "request 314 without a topic copies the offsets of all topics, as intended; the real broker copies none",
     ),
-    Accepted(
-        "all offsets",
-        "body.*_clone*",
-        "the copies of 314; and 308 keeps the offsets of the groups in filterGroups, which the real broker deletes",
-    ),
 )
 
 

@@ -19,7 +19,7 @@ from rmqd.wire import loose_json
 from rmqd.wire.bodies.json_body import Body
 from rmqd.wire.command import FrameDecoder, RemotingCommand, decode_command, encode_command
 from rmqd.wire.fields import wire_name
-from rmqd.wire.headers.pull_headers import PullMessageResponseHeader, decode_pull_request
+from rmqd.wire.headers.pull_headers import PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.headers.request_header import Header, wire_names
 from rmqd.wire.headers.send_headers import ReceivedSendHeader, SendMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
@@ -140,7 +140,7 @@ class Frames(Target):
             header.ext_fields()
         _attempt(SendMessageResponseHeader.from_ext_fields, command.ext_fields)
         _attempt(ReceivedSendHeader.from_request, command)
-        _attempt(decode_pull_request, command.ext_fields)
+        _attempt(PullMessageRequestHeader.from_ext_fields, command.ext_fields)
         for text in command.ext_fields.values():
             for parse in TEXTS:
                 _attempt(parse, text)

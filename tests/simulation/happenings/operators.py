@@ -7,8 +7,7 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.embedded_rocketmq import RemotingServer
-from rmqd.broker.peer_channel import Channel, Refusal, Reply
+from rmqd.broker.peer_channel import Channel, Refusal, RemotingServer, Reply
 from rmqd.broker.processors.group_processor import OffsetAdminProcessor
 from rmqd.consumer.consumer_options import Subscription
 from rmqd.consumer.pull.assigned_queue import MOVE_SECONDS

@@ -13,7 +13,6 @@ from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig, TopicConfig
 from rmqd.wire.bodies.group_bodies import (
     CMResult,
     ConsumeMessageDirectlyResult,
-    ConsumerOffsetSerializeWrapper,
     ConsumerRunningInfo,
     ConsumeStatus,
     GetConsumerListByGroupResponseBody,
@@ -34,7 +33,6 @@ from rmqd.wire.bodies.heartbeat_data import (
     SubscriptionData,
     tag_subscription,
 )
-from rmqd.wire.bodies.json_body import DataVersion
 from rmqd.wire.bodies.route_data import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
 from rmqd.wire.bodies.stats_bodies import (
     Connection,
@@ -54,17 +52,6 @@ ROUTE = TopicRouteData(
 )
 STATUS = GetConsumerStatusBody({Q0: 5})
 REVIVE = "rmq_sys_REVIVE_LOG_ProbeCluster"
-ALL_OFFSETS = ConsumerOffsetSerializeWrapper(
-    {
-        "T1@g1": {0: 5},
-        f"{REVIVE}@CID_RMQ_SYS_REVIVE_GROUP": {0: 0, 1: 0, 2: 0},
-        "T1@gpop": {0: 9, 1: 0},
-        "%RETRY%gpop_T1@gpop": {0: 1},
-    },
-    {"%RETRY%g1@g1": {0: 1}, "T1@g1": {0: 9}, "%DLQ%g1@g1": {0: 1}, "T1@g_never": {0: 9}},
-    {"CID_RMQ_SYS_REVIVE_GROUP": (REVIVE,), "g1": ("T1",), "gpop": ("T1", "%RETRY%gpop_T1")},
-    DataVersion(0, 1795247871371),
-)
 
 BODIES: list[tuple[str, Any]] = [
     ("route_response_strict_json_v493", ROUTE),
@@ -108,7 +95,6 @@ BODIES: list[tuple[str, Any]] = [
     ),
     ("topic_config_351_response", TopicConfig(topic_name="T1", read_queue_nums=2, write_queue_nums=2)),
     ("subscription_group_352_response", SubscriptionGroupConfig(group_name="g1")),
-    ("all_consumer_offset_43_response", ALL_OFFSETS),
     (
         "push_consumer_running_info_307_reply",
         ConsumerRunningInfo(
@@ -144,7 +130,6 @@ AS_RECORDED = [
     "topic_config_351_response",
     "route_response_strict_json_v493",
     "subscription_group_352_response",
-    "all_consumer_offset_43_response",
     "consumer_status_223_response",
     "push_reset_offset_220_map_body",
 ]

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmqd.broker.embedded_rocketmq import RemotingServer
-from rmqd.broker.peer_channel import Reply
+from rmqd.broker.peer_channel import RemotingServer, Reply
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import RequestCode
 from rmqd.errors import RemotingError

@@ -259,14 +259,6 @@ SETTINGS: list[Step] = [
     ),
     Ask(what="forbid a group", code=353, fields={"group": GROUP, "topic": TOPIC, "readable": "false"}),
     Ask(what="allow a group", code=353, fields={"group": GROUP, "topic": TOPIC, "readable": "true"}),
-    Ask(what="offsets below others", code=308, fields={"compareGroup": GROUP, "topic": TOPIC}),
-    Ask(
-        what="offsets below others, of which some are left out",
-        code=308,
-        fields={"compareGroup": GROUP, "topic": TOPIC, "filterGroups": "{mark}_clone"},
-    ),
-    Ask(what="all offsets", code=43, only=listed),
-    Ask(what="all offsets of delay levels", code=45, only=shape),
     Ask(
         what="settings of the broker",
         code=26,
