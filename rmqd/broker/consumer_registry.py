@@ -13,7 +13,7 @@ from typing import Final
 
 from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.peer_channel import Refusal
-from rmqd.broker.store.journal import Journal, JournalKind
+from rmqd.broker.store.journal import SEPARATOR, Journal, JournalKind, key_of
 from rmqd.codes import ResponseCode
 from rmqd.runtime.clock import Clock
 from rmqd.wire import loose_json
@@ -52,9 +52,7 @@ class SubscriptionGroupManager:
         self._clock = clock
         self._journal = journal
         self._configs = {name: SubscriptionGroupConfig(group_name=name) for name in SYSTEM_GROUPS}
-        self._forbidden = {
-            (key.partition("@")[0], key.partition("@")[2]) for key, _ in journal.items(JournalKind.FORBIDDEN)
-        }
+        self._forbidden = {tuple(key.split(SEPARATOR, 1)) for key, _ in journal.items(JournalKind.FORBIDDEN)}
         self._modes: dict[tuple[str, str], SetMessageRequestModeRequestBody] = {}
         for _, value in journal.items(JournalKind.GROUP):
             config = SubscriptionGroupConfig.from_json(value.encode())
@@ -101,14 +99,14 @@ class SubscriptionGroupManager:
 
     def forbid_reading(self, group: str, topic: str) -> None:
         self._forbidden.add((group, topic))
-        self._journal.put(JournalKind.FORBIDDEN, f"{group}@{topic}", "")
+        self._journal.put(JournalKind.FORBIDDEN, key_of(group, topic), "")
         self._changed()
 
     def allow_reading(self, group: str) -> None:
         """Allow a group to read all topics again. RocketMQ also lifts all prohibitions of a group together."""
         for one in [one for one in self._forbidden if one[0] == group]:
             self._forbidden.discard(one)
-            self._journal.delete(JournalKind.FORBIDDEN, "@".join(one))
+            self._journal.delete(JournalKind.FORBIDDEN, key_of(*one))
 
     def is_reading_forbidden(self, group: str, topic: str) -> bool:
         return (group, topic) in self._forbidden
@@ -131,7 +129,7 @@ class SubscriptionGroupManager:
         """Set whether a group pulls or pops a topic."""
         self._modes[mode.topic, mode.consumer_group] = mode
         value = loose_json.dumps(mode.to_dict()).decode()
-        self._journal.put(JournalKind.REQUEST_MODE, f"{mode.topic}@{mode.consumer_group}", value)
+        self._journal.put(JournalKind.REQUEST_MODE, key_of(mode.topic, mode.consumer_group), value)
 
     def _changed(self) -> None:
         self.data_version = DataVersion(self.data_version.counter + 1, int(self._clock.wall() * 1000))
@@ -152,8 +150,6 @@ def _alter(current: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, 
     return altered
 
 
-_SEPARATOR = "@"  # names of topics and groups never contain it
-
 _Table = dict[tuple[str, str], dict[int, int]]
 
 
@@ -168,7 +164,7 @@ class ConsumerOffsetManager:
         self._resets: _Table = defaultdict(dict)
         for table, kind in ((self._committed, JournalKind.OFFSET), (self._resets, JournalKind.RESET)):
             for key, value in journal.items(kind):
-                topic, group, queue_id = key.split(_SEPARATOR)
+                topic, group, queue_id = key.split(SEPARATOR)
                 table[group, topic][int(queue_id)] = int(value)
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -183,7 +179,7 @@ class ConsumerOffsetManager:
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Store an offset. It may be lower than the previous one."""
         self._committed[group, topic][queue_id] = offset
-        self._journal.put(JournalKind.OFFSET, _key(group, topic, queue_id), str(offset))
+        self._journal.put(JournalKind.OFFSET, key_of(topic, group, queue_id), str(offset))
 
     def queues(self, group: str, topic: str) -> dict[int, int]:
         """Return the committed offsets of a topic by queue id."""
@@ -210,14 +206,14 @@ class ConsumerOffsetManager:
         queues = self.queues(group, topic)
         if not queues:
             return
-        self._forget(self._committed, JournalKind.OFFSET, (to_group, topic))
+        self._forget(self._committed, JournalKind.OFFSET, to_group, topic)
         for queue_id, offset in queues.items():
             self.commit(to_group, topic, queue_id, offset)
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Reset a group's offset, as an operator requests. It is valid at once. The next pull response reports it."""
         self._resets[group, topic][queue_id] = offset
-        self._journal.put(JournalKind.RESET, _key(group, topic, queue_id), str(offset))
+        self._journal.put(JournalKind.RESET, key_of(topic, group, queue_id), str(offset))
         self.commit(group, topic, queue_id, offset)
 
     def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -230,7 +226,7 @@ class ConsumerOffsetManager:
         offset = self.pending_reset(group, topic, queue_id)
         if offset is not None:
             del self._resets[group, topic][queue_id]
-            self._journal.delete(JournalKind.RESET, _key(group, topic, queue_id))
+            self._journal.delete(JournalKind.RESET, key_of(topic, group, queue_id))
         return offset
 
     def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
@@ -240,13 +236,9 @@ class ConsumerOffsetManager:
             (self._resets, JournalKind.RESET),
         ):
             for one in [key for key in table if group in (None, key[0]) and topic in (None, key[1])]:
-                self._forget(table, kind, one)
+                self._forget(table, kind, *one)
 
-    def _forget(self, table: _Table, kind: JournalKind | None, key: tuple[str, str]) -> None:
-        for queue_id in table.pop(key, {}):
+    def _forget(self, table: _Table, kind: JournalKind | None, group: str, topic: str) -> None:
+        for queue_id in table.pop((group, topic), {}):
             if kind is not None:
-                self._journal.delete(kind, _key(*key, queue_id))
-
-
-def _key(group: str, topic: str, queue_id: int) -> str:
-    return f"{topic}{_SEPARATOR}{group}{_SEPARATOR}{queue_id}"
+                self._journal.delete(kind, key_of(topic, group, queue_id))

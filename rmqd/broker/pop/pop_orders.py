@@ -12,15 +12,13 @@ from dataclasses import asdict, dataclass, field
 from heapq import heappop, heappush
 from typing import Any, Final, NamedTuple, Self
 
-from rmqd.broker.store.journal import Journal, JournalKind
+from rmqd.broker.store.journal import SEPARATOR, Journal, JournalKind, key_of
 from rmqd.errors import ProtocolError
 from rmqd.wire import fields, loose_json
 from rmqd.wire.bodies.config_bodies import MESSAGE_TYPE, SubscriptionGroupConfig, TopicConfig
 from rmqd.wire.fields import parse_integer
 from rmqd.wire.messages import properties as names
 from rmqd.wire.receipt_handle import OrderCounts, PoppedQueue
-
-_SEPARATOR: Final = "@"  # names of topics and groups never contain it
 
 
 class OrderKey(NamedTuple):
@@ -84,7 +82,7 @@ class ConsumerOrderInfoManager:
         self._infos: dict[OrderKey, OrderInfo] = {}
         self._due: list[tuple[int, OrderKey]] = []
         for name, value in journal.items(JournalKind.POP_ORDER):
-            topic, group, queue_id = name.split(_SEPARATOR)
+            topic, group, queue_id = name.split(SEPARATOR)
             key, info = OrderKey(topic, group, int(queue_id)), OrderInfo.from_json(value)
             self._infos[key] = info
             heappush(self._due, (info.free_at(), key))
@@ -150,7 +148,7 @@ class ConsumerOrderInfoManager:
     def clear(self, key: OrderKey) -> None:
         """Open a queue that an operator has reset: members no longer have messages of it."""
         if self._infos.pop(key, None) is not None:
-            self._journal.delete(JournalKind.POP_ORDER, _name(key))
+            self._journal.delete(JournalKind.POP_ORDER, key_of(*key))
 
     def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
         """Delete the state of a group, of a topic, or of both."""
@@ -177,14 +175,10 @@ class ConsumerOrderInfoManager:
         return info is not None and info.free_at() == due_ms
 
     def _changed(self, key: OrderKey, info: OrderInfo) -> None:
-        self._journal.put(JournalKind.POP_ORDER, _name(key), info.to_json().decode())
+        self._journal.put(JournalKind.POP_ORDER, key_of(*key), info.to_json().decode())
         free_at = info.free_at()
         heappush(self._due, (free_at, key))
         self._wake(free_at)
-
-
-def _name(key: OrderKey) -> str:
-    return _SEPARATOR.join(map(str, key))
 
 
 def _by_offset(data: dict[Any, Any], name: str) -> dict[int, int]:

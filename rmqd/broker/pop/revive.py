@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.consumer_registry import ConsumerOffsetManager
-from rmqd.broker.store.journal import Journal, JournalKind
+from rmqd.broker.store.journal import SEPARATOR, Journal, JournalKind, key_of
 from rmqd.broker.store.message_store import MessageStore
 from rmqd.broker.topic_registry import TopicConfigManager
 from rmqd.errors import InvalidMessageError
@@ -23,7 +23,6 @@ from rmqd.wire.messages.properties import FIRST_POP_TIME, ORIGIN_GROUP
 from rmqd.wire.topics import is_retry_topic, pop_retry_topic, pop_retry_topic_v2
 
 RETRY_QUEUES: Final = 1  # Java: PopAckConstants.retryQueueNum
-_SEPARATOR: Final = "@"  # names of topics and groups never contain it
 _SLACK: Final = 1000
 """The heap may have this many entries more than hidden messages, because it keeps acknowledged ones for a while."""
 
@@ -77,7 +76,7 @@ class PopReviveService:
 
     def hide(self, messages: Iterable[Popped]) -> None:
         for popped in messages:
-            self._journal.put(JournalKind.POPPED, _key(popped), "")
+            self._journal.put(JournalKind.POPPED, key_of(*popped), "")
             self._add(popped)
             self._wake(popped.due_ms)
 
@@ -121,7 +120,7 @@ class PopReviveService:
         self._by_queue[queue].discard(popped)
         if not self._by_queue[queue]:
             del self._by_queue[queue]
-        self._journal.delete(JournalKind.POPPED, _key(popped))
+        self._journal.delete(JournalKind.POPPED, key_of(*popped))
 
     def _revive(self, popped: Popped) -> None:
         queue = self._store.queue(popped.topic, popped.queue_id)
@@ -173,10 +172,6 @@ def _again(message: StoredMessage, popped: Popped, topic: str, queue_id: int) ->
     )
 
 
-def _key(popped: Popped) -> str:
-    return _SEPARATOR.join(map(str, popped))
-
-
 def _parsed(key: str) -> Popped:
-    topic, group, *numbers = key.split(_SEPARATOR)
+    topic, group, *numbers = key.split(SEPARATOR)
     return Popped(topic, group, *map(int, numbers))

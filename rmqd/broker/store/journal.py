@@ -32,6 +32,14 @@ class JournalKind(StrEnum):
     LIGHT_QUEUE = "light_queue"
 
 
+SEPARATOR: Final = "@"  # names of topics and groups never contain it
+
+
+def key_of(*parts: object) -> str:
+    """Return the key of a row, such as a queue's or a group's in a topic."""
+    return SEPARATOR.join(map(str, parts))
+
+
 class Journal(Protocol):
     """Stores small state by kind and key.
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.store import queue_store
-from rmqd.broker.store.journal import Journal, JournalKind, RecordLog, RecordRow
+from rmqd.broker.store.journal import SEPARATOR, Journal, JournalKind, RecordLog, RecordRow, key_of
 from rmqd.errors import StorageError
 from rmqd.runtime.clock import Clock
 from rmqd.wire.bodies.heartbeat_data import java_hash
@@ -65,7 +65,6 @@ def oldest_first(queues: Mapping[QueueKey, queue_store.ConsumeQueue], needed_fro
 
 RETENTION_SECONDS: Final = 10.0  # Java: cleanResourceInterval
 MAX_AT_ONCE: Final = 5000  # messages deleted in one turn of the loop
-_SEPARATOR: Final = "@"  # names of topics never contain it
 _LOG_END: Final = "end"
 _HOUR_MS: Final = 3_600_000
 
@@ -228,7 +227,7 @@ class MessageStore:
             offsets, sizes = queue.records(queue.min_offset, queue.max_offset)
             self.size_bytes -= sum(sizes)
             self._discard(offsets)
-            self._journal.delete(JournalKind.QUEUE, _queue_row(topic, queue_id))
+            self._journal.delete(JournalKind.QUEUE, key_of(topic, queue_id))
         self._journal.put(JournalKind.LOG, _LOG_END, str(self._end))
 
     def change_settings(self, settings: BrokerSettings) -> None:
@@ -278,7 +277,7 @@ class MessageStore:
         for key, count in counts.items():
             queue = self._queues[key]
             queue.discard(count)
-            self._journal.put(JournalKind.QUEUE, _queue_row(*key), str(queue.min_offset))
+            self._journal.put(JournalKind.QUEUE, key_of(*key), str(queue.min_offset))
         if offsets:
             self._discard(offsets)
             self._journal.put(JournalKind.LOG, _LOG_END, str(self._end))
@@ -301,7 +300,7 @@ class MessageStore:
         queues = self._queues
         self._batches.update((int(at), int(members)) for at, members in self._journal.items(JournalKind.BATCH))
         for row, min_offset in self._journal.items(JournalKind.QUEUE):
-            name, number = row.rsplit(_SEPARATOR, 1)
+            name, number = row.rsplit(SEPARATOR, 1)
             queues[name, int(number)] = queue_store.ConsumeQueue(int(min_offset))
         for at, topic, queue_id, queue_offset, tags_code, store_timestamp, size in self._log.rows():
             queue = queues.get((topic, queue_id))
@@ -318,7 +317,3 @@ class MessageStore:
             self.size_bytes += size
             self._end = at + size
         self._end = max([self._end, *(int(end) for _, end in self._journal.items(JournalKind.LOG))])
-
-
-def _queue_row(topic: str, queue_id: int) -> str:
-    return f"{topic}{_SEPARATOR}{queue_id}"
