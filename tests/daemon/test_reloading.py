@@ -1,0 +1,33 @@
+"""`rmqd run --reload`: a real daemon whose handler is edited."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from rmqd.errors import ExitCode
+from tests.daemon.daemon_process import daemon, plug_in, write_config
+
+HANDLER = "class Handler:\n    def handle(self, batch): pass\n"
+
+
+@pytest.mark.process
+async def test_an_edit_is_taken_over_and_a_broken_one_pauses_the_group(tmp_path: Path) -> None:
+    """tests/nightly/daemon/test_reloading.py edits while messages come."""
+    config = write_config(tmp_path, "edited")
+    environment = plug_in(config, HANDLER)
+    edited = tmp_path / "plugged_in.py"
+    async with daemon(config, "--reload", environment=environment) as running:
+        client = await running.started()
+        edited.write_text("class Handler:\n")
+        refused = await running.event("handler.reload_refused")
+        assert refused["group"] == "edited"
+        assert [group["paused"] for group in (await client.get("/api/v1/status")).json()["groups"]] == [True]
+        edited.write_text(f"{HANDLER}# mended\n")
+        lines = [await running.event("handler.reloaded", count) for count in (1, 2)]
+        assert [line["files"] for line in lines if "files" in line] == [[str(edited)]]
+        assert [group["paused"] for group in (await client.get("/api/v1/status")).json()["groups"]] == [False]
+        running.send(signal.SIGTERM)
+        assert await running.exit_code() == ExitCode.OK
