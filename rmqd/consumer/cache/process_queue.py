@@ -88,7 +88,7 @@ class ProcessQueue:
         self.cached_bytes = 0
         self.in_flight = 0  # workers processing this queue; each has at most one batch in flight
         self.awaits_lock = False  # the queue's lock was lost: hands out nothing until the stored offset is checked
-        self.is_full = False  # no pops until some messages are acknowledged
+        self.is_full = False  # no pulls or pops until some messages are finished
         self.is_batching = False  # messages wait until they fill a batch
         self.retrying = 0  # messages that wait for another attempt to send them back
         self.is_releasing = False  # being released: nothing more is handed out, messages in flight may finish
@@ -222,6 +222,11 @@ class ProcessQueue:
         self.is_batching = bool(self.pending)
         return self.is_batching
 
+    @property
+    def cannot_fill(self) -> bool:
+        """Whether no message can join those that wait for a full batch: the cache is full, and none is in flight."""
+        return self.is_batching and self.is_full and self.cached_count == len(self.pending)
+
     def stop_batching(self) -> None:
         """Stop waiting for a full batch."""
         self.is_batching = False
@@ -262,7 +267,7 @@ class ProcessQueue:
             self._relief = None
 
     def note_full(self, is_full: bool) -> None:
-        """Set whether pops wait until some messages are acknowledged."""
+        """Set whether pulls or pops wait until some messages are finished."""
         self.is_full = is_full
 
     @property

@@ -169,7 +169,7 @@ Make = Callable[[list[Message], MessageQueue], Batch]
 
 
 class BatchingQueues(ReadyQueues):
-    """Adds a queue only when its messages fill a batch, or when the oldest message has waited long enough.
+    """Adds a queue only when its messages fill a batch, or cannot fill one, or the oldest has waited long enough.
 
     Times are wall-clock times, which tests can shift. If the clock is set back, a queue waits at most twice as long.
     """
@@ -216,7 +216,8 @@ class BatchingQueues(ReadyQueues):
         return made
 
     def _has_batch(self, process_queue: ProcessQueue) -> bool:
-        return len(process_queue.pending) >= self._size or process_queue in self._ripe
+        is_ripe = process_queue in self._ripe or process_queue.cannot_fill
+        return is_ripe or len(process_queue.pending) >= self._size
 
     def _hold_for_batch(self, process_queue: ProcessQueue) -> None:
         if process_queue.hold_for_batch() and process_queue not in self._armed:

@@ -318,6 +318,8 @@ class PopLoop(Loop):
                 self._relief.clear()
                 for process_queue in self.process_queues:
                     process_queue.note_full(not context.paused)
+                    if process_queue.cannot_fill:
+                        context.service.submit(process_queue)
                 relief = context.resumed if context.paused else self._relief
                 await wait_within(context.clock, RECHECK_SECONDS, relief.wait())
         finally:

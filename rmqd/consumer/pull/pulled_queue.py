@@ -133,8 +133,18 @@ class PulledQueue(Loop):
 
     async def _wait_for_relief(self, reason: Reason) -> None:
         """Wait while this reason applies; it is counted once."""
-        note_held_back(self.process_queue, reason, self._context.thresholds)
-        await self._wait_while(lambda: self._hold_back() == reason, reason)
+        process_queue = self.process_queue
+        note_held_back(process_queue, reason, self._context.thresholds)
+
+        def is_held() -> bool:
+            is_held = self._hold_back() == reason
+            process_queue.note_full(is_held and reason != "paused")
+            if process_queue.cannot_fill:
+                self._context.service.submit(process_queue)
+            return is_held
+
+        await self._wait_while(is_held, reason)
+        process_queue.note_full(False)
 
     async def _wait_while(self, is_held: Callable[[], bool], reason: Reason | None = None) -> None:
         """Wait until the condition ends or an operator resets the queue. The time counts for `reason`."""

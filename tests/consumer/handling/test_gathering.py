@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from rmqd.handler_api.batch import Batch
+from rmqd.testing import RocketMQ
 from tests.clock import ManualClock
 from tests.consumer.pool import StartPool, done
 from tests.waiting import eventually
@@ -67,3 +69,19 @@ async def test_without_a_size_or_a_time_nothing_waits(pool: StartPool, size: int
     ) as running:
         await asyncio.wait_for(eventually(done(running.queue(3)), "all is handled"), 10)
     assert sum(handle.sizes) == 3
+
+
+POP = {"consume_mode": "pop", "pop_threshold_for_queue": 3, "pop_batch_nums": 2}
+PULL = {"pull_threshold_for_queue": 3, "pull_batch_size": 2}
+
+
+@pytest.mark.parametrize("keys", [POP, PULL], ids=["pop", "pull"])
+def test_a_full_cache_hands_over_the_batch_that_it_cannot_fill(keys: dict[str, Any]) -> None:
+    sizes: list[int] = []
+    keys = {**keys, "consume_message_batch_max_size": 100, "consume_message_batch_max_wait": "25s", "timeout": 20}
+    with RocketMQ() as rocketmq:
+        rocketmq.create_topic("orders")
+        for _ in range(12):
+            rocketmq.send("orders", "order")
+        rocketmq.run_handler(lambda batch: sizes.append(len(batch)), "orders", "g", until=lambda: sizes[1:], **keys)
+    assert sum(sizes[:2]) < 12
