@@ -71,7 +71,9 @@ class ExtraMissingError(ImportError):
 def need(module: str, extra: str) -> None:
     """Raise ExtraMissingError with the command to install it if `module` is missing."""
     if importlib.util.find_spec(module) is None:
-        raise ExtraMissingError(f"{module} is not installed; run pip install 'rmqd-handlers[{extra}]'")
+        raise ExtraMissingError(
+            f"{module} is not installed; run pip install './handlers[{extra}]' in the source of rmqd"
+        )
 
 
 _LIBPQ: Final = re.compile("postgres(?:ql)?://([^/?#]*)")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rmqd.cli.terminal.options import group_names, name_and_value, one_of, topic_name
-from rmqd.errors import ExitCode, RmqdError
+from rmqd.errors import ExitCode, RmqdError, install_command
 from rmqd.runtime.lazy_imports import lazily
 
 with lazily():
@@ -168,8 +168,8 @@ def demo(
     if engine not in ENGINES:
         raise typer.BadParameter(f"unknown engine {engine!r}; expected {' or '.join(ENGINES)}", param_hint="--engine")
     if engine == "spark" and find_spec("pyspark") is None:
-        cure = "run make spark in a clone, or pip install 'rmqd[spark]'"
-        typer.echo(f"rmqd demo: --engine spark: PySpark is not installed; {cure}; or use local", err=True)
+        cure = f"run {install_command('spark')}, or use local"
+        typer.echo(f"rmqd demo: --engine spark: PySpark is not installed; {cure}", err=True)
         raise typer.Exit(ExitCode.CONFIG)
 
     event_loop.put_off_garbage_collection()

@@ -21,6 +21,18 @@ class RmqdError(Exception):
     """
 
 
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra's packages. It does not name rmqd, which is in no package index."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        needed = [one.partition(";") for one in requires("rmqd") or ()]
+    except PackageNotFoundError:  # the source without an installation
+        needed = []
+    names = [f"'{name.strip()}'" for name, _, marker in needed if marker.replace('"', "'").endswith(f"'{extra}'")]
+    return " ".join(["pip install", *names]) if names else f"pip install '.[{extra}]' in the source of rmqd"
+
+
 class ProtocolError(RmqdError):
     """Bytes from a peer that violate the protocol. Decoding raises only this error."""
 

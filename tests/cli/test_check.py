@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rmqd import __version__
+from rmqd.errors import install_command
 from rmqd.wire.core import core_name
 from tests.cli.in_process import rmqd
 
@@ -209,5 +210,5 @@ def test_without_pyspark_its_commands_say_what_to_install(monkeypatch: pytest.Mo
     for command, text, code, said in (*cases, ("run", on_spark, 1, "rmqd spark run: pyarrow is not installed;")):
         Path("rmqd.yaml").write_text(text)
         result = rmqd("spark", command, "mailer", "--config", "rmqd.yaml")
-        assert (result.code, result.err) == (code, f"{said} run pip install 'rmqd[spark]'\n")
+        assert (result.code, result.err) == (code, f"{said} run {install_command('spark')}\n")
         monkeypatch.setattr("rmqd.config.rules.spark_rules.PACKAGES", ())  # as if it were there and did not work

@@ -41,5 +41,5 @@ def test_the_start_says_which_extra_is_missing(name: str, tmp_path: Path, monkey
 
     config = load(GROUP.replace("{plugin: log}", handler), to_run=True)
     assert [one.error for one in describe_installed() if one.name == name] == [None]
-    with pytest.raises(ConfigError, match=re.escape(f"pip install 'rmqd-handlers[{name}]'")):
+    with pytest.raises(ConfigError, match=re.escape(f"pip install './handlers[{name}]'")):
         load_handler("mailer", config.groups["mailer"])

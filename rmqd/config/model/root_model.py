@@ -102,7 +102,8 @@ class TracingConfig(Section):
     """Tracing, in addition to RocketMQ's message trace, which groups enable."""
 
     opentelemetry: Annotated[bool, Flag()] = setting(
-        False, "a span for every handler call, exported as the OTEL_* environment variables specify; needs `rmqd[otel]`"
+        False,
+        "a span for every handler call, exported as the OTEL_* environment variables specify; needs OpenTelemetry",
     )
 
 

@@ -14,7 +14,7 @@ from rmqd.config.model.root_model import DEFAULT_CLUSTER, ClientConfig, ClusterC
 from rmqd.config.problems import ConfigFinding, KeyPath, unknown
 from rmqd.config.rules.spark_rules import missing_findings, spark_findings, url_problem
 from rmqd.consumer.allocate import BROKERS_NAMES
-from rmqd.errors import InvalidNameError
+from rmqd.errors import InvalidNameError, install_command
 from rmqd.wire.topics import check_group, check_topic, is_light_queue, retry_topic, wrap_namespace
 
 _URLS: Final = {"redis": ("redis://", "rediss://", "unix://"), "postgresql": ("postgresql://", "postgres://")}
@@ -54,7 +54,7 @@ def package_findings(name: str, group: GroupConfig) -> Iterator[ConfigFinding]:
     store = "" if group.deduplicate is None else group.deduplicate.store
     absent = [package for package in _PACKAGES.get(store, ()) if find_spec(package) is None]
     if absent:
-        message = f"{store} needs {' and '.join(absent)}, which is not installed; run pip install 'rmqd[{store}]'"
+        message = f"{store} needs {' and '.join(absent)}, which is not installed; run {install_command(store)}"
         yield ConfigFinding(("groups", name, "deduplicate", "store"), message)
 
 
@@ -166,7 +166,7 @@ def _telemetry_findings() -> Iterator[ConfigFinding]:
     except ModuleNotFoundError:  # the enclosing package is missing too
         missing = list(_TELEMETRY_MODULES)
     if missing:
-        message = "OpenTelemetry is not installed; set false, or run pip install 'rmqd[otel]'"
+        message = f"OpenTelemetry is not installed; set false, or run {install_command('otel')}"
         yield ConfigFinding(path, message)
     for variable, accepted in _TELEMETRY_VARIABLES.items():
         value = os.environ.get(variable, "")

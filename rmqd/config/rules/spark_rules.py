@@ -10,7 +10,7 @@ from typing import Final
 from rmqd.config.model.group_model import GroupConfig
 from rmqd.config.model.spark_model import SinkConfig
 from rmqd.config.problems import ConfigFinding
-from rmqd.errors import InvalidNameError
+from rmqd.errors import InvalidNameError, install_command
 from rmqd.wire.topics import check_topic
 
 _URI: Final = re.compile("postgres(?:ql)?://([^/?#]*)")
@@ -119,7 +119,6 @@ def _replaces(sink: SinkConfig) -> bool:
 
 
 PACKAGES: Final = ("pyspark", "pyarrow")
-INSTALL: Final = "pip install 'rmqd[spark]'"
 _INSTEAD: Final = {
     "spark.master": "spark.master of the group, one level up",
     "spark.app.name": "leave it out; the application is named after the group",
@@ -222,10 +221,10 @@ def missing_findings(name: str, group: GroupConfig) -> Iterator[ConfigFinding]:
     if group.engine != "spark":
         return
     if group.sink is not None and group.sink.format == "postgresql" and find_spec("psycopg") is None:
-        message = "postgresql needs psycopg, which is not installed; run pip install 'rmqd[postgresql]'"
+        message = f"postgresql needs psycopg, which is not installed; run {install_command('postgresql')}"
         yield ConfigFinding(("groups", name, "sink", "format"), message)
     absent = [package for package in PACKAGES if find_spec(package) is None]
     if absent:
-        which = "which are" if len(absent) > 1 else "which is"
-        message = f"spark needs {' and '.join(absent)}, {which} not installed; use local, or run {INSTALL}"
+        which, cure = "which are" if len(absent) > 1 else "which is", install_command("spark")
+        message = f"spark needs {' and '.join(absent)}, {which} not installed; use local, or run {cure}"
         yield ConfigFinding(("groups", name, "engine"), message)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
+from rmqd.errors import install_command
 from rmqd.handler_api.batch import DECISIONS, InvalidPayloadError, leaves_of
 from rmqd.handler_api.typed import signatures
 from rmqd.handler_api.typed.typed_form import HandlerFormError, name_of
@@ -137,7 +138,7 @@ def _installed(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError:
         what = f"{extra}= needs {module}, which is not installed"
-        raise HandlerFormError(f"{what}; run pip install 'rmqd[{extra}]'") from None
+        raise HandlerFormError(f"{what}; run {install_command(extra)}") from None
 
 
 def _adapter(payload: signatures.Payload) -> TypeAdapter[Any]:

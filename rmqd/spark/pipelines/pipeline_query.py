@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, InputParti
 from pyspark.sql.types import StructType
 
 from rmqd.config.model.spark_model import SparkConfig
-from rmqd.errors import RmqdError
+from rmqd.errors import RmqdError, install_command
 from rmqd.handler_api.destinations.upsert_sql import PLACE
 from rmqd.plugins.entry_points import why
 from rmqd.plugins.handler_catalogue import load_batch_function, load_pipeline
@@ -136,7 +136,7 @@ def make_sink(spark: SparkSession, spec: GroupSpec) -> Any:
         try:
             from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink
         except ImportError as error:
-            run = "run pip install 'rmqd[postgresql]'"
+            run = f"run {install_command('postgresql')}"
             raise RmqdError(f"sink.format: postgresql needs psycopg, but {error}; {run}") from error
         return PostgresqlSink(sink, options, spec.name, spec.topics)
     if sink.format == "delta":

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from rmqd.config.model.spark_model import SparkConfig
-from rmqd.errors import ConfigError, ExitCode, RmqdError
+from rmqd.errors import ConfigError, ExitCode, RmqdError, install_command
 from rmqd.spark.session.group_spec import GroupSpec
 from rmqd.spark.submit.packed_files import NAME, PYTHON
 
@@ -47,7 +47,7 @@ def find_spark_submit(spark_home: str = "") -> str:
             return str(program)
     found = find_spec("pyspark")
     if found is None or found.origin is None:
-        raise RmqdError("there is no spark-submit; run pip install 'rmqd[spark]', or set SPARK_HOME")
+        raise RmqdError(f"there is no spark-submit; run {install_command('spark')}, or set SPARK_HOME")
     return str(Path(found.origin).parent / "bin" / "spark-submit")
 
 

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from rmqd.errors import ConfigError
+from rmqd.errors import ConfigError, install_command
 from rmqd.spark.session.spark_access import GivenOptions, flag
 from rmqd.spark.values.column_kinds import ColumnKind, parse_kind
 from rmqd.spark.values.fitting import fit_of, no_number
@@ -153,7 +153,7 @@ def read_value(given: GivenOptions) -> ValueFormat | None:
         return None
     module = _MODULES.get(chosen)
     if module and not _is_installed(module):
-        given.problem("value", f"{chosen} needs {module}; run pip install 'rmqd[{chosen}]', also on executors")
+        given.problem("value", f"{chosen} needs {module}; run {install_command(chosen)}, also on executors")
         return None
     registered = given.read("valueRegistered", flag, False)
     registry = _registry(given)

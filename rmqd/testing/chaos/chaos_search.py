@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from rmqd.consumer.consumer_options import ConsumerOptions
-from rmqd.errors import RmqdError
+from rmqd.errors import RmqdError, install_command
 from rmqd.runtime.plain_text import class_name
 from rmqd.testing.chaos import chaos_trial
 from rmqd.testing.chaos.chaos_history import ChaosDelivery, History, QueueBatch, killed, simplest, undisturbed
@@ -226,7 +226,7 @@ class Chaos:
     def prepared(self, group: GroupToRun, options: ConsumerOptions, run_in_loop: RunsInLoop) -> chaos_trial.Bench:
         """Record the state before the first message. Raises TypeError, RmqdError, and errors of the constructor."""
         if find_spec("hypothesis") is None:
-            raise RmqdError("chaos needs Hypothesis, which is not installed; run pip install 'rmqd[testing]'")
+            raise RmqdError(f"chaos needs Hypothesis, which is not installed; run {install_command('testing')}")
         for name, function in (("state", self.state), ("reset", self.reset)):
             if function is not None and not callable(function):
                 raise TypeError(f"{name} is a {class_name(function)}; expected a function without arguments")

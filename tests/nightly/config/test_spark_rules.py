@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmqd.config.rules import spark_rules
+from rmqd.errors import install_command
 from tests.config.configuration import load, problems
 
 GROUP = """\
@@ -125,8 +126,8 @@ def test_without_pyspark_the_group_is_refused_before_anything_runs(monkeypatch: 
     """With what to install; a command that only wants an address does not care."""
     monkeypatch.setattr(spark_rules, "find_spec", lambda name: None if name == "pyspark" else find_spec("json"))
     assert problems(GROUP, to_run=True) == [
-        "test.yaml:4:13: groups.mailer.engine: spark needs pyspark, which is not installed; use local, or run pip "
-        "install 'rmqd[spark]'"
+        "test.yaml:4:13: groups.mailer.engine: spark needs pyspark, which is not installed; use local, or run "
+        + install_command("spark")
     ]
     assert load(GROUP).groups["mailer"].engine == "spark"
 

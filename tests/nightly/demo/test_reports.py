@@ -12,6 +12,7 @@ import pytest
 
 from rmqd.demo.demo_orders import Ledger
 from rmqd.demo.demo_play import LOOPBACK, PORT, install_reporter, reports_received
+from rmqd.errors import install_command
 from rmqd.runtime.clock import SystemClock
 from tests.cli.in_process import rmqd
 from tests.waiting import eventually
@@ -86,6 +87,5 @@ def test_without_pyspark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
 
     assert ended.code == 78
     assert ended.err == (
-        "rmqd demo: --engine spark: PySpark is not installed; run make spark in a clone, or pip install 'rmqd[spark]'; "
-        "or use local\n"
+        f"rmqd demo: --engine spark: PySpark is not installed; run {install_command('spark')}, or use local\n"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 import rmqd
 from rmqd import Message
+from rmqd.errors import install_command
 from rmqd.plugins.handler_plugin import HandlerPlugin
 from rmqd.plugins.option_form import PluginFaultError
 from rmqd.testing import RocketMQ, RunResult
@@ -180,7 +182,7 @@ def test_what_makes_no_payload_is_refused_at_the_start(mark: Callable[[], Any], 
 @pytest.mark.parametrize(("format_", "package"), [("msgpack", "msgspec"), ("avro", "fastavro")])
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, format_: str, package: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    said = rf"{format_}= needs {package}, which is not installed; run pip install 'rmqd\[{format_}\]'"
+    said = re.escape(f"{format_}= needs {package}, which is not installed; run {install_command(format_)}")
     formats: dict[str, Any] = {format_: Model}
     with pytest.raises(PluginFaultError, match=said):
         HandlerPlugin.of("shop:handle", rmqd.handler(**formats)(lambda order: None))
