@@ -268,11 +268,11 @@ RATES: Final = {
 
 def totals_of(topics: Iterable[TopicSnapshot]) -> dict[str, int]:
     """Return the sums over all topics of a group, including retries, by the names and in the order of the status."""
-    totals = dict.fromkeys(
-        ("received", "handled", "acked", "failed", "retried", "expired", "dead_lettered", "corrupt"), 0
-    )
+    names = "received handled acked failed retried expired dead_lettered corrupt deduplicated"
+    totals = dict.fromkeys(names.split(), 0)
     for topic in topics:
         totals["received"] += topic.received
+        totals["deduplicated"] += topic.deduplicated
         totals["failed"] += sum(topic.exceptions.values())  # calls that raised or expired
         for result, count in topic.handled.items():
             totals[result] += count
@@ -281,9 +281,7 @@ def totals_of(topics: Iterable[TopicSnapshot]) -> dict[str, int]:
 
 
 def rates_between(before: Mapping[str, int], after: Mapping[str, int], seconds: float) -> dict[str, float]:
-    """Return the rates by RATES, per second. A counter that decreased, because the group changed its engine, counts as
-    0.
-    """
+    """Return the rates by RATES, per second; 0 for a counter that decreased because the group changed its engine."""
     if seconds <= 0:
         return dict.fromkeys(RATES, 0.0)
     return {rate: max(0, sum(after[name] - before[name] for name in names)) / seconds for rate, names in RATES.items()}

@@ -83,9 +83,13 @@ def last_error_line(group: dict[str, Any]) -> str:
 
 
 def left_out_line(group: dict[str, Any]) -> str:
-    """Return the number of messages that a group on Spark has skipped since its start; empty if there are none."""
+    """Return the number of messages that a group has skipped since its start; empty if there are none."""
     left_out = group["left_out"] or {}
-    counts = ((left_out.get("late_rows"), "late rows"), (left_out.get("lost_messages"), "lost messages"))
+    counts = (
+        (left_out.get("late_rows"), "late rows"),
+        (left_out.get("lost_messages"), "lost messages"),
+        (group.get("totals", {}).get("deduplicated"), "messages that were handled before"),
+    )
     texts = [f"{count} {what}" for count, what in counts if count]
     return f"skipped since the start: {', '.join(texts)}" if texts else ""
 

@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 BUSY_SECONDS: Final = 5.0  # how long to wait for transactions of other processes
 MAX_PURGED: Final = 10_000  # rows deleted in one call, so that other calls do not wait for long
+_VERSION: Final = 0  # of the table; SQLite keeps it in the file
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS claims (
     consumer_group TEXT NOT NULL, topic TEXT NOT NULL, id TEXT NOT NULL,
@@ -120,6 +121,9 @@ class SqliteClaims:
                 self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
             _use_wal(self._connection)
+            (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+            if version != _VERSION:
+                raise ClaimStoreError(f"{self._path} was written by a newer rmqd (format {version}): run that version")
             self._connection.executescript(_CREATE)
         return self._connection
 

@@ -188,6 +188,7 @@ class Spans:
 
 FOLDER: Final = "dlq"
 FILE_NAME: Final = "marks.json"
+VERSION: Final = 1
 LOCK_NAME: Final = "lock"
 
 Way = Literal["retry_topic", "send_back"]
@@ -269,6 +270,7 @@ class Marks:
     def save(self) -> None:
         """Replace the file. Raises RmqdError."""
         document = {
+            "version": VERSION,
             "queues": [
                 {
                     "broker": broker,
@@ -303,6 +305,11 @@ class Marks:
         self.witnesses.pop(place, None)
 
     def _take(self, document: Any) -> None:
+        if document.get("version", VERSION) != VERSION:  # rmqd 0.1.0 wrote none
+            raise RmqdError(
+                f"{self.path} was written by a newer rmqd (format {document['version']}; this one reads {VERSION}): "
+                "run that version"
+            )
         for one in document["queues"]:
             place = str(one["broker"]), int(one["queue"])
             self.settled[place] = Spans((int(low), int(high)) for low, high in one["settled"])

@@ -138,6 +138,7 @@ async def test_status_tells_what_a_group_did(served: Served) -> None:
         "expired": 1,
         "dead_lettered": 1,
         "corrupt": 0,
+        "deduplicated": 0,
     }
     assert set(group["rates"]) == {"seconds", "received", "handled", "failed", "retried", "dead_lettered"}
     assert (group["lag"], group["lag_seconds"]) == (40, 2.5)

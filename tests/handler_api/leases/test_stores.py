@@ -6,15 +6,17 @@ import asyncio
 import os
 import secrets
 import signal
+import sqlite3
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from rmqd.handler_api.leases.lease_opening import StoreName, open_store
-from rmqd.handler_api.leases.lease_store import ClaimStore, Standing, Terms, key_of
+from rmqd.handler_api.leases.lease_store import ClaimStore, ClaimStoreError, Standing, Terms, key_of
 from tests.servers.redis import RedisServer
 from tests.waiting import eventually
 
@@ -230,4 +232,14 @@ async def test_a_file_keeps_what_a_killed_process_was_told(tmp_path: Path) -> No
 
     store = open_store("sqlite", str(place), Terms("shop", "2", LONG, LONG))
     assert await store.claim([A, B], "2:1") == [CONFIRMED, HELD]
+    await store.close()
+
+
+async def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "claims.sqlite3"
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("PRAGMA user_version = 1")
+    store = open_store("sqlite", str(path), Terms("shop", "ours", LONG, LONG))
+    with pytest.raises(ClaimStoreError, match=r"claims\.sqlite3 was written by a newer rmqd \(format 1\)"):
+        await store.claim([A], "token")
     await store.close()

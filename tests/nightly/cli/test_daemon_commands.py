@@ -94,6 +94,7 @@ def test_a_stopped_queue_and_a_reason_are_readable() -> None:
     group["last_error"] = {"at": 1.7e9, "error": "KeyError('x')", "topic": "orders", "msg_id": "A1"}
     group["left_out"] = {"late_rows": 3, "lost_messages": 2}
     group["pauses"] = [{"topic": None, "broker": None, "queue": None}]
+    group["totals"] = {"deduplicated": 4}
     group["problems"] = [{"cause": "mode_mismatch", "evidence": "others are orderly", "next": "part them"}]
     workers = [{"worker": 1}, {"worker": 2}]
     document = {
@@ -118,7 +119,7 @@ def test_a_stopped_queue_and_a_reason_are_readable() -> None:
     assert lines[5] == "  handled 2.5/s, failed 2.5/s, retried 2.5/s, dead-lettered 0.0/s"
     assert lines[6] == "  last error: 2023-11-14 22:13:20 UTC, orders, message A1: KeyError('x')"
     assert status_lines(document)[6] != lines[6], "it is red"
-    assert lines[7] == "  skipped since the start: 3 late rows, 2 lost messages"
+    assert lines[7] == "  skipped since the start: 3 late rows, 2 lost messages, 4 messages that were handled before"
     del lines[5:8]
     assert lines[5] == "  mode_mismatch: others are orderly. Next: part them"
     assert lines[6] == (

@@ -41,6 +41,15 @@ def test_a_damaged_file_is_named_and_stays(tmp_path: Path, content: str) -> None
     assert marks.path.read_text() == content
 
 
+def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    marks = Marks(tmp_path, "g")
+    marks.hold()
+    marks.save()
+    marks.path.write_text(marks.path.read_text().replace('"version": 1', '"version": 2'))
+    with pytest.raises(RmqdError, match=r"marks\.json was written by a newer rmqd \(format 2; this one reads 1\)"):
+        Marks(tmp_path, "g").load()
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "dlq").write_text("no folder")
     with pytest.raises(RmqdError, match="--set state_dir=FOLDER"):
