@@ -1,4 +1,4 @@
-"""Builds the native core (rmqd/wire/core.py) if there is a C compiler. Without one, rmqd is installed without it."""
+"""Builds the native core (rmqd/wire/core.py) if there is a C compiler, and adds the documentation to wheels."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ class NativeCoreHook(BuildHookInterface[Any]):
     """Compiles the extension next to its source, for wheels and for editable installations."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if version == "standard":  # an editable installation has the folder
+            build_data["force_include"] |= {str(page): f"rmqd/{page}" for page in Path("docs").rglob("*.md")}
         source = Path("rmqd/wire/native.c")
         macros = [("SOURCE_CRC", f"{crc32(source.read_bytes())}UL")]
         extension = Extension(

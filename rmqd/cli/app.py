@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -14,11 +15,13 @@ from rmqd.cli.terminal.commands import Command, Commands
 from rmqd.errors import ExitCode
 from rmqd.runtime.kept_reload import KeptReload
 
-HELP = """Run Apache RocketMQ consumer groups that are declared in YAML.
+_PACKAGE: Final = Path(__file__).parents[1]
+DOCS: Final = next((one for one in (_PACKAGE / "docs", _PACKAGE.parent / "docs") if one.is_dir()), "rmqd's source")
+HELP = f"""Run Apache RocketMQ consumer groups that are declared in YAML.
 
 Start with: rmqd demo
 
-All commands on one page: rmqd --man. More documentation: docs/ in the source of rmqd.
+All commands on one page: rmqd --man. More documentation: {DOCS}
 """
 
 COMMANDS: Final[dict[str, str | tuple[str, str]]] = {

@@ -19,7 +19,7 @@ import yaml
 from pydantic import BaseModel
 
 from rmqd.broker.broker_settings import BrokerSettings
-from rmqd.cli.app import command_line
+from rmqd.cli.app import DOCS, command_line
 from rmqd.config.load import load_config
 from rmqd.consumer.allocate import AllocateStrategy
 from rmqd.consumer.hooks import GroupHooks, Hook
@@ -287,6 +287,16 @@ def test_links_lead_somewhere() -> None:
             if "://" not in link and not (path.exists() and (not heading or heading in headings(path))):
                 broken.append(f"{page.relative_to(TOP)}: {link}")
     assert broken == []
+
+
+def test_pages_that_messages_name_exist() -> None:
+    """`rmqd --help` names their folder, also where a wheel brought them."""
+    folders = (TOP / "rmqd", TOP / "handlers")
+    sources = [path.read_text() for folder in folders for path in folder.rglob("*.py")]
+    named = {page for source in sources for page in re.findall(r"docs/[\w/-]+\.md", source)}
+    assert len(named) > 10
+    assert [page for page in sorted(named) if not (TOP / page).exists()] == []
+    assert (Path(DOCS) / "security.md").exists()
 
 
 def test_the_documentation_stays_short() -> None:

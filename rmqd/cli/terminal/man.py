@@ -61,7 +61,7 @@ def manual(root: Any, context: Any) -> str:
         lines += [*_body(paragraphs(command)), *_parameters(command, its_context)]
     for title, rows in (("EXIT STATUS", _EXIT_STATUS), ("ENVIRONMENT", _ENVIRONMENT), ("FILES", _FILES)):
         lines += [f".SH {title}", *(line for term, text in rows for line in _item(term, text))]
-    lines += [".SH SEE ALSO", *_body(["mqadmin of Apache RocketMQ; the pages below docs/ in rmqd's source."])]
+    lines += [".SH SEE ALSO", *_body(["mqadmin of Apache RocketMQ."])]
     return "\n".join(lines) + "\n"
 
 
