@@ -307,10 +307,3 @@ class ExitCode(IntEnum):
     """Ctrl-C interrupted a command that ends on its own. Commands that run until they are stopped exit with OK at the
     first Ctrl-C.
     """
-
-
-OK = ExitCode.OK
-FAILURE = ExitCode.FAILURE
-USAGE = ExitCode.USAGE
-UNAVAILABLE = ExitCode.UNAVAILABLE
-CONFIG = ExitCode.CONFIG
