@@ -25,6 +25,9 @@ import pytest
 import yaml
 
 from rmqd.broker.embedded_rocketmq import EmbeddedOptions, embedded_rocketmq
+from rmqd.handler_api.destinations.archive_manifest import BatchManifest, Layout, decode, encode
+from rmqd.spark.engine.checkpoint import Note
+from rmqd.spark.source.source_offsets import Offsets
 from tests.daemon.daemon_process import daemon
 from tests.nightly.deploy.missing import missing
 from tests.rocketmq.producer import Producer
@@ -36,7 +39,9 @@ OLD, NEW = "0.1.0", "0.2.0"
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 HANDLER = """
-from rmqd import DeadLetter
+import contextlib
+
+from rmqd import AlreadyHandled, DeadLetter
 
 
 def handle(batch, options):
@@ -45,6 +50,15 @@ def handle(batch, options):
             raise DeadLetter("it is bad")
         with open(options["file"], "a") as file:
             file.write(message.body.decode() + "\\n")
+
+
+def in_one_transaction(batch, options):
+    import psycopg
+
+    with psycopg.connect(options["url"]) as connection, open(options["file"], "a") as file:
+        for message in batch:
+            with contextlib.suppress(AlreadyHandled), message.once(connection):
+                file.write(message.body.decode() + "\\n")
 """
 
 
@@ -67,6 +81,8 @@ class World:
     folder: Path
     paths: dict[str, str]
     producer: Producer
+    writers: tuple[str, ...]
+    """The groups whose handlers write to a file."""
 
     def environment(self, version: str) -> dict[str, str]:
         return {"PYTHONPATH": os.pathsep.join([str(self.folder), self.paths[version]])}
@@ -100,8 +116,18 @@ class World:
             assert await running.exit_code() == 0
 
 
+@pytest.fixture(params=["sqlite", "redis", "postgresql"])
+def store(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The store of `deduplicate`."""
+    if request.param == "redis":
+        return {"store": "redis", "url": request.getfixturevalue("redis_server").url}
+    if request.param == "postgresql":
+        return {"store": "postgresql", "url": request.getfixturevalue("database")}
+    return {"store": "sqlite"}
+
+
 @pytest.fixture
-async def world(tmp_path: Path, paths: dict[str, str]) -> AsyncIterator[World]:
+async def world(tmp_path: Path, paths: dict[str, str], store: dict[str, str]) -> AsyncIterator[World]:
     async with embedded_rocketmq(EmbeddedOptions(topics={"orders": 2})) as rocketmq:
 
         def group(name: str, **more: Any) -> dict[str, Any]:
@@ -110,14 +136,20 @@ async def world(tmp_path: Path, paths: dict[str, str]) -> AsyncIterator[World]:
                 "subscriptions": {"orders": "*"}, "consume_from_where": "first_offset", "handler": handler, **more
             }  # fmt: skip
 
-        config = {
+        book = group("book")
+        book["handler"] = {
+            "plugin": "kept:in_one_transaction",
+            "options": {"file": str(tmp_path / "book.txt"), "url": store.get("url", "")},
+        }
+        config: dict[str, Any] = {
             "nameserver": rocketmq.nameserver,
             "state_dir": str(tmp_path / "state"),
             "http": {"listen": "127.0.0.1:0"},
             "log": {"format": "json"},
             "groups": {
                 "mailer": group("mailer"),
-                "once": group("once", deduplicate={"store": "sqlite"}),
+                "once": group("once", deduplicate=store),
+                **({"book": book} if store["store"] == "postgresql" else {}),
                 "each": group("each", message_model="broadcasting"),
                 "archive": group("archive")
                 | {
@@ -129,11 +161,11 @@ async def world(tmp_path: Path, paths: dict[str, str]) -> AsyncIterator[World]:
         (tmp_path / "kept.py").write_text(HANDLER)
         address = rocketmq.broker.address
         with await asyncio.to_thread(Producer, address, "orders", 2) as producer:
-            yield World(tmp_path, paths, producer)
+            yield World(tmp_path, paths, producer, tuple(one for one in config["groups"] if one != "archive"))
 
 
 async def test_groups_continue_after_an_upgrade_and_a_rollback(world: World) -> None:
-    """Once each: the offsets of a broadcasting group, a record of `deduplicate`, and the manifest of an archive."""
+    """Once each: offsets of a broadcasting group, records of `deduplicate` and `once`, the manifest of an archive."""
     sent: list[str] = []
     for number, version in enumerate((OLD, NEW, OLD, NEW)):
         bodies = [f"{number}-{one}" for one in range(10)]
@@ -142,16 +174,16 @@ async def test_groups_continue_after_an_upgrade_and_a_rollback(world: World) -> 
         async with world.daemon(version):
             await eventually(partial(has_all, world, len(sent)), "all groups have all messages", 100)
         if version == OLD:  # its offsets are lost: the records of the old version decide
-            for group in ("once", "archive"):
+            for group in {"once", "archive", "book"} & {"archive", *world.writers}:
                 code, output = await world.rmqd(version, "offsets", "reset", group, "orders", "--to", "first", "--yes")
                 assert code == 0, output
-    for group in ("mailer", "once", "each"):
+    for group in world.writers:
         assert world.handled(group) == Counter(sent), group
     assert archived(world) == len(sent)
 
 
 def has_all(world: World, count: int) -> bool:
-    return {*(len(world.handled(group)) for group in ("mailer", "once", "each")), archived(world)} == {count}
+    return {*(len(world.handled(group)) for group in world.writers), archived(world)} == {count}
 
 
 def archived(world: World) -> int:
@@ -160,6 +192,7 @@ def archived(world: World) -> int:
     return sum(json.loads(entry.read_text())["rows"] for entry in entries)
 
 
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 async def test_commands_use_what_the_old_ones_wrote(world: World) -> None:
     """A backup of offsets, and the marks of dead letters."""
     await asyncio.to_thread(world.send, "good")
@@ -191,3 +224,36 @@ async def letters(world: World, version: str) -> list[str]:
     code, output = await world.rmqd(version, "dlq", "show", "mailer", "-o", "json")
     assert code == 0, output
     return [one["msg_id"] for one in json.loads(output)]
+
+
+OF_SPARK = """
+import json
+from rmqd.spark.engine.generation_note import Note
+from rmqd.spark.pipelines.parquet_batch import Layout, Manifest
+from rmqd.spark.source.offsets import Offsets
+from rmqd.wire.message_queue import MessageQueue
+
+queues = {MessageQueue("orders", "broker-a", 3): 7}
+moves = (("topic=1/a.parquet", "topic=1/b.parquet"),)
+files = [
+    json.dumps(Offsets(queues, queues, queues).to_json()),
+    Note(starting=queues, reason="a reset", told=False, held=queues, resets=queues).to_json().decode(),
+    Manifest("staged/1", moves, ("topic=1/c.parquet",), 6).encode().decode(),
+    Layout(("topic",), (("id", "bigint"),)).encode().decode(),
+]
+print(json.dumps(files))
+"""
+
+
+def test_checkpoints_and_manifests_of_spark_are_read(paths: dict[str, str], tmp_path: Path) -> None:
+    """The files of a query's checkpoint, its generation, a batch and a folder. Each is written alike again."""
+    environment = {**os.environ, "PYTHONPATH": paths[OLD]}
+    written = subprocess.run(
+        [sys.executable, "-c", OF_SPARK], env=environment, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert written.returncode == 0, written.stderr
+    offsets, note, manifest, layout = json.loads(written.stdout)
+    assert Offsets.of(json.loads(offsets)).to_json() == json.loads(offsets)
+    assert json.loads(Note.of(note.encode()).to_json()) == json.loads(note)
+    assert json.loads(encode(decode(BatchManifest, manifest.encode(), "it"))) == json.loads(manifest)
+    assert json.loads(encode(decode(Layout, layout.encode(), "it"))) == json.loads(layout)
