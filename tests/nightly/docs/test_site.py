@@ -61,6 +61,7 @@ def test_each_dead_link_fails_the_build(tmp_path: Path) -> None:
         shutil.copy(TOP / name, tmp_path)
     for name in ("docs", "deploy", "rmqd"):
         shutil.copytree(TOP / name, tmp_path / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    (tmp_path / "handlers" / "examples").mkdir(parents=True)  # pages link to it
     with (tmp_path / "docs" / "pop.md").open("a") as page:
         page.write("\n[a](nowhere.md), [b](ordering.md#nothing), [c](../rmqd/no.py)\n")
 
@@ -68,7 +69,7 @@ def test_each_dead_link_fails_the_build(tmp_path: Path) -> None:
 
     assert built.returncode != 0
     assert [link for link in ("nowhere.md", "ordering.md#nothing", "rmqd/no.py") if link not in built.stderr] == []
-    assert "3 warnings" in built.stderr
+    assert built.stderr.count("\nWARNING") == 3
 
 
 async def test_a_browser_finds_pages_and_asks_no_other_server(address: str) -> None:
