@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -56,19 +55,6 @@ async def test_what_fills_no_batch_waits_for_so_long_only(pool: StartPool) -> No
         await clock.advance(2)
         await eventually(done(queue), "it has waited")
     assert handle.sizes == [3]
-
-
-@pytest.mark.parametrize(("size", "wait_seconds"), [(1, WAIT_SECONDS), (4, 0.0)])
-async def test_without_a_size_or_a_time_nothing_waits(pool: StartPool, size: int, wait_seconds: float) -> None:
-    handle = Sizes()
-    async with pool(
-        handle,
-        clock=ManualClock(),
-        consume_message_batch_max_size=size,
-        consume_message_batch_max_wait_seconds=wait_seconds,
-    ) as running:
-        await asyncio.wait_for(eventually(done(running.queue(3)), "all is handled"), 10)
-    assert sum(handle.sizes) == 3
 
 
 POP = {"consume_mode": "pop", "pop_threshold_for_queue": 3, "pop_batch_nums": 2}
