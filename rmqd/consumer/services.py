@@ -167,6 +167,10 @@ class GroupOffsetStore(ABC):
         An offset at or below the committed one is not sent, unless an operator's reset goes `downward`.
         """
 
+    def is_check_due(self) -> bool:
+        """Return whether a round of commits should include idle queues. Cheap, although there may be thousands."""
+        return True
+
     async def commit_upward(
         self, queue: MessageQueue, offset: int, may_commit: Callable[[], bool] = lambda: True
     ) -> bool:

@@ -86,7 +86,7 @@ def _problem(name: str, reason: str, queues: list[Assignment]) -> Problem:
 log = structlog.get_logger(__name__)
 
 TICK_SECONDS: Final = 2.0
-IDLE_TURNS: Final = 5  # an idle assignment is included in one of this number of checks
+IDLE_TURNS: Final = 5  # idle assignments, and everything else of an idle group, are included in one of so many checks
 AT_ONCE: Final = 200  # assignments between two turns of the event loop: some milliseconds if all are busy
 STALL_SECONDS: Final = 20.0
 EXPIRY_SECONDS: Final = 120.0  # Java: rocketmq.client.pull.pullMaxIdleTime
@@ -135,11 +135,13 @@ class Watchdog:
         due = list(self._news)  # logged one check later, so that queues that stall together share one log line
         may_pass_over = self._replicas_stay() and not due
         self._turn, idle = (self._turn + 1) % IDLE_TURNS, self._context.idle
-        looked_at = [
-            queue
-            for number, queue in enumerate(self._assigned)
-            if queue not in idle or number % IDLE_TURNS == self._turn or not may_pass_over
-        ]
+        is_complete = self._turn == 0 or not may_pass_over
+        looked_at = [queue for queue in self._assigned if is_complete or queue not in idle]
+        attempts = sum(stats.attempts for stats in dict.fromkeys(self._context.stats.values()))
+        is_idle = self._assigned and not looked_at and attempts == self._attempts
+        self._brokers.poll()
+        if is_idle and not is_complete and not self._unserved and not any(self._context.problems):
+            return
         for number, queue in enumerate(looked_at, 1):
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -176,8 +178,7 @@ class Watchdog:
         for key in due:
             if stalled := self._news.pop(key):
                 self._report(stalled, now)
-        self._brokers.poll()
-        self._look_at_handler()
+        self._look_at_handler(attempts)
         for topic in self._context.subscriptions:
             if not is_retry_topic(topic):
                 self._look_at_topic(topic, now)
@@ -263,10 +264,9 @@ class Watchdog:
             log.error("queue.restarted", queue=str(assigned.message_queue), seconds=EXPIRY_SECONDS)
             assigned.restart()
 
-    def _look_at_handler(self) -> None:
+    def _look_at_handler(self, attempts: int) -> None:
         """Report a failing handler. Its queues move and lag is low, because every message is sent back."""
         context, options = self._context, self._context.options
-        attempts = sum(stats.attempts for stats in dict.fromkeys(context.stats.values()))
         if attempts == self._attempts:
             self._results.pass_by()
         else:

@@ -94,9 +94,8 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         is_slave = self._client.routes.master(broker) is None
         found = await self._look_up(queue)
         if is_slave and (found is None or not found.is_certain):
-            raise SlaveUnawareError(
-                broker, f"the master has no route, and the slave does not know the offset of {queue}"
-            )
+            why = f"the master has no route, and the slave does not know the offset of {queue}"
+            raise SlaveUnawareError(broker, why)
         return found
 
     async def _look_up(self, queue: MessageQueue) -> StoredOffset | None:
@@ -310,8 +309,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
 
     async def _look(self, queue: MessageQueue, offset: int, look: OffsetRead | None = None) -> bool:
         """Before a commit, read the stored offset if other clients may have changed it. Return whether to commit."""
-        watch = self._watches.get(queue)
-        if watch is None:
+        if (watch := self._watches.get(queue)) is None:
             return True
         now = self._clock.monotonic()
         if watch.on is not self._connection(queue):
@@ -355,9 +353,8 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
 
         It is not stored if an operator's reset waits for a pull.
         """
-        remoting = self._client.remoting
         try:
-            address = self._address(queue)
+            remoting, address = self._client.remoting, self._address(queue)
             is_taken = await update_consumer_offset(
                 remoting, address, self._group, queue, offset, timeout_seconds=OFFSET_TIMEOUT_SECONDS
             )
@@ -368,6 +365,9 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
             if isinstance(error, BrokerError) and error.stale_route:  # the pull there may be held for 15 s longer
                 self._client.routes.refresh_soon([queue.topic])
             raise
+
+    def is_check_due(self) -> bool:
+        return any(self._clock.monotonic() - one.at >= REPEAT_SECONDS for one in self._written.values())
 
     def is_due(self, queue: MessageQueue, offset: int) -> bool:
         watch = self._watches.get(queue)

@@ -85,25 +85,28 @@ class OffsetPersistence:
     def _due(self) -> Collection[MessageQueue]:
         """Return the queues of the next round.
 
-        All queues are included every 10 s, because a group may be deleted, and after a new connection, because a
-        restarted broker may have lost commits.
+        All queues are included when their offsets must be checked, because a group may be deleted, and after a new
+        connection, because a restarted broker may have lost commits.
         """
         if self._idle is None:
             return self._assigned
         now, client = self._context.clock.monotonic(), self._context.client
         connections = {address: client.remoting.connected(address) for address in client.routes.broker_addresses()}
-        if now - self._complete_at >= COMPLETE_SECONDS or connections != self._connections:
+        is_check_due = now - self._complete_at >= COMPLETE_SECONDS and self._context.store.is_check_due()
+        if is_check_due or connections != self._connections:
             self._complete_at, self._connections = now, connections
             self._idle.clear()
         return [queue for queue in self._assigned if queue not in self._idle]
 
     async def _wait(self, seconds: float) -> None:
-        context, end = self._context, self._now() + seconds
-        while (now := self._now()) < end:
+        context, now = self._context, self._now()
+        end = now + seconds
+        while now < end:
             step_seconds = min(STEP_SECONDS, end - now)
             context.store.carries_until = now + step_seconds + LATE_SECONDS
             await tick(context.clock, step_seconds)
-            if self._now() > context.store.carries_until:
+            now = self._now()
+            if now > context.store.carries_until:
                 context.store.recheck_stored_offsets()
                 if self._idle is not None:
                     self._idle.clear()

@@ -184,11 +184,12 @@ async def test_offset_that_does_not_change_is_stored_again_now_and_then(owner: O
     await owner.store.commit(owner.queue, 7)
     committed_at = owner.store.committed_at[owner.queue]
     await owner.persist(7)
-    assert owner.commits == [7]
+    assert (owner.commits, owner.store.is_check_due()) == ([7], False)
     owner.clock.turn(REPEAT_SECONDS)
+    assert owner.store.is_check_due()
     del owner.broker.offsets[GROUP, owner.queue]
     await owner.persist(7)
-    assert owner.stored == 7
+    assert (owner.stored, owner.store.is_check_due()) == (7, False)
     await owner.persist(7)
     assert owner.commits == [7, 7]
     assert owner.store.committed_at[owner.queue] == committed_at
