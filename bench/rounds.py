@@ -1,8 +1,8 @@
-"""`python -m bench.rounds [--record]`: instructions of the periodic work for an idle queue, compared with the record.
+"""`python -m bench.rounds [--record]`: instructions of the periodic work of an idle group, compared with the record.
 
-A group on a scripted broker runs under valgrind, with a clock that stands still. Each round runs a few and many times
-in forks of this process, and the difference is the cost of the rounds. `rounds.json` has the recorded instructions by
-version of Python.
+Groups of two sizes on a scripted broker run under valgrind, with a clock that stands still. Each round runs a few and
+many times in forks of this process, and the difference is the cost of the rounds. The two groups differ by the cost of
+160 queues. `rounds.json` has the recorded instructions by version of Python.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
 
-QUEUES: Final = 40
+SIZES: Final = (40, 200)  # queues of the groups
 FEW, MANY = 10, 60
 TOLERATED_SHARE: Final = 0.05
 RECORD: Final = Path(__file__).with_name("rounds.json")
 
 
 def _commit_round(consumer: PushConsumer) -> Callable[[], Awaitable[object]]:
-    return OffsetPersistence(consumer.context, consumer.assigned, consumer.context.idle).commit_all
+    return OffsetPersistence(consumer.context, consumer.assigned).commit_all  # each round includes all queues
 
 
 def _watchdog_round(consumer: PushConsumer) -> Callable[[], Awaitable[object]]:
@@ -52,16 +52,16 @@ ROUNDS: Final = {"commit": _commit_round, "watchdog": _watchdog_round}
 
 
 @contextlib.asynccontextmanager
-async def idle_group() -> AsyncIterator[PushConsumer]:
-    """Run a group whose queues are idle."""
+async def idle_group(size: int) -> AsyncIterator[PushConsumer]:
+    """Run a group with so many queues, which are idle."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     clock = ManualClock()
     async with Peer() as peer:
         broker = ScriptedBroker(peer)
-        queues = broker.create_topic(TOPIC, QUEUES)
+        queues = broker.create_topic(TOPIC, size)
         peer.on(RequestCode.PULL_MESSAGE, lambda _: broker.nothing(queues[0], ResponseCode.PULL_NOT_FOUND, 0))
         async with member(peer.address, lambda batch: None, clock=clock) as one:
-            await eventually(lambda: one.consumer.assignments(), "all queues are pulled")
+            await eventually(lambda: len(one.consumer.assigned) > size, "all queues are assigned, and a retry queue")
             await clock.advance(WATCH_SECONDS + 10)
             yield one.consumer
 
@@ -69,16 +69,17 @@ async def idle_group() -> AsyncIterator[PushConsumer]:
 def run() -> None:
     """Run each round a few and many times, each in a fork of a process with an idle group."""
     with asyncio.Runner() as runner:
-        group = idle_group()
-        consumer = runner.run(group.__aenter__())
-        for make in ROUNDS.values():
-            work = make(consumer)
-            for times in (FEW, MANY):
-                if (process := os.fork()) == 0:
-                    runner.run(_repeat(work, times))
-                    os._exit(0)
-                os.waitpid(process, 0)
-        runner.run(group.__aexit__(None, None, None))
+        for size in SIZES:
+            group = idle_group(size)
+            consumer = runner.run(group.__aenter__())
+            for make in ROUNDS.values():
+                work = make(consumer)
+                for times in (FEW, MANY):
+                    if (process := os.fork()) == 0:
+                        runner.run(_repeat(work, times))
+                        os._exit(0)
+                    os.waitpid(process, 0)
+            runner.run(group.__aexit__(None, None, None))
 
 
 async def _repeat(work: Callable[[], Awaitable[object]], times: int) -> None:
@@ -87,15 +88,15 @@ async def _repeat(work: Callable[[], Awaitable[object]], times: int) -> None:
 
 
 def instructions() -> dict[str, int]:
-    """Return the instructions of each round for a queue. Raises RuntimeError if a process fails."""
+    """Return the instructions of each round of each group. Raises RuntimeError if a process fails."""
     command = [*VALGRIND, sys.executable, "-m", "bench.rounds", "--run"]
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=environment, check=False)
     counts = [int(count.replace(",", "")) for count in COUNTED.findall(done.stderr)]
-    if done.returncode or len(counts) != 2 * len(ROUNDS) + 1:  # the last one is this process
+    if done.returncode or len(counts) != 2 * len(ROUNDS) * len(SIZES) + 1:  # the last one is this process
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-4000:]}")
-    pairs = zip(ROUNDS, counts[::2], counts[1::2], strict=False)
-    return {name: round((many - few) / (MANY - FEW) / QUEUES) for name, few, many in pairs}
+    costs = [round((many - few) / (MANY - FEW)) for few, many in zip(counts[::2], counts[1::2], strict=False)]
+    return dict(zip((f"{name} of {size} queues" for size in SIZES for name in ROUNDS), costs, strict=True))
 
 
 def recorded() -> dict[str, int]:
@@ -118,7 +119,7 @@ def main() -> int:
         return 0
     before, now = recorded(), instructions()
     for name, count in now.items():
-        print(f"{name:10} {count:8,} instructions for a queue, {before.get(name, 0):8,} recorded")
+        print(f"{name:25} {count:8,} instructions, {before.get(name, 0):8,} recorded")
     if options.record:
         everything = json.loads(RECORD.read_text()) | {_version(): now}
         RECORD.write_text(json.dumps(everything, indent=1) + "\n")
