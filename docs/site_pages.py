@@ -104,7 +104,7 @@ def prose(command: Any) -> Iterator[str]:
 
 def python_api() -> str:
     """Return the page of the public names. mkdocstrings takes signatures and docstrings from the code."""
-    lines = ["# Python API\n\nOther names of rmqd may change in any version: [Versions and stability](versions.md).\n"]
+    lines = ["# Python API\n\nAll other names may change: [Versions and stability](versions.md).\n"]
     for module, (summary, *names) in PYTHON_API.items():
         lines += [f"## {module}\n\n{summary}\n"]
         lines += [f"::: {module}.{name}".rstrip(".") + "\n" for name in names if not name.startswith("__")]

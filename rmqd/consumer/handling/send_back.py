@@ -228,7 +228,7 @@ class SendBack:
         room = (
             names.MAX_PROPERTIES_BYTES - _BROKERS_PROPERTIES_BYTES - len(names.format_properties(properties).encode())
         )
-        properties[RMQD_REASON] = _head(plain(reason), room // 2)
+        properties[RMQD_REASON] = _head(plain(reason) or "the handler gave no reason", room // 2)
         if error is not None:
             room -= len(properties[RMQD_REASON].encode())
             properties[RMQD_EXCEPTION] = _tail(plain(traceback_of(error)), room)  # the end names the error

@@ -158,6 +158,13 @@ async def test_each_message_goes_its_own_way(case: Case) -> None:
     assert reasons(queue) == {"handler": 1}
 
 
+async def test_a_dead_letter_always_has_a_reason(case: Case) -> None:
+    queue, batch = batch_of(1)
+    await case.settlement().settle(queue, batch, DeadLetter())
+    (sent,) = case.broker.sent
+    assert sent.properties["RMQD_REASON"] == "the handler gave no reason"
+
+
 async def test_decisions_without_an_exception_acknowledge_the_rest(case: Case) -> None:
     """RocketMQ's ackIndex among them."""
     queue, batch = batch_of(4)
