@@ -268,8 +268,8 @@ class ClientSnapshot:
     )
     request_failures: dict[tuple[int, str], int] = counter(
         "rmqd_broker_request_failures_total",
-        "Requests without a response, by cause.",
-        by="code cause",
+        "Requests without a response, by reason.",
+        by="code reason",
         read=lambda client: {
             (RequestCode(code).name, reason): count for (code, reason), count in client.request_failures.items()
         },

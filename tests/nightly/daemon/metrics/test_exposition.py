@@ -103,7 +103,7 @@ def test_request_codes_have_their_names() -> None:
     """As RocketMQ calls them."""
     found = series(process())
     assert found["rmqd_broker_request_duration_seconds_count{code=PULL_MESSAGE}"] == 0
-    assert found["rmqd_broker_request_failures_total{cause=timeout,code=PULL_MESSAGE}"] == 2
+    assert found["rmqd_broker_request_failures_total{code=PULL_MESSAGE,reason=timeout}"] == 2
     assert found["rmqd_broker_up{broker=broker-9,broker_id=0}"] == 1
 
 
