@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 from rmqd.client.client_options import NAMESRV_ADDR
 from rmqd.config.model.forms import Section, fields_of, keys_of, kind_of
 from rmqd.config.model.group_model import Percentage
-from rmqd.config.model.root_model import RootConfig
+from rmqd.config.model.root_model import HttpConfig, RootConfig
 from rmqd.config.problems import ConfigFinding, ConfigProblem, KeyPath, Places
 from rmqd.config.reading.config_source import NOTE, Source, find_config, read_source
 from rmqd.config.reading.yaml_tree import Items, Node, SubstitutionError, YamlMapping, substitute
@@ -41,6 +41,17 @@ def load_config(
     """
     loading = Loading(source_of(path, overrides, environ=environ), environ)
     return loading.trusted()
+
+
+def load_http(path: FilePath | None = None) -> HttpConfig:
+    """Return only `http`, for commands that ask the daemon. Raises ConfigError if that part cannot be read.
+
+    What is wrong elsewhere does not concern them, such as `${PASSWORD}` in a shell that does not have it.
+    """
+    loading = Loading(source_of(path))
+    if problems := [one for one in loading.sorted_problems() if one.path[:1] in ((), ("http",))]:
+        raise ConfigError([*problems])
+    return loading.config.http
 
 
 def source_of(
@@ -80,10 +91,10 @@ class Loading:
     def trusted(self) -> RootConfig:
         """Return the configuration. Raises ConfigError with all problems, if there are any."""
         if self.problems:
-            raise ConfigError(self._sorted_problems())
+            raise ConfigError([*self.sorted_problems()])
         return self.config
 
-    def _sorted_problems(self) -> list[object]:
+    def sorted_problems(self) -> list[ConfigProblem]:
         """Return the problems in the order of files and lines, followed by problems of the command line."""
         files = {str(file): index for index, file in enumerate(self._source.files)}
 
@@ -94,7 +105,7 @@ class Loading:
                 return len(files), 0, 0
             return files.get(file, len(files)), int(line), int(column)
 
-        return [*sorted(self.problems, key=order)]
+        return sorted(self.problems, key=order)
 
     def _validated(self, values: dict[str, Any]) -> RootConfig:
         """Return the configuration without its wrong values, so that rules can check the rest."""

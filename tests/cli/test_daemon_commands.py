@@ -178,3 +178,15 @@ def test_an_address_that_is_listened_on_becomes_one_to_connect_to(tmp_path: Path
     ):
         config.write_text(f"nameserver: a:1\nhttp: {{listen: '{listen}'}}\n")
         assert find_daemon(None, config).url == url
+
+
+def test_secrets_of_groups_are_not_needed_to_ask_the_daemon(tmp_path: Path) -> None:
+    config = tmp_path / "rmqd.yaml"
+    text = "nameserver: ${ABSENT}\nhttp: {listen: 'LISTEN', token: 'TOKEN'}\ngroups: {mailer: {wrong: 1}}\n"
+    text = text.replace("LISTEN", free_address())
+    config.write_text(text.replace("TOKEN", "secret"))
+    away = rmqd("status", "--config", config)
+    assert (away.code, "no rmqd answers" in away.err) == (ExitCode.UNAVAILABLE, True)
+    config.write_text(text.replace("TOKEN", "${ABSENT}"))
+    wrong = rmqd("status", "--config", config)
+    assert (wrong.code, wrong.err.count("ABSENT is not set")) == (ExitCode.CONFIG, 1)

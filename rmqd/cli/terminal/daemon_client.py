@@ -115,9 +115,9 @@ def find_daemon(address: str | None, config: Path | None, token_file: Path | Non
         url = (address if "://" in address else f"http://{address}").rstrip("/")
         _check_url(url)
         return DaemonClient(url, _own_token(url, config) if given is None else given)
-    from rmqd.config.load import load_config
+    from rmqd.config.load import load_http
 
-    settings = load_config(config).http
+    settings = load_http(config)
     try:
         token = settings.read_token()
     except (OSError, UnicodeDecodeError) as error:
@@ -145,10 +145,10 @@ def _token_in(path: Path) -> str:
 
 def _own_token(url: str, config: Path | None) -> str:
     """Return the token for `--http`: the configuration's, if there is one and the URL is its daemon's."""
-    from rmqd.config.load import load_config
+    from rmqd.config.load import load_http
 
     try:
-        settings = load_config(config).http
+        settings = load_http(config)
         return settings.read_token() if _is_own(url, settings, any_port=config is not None) else ""
     except (ConfigError, OSError, UnicodeDecodeError):
         if config is not None:
