@@ -44,12 +44,12 @@ def load_config(
 
 
 def load_http(path: FilePath | None = None) -> HttpConfig:
-    """Return only `http`, for commands that ask the daemon. Raises ConfigError if that part cannot be read.
+    """Return `http` of a configuration, for commands that ask the daemon. Raises ConfigError with every problem.
 
-    What is wrong elsewhere does not concern them, such as `${PASSWORD}` in a shell that does not have it.
+    The shell of a person on call may lack the variables of other values, such as a group's `${PASSWORD}`.
     """
     loading = Loading(source_of(path))
-    if problems := [one for one in loading.sorted_problems() if one.path[:1] in ((), ("http",))]:
+    if problems := [one for one in loading.sorted_problems() if one not in loading.unset or one.path[:1] == ("http",)]:
         raise ConfigError([*problems])
     return loading.config.http
 
@@ -76,7 +76,9 @@ class Loading:
         data = ConfigData(source, environ)
         _take_listen_address(data, environ)
         _take_name_servers(data, environ)
-        self.problems = [*source.problems, *data.problems]
+        self.unset = data.problems
+        """Those of values whose `${...}` could not be replaced."""
+        self.problems = [*source.problems, *self.unset]
         self._source = source
         self._places = data.places
         self._reported: set[KeyPath] = set(data.unusable)

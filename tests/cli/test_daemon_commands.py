@@ -182,7 +182,7 @@ def test_an_address_that_is_listened_on_becomes_one_to_connect_to(tmp_path: Path
 
 def test_secrets_of_groups_are_not_needed_to_ask_the_daemon(tmp_path: Path) -> None:
     config = tmp_path / "rmqd.yaml"
-    text = "nameserver: ${ABSENT}\nhttp: {listen: 'LISTEN', token: 'TOKEN'}\ngroups: {mailer: {wrong: 1}}\n"
+    text = "nameserver: ${ABSENT}\nhttp: {listen: 'LISTEN', token: 'TOKEN'}\nclient: {secret_key: '${ABSENT}'}\ngroups: {}\n"
     text = text.replace("LISTEN", free_address())
     config.write_text(text.replace("TOKEN", "secret"))
     away = rmqd("status", "--config", config)
