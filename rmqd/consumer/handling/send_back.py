@@ -153,7 +153,7 @@ class SendBack:
 
     def delay_seconds(self, message: Message, level: int) -> float:
         """Return the delay of a level with RocketMQ's default messageDelayLevel."""
-        return LEVEL_SECONDS[level - 1]
+        return LEVEL_SECONDS[max(level, 1) - 1]  # a producer may send negative reconsume times
 
     async def retry(self, message: Message, delay_level: int) -> bool:
         """Retry the message by send-back; if that fails, as a new message to the group's retry topic.

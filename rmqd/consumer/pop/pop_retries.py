@@ -210,7 +210,7 @@ class PopSendBack(SendBack):
     def delay_seconds(self, message: Message, level: int) -> float:
         """Return the invisible time of a popped message at a level."""
         is_popped = isinstance(message.block, PopBlock)
-        return DELAY_SECONDS[level] if is_popped else super().delay_seconds(message, level)
+        return DELAY_SECONDS[max(level, 0)] if is_popped else super().delay_seconds(message, level)
 
     async def retry(self, message: Message, delay_level: int) -> bool:
         """Retry the message. If the request fails, the message is redelivered when its invisible time is over."""

@@ -524,3 +524,9 @@ async def test_the_longest_delay_is_that_of_the_last_level(case: Case) -> None:
 def test_an_orderly_group_without_a_limit_repeats_as_often_as_javas() -> None:
     """Integer.MAX_VALUE, which brokers are told."""
     assert reconsume_limit(group_options(consume_mode="orderly", max_reconsume_times=-1)) == 2_147_483_647
+
+
+async def test_negative_reconsume_times_of_a_producer_prevent_no_retry(case: Case) -> None:
+    queue, batch = batch_of(1, reconsume_times=-50)
+    await case.settlement().settle(queue, batch, RuntimeError("no"))
+    assert (len(case.sent_back()), handled(queue), queue.commit_offset()) == (1, {"retried": 1}, 1)
