@@ -214,13 +214,17 @@ class Daemon:
                 problems = tuple(str(problem) for problem in error.problems)
                 log.warning("handler.reload_refused", group=group, problems=list(problems), **details)
                 return ReloadReport(problems=problems, refusal="the new code cannot be loaded; the old code continues")
-            if group in self.held:
-                self.held.discard(group)
-                scopes = {scope for scope in await self._pauses(group) if scope != WHOLE_GROUP}
-                await self.host.resume(group)
-                for scope in scopes:
-                    await self.host.pause(group, scope)
+            await self._release(group)
             return ReloadReport(GroupChanges(restarted=(group,)))
+
+    async def _release(self, group: str) -> None:
+        """Resume a group whose code could not be loaded, and was loaded now. The operator's pauses stay."""
+        if group in self.held:
+            self.held.discard(group)
+            scopes = {scope for scope in await self._pauses(group) if scope != WHOLE_GROUP}
+            await self.host.resume(group)
+            for scope in scopes:
+                await self.host.pause(group, scope)
 
     async def _restart_edited(self, files: HandlerFiles) -> None:
         """Restart each group whose handler was edited. While the code cannot be loaded, the group is paused."""
@@ -316,6 +320,9 @@ class Daemon:
             log.exception("config.reload_failed")
             return ReloadReport(problems=(f"{type(error).__name__}: {error}",))
         self.config, self.access = config, access
+        self.held &= config.groups.keys() - set(changes.started)
+        for group in changes.restarted:  # it has loaded its code, perhaps that of another handler
+            await self._release(group)
         configure_log(config)
         return ReloadReport(changes)
 

@@ -9,6 +9,7 @@ import pytest
 
 from rmqd.errors import ExitCode
 from tests.daemon.daemon_process import daemon, plug_in, write_config
+from tests.waiting import eventually
 
 HANDLER = "class Handler:\n    def handle(self, batch): pass\n"
 
@@ -29,5 +30,16 @@ async def test_an_edit_is_taken_over_and_a_broken_one_pauses_the_group(tmp_path:
         lines = [await running.event("handler.reloaded", count) for count in (1, 2)]
         assert [line["files"] for line in lines if "files" in line] == [[str(edited)]]
         assert [group["paused"] for group in (await client.get("/api/v1/status")).json()["groups"]] == [False]
+
+        edited.write_text("class Handler:\n")
+
+        async def is_paused() -> bool:
+            return bool((await client.get("/api/v1/status")).json()["groups"][0]["paused"])
+
+        await eventually(is_paused, "the broken code pauses the group again")
+        config.write_text(config.read_text().replace("'plugged_in:Handler'", "log"))
+        running.send(signal.SIGHUP)
+        assert (await running.event("config.reloaded"))["restarted"] == ["edited"]
+        assert not await is_paused(), "a handler that can be loaded"
         running.send(signal.SIGTERM)
         assert await running.exit_code() == ExitCode.OK
