@@ -93,11 +93,11 @@ def parameters_of(target: Callable[..., Any]) -> list[inspect.Parameter]:
     """Return the parameters that remain for a call. A builtin without a signature counts as having one positional
     parameter.
 
-    A wrapper made by `functools.wraps` has its own parameters, unless it passes on any arguments.
+    A wrapper made by `functools.wraps` has its own parameters, unless it passes on any arguments, or any keywords.
     """
     try:
         own = list(inspect.signature(target, follow_wrapped=False).parameters.values())
-        passes_on = any(one.kind is one.VAR_POSITIONAL for one in own)
+        passes_on = any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in own)
         return list(inspect.signature(target).parameters.values()) if passes_on else own
     except (ValueError, TypeError):
         return [inspect.Parameter("value", inspect.Parameter.POSITIONAL_ONLY)]

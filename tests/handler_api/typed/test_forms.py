@@ -16,7 +16,7 @@ from rmqd.handler_api.typed.decoders import decoder_of
 from rmqd.handler_api.typed.signatures import Payload
 from rmqd.plugins.handler_plugin import HandlerPlugin
 from rmqd.plugins.option_form import PluginFaultError
-from rmqd.testing import make_message
+from rmqd.testing import RocketMQ, RunResult, make_message
 
 
 class Order(pydantic.BaseModel):
@@ -61,6 +61,23 @@ def test_a_wrong_form_is_told_with_what_is_accepted() -> None:
     for function, said in wrong:
         with pytest.raises(PluginFaultError, match=said):
             HandlerPlugin.of("shop:handle", rmqd.handler(json=Order)(function))
+
+
+def test_a_wrapper_that_takes_any_keywords_gets_those_of_its_function(
+    rocketmq: RocketMQ, run_handler: Callable[..., RunResult]
+) -> None:
+    seen: list[tuple[int, str]] = []
+
+    def handle(order: Order, message: Message) -> None:
+        seen.append((order.number, message.topic))
+
+    @functools.wraps(handle)
+    def logged(order: Order, **arguments: Any) -> None:
+        handle(order, **arguments)
+
+    rocketmq.send("orders", '{"number": 1}')
+    run_handler(rmqd.handler(json=Order)(logged), topic="orders", group="mailer")
+    assert seen == [(1, "orders")]
 
 
 def test_what_is_no_type_is_no_payload() -> None:
