@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -243,6 +244,22 @@ async def test_two_broadcasting_consumers_do_not_share_a_file_of_offsets(
             async with consumer(broker, **settings | {"state_dir": str(tmp_path / "other")}):
                 pass
         await second.subscribe(TOPIC)
+
+
+async def test_a_broadcasting_consumer_holds_its_file_no_longer_than_its_event_loop(
+    broker: ScriptedBroker, tmp_path: Path
+) -> None:
+    """A cell of a notebook that failed has closed none of its consumers."""
+    settings: dict[str, Any] = {"message_model": "broadcasting", "state_dir": str(tmp_path)}
+    broker.create_topic(TOPIC)
+
+    async def subscribe() -> None:
+        one = await PullConsumer(GROUP, nameserver=broker.peer.address, **settings).__aenter__()
+        await one.subscribe(TOPIC)
+
+    await asyncio.to_thread(asyncio.run, subscribe())
+    async with consumer(broker, **settings):
+        pass
 
 
 async def test_errors_have_the_names_of_the_user(broker: ScriptedBroker) -> None:

@@ -285,7 +285,6 @@ class PullConsumer:
         """Release all queues. With `is_done` and `auto_commit`, all returned messages are confirmed first."""
         if self._consumer is None:
             return
-        self._settings.release_offsets()
         if is_done and self._settings.auto_commit:
             self._confirm()
         for one in self._own().values():
@@ -294,6 +293,7 @@ class PullConsumer:
         running = self._tasks[-1]
         await asyncio.wait((running,))  # if this wait is cancelled, the next call waits again
         self._tasks.remove(running)
+        self._settings.release_offsets()  # after the last commit
         self._consumer, self._subscriptions, self._assigned_queues = None, {}, {}
         if not running.cancelled():
             running.exception()  # marks it as retrieved: a poll raised it, or would have

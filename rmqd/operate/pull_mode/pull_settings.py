@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -40,7 +41,8 @@ _ROOT_KEYS: Final = ("nameserver", "nameserver_url", "state_dir")
 _GROUP_KEYS: Final = ("consume_from_where", "consume_timestamp", "message_model", "pull_batch_size")
 KEYWORDS: Final = ("auto_commit", *_GROUP_KEYS, *_ROOT_KEYS, *keys_of(ClientConfig))
 
-_held_offsets: dict[Settings, Path] = {}  # the folders of running broadcasting consumers
+# The folders of running broadcasting consumers, and their event loops: without its loop, a consumer has ended
+_held_offsets: dict[Settings, tuple[Path, asyncio.AbstractEventLoop]] = {}
 T = TypeVar("T")
 Expression = str | Mapping[str, str]
 """A tag expression, or `{"sql": CONDITION}`."""
@@ -72,12 +74,15 @@ class Settings:
         folder = Path(options.local_offsets_directory, self.group)
         if options.message_model != "broadcasting":
             return
-        if folder in (one for settings, one in _held_offsets.items() if settings is not self):
+        for settings, (_, loop) in list(_held_offsets.items()):
+            if loop.is_closed():
+                settings.release_offsets()
+        if folder in (one for settings, (one, _) in _held_offsets.items() if settings is not self):
             raise PullConsumerError(
                 f"another consumer of this process broadcasts to {self.group}, and both would store their offsets in "
                 f"{folder}; close it first, or use another group or state_dir"
             )
-        _held_offsets[self] = folder
+        _held_offsets[self] = folder, asyncio.get_running_loop()
 
     def release_offsets(self) -> None:
         """Let another consumer use the file of offsets."""
