@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from threading import RLock
 from types import ModuleType
 from typing import Any, Final
 
@@ -32,6 +33,11 @@ class LazyFinder(MetaPathFinder):
 
 
 class DelayingLoader(SourceFileLoader):
+    def __init__(self, fullname: str, path: str) -> None:
+        super().__init__(fullname, path)
+        self.lock = RLock()  # other threads wait until the code has run
+        self.is_running = False
+
     def exec_module(self, module: ModuleType) -> None:
         module.__class__ = UnreadModule
 
@@ -53,12 +59,16 @@ class UnreadModule(ModuleType):
         loader = self.__loader__
         if name.startswith("__") or not isinstance(loader, DelayingLoader):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        self.__class__ = ModuleType  # type: ignore[assignment]  # its own code may read its names
-        try:
-            loader.execute(self)
-        except BaseException:
-            self.__class__ = UnreadModule
-            raise
+        with loader.lock:
+            if loader.is_running:  # its own code asks whether it has this name
+                raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+            if self.__class__ is UnreadModule:  # else another thread has just run the code
+                loader.is_running = True
+                try:
+                    loader.execute(self)
+                finally:
+                    loader.is_running = False
+                self.__class__ = ModuleType  # type: ignore[assignment]
         return getattr(self, name)
 
 
