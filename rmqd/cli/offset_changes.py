@@ -20,7 +20,7 @@ from rmqd.cli.terminal.cluster_command import (
     end_for_errors,
     look_up_brokers,
 )
-from rmqd.cli.terminal.commands import fail
+from rmqd.cli.terminal.commands import Failed, fail
 from rmqd.cli.terminal.output import Columns, count, document_table, say
 from rmqd.client.brokers import Brokers
 from rmqd.client.instance import ClientInstance
@@ -142,7 +142,12 @@ def change_offsets(
     namespaces = [target.options.namespace]
     plans = target.ask(plan_all)
     documents = [target.shown(_document(plan)) for plan in plans]
-    errors = {name: error for plan in plans if not plan.due for name, error in plan.errors.items()}
+    errors = {
+        f"{one['topic']}: {name}" if as_list else name: error
+        for one, plan in zip(documents, plans, strict=True)
+        if not plan.due
+        for name, error in plan.errors.items()
+    }
     if not any(plan.due for plan in plans):
         cluster.say(document(documents), [] if errors else ["nothing to do: every queue is at its target"])
         end_for_errors(errors, namespaces)
@@ -153,18 +158,26 @@ def change_offsets(
     confirmation.ask(target.shown(shown), as_json=cluster.as_json, document=document(documents))
     lines: list[str] = []
     missed: list[str] = []
+    earlier: list[str] = []
     for at, plan in enumerate(plans):
         if not plan.due:
             continue
+        topic = documents[at]["topic"]
         course = _Course(target, plan, wait_seconds, quiet=cluster.as_json)
         try:
             outcome = target.ask(course.run)
         except KeyboardInterrupt:
-            fail(ExitCode.INTERRUPTED, f"rmqd: {course.cut()}")
+            fail(ExitCode.INTERRUPTED, f"rmqd: {course.cut()}", problems=earlier)
+        except Failed:
+            say(earlier, err=True)
+            raise
         documents[at] |= {"backup": course.path and str(course.path), **_result(outcome)}
-        lines += _outcome_lines(outcome)
-        missed += _not_obeyed(outcome, documents[at]["group"])
-        errors |= outcome.errors
+        prefix = f"{topic}: " if as_list else ""
+        lines += [f"{prefix}{line}" for line in _outcome_lines(outcome)]
+        missed += [f"{prefix}{line}" for line in _not_obeyed(outcome, documents[at]["group"])]
+        errors |= {f"{prefix}{name}": error for name, error in outcome.errors.items()}
+        if course.path is not None:
+            earlier.append(f"rmqd: {topic} was reset before; `rmqd offsets restore {course.path}` undoes it")
     cluster.say(document(documents), lines)
     end_for_errors(errors, namespaces, missed)
 
@@ -196,10 +209,11 @@ class _Course:
 
     def cut(self) -> str:
         """Return the state after an interruption, and the next steps."""
+        namespace, change = self._target.options.namespace, self._shown.change
         if self.path is None:
-            return "interrupted; nothing was changed"
+            return f"interrupted; {unwrap_namespace(change.topic, namespace)} was not reset"
         moved = "was reset; whether its members applied it is unknown" if self._is_sent else "may be reset in part"
-        group = unwrap_namespace(self._shown.change.group, self._target.options.namespace)
+        group = unwrap_namespace(change.group, namespace)
         return (
             f"interrupted; the group {moved}: `rmqd groups show {group}` shows its offsets, "
             f"`rmqd offsets restore {self.path}` undoes it"
@@ -218,7 +232,7 @@ class _Course:
         except OSError as error:
             fail(
                 ExitCode.FAILURE,
-                f"rmqd: the backup cannot be written to {folder}, so nothing was changed: {error.strerror or error}; "
+                f"rmqd: the backup cannot be written to {folder}, so {topic} is not reset: {error.strerror or error}; "
                 "use another folder with --set state_dir=PATH",
             )
         if not self._quiet:

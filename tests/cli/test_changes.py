@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rmqd.cli.offset_changes import Backup
 from rmqd.wire.topics import retry_topic
 from tests.cli.cluster import QUEUES, Cluster
 from tests.cli.command import Ended
@@ -102,6 +103,32 @@ def test_a_group_is_reset_and_restored(cluster: Cluster, tmp_path: Path) -> None
         ("moved", "moved"), ("unmoved", "unmoved"),
     ]  # fmt: skip
     assert {*cluster.offsets("mover", "moved").values(), *cluster.offsets("mover", "unmoved").values()} == {6}
+
+
+@pytest.mark.parametrize("end", [OSError(28, "no space left"), KeyboardInterrupt()])
+def test_topics_that_were_reset_are_named_if_a_later_one_is_not(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: BaseException
+) -> None:
+    group = f"halved-by-{type(end).__name__}"
+    for topic in ("first-half", "later-half"):
+        cluster.fill(topic, 10)
+        cluster.commit(group, topic, 4, 4, 4, 4)
+    write = Backup.write
+
+    def write_one(backup: Backup, folder: Path) -> Path:
+        if backup.topic == "later-half":
+            raise end
+        return write(backup, folder)
+
+    reset = ("offsets", "reset", group, "--all-topics", "--to", "6", "--yes", "--set", f"state_dir={tmp_path}")
+    with monkeypatch.context() as broken:
+        broken.setattr(Backup, "write", write_one)
+        halved = cluster.ask(*reset)
+    (backup,) = (tmp_path / "backups").iterdir()
+    assert halved.code == (1 if isinstance(end, OSError) else 130)
+    assert re.search("interrupted; later-half was not reset|later-half is not reset: no space left", halved.err)
+    assert halved.err.endswith(f"rmqd: first-half was reset before; `rmqd offsets restore {backup}` undoes it\n")
+    assert cluster.ask(*reset).out.endswith("later-half: 4 queues stored\n")
 
 
 @pytest.fixture
