@@ -105,7 +105,9 @@ COLUMNS = """
     WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
 """
 CONSTRAINED = """
-    SELECT a.attname FROM pg_attribute a JOIN (
+    SELECT a.attname, a.attgenerated <> '' OR 0 = ANY (columns) OR EXISTS (
+        SELECT FROM pg_trigger WHERE tgrelid = relation AND NOT tgisinternal AND tgtype & 3 = 3  -- row, before
+    ) FROM pg_attribute a JOIN (
         SELECT conrelid, conkey FROM pg_constraint WHERE conname = %s UNION ALL
         SELECT indrelid, indkey::int2[] FROM pg_index JOIN pg_class ON oid = indexrelid WHERE relname = %s
     ) AS known (relation, columns) ON a.attrelid = relation AND a.attnum = ANY (columns)
@@ -361,8 +363,8 @@ class PostgreSql(RowHandler[Table]):
 
 
 async def _may_satisfy(connection: AsyncConnection[Any], table: Table, error: Any) -> bool:
-    """Return whether other values may satisfy the violated constraint: the handler writes one of its columns."""
+    """Return whether other values may satisfy the violated constraint: it has a written column, or a computed value."""
     name = error.diag.constraint_name
     found = await connection.execute(CONSTRAINED, (name, name, _quoted(table.name)))
-    columns = {column async for (column,) in found}
-    return not columns or not columns.isdisjoint(table.written)
+    columns = await found.fetchall()
+    return not columns or any(is_computed or column in table.written for column, is_computed in columns)

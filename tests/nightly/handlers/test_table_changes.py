@@ -82,6 +82,29 @@ async def test_a_constraint_on_columns_that_are_not_written_is_no_fault_of_a_mes
 
 
 @POSTGRESQL
+@pytest.mark.parametrize(
+    "computed",
+    [
+        "ALTER TABLE orders ADD COLUMN small text GENERATED ALWAYS AS (lower(id)) STORED CONSTRAINT known UNIQUE",
+        "CREATE UNIQUE INDEX known ON orders (lower(id), region)",
+        "ALTER TABLE orders ADD COLUMN small text CONSTRAINT known UNIQUE; "
+        "CREATE FUNCTION smaller() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN NEW.small = lower(NEW.id); RETURN NEW; END $$; "
+        "CREATE TRIGGER smaller BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION smaller()",
+    ],
+)
+async def test_a_constraint_on_values_that_are_computed_from_written_columns_refuses_its_message(
+    shop: Shop, computed: str
+) -> None:
+    shop.query("CREATE TABLE orders (id text PRIMARY KEY, cents bigint, region text DEFAULT 'eu')")
+    shop.query(computed)
+    batch = orders({"id": "a", "cents": 1}, {"id": "A", "cents": 2}, {"id": "b", "cents": 3})
+    async with started("postgresql", shop, retry_for="0s") as handler:
+        await handler.handle(batch)
+    assert ("known" in str(decided(batch)), shop.query("SELECT id FROM orders")) == (True, [("a",), ("b",)])
+
+
+@POSTGRESQL
 @PLUGINS
 async def test_prepared_statements_that_a_pool_mixes_up_are_done_without(shop: Shop, plugin: str) -> None:
     """As PgBouncer does before 1.21: the session does not know a statement that the driver has prepared."""
