@@ -76,6 +76,7 @@ def test_sql() -> None:
         ("TAGS = 'paid'", "{sql: \"TAGS = 'paid'\"}"),
         ("!paid", "{sql: \"TAGS <> 'paid'\"}"),
         *((right, None) for right in ("*", "", "paid", " paid||refunded ", "order:paid-1", "or", "*.paid", "中文")),
+        *((right, None) for right in ("50%", "sale-50% || paid", "refund(part)")),
     ],
 )
 def test_a_filter_that_matches_no_message_has_one_that_was_meant(expression: str, meant: str | None) -> None:

@@ -97,9 +97,10 @@ class CheckClientRequestBody(Body):
 
 
 _TYPOGRAPHIC: Final = "\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f\u00ab\u00bb\u2039\u203a\u00b4`"
-_AROUND_TAGS: Final = f"'\"{_TYPOGRAPHIC}()[]"
+_QUOTES: Final = f"'\"{_TYPOGRAPHIC}"
+_BRACKETS: Final = {")": "(", "]": "["}
 _BETWEEN_TAGS: Final = re.compile(r"\s+(?:or|and)\s+|[|\u00a6\u2016&,;\s]+", re.IGNORECASE)
-_WILDCARD: Final = re.compile(r"\^?([\w-]*)(?:\.?\*+|%)\$?")
+_WILDCARD: Final = re.compile(r"\^?([\w-]*)(?:\.?\*+|(?<![0-9])%)\$?")  # 50% is a tag
 _CONDITION: Final = re.compile(r"[=<>]|!|\b(?:not|is|in|like|between)\s", re.IGNORECASE)
 
 
@@ -109,7 +110,7 @@ def meant_filter(expression: str, kind: str) -> str | None:
     if kind == EXPRESSION_SQL92:
         return None if straight == expression.strip() else f"{{sql: {quoted(straight)}}}"
     tags = [tag.strip() for tag in expression.split("||") if tag.strip()]
-    parts = [part.strip(_AROUND_TAGS) for tag in tags for part in _BETWEEN_TAGS.split(tag.strip(_AROUND_TAGS))]
+    parts = [_bare(part) for tag in tags for part in _BETWEEN_TAGS.split(_bare(tag))]
     parts = [part for part in parts if part]
     starts = {part: found[1] for part in parts if (found := _WILDCARD.fullmatch(part))}
     if parts != [SUBSCRIPTION_ALL] and starts:
@@ -120,6 +121,14 @@ def meant_filter(expression: str, kind: str) -> str | None:
         condition = f"TAGS <> '{excluded[1]}'" if excluded else straight
         return f"{{sql: {quoted(condition)}}}"
     return None if parts == tags else quoted(" || ".join(parts))
+
+
+def _bare(tag: str) -> str:
+    """Return a tag without quotes and brackets around it. The brackets of `refund(part)` belong to the tag."""
+    bare = tag.strip(_QUOTES).lstrip("([")
+    while bare and bare[-1] in _BRACKETS and _BRACKETS[bare[-1]] not in bare:
+        bare = bare[:-1]
+    return bare if bare == tag else _bare(bare)
 
 
 def quoted(text: str) -> str:
