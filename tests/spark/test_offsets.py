@@ -15,7 +15,7 @@ from rmqd.client.client_options import ClientOptions
 from rmqd.errors import RmqdError
 from rmqd.spark.session.queue_range import QueueRange, share_tasks
 from rmqd.spark.session.spark_access import Access
-from rmqd.spark.source.source_offsets import Offsets
+from rmqd.spark.source.source_offsets import Offsets, offsets_in
 from rmqd.spark.source.source_progress import share, share_bytes
 from rmqd.wire.message_queue import MessageQueue
 
@@ -58,6 +58,11 @@ def test_a_first_batch_starts_where_it_says_itself() -> None:
     assert Offsets({q(0): 150}).ranges(Offsets({q(0): 120}, {q(0): 100})) == {q(0): (100, 120)}
 
 
+def test_offsets_in_json_may_have_an_apostrophe() -> None:
+    offsets = Offsets({MessageQueue("orders", "broker-o'neill", 0): 7})
+    assert offsets_in(json.dumps(offsets.to_json())) == offsets
+
+
 def test_other_offsets_are_refused() -> None:
     """A checkpoint of another source, or of a later rmqd."""
     for value in [{}, {"v": 2, "q": {}}, {"v": 1, "q": {"orders": 5}}, {"v": 1, "q": {"orders": {"b": {"0": "5"}}}}]:
@@ -73,6 +78,7 @@ def test_the_lag_of_a_query_is_by_queue_and_in_all(written: Callable[[dict[str, 
     sources = [
         {"endOffset": written(end.to_json()), "latestOffset": written(latest.to_json())},
         {"endOffset": "5", "latestOffset": None},
+        dict.fromkeys(("endOffset", "latestOffset"), written({"q": {"0": 5}})),  # Kafka's, of a topic q
     ]
     lag = rmqd.spark.lag({"sources": sources})
     assert lag is not None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -128,13 +129,16 @@ class Offsets:
 def offsets_in(value: object) -> Offsets | None:
     """Return the offsets that Spark reports or logs for a source; None for another source, or before the first batch.
 
+    The offsets of another source may have a `q` too: a topic of Kafka.
+
     `value` is the JSON tree or its text. Some versions of Spark write the text in Python's syntax.
     """
-    try:
-        tree = value if isinstance(value, dict) else json.loads(str(value).replace("'", '"'))
-    except ValueError:
-        return None
-    return Offsets.of(tree) if isinstance(tree, dict) and "q" in tree else None
+    tree = value
+    for text in (str(value), str(value).replace("'", '"')):
+        if not isinstance(tree, dict):
+            with suppress(ValueError):
+                tree = json.loads(text)
+    return Offsets.of(tree) if isinstance(tree, dict) and {"q", "v"} <= tree.keys() else None
 
 
 def nested(by_queue: ByQueue) -> dict[str, dict[str, dict[str, int]]]:
