@@ -295,8 +295,11 @@ def _marked(value: object) -> Iterator[str]:
     if isinstance(value, SecretStr | SecretBytes):
         secret = value.get_secret_value()
         yield secret if isinstance(secret, str) else secret.decode(errors="replace")
-    elif isinstance(value, BaseModel | Mapping | list | tuple):
-        for inner in dict(value).values() if isinstance(value, BaseModel | Mapping) else value:
+    elif isinstance(value, BaseModel):
+        for _, inner in value:  # not dict(value), which takes a field named `keys` for its method
+            yield from _marked(inner)
+    elif isinstance(value, Mapping | list | tuple):
+        for inner in value.values() if isinstance(value, Mapping) else value:
             yield from _marked(inner)
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, SecretStr
 
-from rmqd.config.load import given_config, load_config, shown_config
-from rmqd.runtime.plain_text import HIDDEN
+from rmqd.config.load import given_config, hide_options, load_config, shown_config
+from rmqd.runtime.plain_text import HIDDEN, hidden
 
 CONFIG = """
 nameserver: 10.0.0.1:9876
@@ -73,3 +74,12 @@ def test_what_is_no_secret_is_shown_as_it_is_written(shown: tuple[dict[str, Any]
     assert set(given["groups"]["token-mailer"]) == {"subscriptions", "pull_interval", "handler"}
     assert "state_dir" in whole
     assert "state_dir" not in given
+
+
+class KeyedOptions(BaseModel):
+    keys: list[SecretStr]
+
+
+def test_an_option_may_be_called_keys() -> None:
+    hide_options({}, KeyedOptions(keys=[SecretStr("KEYSECRET")]))
+    assert hidden("with KEYSECRET") == f"with {HIDDEN}"

@@ -1,7 +1,7 @@
-"""The five jobs of a data engineer, from the documents' own blocks: a batch by time, windows, a handler, an archive,
-and writing. They run as they are written, but for where RocketMQ and the files are, and each tells how long it took.
+"""Jobs of a data engineer, from the documents' own blocks: windows, a handler, an archive, and writing. They run as
+they are written, but for where RocketMQ and the files are, and each tells how long it took.
 
-Three are cells of a notebook, and two are groups of `rmqd spark run`: processes of their own, so that every line counts
+Two are cells of a notebook, and two are groups of `rmqd spark run`: processes of their own, so that every line counts
 that they, Java or Spark's workers write.
 """
 
@@ -115,14 +115,13 @@ def notebook(filled: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -
     """One that has run from its first cell, by which the documents' notebook makes a session, to its last."""
     cells = {
         "session": block("spark.md", "python no-run", "getOrCreate"),
-        "batch": block("spark.md", "python no-run", "last_hour"),
         "windows": block("spark.md", "python no-run", "orders_per_minute"),
         "refunds": REFUNDS,
         "writing": block("spark.md", "python no-run", 'spark.table("refunds")'),
         "written": WRITTEN,
         "end": "spark.stop()\n",
     }
-    assert all(ADDRESS in cells[name] for name in ("session", "batch", "windows", "writing"))
+    assert all(ADDRESS in cells[name] for name in ("session", "windows", "writing"))
     ending = f"print('{ENDED}', time.perf_counter() - began, flush=True)\n"
     code = "import time\n" + "".join(f"began = time.perf_counter()\n{cell}{ending}" for cell in cells.values())
     folder = tmp_path_factory.mktemp("notebook")
@@ -192,13 +191,6 @@ def test_a_session(notebook: Mapping[str, Cell], judge: Callable[[Cell], None]) 
     assert not [line for line in notebook["session"].lines if "replaced" in line]
     shown = "\n".join(notebook["session"].lines)
     assert sorted(re.findall(r"\|(\w+)\| +(\d+)\|", shown)) == [("open", "1"), ("paid", "2")]
-
-
-def test_a_batch_by_time(notebook: Mapping[str, Cell], judge: Callable[[Cell], None]) -> None:
-    """How many of each tag there are, and how large."""
-    judge(notebook["batch"])
-    shown = "\n".join(notebook["batch"].lines)
-    assert re.findall(r"\|(\w+)\| +(\d+)\| +[1-9]", shown) == [("open", "1"), ("paid", "2")]
 
 
 def test_windows(notebook: Mapping[str, Cell], judge: Callable[[Cell], None]) -> None:
