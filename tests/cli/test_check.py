@@ -202,6 +202,7 @@ def test_installed_handlers_are_listed_with_their_options() -> None:
 
 def test_without_pyspark_its_commands_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """In one line. Also where only a part of it can be imported, and for a group that does not run on Spark itself."""
+    pytest.importorskip("pyspark", reason="the texts name what is missing, and here more is: make spark")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     on_spark = GOOD.replace("    handler:", "    engine: spark\n    handler:")
     archive = GOOD.replace("plugin: log", "plugin: parquet, options: {path: archive}")
