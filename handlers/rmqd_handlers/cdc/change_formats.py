@@ -88,7 +88,7 @@ class Maker:
 
 
 def at(time_ms: int, row: int, position: int | None = None) -> RowChange:
-    """Return the position of a change. A row of an event has two numbers: to delete its former key, and for itself."""
+    """Return the position of a change. A row of an event has two numbers: the first deletes its former key."""
     return RowChange({}, False, time_ms, row * 2, position)
 
 

@@ -97,7 +97,7 @@ def cdc(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame:
 
 
 def _kind(options: Options) -> dict[str, Any]:
-    """Return the kind of the order. Offsets are those of the topics; each format assigns keys to queues differently."""
+    """Return the kind of the order. Offsets belong to topics, and each format assigns keys to queues differently."""
     if options.order != "offset":
         return {ORDER_KIND: f"cdc, order: {options.order}"}
     return {ORDER_KIND: f"cdc, format: {options.format}, order: offset in {{topics}}"}

@@ -209,7 +209,7 @@ class Parquet:
         await asyncio.gather(*self._writing, return_exceptions=True)
 
     def end_calls(self) -> None:
-        """Close the files of all queues, for which rmqd waits: one after the other, to avoid tiny files."""
+        """Close the files of all queues, because rmqd waits for them: one after the other, to avoid tiny files."""
         for files in self._queues.values():
             if files.filling is not None and not files.closing:
                 files.filling.end("waited_for")

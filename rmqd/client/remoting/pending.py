@@ -28,7 +28,8 @@ class ResponseFuture(asyncio.Future[RemotingCommand]):
     callbacks take the usual way.
     """
 
-    opaque = 0  # of the request
+    opaque = 0
+    """The number of the request."""
     _step: tuple[Callable[[Any], object], Context] | None = None
 
     def add_done_callback(self, fn: Callable[[Any], object], /, *, context: Context | None = None) -> None:

@@ -224,7 +224,7 @@ class ProcessQueue:
 
     @property
     def cannot_fill(self) -> bool:
-        """Whether no message can join those that wait for a full batch: the cache is full, and none is in flight."""
+        """Whether the waiting messages cannot become a full batch: the cache is full, and none is in flight."""
         return self.is_batching and self.is_full and self.cached_count == len(self.pending)
 
     def stop_batching(self) -> None:

@@ -19,7 +19,7 @@ from rmqd.client.api.admin_requests import request_modes
 from rmqd.client.api.offset_requests import get_max_offset, query_consumer_offset
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.handling.send_back import SendBack
+from rmqd.consumer.handling.send_back import LEVEL_SECONDS, SendBack
 from rmqd.consumer.pop.pop_block import PopBlock
 from rmqd.consumer.pop.receipts import PopReceipts
 from rmqd.consumer.rebalance.broadcasting import announce
@@ -191,7 +191,7 @@ class DivisionAfterPop(Division):
 
 
 # Java: popDelayLevel; the default level is the number of earlier attempts
-DELAY_SECONDS: Final = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+DELAY_SECONDS: Final = LEVEL_SECONDS[2:]
 
 
 class PopSendBack(SendBack):

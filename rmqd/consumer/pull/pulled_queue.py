@@ -136,14 +136,14 @@ class PulledQueue(Loop):
         process_queue = self.process_queue
         note_held_back(process_queue, reason, self._context.thresholds)
 
-        def is_held() -> bool:
+        def applies() -> bool:
             is_held = self._hold_back() == reason
             process_queue.note_full(is_held and reason != "paused")
             if process_queue.cannot_fill:
                 self._context.service.submit(process_queue)
             return is_held
 
-        await self._wait_while(is_held, reason)
+        await self._wait_while(applies, reason)
         process_queue.note_full(False)
 
     async def _wait_while(self, is_held: Callable[[], bool], reason: Reason | None = None) -> None:
