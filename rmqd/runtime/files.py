@@ -70,8 +70,11 @@ class FileWatch:
                 folders[:] = [name for name in folders if _is_watched(top, name)]
                 yield from self._of(top, names)
         for folder in sorted(self._inside):
-            if folder.is_dir():
-                yield from self._of(str(folder), os.listdir(folder))
+            try:
+                names = os.listdir(folder)
+            except OSError:  # removed, or not readable; os.walk passes over such folders too
+                continue
+            yield from self._of(str(folder), names)
 
     def _of(self, folder: str, names: Iterable[str]) -> Iterator[tuple[str, _Stamp]]:
         for name in names:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import pytest
 
 from rmqd.runtime.files import FileWatch
 
@@ -55,3 +58,14 @@ def test_environments_hidden_folders_and_what_is_below_a_single_folder_are_left_
     (tmp_path / "shop" / "a.py").write_text("1")
     (tmp_path / "b.py").write_text("1")
     assert changed(flat) == ["b.py"]
+
+
+def test_a_folder_that_cannot_be_listed_has_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.py").write_text("1")
+    files = FileWatch(inside=[tmp_path])
+
+    def refuse(folder: object) -> list[str]:
+        raise PermissionError(folder)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    assert changed(files) == ["a.py"]
