@@ -66,8 +66,9 @@ $(VENV)/.fuzz $(VENV)/.dist $(VENV)/.site: $(VENV)/.%: $(VENV)/.installed
 demo: $(if $(filter spark,$(ENGINE)),spark,venv) ## a RocketMQ, a producer and rmqd in one process, live; ENGINE=spark: the group on Spark; ARGS="--seconds 30" ends by itself
 	@if [ -t 0 ]; then set -m; fi; $(VENV)/bin/rmqd demo --engine $(ENGINE) $(ARGS)
 
-# The tests of tests/slow.txt are left out. `make check` has the import rules. For a debugger: ARGS="--forks 0 --pdb".
-UNIT := -q -n 0 -m 'not process and not rocketmq and not spark and not slow' --ignore tests/test_architecture.py
+# Without the tests of tests/slow.txt, and the folders whose tests all start processes. `make check` has the import rules.
+# For a debugger: ARGS="--forks 0 --pdb".
+UNIT := -q -n 0 -m 'not process and not rocketmq and not spark and not slow' $(addprefix --ignore tests/,test_architecture.py smoke integration conformance)
 
 unit: venv ## the tests that are quick and start no process; of one room: make unit ROOM=consumer/pull
 	$(PYTHON) -m pytest $(UNIT) --forks 3 --hypothesis-profile unit $(addprefix tests/,$(ROOM)) $(ARGS)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 LIST = Path(__file__).with_name("slow.txt")
-SLOW_SECONDS = 0.06
+SLOW_SECONDS = 0.035
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -6,7 +6,7 @@ A part that passed at this commit is not run again, and a part that was interrup
 finished steps of its campaign, are skipped. With uncommitted changes, each part starts again. build/nightly/PART has
 the log and the figures of a part.
 
-Two parts run at a time: one that waits for brokers and timers, and one that only computes, with the lowest priority.
+Three parts run at a time, one of each lane. A lane with more urgent timers has the higher priority.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ import sys
 import time
 import xml.etree.ElementTree as Tree
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from enum import IntEnum
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -36,6 +38,16 @@ NO_TESTS_LEFT: Final = 5
 """Exit status of pytest if every test of a resumed part has passed before."""
 
 
+class Lane(IntEnum):
+    """Parts that run one after another, beside those of the other lanes. The value is their `nice`."""
+
+    BROKERS = 0
+    """Mostly waits for a real RocketMQ, and fails if its processes are kept from running."""
+    TESTS = 10
+    COMPUTES = 19
+    """Waits for nothing, so nothing else disturbs it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """One command of the night. `{dir}` in an argument is the part's folder."""
@@ -44,8 +56,7 @@ class Part:
     arguments: tuple[str, ...]
     purpose: str
     environment: Mapping[str, str] = field(default_factory=dict)
-    only_computes: bool = False
-    """It waits for nothing, and no other part disturbs it. So it runs beside another one."""
+    lane: Lane = Lane.TESTS
 
     @property
     def is_pytest(self) -> bool:
@@ -59,8 +70,8 @@ class Part:
         """Return the command line, with the options that let pytest resume and count."""
         options = ["-p", "tests.nightly.resume", "--resume", "{dir}/passed", "--junitxml", "{dir}/junit.xml"]
         arguments = [*self.arguments, *(options if self.is_pytest else ())]
-        nice = ("nice", "-n", "19") if self.only_computes else ()
-        return [*nice, sys.executable, "-m", *(argument.replace("{dir}", str(self.folder)) for argument in arguments)]
+        command = ["nice", "-n", str(self.lane), sys.executable, "-m", *arguments]
+        return [word.replace("{dir}", str(self.folder)) for word in command]
 
 
 EVERYTHING: Final = ("-o", "norecursedirs=.*", "tests")
@@ -81,6 +92,7 @@ PARTS: Final = (
         _pytest("-m", "rocketmq", "--long", *EVERYTHING),
         "every test against a real RocketMQ 5.5.0, with its Java, Go and C++ peers",
         {"RMQD_TEST_ROCKETMQ": "5.5.0"},
+        lane=Lane.BROKERS,
     ),
     Part("spark", _pytest("-m", "spark and not rocketmq", "tests/nightly"), "Spark, beyond the smoke test"),
     Part(
@@ -100,21 +112,21 @@ PARTS: Final = (
         "every behaviour of docs/proof/conformance.md on the embedded broker",
         {"RMQD_TEST_ROCKETMQ": "embedded"},
     ),
-    Part("4.9.7", _campaign("4.9.7"), "the tests with a real RocketMQ, on RocketMQ 4.9.7"),
+    Part("4.9.7", _campaign("4.9.7"), "the tests with a real RocketMQ, on RocketMQ 4.9.7", lane=Lane.BROKERS),
     Part(
         "simulation",
         ("tests.nightly.simulation", "--count", "1000000", "--seconds", "300"),
         "new random histories",
-        only_computes=True,
+        lane=Lane.COMPUTES,
     ),
-    Part("planted", _campaign("planted"), "every planted bug is found by a history", only_computes=True),
+    Part("planted", _campaign("planted"), "every planted bug is found by a history", lane=Lane.COMPUTES),
     Part(
         "fuzz",
         _campaign("fuzz", "--executions", "60000"),
         "frames, configurations and requests from a fuzzer",
-        only_computes=True,
+        lane=Lane.COMPUTES,
     ),
-    Part("mutants", _campaign("mutants"), "small faults that the daily tests must notice", only_computes=True),
+    Part("mutants", _campaign("mutants"), "small faults that the daily tests must notice", lane=Lane.COMPUTES),
 )
 
 
@@ -217,7 +229,7 @@ def record(part: Part, figures: Figures) -> None:
 def _end(number: int, frame: object) -> NoReturn:
     for process in _running:
         process.send_signal(number)
-    os._exit(128 + number)  # not sys.exit, which would wait for the other part
+    os._exit(128 + number)  # not sys.exit, which would wait for the other parts
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -230,10 +242,11 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"{', '.join(sorted(unknown))} is not a part; expected {', '.join(names)}")
     parts = [part for part in PARTS if not options.parts or part.name in options.parts]
     failed = []
-    with ThreadPoolExecutor(max_workers=1) as beside:
-        computing = {part.name: beside.submit(run, part) for part in parts if part.only_computes}
-        for part in sorted(parts, key=lambda part: part.only_computes):
-            figures = computing[part.name].result() if part.only_computes else run(part)
+    with ExitStack() as stack:
+        lanes = {lane: stack.enter_context(ThreadPoolExecutor(max_workers=1)) for lane in Lane}
+        runs = {lanes[part.lane].submit(run, part): part for part in parts}
+        for done in as_completed(runs):
+            part, figures = runs[done], done.result()
             record(part, figures)
             if not figures.passed:
                 failed.append(part.name)

@@ -104,13 +104,13 @@ def test_a_row_is_replaced_and_rows_are_in_the_order_of_the_night(
 
 
 @pytest.mark.process
-def test_a_part_that_waits_and_one_that_computes_run_at_the_same_time(
+def test_parts_of_two_lanes_run_at_the_same_time(
     part: night.Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkfifo(tmp_path / "pipe")  # each end waits for the other
     (tmp_path / "waits.py").write_text('open("pipe").read()')
     (tmp_path / "computes.py").write_text('open("pipe", "w").close()')
-    parts = night.Part("waits", ("waits",), ""), night.Part("computes", ("computes",), "", only_computes=True)
+    parts = night.Part("waits", ("waits",), ""), night.Part("computes", ("computes",), "", lane=night.Lane.COMPUTES)
     monkeypatch.setattr(night, "PARTS", parts)
     assert night.main([]) == 0
 
