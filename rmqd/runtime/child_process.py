@@ -342,7 +342,7 @@ class ChildProcess(Generic[Snapshot]):
         while (answer := await self._channel.receive()) is not None:
             if isinstance(answer.value, self.snapshot_type):
                 self.last_snapshot = answer.value
-                self._note_silence(False)
+            self._note_silence(False)
             waiting = self._waiting.pop(answer.number, None)
             if waiting is None or waiting.done():
                 continue

@@ -1,12 +1,17 @@
-"""What a child says when nobody listens any more."""
+"""Answers of a child process that come late, or that the other end no longer reads."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import sys
 
-from rmqd.runtime.child_process import ChildAnswer, ChildChannel
+import pytest
+
+from rmqd.runtime.child_process import ChildAnswer, ChildChannel, ChildProcess, Request
 from rmqd.runtime.event_loop import run_in_loop
+from tests.waiting import eventually
 
 
 def test_what_the_other_end_cannot_hear_is_dropped() -> None:
@@ -24,3 +29,28 @@ def test_what_the_other_end_cannot_hear_is_dropped() -> None:
         channel.post(ChildAnswer(0))
 
     run_in_loop(talk())
+
+
+class Child(ChildProcess[str]):
+    """A child whose snapshots are texts."""
+
+    snapshot_type = str
+
+
+@pytest.mark.process
+async def test_a_child_that_answers_late_with_an_error_is_no_longer_silent() -> None:
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=asyncio.subprocess.PIPE)
+    ours, theirs = socket.socketpair()
+    child = Child(process, await ChildChannel.over(ours), os.memfd_create("faults"))
+    other_end = await ChildChannel.over(theirs)
+    try:
+        child.patience_seconds = 0.01
+        assert await child.refresh() is None
+        assert child.is_silent
+        request = await other_end.receive()
+        assert isinstance(request, Request)
+        other_end.post(ChildAnswer(request.number, None, ("no snapshot",)))
+        await eventually(lambda: not child.is_silent, "the answer is read")
+    finally:
+        await other_end.close()
+        await child.dispose()
