@@ -42,7 +42,7 @@ MYSQL_NUMBERS: Final[Mapping[int, ErrorCause]] = {  # also of MariaDB; needed if
 }
 DB_API_CLASSES: Final = ("DataError", "IntegrityError")
 """The errors that drivers without error codes raise for values (PEP 249)."""
-HTTP_STATUSES: Final = (400, 406, 410, 413, 415, 422)
+HTTP_STATUSES: Final = (400, 413, 415, 422)
 KAFKA_ERRORS: Final = (
     *("MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "INVALID_TIMESTAMP", "INVALID_RECORD"),
     "_INVALID_DIFFERENT_RECORD",  # another record of the same request is invalid

@@ -26,10 +26,10 @@ def _commands_look_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_message_is_stored_as_asked(cluster: Cluster) -> None:
     cluster.create_topic("orders", QUEUES)
-    arguments = ("--keys", "order-17 c-4", "--tags", "paid", "-p", "region=eu", "-p", "sum=a=b")
+    arguments = ("--keys", "order-17 c-4", "--tags", "R&D", "-p", "region=eu", "-p", "sum=a=b")
     (document,) = cluster.json("send", "orders", "für dich", *arguments)
     (message,) = cluster.messages("orders")
-    assert (message.body.decode(), message.keys, message.tags) == ("für dich", "order-17 c-4", "paid")
+    assert (message.body.decode(), message.keys, message.tags) == ("für dich", "order-17 c-4", "R&D")
     assert (message.properties["region"], message.properties["sum"]) == ("eu", "a=b")
     assert (message.msg_id, message.queue_offset) == (document["msg_id"], document["offset"])
     assert (document["topic"], document["status"]) == ("orders", "SUCCESS")

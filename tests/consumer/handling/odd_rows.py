@@ -39,6 +39,7 @@ RESULTS: list[tuple[str, Odd, list[str]]] = [
     ("returns the class DeadLetter", returning(DeadLetter), DEAD),
     ("returns a decision for each message", returning([None, DeadLetter("why")]), RETRIED),
     ("returns decisions by message", returning({"id": (1, Retry)}), RETRIED),
+    ("returns decisions in a list of lists", returning([[Retry()]]), RETRIED),
     ("acknowledges", lambda batch: batch.ack(batch[0]), ACKED),
     ("acknowledges, then raises", odd.fail_after_ack, ACKED),
     ("decides three times", odd.change_its_mind, ACKED),
