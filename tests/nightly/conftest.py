@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.nightly.spark.class_archive import share_classes
-from tests.nightly.spark.delta_lake import delta_conf
 from tests.spark.fixtures import missing_reason
 
 
@@ -18,4 +17,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def spark_conf() -> dict[str, str]:
     """Properties of Delta Lake, if it has a release for the Spark that is installed."""
+    from tests.nightly.spark.delta_lake import delta_conf  # needs PySpark, which other nightly tests do not
+
     return delta_conf()

@@ -20,8 +20,10 @@ _total = 0
 
 
 @pytest.fixture
-def run(rocketmq: RocketMQ, run_handler: Run) -> Run:
-    """Runs a handler in chaos, over six orders in two queues."""
+def run(rocketmq: RocketMQ, run_handler: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a handler in chaos, over six orders in two queues. How busy the machine is does not end the search."""
+    for name in ("SEARCH_SECONDS", "SHORTEN_SECONDS"):
+        monkeypatch.setattr(f"rmqd.testing.chaos.chaos_search.{name}", 120)
     rocketmq.create_topic("orders", queues=2)
     for number in range(6):
         rocketmq.send("orders", {"number": number}, keys=f"order-{number}", queue_id=number % 2)
