@@ -85,7 +85,7 @@ class BrokerSettings(_Settings):
     recallMessageEnable: bool = False
     enableLmq: bool = False  # light message queues
     enableMultiDispatch: bool = False  # messages name light queues that they are added to
-    appendTopicForTimerDeleteKey: bool = False  # a recall does not recall a message of another topic with the same key
+    appendTopicForTimerDeleteKey: bool = False  # a recall affects only messages of the same topic
     popFromRetryProbability: int = 20  # percentage of pops that read the retries first
     popFromRetryProbabilityForPriority: int = 0  # like popFromRetryProbability, for pops of a priority topic
     priorityOrderAsc: bool = True  # the last queue has the highest priority
@@ -134,7 +134,7 @@ class TopicAttributeError(RmqdError):
 
 
 class _Attribute(NamedTuple):
-    """An attribute. `values` are its valid values in Java's order; empty for an integer from -1 to `most`."""
+    """An attribute. `values` lists its valid values in Java's order; empty for an integer from -1 to `most`."""
 
     changeable: bool
     values: tuple[str, ...] = ()

@@ -56,7 +56,7 @@ class StatsItem:
         self.size_bytes += size_bytes
 
     def nums(self, now: float, seconds: float) -> StatsSnapshot:
-        """Return the messages of the last seconds, at most a day. The result is as exact as the samples are close."""
+        """Return the messages of the last seconds, at most a day. The sampling interval limits the precision."""
         gained, span = self._gained(now, seconds)
         return StatsSnapshot(gained.messages, gained.messages / span, 1.0 if gained.messages else 0.0)
 
@@ -67,7 +67,7 @@ class StatsItem:
         return StatsSnapshot(gained.size_bytes, gained.size_bytes / span, each)
 
     def _gained(self, now: float, seconds: float) -> tuple[_Sample, float]:
-        """Return the counts and their time span in seconds, which is at least the distance between two samples."""
+        """Return the counts and their time span in seconds, at least one sampling interval."""
         samples, distance = (self._fine, _SAMPLE_SECONDS) if seconds <= HOUR else (self._coarse, _COARSE_SECONDS)
         base = samples[0]
         later = _Sample(now, self.messages, self.size_bytes)

@@ -1,7 +1,7 @@
 """BrokerController: the state of one broker, its periodic tasks, and the processors of its requests.
 
-The module also has small parts of it: the figures of GET_BROKER_RUNTIME_INFO, the removal of silent clients, the locks
-of orderly groups, and static topics.
+The module also contains: the figures of GET_BROKER_RUNTIME_INFO, the removal of silent clients, the locks of orderly
+groups, and static topics.
 """
 
 from __future__ import annotations
@@ -196,8 +196,8 @@ class RebalanceLockManager:
 class TopicQueueMappingManager:
     """Static topics: this broker's part of their logical queues, by topic.
 
-    Because this is the only broker, it stores a logical queue from its first message on, and the logical queue has the
-    number and offsets of the queue below it. So requests about one can use the other. Other mappings are rejected.
+    This is the only broker, so it stores each logical queue completely, in a queue with the same id and offsets.
+    Requests may therefore use either queue. Other mappings are rejected.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -218,7 +218,7 @@ class TopicQueueMappingManager:
         """Return the new mapping of a topic: queues that the request does not name stay. Raises Refusal."""
         for queue_id, items in detail.hosted_queues.items():
             if detail.bname != broker_name or not _is_plain(queue_id, items, broker_name):
-                raise _refused(f"queue {queue_id} of {detail.topic} is not all in this broker's queue {queue_id}")
+                raise _refused(f"queue {queue_id} of {detail.topic} is not wholly in queue {queue_id} of this broker")
         old = self.get(detail.topic)
         if old is None:
             return detail

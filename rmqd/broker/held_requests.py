@@ -59,7 +59,7 @@ class HeldRequest:
 
 
 class HeldRequests:
-    """The held requests by place, in order of arrival. They end with their connection."""
+    """The held requests by the queue that they wait for, in order of arrival. They end with their connection."""
 
     def __init__(self, clock: Clock) -> None:
         self.count = 0
@@ -178,7 +178,7 @@ class PopLongPollingService(HeldRequests):
             self.wake(HeldQueue(arrival.topic, group, arrival.queue_id), arrival)
 
     def wake(self, place: HeldQueue, arrival: Arrival | None = None) -> bool:
-        """Let the first pop at this place check again, unless it does not want `arrival`. Returns whether it does."""
+        """Let the first pop of this queue check again, unless it does not want `arrival`. Returns whether it does."""
         pop = next(iter(self._held.get(place, ())), None)
         if pop is None or (arrival is not None and not pop.wants(arrival)):
             return False

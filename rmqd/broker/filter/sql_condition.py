@@ -53,7 +53,7 @@ class Long(int):
 
 
 class Operand(NamedTuple):
-    """A part of a condition. `value` is that of a constant, which may be TRUE, FALSE or NULL."""
+    """An operand of a condition. `value` is the value of a constant, which may be TRUE, FALSE or NULL."""
 
     kind: Literal["condition", "boolean", "constant", "property", "negative"]
     evaluate: Callable[[Properties], Any]
@@ -246,7 +246,7 @@ def _or(left: Condition, right: Condition) -> Operand:
 
 
 def _equal(left: Operand, right: Operand) -> Operand:
-    """Return =, and IS NULL. As in Java, it is unknown if only the left side is, false if only the right side is."""
+    """Compare for = and IS NULL. As in Java: unknown if only the left side is unknown, false if only the right is."""
 
     def evaluate(properties: Properties) -> bool | None:
         first, second = left.evaluate(properties), right.evaluate(properties)

@@ -1,4 +1,4 @@
 """POP: messages that are hidden from other members while one member has them. Members do not own queues.
 
-The requests are answered in `processors`: `pop`, `pop_polling`, `acks`, `assignment`, `lite`.
+`broker/processors` answers the requests.
 """

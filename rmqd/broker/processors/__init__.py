@@ -1,4 +1,4 @@
 """The responses to requests, one module for each subject.
 
-A processor returns a reply, raises a refusal, or answers later (`broker.reply`).
+A processor returns a reply, raises a refusal, or answers later (`Channel.reply`).
 """

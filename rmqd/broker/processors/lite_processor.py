@@ -97,7 +97,7 @@ class LiteProcessor(RequestProcessor):
         elif lite.is_wildcard(one.group):
             raise Refusal(ResponseCode.ILLEGAL_OPERATION, "subscribe lite operation is not supported for this group")
         elif one.offset_option is not None:
-            raise Refusal(ResponseCode.ILLEGAL_OPERATION, "a start of lite topics in their subscription is not there")
+            raise Refusal(ResponseCode.ILLEGAL_OPERATION, "a start offset for lite topics is not supported")
         else:
             lite.add(client_id, one.group, one.topic, queues)
 

@@ -112,7 +112,7 @@ class SendMessageProcessor(RequestProcessor):
         return Reply(ext_fields=_FIELDS | reply.ext_fields())
 
     def _send_batch(self, channel: Channel, header: ReceivedSendHeader, config: TopicConfig, body: bytes) -> Reply:
-        """Store the messages of a batch unchanged, without the properties that a single message gets."""
+        """Store the messages of a batch unchanged. Only a single message gets additional properties."""
         topic, queue_id = header.topic, _queue(header, config)
         if len(topic) > _MAX_V1_TOPIC:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {len(topic)}")
@@ -202,7 +202,7 @@ class SendMessageProcessor(RequestProcessor):
     def _create_topic(self, header: ReceivedSendHeader) -> TopicConfig:
         topic = header.topic
         if header.default_topic is None:
-            raise ProtocolError(f"topic {topic} does not exist, and a new one needs a topic as its pattern")
+            raise ProtocolError(f"topic {topic} does not exist, and the request has no default topic to create it from")
         is_retry = topic.startswith(RETRY_PREFIX)
         unit = (UNIT_SUB if is_retry else UNIT) if header.unit_mode else 0
         config = self._broker.topics.create_in_send(topic, header.default_topic, header.default_topic_queue_nums, unit)

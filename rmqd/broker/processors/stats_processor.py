@@ -1,4 +1,4 @@
-"""Operators' requests: to members through the broker, about its settings and figures, and about rates and times.
+"""Operators' requests: forwarded to members, or about the broker's settings, figures, rates and times.
 
 Java: `Broker2Client`, `AdminBrokerProcessor`.
 """
@@ -264,7 +264,7 @@ class StatsProcessor(RequestProcessor):
         if header.consumer_group is not None:
             info = self._broker.consumers.get(header.consumer_group)
             subscription = None if info is None else info.subscriptions.get(topic)
-            # Java's response has its filter as JSON, only for SQL92
+            # Java's response contains the filter as JSON, and only for SQL92
             filter_data = f"{header.consumer_group}@{topic} is not online!" if subscription is None else "null"
         entries = (
             stats_bodies.ConsumeQueueData(entry.commit_log_offset, entry.size, entry.tags_code)

@@ -1,8 +1,8 @@
 """Opens the SQLite database of a data dir, which only one process may open, and explains its errors.
 
 SQLite ignores its WAL from the first frame with a wrong checksum, without an error. The ignored part may be half of a
-transaction that the end of the process cut, or a thousand acknowledged messages. So `LastRecord`, a file next to the
-database with the newest committed record, reveals a damaged WAL.
+transaction that was cut when the process ended, or a thousand acknowledged messages. So `LastRecord`, a file next to
+the database with the newest committed record, reveals a damaged WAL.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NONE: Final = RecordPlace(-1, 0)
 
 
 class LastRecord:
-    """A file that names a record only if the database has it, unless the record was lost.
+    """A file that names the newest record. If the database does not have this record, the record was lost.
 
     So the file is written after the commit that stores a record, and before the commit that deletes it. Each write
     replaces the same few bytes in place, so that it works on a full disk, and the end of the process cannot cut it in
@@ -173,7 +173,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def unusable(path: Path, error: sqlite3.Error) -> StorageError:
-    """Return the error for operators that an error of the database stands for."""
+    """Return the operator's error for an error of the database."""
     # Python's own errors, such as for text that is not UTF-8, have no code. rmqd never wrote such text, so it is
     # damage.
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)

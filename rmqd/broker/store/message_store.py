@@ -240,7 +240,7 @@ class MessageStore:
         self._capacity = self._room_until = settings.maxStoreSize or self._log.usual_capacity_bytes
 
     def expire(self) -> int:
-        """Delete a limited number of messages that are too old or too many. Returns their number."""
+        """Delete a limited number of messages: those above the limits of age and size. Returns their number."""
         before = int(self._clock.wall() * 1000) - self._reserved_ms
         return self._discard_while(lambda entry: entry.store_timestamp < before)
 

@@ -72,7 +72,7 @@ class ConsumeQueue:
         return self._offsets is not None
 
     def append(self, commit_log_offset: int, size: int, tags_code: int, store_timestamp: int, members: int = 1) -> None:
-        """Add the entry of the next message, or of the next batch with so many members."""
+        """Add the entry of the next message, or of the next batch of `members` messages."""
         if members > 1 and self._offsets is None:
             self._end = self.max_offset
             self._offsets = array("q", range(self.min_offset, self._end))
@@ -182,7 +182,7 @@ class LightQueues:
         return [name for name in self._queues if parent_of(name) == parent_topic]
 
     def offsets(self, message: StoredMessage) -> dict[str, int | None]:
-        """Return the queues that a message names with its offsets there; None for names of other queues."""
+        """Return the next offset in each light queue that a message names; None for names of other queues."""
         names = message.properties.get(INNER_MULTI_DISPATCH)
         if not names or message.topic == SCHEDULE_TOPIC or message.topic.startswith((RETRY_PREFIX, _SYSTEM_PREFIX)):
             return {}
@@ -213,7 +213,7 @@ class LightQueues:
             self._journal.put(JournalKind.LIGHT_QUEUE, name, str(queue.min_offset))
 
     def delete(self, name: str) -> None:
-        """Remove a light queue. Its records stay in their topics."""
+        """Remove a light queue. Its records stay in the topics that store them."""
         if self._queues.pop(name, None) is not None:
             self._journal.delete(JournalKind.LIGHT_QUEUE, name)
             for at in [at for at, names in self._names.items() if name in names]:

@@ -118,7 +118,7 @@ async def test_queues_that_are_not_as_here_are_refused(items: tuple[LogicQueueMa
     async with asking() as rmq:
         reply = await create(rmq, mapping(hosted_queues={0: items}))
 
-        assert told(reply) == (1, "queue 0 of S is not all in this broker's queue 0")
+        assert told(reply) == (1, "queue 0 of S is not wholly in queue 0 of this broker")
         assert rmq.rocketmq.broker.topics.get("S") is None
 
 
