@@ -89,7 +89,7 @@ class Brokers:
         return await self._each(queues, ask)
 
     async def in_turn(self, question: Awaitable[T]) -> T:
-        """Wait until fewer than 32 requests are in flight, then for the response."""
+        """Wait until fewer than 32 requests are in flight. Then send the request and return its response."""
         async with self._turn:
             return await question
 

@@ -33,7 +33,7 @@ def make_client_id(local_address: str, instance_name: str, unit_name: str = "") 
 
 
 def unique_instance() -> str:
-    """Return an instance name that no other process has."""
+    """Return an instance name that no other process uses."""
     return f"{os.getpid()}#{time.time_ns()}{secrets.token_hex(4)}"
 
 

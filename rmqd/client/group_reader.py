@@ -306,7 +306,7 @@ def _queue_lag(
 ) -> QueueLag:
     low, high = ends.min_offset, ends.max_offset
     lag = max(0, high - max(committed or 0, low))
-    age_ms = 0.0  # also if the oldest waiting message arrived after the query for times
+    age_ms = 0.0  # stays 0 if the oldest waiting message arrived after the age was queried
     if lag and span is not None:
         is_deleted = committed is None or committed < low  # delay_time would refer to a message that does not exist
         age_ms = max(0.0, now_ms - span.min_time_stamp if is_deleted else float(span.delay_time))

@@ -84,7 +84,7 @@ log = structlog.get_logger(__name__)
 
 RETRY_FIRST_SECONDS = 0.2
 RETRY_MOST_SECONDS = 5.0
-QUIET_SECONDS = 10.0  # if a broker with unanswered requests sends nothing for so long, a heartbeat probes it
+QUIET_SECONDS = 10.0  # if a broker sends nothing for this time while requests wait, a heartbeat probes it
 POLL_SECONDS = 2.0
 
 
@@ -159,7 +159,7 @@ class Heartbeat:
         return dict(zip(addresses, errors, strict=True))
 
     def is_known_on(self, connection: RemotingConnection) -> bool:
-        """Return whether a heartbeat was answered on this connection. Its end makes the broker forget the client."""
+        """Return whether a heartbeat was answered on this connection. A broker forgets clients of ended connections."""
         broker = self._brokers.get(connection.address)
         return broker is not None and broker.answered_on is connection
 
@@ -209,11 +209,11 @@ class Heartbeat:
             await self._rest(address, broker)
 
     async def _rest(self, address: str, broker: _Broker) -> None:
-        """Wait until the next heartbeat is due.
+        """Wait until the next heartbeat to a broker is due.
 
         It is sent earlier if requests wait and nothing was received for QUIET_SECONDS. A broker may hold a pull for 20
-        s, so silence is normal while no messages arrive. But a dead line looks the same, and blocks all pulls. Only a
-        request that is answered at once, such as a heartbeat, distinguishes the two.
+        s, so silence is normal while no messages arrive. But a dead connection looks the same, and blocks all pulls.
+        Only a request that is answered at once, such as a heartbeat, distinguishes the two.
         """
         until = self._clock.monotonic() + self._pause_seconds(address, broker)
         while (left := until - self._clock.monotonic()) > 0 and not broker.wake.is_set():
@@ -267,7 +267,7 @@ class Heartbeat:
         broker = self._broker(address)
         if not broker.up:
             log.info("broker.up", address=address, version=version)
-        if broker.up is False:  # routes may have been requested without it, and other members divide its queues again
+        if broker.up is False:  # other members may have acquired its queues meanwhile, and routes may lack it
             self._routes.refresh_soon()
         broker.up, broker.failures = True, 0
         if connection is self._remoting.connected(address):
@@ -287,7 +287,7 @@ class Heartbeat:
         return self._brokers.setdefault(address, _Broker())
 
     def _opened(self, address: str) -> None:
-        # A broker removes a client when its connection ends, so a new connection needs a heartbeat, unless a heartbeat
-        # opened it.
+        # A broker removes a client when its connection ends. So a new connection needs a heartbeat, unless a heartbeat
+        # opened the connection.
         if not self._send.is_running(address):
             self.beat_soon(address)

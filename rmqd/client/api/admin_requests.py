@@ -47,7 +47,7 @@ async def cluster_info(remoting: RemotingClient, address: str) -> ClusterInfo:
 
 
 async def get_kv(remoting: RemotingClient, address: str, namespace: str, key: str) -> str:
-    """A value that a name server keeps. Raises QueryNotFoundError; RequestCodeNotSupportedError if it keeps none."""
+    """Return a name server's value. Raises QueryNotFoundError, or RequestCodeNotSupportedError if it keeps none."""
     header = GetKVConfigRequestHeader(namespace=namespace, key=key)
     reply = await request(remoting, address, header, timeout_seconds=KEY_TIMEOUT_SECONDS)
     value = GetKVConfigResponseHeader.from_ext_fields(reply.ext_fields).value

@@ -89,7 +89,7 @@ async def consumer_running_info(
 ) -> ConsumerRunningInfo:
     """Return a member's running info. The broker forwards the request to the member, and waits up to 10 s.
 
-    The timeout must not be shorter: it would look as if the broker did not answer.
+    The timeout must not be shorter, because then the broker would seem to be unreachable.
     """
     header = GetConsumerRunningInfoRequestHeader(consumer_group=group, client_id=client_id, jstack_enable=False)
     reply = await request(remoting, address, header, timeout_seconds=RELAYED_TIMEOUT_SECONDS)

@@ -58,7 +58,7 @@ async def query_stored_offset(
     *,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> StoredOffset | None:
-    """Return the group's offset in a queue, and whether it is certain. None if it has no offset, or one below 0.
+    """Return the group's offset in a queue, and whether it is certain. None if it has no offset, or an offset below 0.
 
     A group may commit an offset below 0, which has no meaning. The request sets setZeroIfNotFound=false; otherwise a
     5.x broker also returns 0 for a queue without an offset.

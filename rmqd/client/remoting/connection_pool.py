@@ -30,8 +30,8 @@ _Work = Coroutine[None, None, None]
 class ConnectionPool:
     """One connection for each address, kept until it ends.
 
-    `opened` callbacks get the address that a new connection starts to serve. `lost` callbacks get the address and the
-    reason when a connection ended while it served the address.
+    `opened` callbacks get the address of a new connection. `lost` callbacks get the address and the reason when its
+    current connection has ended.
     """
 
     def __init__(self, options: ClientOptions, clock: Clock) -> None:
@@ -52,7 +52,7 @@ class ConnectionPool:
         self._closed = False
 
     def is_down(self, address: str) -> bool:
-        """Return whether no connection could be made, or the peer was silent, without a response since."""
+        """Return whether the address failed, by connecting or by silence, and has not responded since."""
         return self.breakers.is_open(address)
 
     def connected(self, address: str) -> RemotingConnection | None:
@@ -60,7 +60,7 @@ class ConnectionPool:
         return self._connections.get(address)
 
     def ready(self, address: str) -> RemotingConnection | None:
-        """Return the open connection to an address; None if there is none, or the address is down."""
+        """Return the open connection to an address; None without a connection, or if the address is down."""
         return None if self.breakers.is_open(address) else self._connections.get(address)
 
     async def connection(self, address: str) -> RemotingConnection:
@@ -82,8 +82,8 @@ class ConnectionPool:
     async def to_probe(self, address: str) -> RemotingConnection:
         """Return the connection for the one request that finds out whether a silent peer responds again.
 
-        A silent peer and a silent line look alike from here. A stopped broker processes earlier requests when it runs
-        again. But a proxy, load balancer or NAT that lost its state never answers, although TCP still acknowledges
+        A silent peer and a dead connection look alike from here. A stopped broker processes earlier requests when it
+        runs again. But a proxy, load balancer or NAT that lost its state never answers, although TCP still acknowledges
         every byte, while a new connection would work at once. So the request uses a second connection, and the first
         one stays: its requests keep waiting. The first of the two that receives bytes serves the address from then on.
         If neither does, the second one is closed when the next request probes, because it may be in the same state. The
@@ -197,18 +197,18 @@ class ConnectionPool:
             task.add_done_callback(lambda _: self._explaining.pop(address, None))
         else:
             connection.pending.fail(lambda: RemotingClosedError(address, connection.close_reason))
-        if is_current or is_successor:  # not if it was replaced, or if its address is unused
+        if is_current or is_successor:  # not if the connection was replaced, or its address is no longer used
             self._judge(connection, is_successor=is_successor)
             for callback in self.lost:
                 callback(address, connection.close_reason)
 
     def _judge(self, connection: RemotingConnection, *, is_successor: bool) -> None:
-        """Tell the circuit breaker if the end of a connection is a failure of its address."""
+        """Record a failure in the circuit breaker if the end of a connection counts as a failure of its address."""
         address, reason = connection.address, connection.close_reason
         seconds = self.clock.monotonic() - connection.made_at
         by_peer = not connection.was_closed_here
         if connection.corruption is not None or (by_peer and connection.was_answered and seconds < YOUNG_SECONDS):
-            self.breakers.broke(address, RemotingClosedError(address, reason))  # even if it sometimes answers
+            self.breakers.broke(address, RemotingClosedError(address, reason))  # even if the address sometimes responds
         elif is_successor and by_peer and not connection.was_answered:
             self.breakers.failed(address, RemotingClosedError(address, reason))
 

@@ -21,11 +21,12 @@ from rmqd.wire.command import RemotingCommand
 
 
 class ResponseFuture(asyncio.Future[RemotingCommand]):
-    """The future of a response. Its task continues where the response arrives, not in the loop's next turn.
+    """The future of a response. Its task continues in the callback that received the response, not in the loop's next
+    turn.
 
     A future schedules its callbacks when it gets its result. This one keeps the callback of the task that awaits it, so
     that `resume` can call it: the task then runs its next step inside this call. Errors, cancellations and other
-    callbacks take the usual way.
+    callbacks are scheduled as usual.
     """
 
     opaque = 0
@@ -209,7 +210,7 @@ REQUEST_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 
 class Traffic:
-    """Counters: request durations by code, failures by code and reason, corrupt frames, doubted replies."""
+    """Counters: request durations by code, failures by code and reason, corrupt frames, doubted responses."""
 
     def __init__(self) -> None:
         self.durations: dict[int, Histogram] = {}

@@ -16,7 +16,7 @@ from rmqd.wire.command import RemotingCommand, encode_request
 
 REQUEST_TIMEOUT_SECONDS = 3.0  # Java: mqClientApiTimeout
 FRAME_SECONDS = 30.0  # limit for receiving one frame; no request waits longer for its response
-SILENCE_SECONDS = 2.0  # a peer with an unanswered request that sends nothing for so long counts as silent
+SILENCE_SECONDS = 2.0  # a peer counts as silent if it sends nothing for this time while a request waits
 
 
 class RemotingClient(ConnectionPool):
@@ -119,7 +119,7 @@ class RemotingClient(ConnectionPool):
     ) -> ResponseFuture:
         """Send a request on this connection without waiting. The future gives the response, whatever its code.
 
-        It fails as `RemotingConnection.call` says. A failure is not reported if nothing awaits the future.
+        It fails like the future of `RemotingConnection.call`. A failure is not reported if nothing awaits the future.
         """
         opaque = next(OPAQUE)
         frame = encode_request(code, opaque, self.security.signed(ext_fields))

@@ -56,7 +56,7 @@ ESSENTIAL: Final = frozenset(
 
 
 class Refusals:
-    """The current refusals of servers. Logs them once a minute, and removes our keys from the servers' texts."""
+    """The current refusals of servers. Logs them once a minute, and removes our keys from the texts of servers."""
 
     def __init__(self, clock: Clock) -> None:
         self.current: dict[tuple[str, str], tuple[bool, float]] = {}

@@ -4,9 +4,10 @@ Addresses and names do not identify a cluster: every test cluster is DefaultClus
 addresses may change. Name servers keep their table over a restart, and mqadmin shows it. There is one id for a set of
 name servers, because topics, groups and brokers have one name each there.
 
-Name servers do not copy the table to each other. So each gets the id, and the oldest id of several counts. A name
-server that lost its table gets the id again from the file of a member that knows a broker of the cluster by its name
-and address. Without such a broker it is another cluster: messages may then be handled twice, but none is left out.
+Name servers do not copy the table to each other. So rmqd stores the id in each of them. If they have different ids, the
+oldest applies. A name server that lost its table gets the id again from the file of a member that knows a broker of the
+cluster by its name and address. Without such a broker the cluster counts as a new one: messages may then be handled
+twice, but none is lost.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ log = structlog.get_logger(__name__)
 NAMESPACE: Final = "RMQD"
 KEY: Final = "cluster_id"
 FILE_NAME: Final = "cluster-ids.json"
-SETTLE_SECONDS: Final = 1.0  # two members that create ids at once see each other's after this time
+SETTLE_SECONDS: Final = 1.0  # two members that create ids at the same time see each other's id after this time
 MAX_UNANSWERED: Final = 3  # a proxy may drop requests that it does not pass on
 MAX_KNOWN: Final = 32
 
@@ -146,7 +147,7 @@ class ClusterId:
         try:
             document = json.loads(self._path.read_text())
             return {str(one): {*map(str, places)} for one, places in document.items()}
-        except (OSError, ValueError, AttributeError, TypeError):  # only a backup of the name servers' tables
+        except (OSError, ValueError, AttributeError, TypeError):  # the file is only a backup
             return {}
 
     def _note(self, known: dict[str, set[str]]) -> None:

@@ -123,7 +123,7 @@ async def first_answer(
 ) -> FirstResponse[T]:
     """Ask the first address; when it fails, or has not answered for `patience_seconds`, ask all others at once.
 
-    The first answer counts, and the other questions are cancelled. An RmqdError is a failure of its address. If all
+    The first answer is returned, and the other requests are cancelled. An RmqdError is a failure of its address. If all
     fail, an ExceptionGroup of their errors is raised, in the order of the failures. Any other exception is raised at
     once.
     """
@@ -245,7 +245,7 @@ class NameServers:
     async def run(self) -> None:
         """Look up the addresses at intervals, and when no name server answered. Runs until cancelled."""
         while True:
-            self._stale_at = float("inf")  # so that questions need not wait for a slow resolver
+            self._stale_at = float("inf")  # requests then need not wait for a slow resolver
             await wait_within(self._clock, self._interval, self._look_again.wait())
             self._look_again.clear()
             await self.look_up()
@@ -286,7 +286,7 @@ class NameServers:
         except (OSError, ValueError) as error:
             known = self._resolved.get(address)
             log.warning("name_server.unresolved", address=address, error=str(error) or type(error).__name__)
-            # keep the name itself: the connection tries it, and its error shows the problem
+            # keep the name itself: connecting to it fails with an error that shows the problem
             return known or [address]
 
     def _replace(self, addresses: list[str]) -> None:

@@ -39,7 +39,7 @@ AskRoute = Callable[[str], Awaitable[TopicRouteData]]
 
 REFRESH_INTERVAL_SECONDS = 30.0  # Java: pollNameServerInterval
 ROUTE_DEADLINE_SECONDS = 6.0  # two rounds of name servers, including connecting
-ANXIOUS_SECONDS = 5.0  # refresh interval of a topic while no name server answers, or a broker has no master
+ANXIOUS_SECONDS = 5.0  # refresh interval of a topic while no name server answers, or one of its brokers has no master
 REFRESH_GAP_SECONDS = 1.0  # shortest interval between refreshes of one topic after errors
 UNKNOWN_TOPIC_FIRST_SECONDS = 0.5
 UNKNOWN_TOPIC_MOST_SECONDS = 5.0  # maximum delay until a topic that is created after the start is noticed
@@ -59,7 +59,7 @@ class _Learned:
 
 
 class _Watched:
-    """When a watched topic is refreshed next. Times are by the client's clock."""
+    """The time of the next refresh of a watched topic. Times are by the client's clock."""
 
     __slots__ = ("asked_at", "changed_at", "due_at", "unknown_delay", "unknown_since", "users")
 
@@ -234,7 +234,7 @@ class RouteTable:
 
     async def _refresh(self, topics: list[str]) -> None:
         learned = await asyncio.gather(*map(self._learn, topics))
-        # a topic that lost its last user meanwhile must not return
+        # a topic that was unwatched meanwhile must not be added again
         self._apply([answer for answer in learned if answer.topic in self._watched])
 
     async def _ask(self, topic: str) -> _Learned:

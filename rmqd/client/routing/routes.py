@@ -1,4 +1,4 @@
-"""All known routes at one moment, and brokers that are missing from all routes, because name servers may be wrong."""
+"""All known routes at one moment, and the brokers that are missing from all of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _MissingBroker:
 
 
 class MissingBrokers:
-    """The brokers that are missing from all routes. Each is kept for `grace_seconds`, until the next `update`."""
+    """The brokers that are missing from all routes. `update` removes each after `grace_seconds`."""
 
     def __init__(self, clock: Clock, grace_seconds: float) -> None:
         self._clock = clock

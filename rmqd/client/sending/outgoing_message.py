@@ -28,8 +28,8 @@ class OutgoingMessage:
     Give at most one of `delay_level`, `delay_ms` and `deliver_at_ms` (Unix milliseconds). If several are set, a broker
     uses the level, else the delay. `sharding_key` is only a property; a selector sends its messages to one queue.
 
-    The last four are for messages that were stored before: their body may be compressed already, and they have a number
-    of reconsume times.
+    The last four fields are for messages that were stored before: such a body may already be compressed, and the
+    message has been retried.
     """
 
     topic: str
@@ -76,7 +76,7 @@ MessageQueueSelector = Callable[[Sequence[MessageQueue]], MessageQueue]
 
 
 def by_hash(sharding_key: str) -> MessageQueueSelector:
-    """Select by the key's hash, as Java's `SelectMessageQueueByHash`: the same queue if their number is the same."""
+    """Select by the key's hash, as Java's `SelectMessageQueueByHash`: the same queue while their number stays."""
     return lambda queues: queues[abs(java_hash(sharding_key)) % len(queues)]
 
 

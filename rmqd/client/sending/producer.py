@@ -44,7 +44,7 @@ SEND_TIMEOUT_SECONDS = 3.0  # Java: sendMsgTimeout, for all attempts together
 MAX_TRIES = 3  # Java: 1 + retryTimesWhenSendFailed
 DEFAULT_TOPIC_QUEUE_NUMS = 4
 SAME_BROKER_PAUSE_SECONDS = 0.05
-SHORTEST_TRY_SECONDS = 0.1  # another attempt with less time would only replace the error by "within 0 s"
+SHORTEST_TRY_SECONDS = 0.1  # with less time, an attempt would only replace the previous error by a timeout
 TIMERS_SINCE_VERSION = 413  # 5.0.0 in MQVersion; an older broker delivers a timer message at once
 
 # Java: DefaultMQProducer.retryResponseCodes
@@ -189,7 +189,7 @@ class Producer:
                 await self._clock.sleep(SAME_BROKER_PAUSE_SECONDS)
             last_broker, remaining = queue.broker_name, max(sending.deadline - self._clock.monotonic(), 0)
             if isinstance(outcome, RmqdError) and remaining < SHORTEST_TRY_SECONDS:
-                raise outcome  # its text has the time that the broker had
+                raise outcome  # its text has the time limit of the attempt
             # a broker that hangs must leave time for an attempt at another one
             outcome = await self._send_once(queue, sending, remaining / 2 if tries < MAX_TRIES else remaining)
             if isinstance(outcome, SendResult):
@@ -306,7 +306,7 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class _Sending:
-    """One message that is being sent: the values for each attempt."""
+    """The values for each attempt to send one message."""
 
     message: OutgoingMessage
     producer_group: str

@@ -23,7 +23,7 @@ from rmqd.wire.trace import TRACE_PRODUCER_PREFIX, TraceData, TraceMessageType, 
 
 log = structlog.get_logger(__name__)
 
-MAX_WAITING_CHARACTERS: Final = 8_000_000  # limit for all waiting records; Java: 2048 entries of any length
+MAX_WAITING_CHARACTERS: Final = 8_000_000  # limit for the text of all waiting records; Java: 2048 records of any length
 FLUSH_SECONDS: Final = 5.0  # Java: flushTraceInterval
 POLL_SECONDS: Final = 0.1  # interval of checks for full batches, because appending wakes no task
 SENDERS: Final = 16  # trace messages in flight at once
@@ -72,7 +72,7 @@ class TraceDispatcher:
         self.drop(records)
 
     def drop(self, records: int) -> None:
-        """Count records that were not created because there is no room for them."""
+        """Count records that were not even created, because the queue is full."""
         self._lose("full", records)
 
     async def run(self) -> None:
@@ -122,7 +122,7 @@ class TraceDispatcher:
                 for data in trace_messages([part for parts in taken for part in parts]):
                     await self._send(data)
             except asyncio.CancelledError:
-                with self._lock:  # the record may have arrived; sending it twice is better than losing it
+                with self._lock:  # it may have arrived; sending it twice is better than losing it
                     self._waiting.extendleft(reversed(taken))
                     self._characters += sum(map(_characters, taken))
                 raise
